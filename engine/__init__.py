@@ -1,0 +1,1 @@
+"""The machine: a spec goes in, episodes come out."""

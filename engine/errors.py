@@ -1,0 +1,65 @@
+"""Every error Rolegraph raises on purpose, and whose mistake each one is.
+
+    RolegraphError
+    ├── UserError            the person can mend it: exit code 2
+    │   ├── SpecError        a spec is wrong; carries every diagnostic of the file
+    │   ├── DataError        a dataset is missing, unreadable or lacks a column
+    │   └── UsageError       a command, flag, key or name is wrong
+    ├── ModelError           one call to a model failed: becomes a named failure, not the end of a run
+    └── WorldError           the machine or network failed: exit code 1
+
+A message says what happened, where, what was expected and how to mend it. No message carries a key.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from engine.spec.diagnostics import Diagnostic
+
+
+class RolegraphError(Exception):
+    """Root of the family; `exit_code` is what the command line returns for it."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UserError(RolegraphError):
+    """A mistake that the person at the keyboard can mend."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class SpecError(UserError, ValueError):
+    """A spec that cannot be compiled; `diagnostics` holds all its faults, in file order."""
+
+    def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
+        self.diagnostics = tuple(diagnostics)
+        super().__init__("\n\n".join(str(diagnostic) for diagnostic in self.diagnostics))
+
+
+class DataError(UserError, ValueError):
+    """A dataset that is missing, unreadable, or lacks a column that the spec reads."""
+
+
+class UsageError(UserError, ValueError):
+    """A wrong flag, a missing key, a name that nothing answers to."""
+
+
+class ModelError(RolegraphError, RuntimeError):
+    """One model call that gave no answer.
+
+    `transient` says whether the same call may succeed later (overload, a dropped connection);
+    only then is it worth a retry with backoff.
+    """
+
+    def __init__(self, message: str, *, transient: bool = False) -> None:
+        self.transient = transient
+        super().__init__(message)
+
+
+class WorldError(RolegraphError, OSError):
+    """The machine or the network failed: an endpoint is down, a disk is full, a service died."""

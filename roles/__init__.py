@@ -1,1 +1,1 @@
-"""What a role can be made of: parsers, rewards, estimators, metrics and datasets, each a small function in a registry."""
+"""What a role can be made of: parsers, rewards, estimators, metrics and datasets, small functions by name."""

@@ -1,0 +1,1 @@
+"""Where answers come from: Tinker, an OpenAI-compatible endpoint, or a recording."""

@@ -1,0 +1,55 @@
+"""What the engine asks a model, and what it gets back. This file knows no provider."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.episode import Message
+from engine.spec.models import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One model call. The last five fields say which call it is; a replayed model answers by them."""
+
+    messages: Sequence[Message]
+    sampling: Sampling
+    seed: int | None
+    """This call's own seed, derived from the run's; None where the run has none."""
+    task_id: str = ""
+    rollout: int = 0
+    role: str = ""
+    index: int = 1
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One answer. T response tokens; ids and logprobs are empty where the model gives none.
+
+    `text` is the answer without the reasoning that the model marks; that is in `thought`.
+    """
+
+    text: str
+    thought: str = ""
+    prompt_ids: Sequence[int] = ()
+    response_ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    """Natural logs at the sampling temperature, length T."""
+    finish_reason: str = "stop"
+    """`stop` or `length`."""
+    weight_version: int | None = None
+
+
+class Model(Protocol):
+    """Where answers come from."""
+
+    async def complete(self, request: Request) -> Completion:
+        """Answer one request; raises ModelError."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections."""
+        ...

@@ -1,0 +1,170 @@
+"""The language, version 1: what a spec may say, as pydantic models.
+
+The line under a field is its documentation for the JSON Schema and the README alike. These models hold
+what was written; whether names resolve and edges make sense is the business of `engine.graph` and
+`engine.compiler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from engine.registry import Call, CallField
+
+Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, strict=True)
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _as_prompt(value: object) -> object:
+    return {"file": value} if isinstance(value, str) else value
+
+
+def _as_model(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    provider, colon, name = value.partition(":")
+    return {"provider": provider, "name": name} if colon else {"provider": provider}
+
+
+Strings = Annotated[list[str], BeforeValidator(_as_list)]
+
+
+class PromptSource(_Model):
+    """A template: the name of a file, or `{inline: "…"}`."""
+
+    file: str | None = None
+    """Looked up beside the spec, then in `prompts/`, then among the shipped ones."""
+    inline: str | None = None
+    """The template itself."""
+
+
+class ModelRef(_Model):
+    """Where answers come from: `provider:name`, or a mapping with these keys."""
+
+    provider: Literal["local", "tinker", "openai", "replay"] = "local"
+    """`local` (a folder of this machine, served for the run), `tinker`, `openai` (any compatible endpoint)
+    or `replay`."""
+    name: str | None = None
+    """A model folder (local; None is the shipped base model), a model's name (tinker, openai), or an episodes
+    file (replay)."""
+    base_url: str | None = None
+    """The endpoint; None is the provider's own."""
+    checkpoint: str | None = None
+    """A `tinker://` path of sampling weights; None samples from the model as it is."""
+    concurrency: Annotated[int, Field(ge=1)] = 128
+    """How many calls may be under way at once."""
+
+
+class Sampling(_Model):
+    """How answers are drawn."""
+
+    temperature: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
+    """0 takes the likeliest token."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Draw from the smallest set of tokens with this much probability."""
+    max_tokens: Annotated[int, Field(ge=1)] = 1024
+    """The longest answer, in tokens."""
+    stop: Strings = []
+    """Texts that end an answer."""
+    seed: int | None = None
+    """Draw the same answers every time; None follows the run's seed."""
+
+
+class OnFailure(_Model):
+    """What happens when a role instance fails."""
+
+    retry: Annotated[int, Field(ge=0, le=100)] = 0
+    """How many more times to ask."""
+    then: Literal["zero", "mask", "fail"] = "zero"
+    """`zero`: reward 0. `mask`: keep the trajectory out of the gradient. `fail`: end the episode."""
+
+
+class Role(_Model):
+    """Who takes part, what it is asked, how its answer is read, what it earns and how it learns."""
+
+    count: Annotated[int, Field(ge=1, le=4096)] = 1
+    """How many instances run side by side."""
+    needs: Strings = []
+    """Roles whose answers this one waits for."""
+    prompt: Annotated[PromptSource, BeforeValidator(_as_prompt)]
+    """What it is asked: the user's turn."""
+    system: Annotated[PromptSource | None, BeforeValidator(_as_prompt)] = None
+    """The system turn before it."""
+    parser: CallField = Call("text")
+    """How its answer is read."""
+    reward: CallField | None = None
+    """What it earns. A trainable role needs one."""
+    estimator: CallField | None = None
+    """How its advantage is computed. A trainable role needs one."""
+    trainable: bool = True
+    """Whether training changes it. A role with neither reward nor estimator is not trained either way."""
+    model: Annotated[ModelRef | None, BeforeValidator(_as_model)] = None
+    """A model of its own; None uses the spec's."""
+    sampling: Sampling | None = None
+    """How its answers are drawn; None uses the spec's."""
+    on_failure: OnFailure = OnFailure()
+    """What happens when it fails."""
+    timeout: Annotated[float, Field(gt=0.0)] | None = None
+    """Seconds for one model call; None waits as long as the model's client does."""
+
+
+class Data(_Model):
+    """Where tasks come from: a registered dataset, or the path of a .jsonl, .parquet or .csv file."""
+
+    train: CallField | None = None
+    """Tasks to learn from."""
+    validation: CallField | None = None
+    """Tasks held out; `rolegraph run` uses them unless told otherwise."""
+    hidden: Strings = []
+    """Fields that no prompt may show, beside those that the dataset and the rewards hide themselves."""
+
+
+class EpisodeSpec(_Model):
+    """What is said of a whole episode."""
+
+    correct: str | None = None
+    """The role whose correctness is the episode's; None takes the last role."""
+    metrics: Mapping[Identifier, CallField] = {}
+    """Numbers reported for each episode."""
+
+
+class Train(_Model):
+    """How rollouts are grouped for training."""
+
+    rollouts: Annotated[int, Field(ge=1)] = 8
+    """K, the episodes for each task."""
+    batch_size: Annotated[int, Field(ge=1)] = 16
+    """Tasks in a batch."""
+
+
+class Spec(_Model):
+    """One multi-role workflow."""
+
+    rolegraph: Literal[1]
+    """The version of the language."""
+    name: Identifier
+    """What the workflow is called."""
+    description: str = ""
+    """What it does, in a sentence."""
+    data: Data = Data()
+    """Where tasks come from."""
+    model: Annotated[ModelRef, BeforeValidator(_as_model)] = ModelRef()
+    """Where answers come from, unless a role has a model of its own."""
+    sampling: Sampling = Sampling()
+    """How answers are drawn, unless a role says otherwise."""
+    roles: Annotated[Mapping[Identifier, Role], Field(min_length=1)]
+    """The roles by name. A role's name is its trajectory's name."""
+    episode: EpisodeSpec = EpisodeSpec()
+    """What is said of a whole episode."""
+    train: Train = Train()
+    """How rollouts are grouped for training."""

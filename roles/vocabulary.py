@@ -1,0 +1,118 @@
+"""What a parser, reward, estimator, metric or dataset is to the engine, and the registry of each kind.
+
+An item is a small frozen object that a factory makes from a spec's options. It carries its function and
+says what it refers to (roles, task fields), so that the compiler can check it before anything runs.
+Packages add their own items through the entry-point groups named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from engine.episode import FailureName, Task, Trajectory
+from engine.registry import Registry
+
+Split = Literal["train", "validation"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleView:
+    """One finished role instance, as prompts and parsers see it. Rewards and labels are not here."""
+
+    index: int
+    """The instance's number, from 1."""
+    action: Any
+    """What the parser read: text, or parsed JSON; the parser's default where it found nothing."""
+    response: str = ""
+    """The model's whole answer, without its marked reasoning."""
+    thought: str = ""
+    """The model's marked reasoning."""
+
+
+class ParseFailure(ValueError):
+    """A parser raises this when it cannot read a response."""
+
+    def __init__(self, name: FailureName, message: str) -> None:
+        self.name = name
+        super().__init__(message)
+
+
+Upstream = Mapping[str, Sequence[RoleView]]
+"""The roles that an instance needs, each with its `count` views in order of index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parser:
+    """Response text to action."""
+
+    parse: Callable[[str, Upstream], Any]
+    """Returns the action, or raises ParseFailure."""
+    default: Any = ""
+    """The action that later roles see when nothing could be read."""
+    roles: tuple[str, ...] = ()
+    """Roles it picks from; the role that uses it must need them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a reward says of one action."""
+
+    reward: float
+    is_correct: bool
+    signals: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Named terms of a composite reward."""
+
+
+Verdicts = Mapping[str, Sequence[Score]]
+"""The scores of the roles that a reward declared in `roles`, each with its instances in order of index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """Task and action to Score."""
+
+    score: Callable[[Task, Any, Verdicts], Score]
+    fields: tuple[str, ...] = ()
+    """Task fields it reads; the dataset must have them."""
+    labels: tuple[str, ...] = ()
+    """Those of them that give the answer away: no prompt may show them."""
+    roles: tuple[str, ...] = ()
+    """Roles whose scores it reads."""
+    timeout: float | None = None
+    """Seconds. None: pure and fast, runs in place. A number: runs in a process that is stopped at the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """How a role learns. `min_group` is the smallest group (count × rollouts) it can work with."""
+
+    min_group: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A number for each episode, from the trajectories of one role."""
+
+    measure: Callable[[Sequence[Trajectory]], float]
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Tasks to run on. Making one reads no more than a header; `rows` does the work."""
+
+    columns: tuple[str, ...]
+    """Every field of a row, `id` among them."""
+    hidden: frozenset[str]
+    """Fields that give the answer away: no prompt may show them."""
+    rows: Callable[[int | None], Iterator[Task]]
+    """`rows(limit)`: the tasks in a fixed order, at most `limit` of them. Raises DataError."""
+
+
+parsers: Registry[Parser] = Registry("parser", "rolegraph.parsers")
+rewards: Registry[Reward] = Registry("reward", "rolegraph.rewards")
+estimators: Registry[Estimator] = Registry("estimator", "rolegraph.estimators")
+metrics: Registry[Metric] = Registry("metric", "rolegraph.metrics")
+datasets: Registry[Dataset] = Registry("dataset", "rolegraph.datasets")

@@ -103,7 +103,7 @@ class Step:
             "reward": self.reward,
             "done": self.done,
             "mc_return": 0.0,
-            "advantage": advantage if advantage is None or isinstance(advantage, float) else list(advantage),
+            "advantage": list(advantage) if isinstance(advantage, Sequence) else advantage,
             "weight_version": self.weight_version,
         }
 

@@ -1,0 +1,150 @@
+"""The sandbox that prompts render in: few filters, no calls, and a meter on loops and growing text.
+
+Templates are data from strangers. What remains of Jinja2 here is pure, and every way to make time or memory
+grow is bounded, so that rendering ends without a watcher. There is no switch to turn any of it off.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any, cast
+
+from jinja2 import StrictUndefined, nodes, pass_context
+from jinja2.filters import FILTERS as JINJA_FILTERS  # pyright: ignore[reportUnknownVariableType]
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MAX_TEXT = 1_000_000
+"""Characters of a rendered prompt, and of any text made on the way to it."""
+MAX_ITERATIONS = 100_000
+"""Loop iterations of one rendering, all loops together."""
+MAX_SECONDS = 1.0
+"""Seconds of one rendering, looked at in each iteration."""
+
+FILTERS: list[str] = list(
+    (
+        "abs capitalize count d default dictsort escape e first float format groupby int items join last "
+        "length list lower map max min reject rejectattr replace reverse round select selectattr sort string "
+        "sum title tojson trim truncate unique upper wordcount"
+    ).split()
+)
+"""The filters that a prompt may use."""
+
+
+class PromptError(ValueError):
+    """A template that could not be rendered for one task."""
+
+
+def metered(tree: nodes.Template) -> nodes.Template:
+    """Meter each loop, and let `~` join through the guarded filter."""
+    for loop in tree.find_all(nodes.For):
+        loop.iter = nodes.Filter(loop.iter, "_metered", [], [], None, None, lineno=loop.lineno)
+    _replace_concat(tree)
+    tree.set_environment(ENVIRONMENT)
+    return tree
+
+
+def _replace_concat(node: nodes.Node) -> None:
+    for name, value in list(node.iter_fields()):
+        if isinstance(value, list):
+            setattr(node, name, [_joined(item) for item in cast("list[Any]", value)])
+        else:
+            setattr(node, name, _joined(value))
+    for child in node.iter_child_nodes():
+        _replace_concat(child)
+
+
+def _joined(value: Any) -> Any:
+    if isinstance(value, nodes.Concat):
+        parts = nodes.List(value.nodes, lineno=value.lineno)
+        return nodes.Filter(parts, "join", [], [], None, None, lineno=value.lineno)
+    return value
+
+
+class Meter:
+    """What one rendering has spent."""
+
+    __slots__ = ("deadline", "iterations")
+
+    def __init__(self) -> None:
+        self.iterations = 0
+        self.deadline = time.monotonic() + MAX_SECONDS
+
+    def each(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Pass the items on, and raise PromptError when the rendering has spent too much."""
+        for item in items:
+            self.iterations += 1
+            if self.iterations > MAX_ITERATIONS:
+                raise PromptError(f"the template loops more than {MAX_ITERATIONS:,} times")
+            if time.monotonic() > self.deadline:
+                raise PromptError(f"the template takes longer than {MAX_SECONDS:g} s")
+            yield item
+
+
+@pass_context
+def _meter_loop(context: Context, items: Iterable[Any]) -> Iterator[Any]:
+    return context["_meter"].each(items)
+
+
+def _guard(size: int) -> None:
+    if size > MAX_TEXT:
+        raise PromptError(f"the template makes a text of more than {MAX_TEXT:,} characters")
+
+
+def _join(items: Iterable[Any], separator: str = "", attribute: str | int | None = None) -> str:
+    if attribute is not None:
+        items = [getattr(item, str(attribute)) for item in items]
+    texts = [str(item) for item in items]
+    _guard(sum(map(len, texts)) + len(separator) * len(texts))
+    return separator.join(texts)
+
+
+def _substitute(text: object, old: str, new: str, count: int | None = None) -> str:
+    text = str(text)
+    found = text.count(old) if count is None else min(text.count(old), count)
+    _guard(len(text) + found * len(new))
+    return text.replace(old, new, -1 if count is None else count)
+
+
+_FORMAT = re.compile(r"%(?:\(\w+\))?[-+ #0]*\d{0,3}(?:\.\d{0,3})?[sdifgex%]")
+
+
+def _format(pattern: object, *args: object) -> str:
+    text = str(pattern)
+    if re.sub(_FORMAT, "", text).count("%"):
+        raise PromptError(f"format cannot use the pattern {text!r}")
+    _guard(len(text) + sum(len(str(arg)) + 1000 for arg in args))
+    return text % args
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    intercepted_binops = frozenset({"*", "+", "%"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        sizes = [len(side) for side in (left, right) if isinstance(side, Sized)]
+        if sizes and operator == "%":
+            raise PromptError("% cannot format text here; use the filter format")
+        if sizes and operator == "*":
+            times = [side for side in (left, right) if isinstance(side, int)]
+            _guard(sizes[0] * max(times, default=1))
+        elif sizes:
+            _guard(sum(sizes))
+        elif operator == "*" and all(isinstance(side, int) for side in (left, right)):
+            _guard((left.bit_length() + right.bit_length()) // 3)
+        return super().call_binop(context, operator, left, right)
+
+
+def _environment() -> _Environment:
+    environment = _Environment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, cache_size=0, optimized=False
+    )
+    kept: dict[str, Any] = {name: JINJA_FILTERS[name] for name in FILTERS}
+    ours = {"join": _join, "replace": _substitute, "format": _format, "_metered": _meter_loop}
+    environment.filters = {**kept, **ours}
+    environment.globals = {"range": range}
+    return environment
+
+
+ENVIRONMENT = _environment()

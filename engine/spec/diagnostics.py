@@ -1,0 +1,83 @@
+"""Faults as a person should read them: where, what, what was expected, and how to mend it.
+
+Checks report a `Finding` at a path of the spec (`("roles", "judge", "needs")`); the loader, which knows
+where each path was written, turns it into a `Diagnostic` with file, line and column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Path = tuple[str | int, ...]
+"""Keys and list positions from the top of a spec."""
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something a check found at a path of the spec."""
+
+    path: Path
+    message: str
+    expected: str = ""
+    hint: str = ""
+    severity: Severity = "error"
+    word: str = ""
+    """A word at or below `path` to point at, where one scalar among several is at fault."""
+    at_key: bool = False
+    """Point at the key, not at its value."""
+    place: Place | None = None
+    """Where it stands, if not at `path`: a template has lines of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A stretch of one line of a file; `line` and `column` count from 1."""
+
+    file: str
+    line: int
+    column: int
+    text: str
+    """The whole line."""
+    width: int = 1
+    """How many characters the caret underlines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One fault or warning, ready to be shown."""
+
+    message: str
+    place: Place
+    expected: str = ""
+    hint: str = ""
+    severity: Severity = "error"
+
+    def __str__(self) -> str:
+        """Several lines: the place and message, the line with a caret, what was expected, a hint."""
+        place = self.place
+        number = str(place.line)
+        gutter = " " * len(number)
+        shown = place.text.replace("\t", " ")
+        width = max(1, min(place.width, len(shown) - place.column + 1))
+        lines = [
+            f"{place.file}:{place.line}:{place.column}: {self.severity}: {self.message}",
+            f"  {number} | {shown}",
+            f"  {gutter} | {' ' * (place.column - 1)}{'^' * width}",
+        ]
+        if self.expected:
+            lines.append(f"  {gutter} = expected: {self.expected}")
+        if self.hint:
+            lines.append(f"  {gutter} = hint: {self.hint}")
+        return "\n".join(lines)
+
+
+def point_at(file: str, source: str, line: int, word: str) -> Place:
+    """The place of `word` in a line of a text, or of the line's first character where it is not found."""
+    lines = source.splitlines() or [""]
+    text = lines[min(line, len(lines)) - 1]
+    found = text.find(word) if word else -1
+    column = found if found >= 0 else len(text) - len(text.lstrip())
+    return Place(file, line, column + 1, text, len(word) if found >= 0 else 1)

@@ -1,0 +1,229 @@
+"""A spec's file to a checked `Spec`, or to every fault in it with its place.
+
+Reads the file, what it extends and the overrides; merges; validates against `engine.spec.models`. A part
+that does not fit the schema is reported and left out, so that later checks still see the rest and all
+faults come at once. Names, edges and templates are for `engine.graph` and `engine.compiler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from engine.errors import UsageError
+from engine.registry import nearest
+from engine.shipped import SPECS
+from engine.spec.diagnostics import Diagnostic, Finding, Path, Place
+from engine.spec.merge import merge, override
+from engine.spec.models import Spec
+from engine.spec.schema import findings_of
+from engine.spec.yaml_source import Source, Spots, parse_yaml
+
+MAX_EXTENDS = 16
+MAX_ROUNDS = 20
+"""How often validation is tried again with the parts that did not fit left out."""
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A spec as far as it could be read. Usable when no diagnostic is an error."""
+
+    spec: Spec
+    data: dict[str, Any]
+    """The resolved mapping: extended, overridden, as it could be written in one file."""
+    folders: tuple[FilePath, ...]
+    """The spec's folder, then those of the specs it extends: where its templates and data may lie."""
+    diagnostics: list[Diagnostic]
+    spots: Spots
+    broken: set[Path] = field(default_factory=set[Path])
+    """Paths that were left out; what is found at or below them is a consequence, not a fault."""
+
+    @property
+    def faults(self) -> list[Diagnostic]:
+        """The errors among the diagnostics."""
+        return [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == "error"]
+
+    def report(self, findings: Iterable[Finding]) -> None:
+        """Give findings their places and keep them, but for those that follow from a broken part."""
+        for finding in findings:
+            if any(finding.path[: len(path)] == path for path in self.broken):
+                continue
+            place = finding.place or self._place(finding)
+            found = Diagnostic(finding.message, place, finding.expected, finding.hint, finding.severity)
+            if found not in self.diagnostics:
+                self.diagnostics.append(found)
+        self.diagnostics.sort(key=lambda d: (d.place.file, d.place.line, d.place.column))
+
+    def _place(self, finding: Finding) -> Place:
+        path = finding.path
+        if finding.word:
+            for at, spot in self.spots.items():
+                if at[: len(path)] == path and len(at) > len(path):
+                    if spot.key is not None and at[-1] == finding.word:
+                        return spot.key
+                    if self._at(at) == finding.word:
+                        return spot.value
+        while path not in self.spots:
+            path = path[:-1]
+            finding = Finding(path, "", at_key=True)
+        spot = self.spots[path]
+        return spot.key if finding.at_key and spot.key is not None else spot.value
+
+    def _at(self, path: Path) -> object:
+        value: Any = self.data
+        for key in path:
+            try:
+                value = value[key]
+            except (LookupError, TypeError):
+                return None
+        return value
+
+
+def find_spec(name: str | FilePath) -> FilePath:
+    """The file that a name on the command line means: a path, or the name of a shipped spec."""
+    path = FilePath(name)
+    if path.is_file():
+        return path
+    shipped = SPECS / f"{path.name.removesuffix('.yaml')}.yaml"
+    if path.parent == FilePath() and shipped.is_file():
+        return shipped
+    known = {spec.stem: spec for spec in SPECS.glob("*.yaml")}
+    beside = [entry.name for entry in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
+    close = nearest(path.name, [*beside, *known])
+    hint = f"; did you mean {close}?" if close else f"; shipped specs: {', '.join(sorted(known))}"
+    if path.is_dir():
+        raise UsageError(f"{name} is a folder, not a spec{hint}")
+    raise UsageError(f"no spec {str(name)!r}: there is no such file{hint}")
+
+
+def load_spec(name: str | FilePath, overrides: Sequence[str] = ()) -> Loaded:
+    """Read a spec. Faults are in the result; only a file that is not there raises (UsageError)."""
+    path = find_spec(name)
+    source, folders = _read(path, ())
+    source.data = _copied(source.data)
+    for position, text in enumerate(overrides):
+        override(source, text, position)
+    source.data.pop("extends", None)
+    spec, findings, broken = _validate(source.data)
+    loaded = Loaded(spec, source.data, folders, list(source.faults), source.spots)
+    if not (source.faults and not source.data):
+        loaded.report(findings)
+    loaded.broken = broken
+    return loaded
+
+
+def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[FilePath, ...]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        text = "\x00"
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    source = parse_yaml(text, _shown(path))
+    folder = path.resolve().parent
+    base_name = source.data.get("extends")
+    if base_name is None:
+        return source, (folder,)
+    place = source.spots["extends",].value
+    base = folder / base_name if isinstance(base_name, str) else None
+    chain = (*chain, path.resolve())
+    problem = None
+    if base is None:
+        problem = Diagnostic(
+            "`extends` names one spec", place, "the file name of a spec, such as solver_judge.yaml"
+        )
+    elif base.resolve() in chain:
+        loop = " -> ".join(step.name for step in (*chain[chain.index(base.resolve()) :], base))
+        problem = Diagnostic(f"the specs extend each other: {loop}", place)
+    elif len(chain) > MAX_EXTENDS:
+        problem = Diagnostic(f"more than {MAX_EXTENDS} specs extend each other", place)
+    elif not _inside(base, folder):
+        problem = Diagnostic(
+            f"{base_name} lies outside the spec's folder",
+            place,
+            "a spec in the same folder or below it, or a shipped one",
+        )
+    elif not base.is_file():
+        shipped = SPECS / FilePath(str(base_name)).name
+        if shipped.is_file() and shipped.resolve() not in chain:
+            base = shipped
+        else:
+            names = [entry.name for where in (folder, SPECS) for entry in where.glob("*.yaml")]
+            close = nearest(str(base_name), names)
+            hint = f"did you mean {close}?" if close else ""
+            problem = Diagnostic(
+                f"there is no spec {base_name!r} to extend",
+                place,
+                "a file beside this one, or a shipped spec",
+                hint,
+            )
+    if problem is not None or base is None:
+        source.faults.extend([problem] if problem else [])
+        return source, (folder,)
+    parent, folders = _read(base, chain)
+    return merge(parent, source), (folder, *(other for other in folders if other != folder))
+
+
+def _inside(path: FilePath, folder: FilePath) -> bool:
+    return path.resolve().is_relative_to(folder)
+
+
+def _shown(path: FilePath) -> str:
+    try:
+        return str(path.resolve().relative_to(FilePath.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in cast("dict[str, Any]", value).items()}
+    return [_copied(inner) for inner in cast("list[Any]", value)] if isinstance(value, list) else value
+
+
+def _validate(data: dict[str, Any]) -> tuple[Spec, list[Finding], set[Path]]:
+    """Validate, leaving out what does not fit until the rest does."""
+    findings: list[Finding] = []
+    broken: set[Path] = set()
+    trimmed = _copied(data)
+    for _ in range(MAX_ROUNDS):
+        try:
+            return Spec.model_validate(trimmed), findings, broken
+        except ValidationError as error:
+            for finding in findings_of(error):
+                if not any(finding.path[: len(path)] == path for path in broken):
+                    findings.append(finding)
+                broken.add(finding.path)
+                _leave_out(trimmed, finding.path)
+    return Spec.model_validate({key: make() for key, make in _PLACEHOLDERS.items()}), findings, {()}
+
+
+_PLACEHOLDERS: dict[str, Callable[[], Any]] = {
+    "rolegraph": lambda: 1,
+    "name": lambda: "unnamed",
+    "roles": lambda: {"unnamed": {"prompt": {"inline": ""}}},
+}
+
+
+def _leave_out(data: dict[str, Any], path: Path) -> None:
+    """Remove the value at a path, or put a placeholder where the schema insists on one."""
+    at: Any = data
+    for key in path[:-1]:
+        if not isinstance(at, dict | list) or (isinstance(at, dict) and key not in at):
+            return
+        at = cast("Any", at)[key]
+    last = path[-1]
+    if len(path) == 1 and last in _PLACEHOLDERS:
+        data[str(last)] = _PLACEHOLDERS[str(last)]()
+    elif len(path) == 3 and path[0] == "roles" and last == "prompt":
+        at["prompt"] = {"inline": ""}
+    elif isinstance(at, list):
+        cast("list[Any]", at).clear()
+    elif isinstance(at, dict):
+        cast("dict[str, Any]", at).pop(str(last), None)
+        if not data.get("roles"):
+            data["roles"] = _PLACEHOLDERS["roles"]()

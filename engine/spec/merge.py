@@ -1,0 +1,112 @@
+"""`extends` and `key.path=value`: plain data in, merged data out, with the place of each part kept.
+
+Mappings merge key by key and `null` removes a key. What names a vocabulary item or a template (a parser, a
+reward, a prompt …) is one value, replaced whole: half of one parser mixed with another means nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import yaml
+
+from engine.spec.diagnostics import Diagnostic, Path, Place
+from engine.spec.yaml_source import Source, Spot, Spots, parse_yaml
+
+_WHOLE_IN_ROLE = {"parser", "reward", "estimator", "signal", "prompt", "system"}
+
+
+def is_whole(path: Path) -> bool:
+    """Whether the value at this path is replaced, not merged."""
+    match path:
+        case ("roles", _, key):
+            return key in _WHOLE_IN_ROLE
+        case ("data", key):
+            return key != "hidden"
+        case ("episode", "metrics", _):
+            return True
+        case _:
+            return False
+
+
+def merge(base: Source, child: Source) -> Source:
+    """The child laid over the base."""
+    spots: Spots = dict(base.spots)
+    data = _merge(base.data, child.data, (), spots, child.spots)
+    spots[()] = child.spots.get((), base.spots[()])
+    return Source(data, spots, [*base.faults, *child.faults])
+
+
+def _merge(
+    base: Mapping[str, Any], child: Mapping[str, Any], path: Path, spots: Spots, new: Spots
+) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in child.items():
+        here = (*path, key)
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and not is_whole(here):
+            spots[here] = new[here]
+            merged[key] = _merge(
+                cast("Mapping[str, Any]", old), cast("Mapping[str, Any]", value), here, spots, new
+            )
+            continue
+        forget(spots, here)
+        if value is None:
+            merged.pop(key, None)
+            continue
+        spots.update({at: spot for at, spot in new.items() if at[: len(here)] == here})
+        merged[key] = value
+    return merged
+
+
+def forget(spots: Spots, path: Path) -> None:
+    """Drop the places at and below a path."""
+    for at in [at for at in spots if at[: len(path)] == path]:
+        del spots[at]
+
+
+def override(source: Source, text: str, position: int) -> None:
+    """Apply one `key.path=value` from the command line, in place. A bad one is added to `source.faults`."""
+    file = "command line" if position == 0 else f"command line, override {position + 1}"
+    dotted, equals, raw = text.partition("=")
+    place = Place(file, 1, 1, text, len(dotted))
+    value_place = Place(file, 1, len(dotted) + 2, text, max(1, len(raw)))
+    keys = dotted.strip().split(".")
+    if not equals or not all(keys):
+        source.faults.append(
+            Diagnostic("not an override", place, "key.path=value, such as roles.solver.count=4")
+        )
+        return
+    parsed = parse_yaml(f"value: {raw}" if raw.strip() else "value: null", file)
+    if parsed.faults:
+        fault = parsed.faults[0]
+        source.faults.append(Diagnostic(fault.message, value_place, fault.expected, "quote the value"))
+        return
+    at: dict[str, Any] = source.data
+    path: Path = ()
+    for key in keys[:-1]:
+        path = (*path, key)
+        inner = at.get(key)
+        if isinstance(inner, str) and is_whole(path):
+            inner = {inner: None}
+        elif inner is None:
+            inner = dict[str, Any]()
+        elif not isinstance(inner, dict):
+            message = f"{'.'.join(map(str, path))} is not a mapping, so it has no {keys[len(path)]!r}"
+            source.faults.append(Diagnostic(message, place))
+            return
+        at[key] = at = dict(cast("dict[str, Any]", inner))
+        source.spots.setdefault(path, Spot(place, place))
+    path = (*path, keys[-1])
+    forget(source.spots, path)
+    if parsed.data["value"] is None:
+        at.pop(keys[-1], None)
+        return
+    at[keys[-1]] = parsed.data["value"]
+    source.spots[path] = Spot(place, value_place)
+
+
+def dump(data: Mapping[str, Any]) -> str:
+    """Resolved data as YAML text again."""
+    return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True)

@@ -34,6 +34,9 @@ class FailureName(StrEnum):
     MODEL_ERROR = "model_error"
     """The model gave no answer: refused, overloaded, unreachable."""
 
+    PROMPT_ERROR = "prompt_error"
+    """The prompt could not be rendered for this task."""
+
     REWARD_ERROR = "reward_error"
     """The reward function raised, ran out of time, or returned something that is not a finite number."""
 

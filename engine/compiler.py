@@ -1,0 +1,384 @@
+"""Spec, graph and vocabulary to an immutable Plan, or to every fault that stands in the way.
+
+The only place where a spec's names meet the registries and its templates meet the disk.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any, TypeVar
+
+import networkx as nx
+
+from engine.errors import DataError, SpecError
+from engine.graph import check_graph, instance_graph, role_graph, unknown_role
+from engine.plan import Plan, RolePlan
+from engine.registry import BadOptions, Call, Registry, UnknownName, nearest
+from engine.shipped import PROMPTS
+from engine.spec.diagnostics import Diagnostic, Finding, Path, point_at
+from engine.spec.loader import load_spec
+from engine.spec.merge import dump
+from engine.spec.models import PromptSource, Role, Spec
+from engine.templates import Surroundings, Template, compile_template
+from roles import open_dataset
+from roles.vocabulary import (
+    Dataset,
+    Estimator,
+    Metric,
+    Parser,
+    Reward,
+    Split,
+    estimators,
+    metrics,
+    parsers,
+    rewards,
+)
+
+T = TypeVar("T")
+
+SPLITS: tuple[Split, ...] = ("train", "validation")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What came of a spec: a plan, if no diagnostic is an error."""
+
+    plan: Plan | None
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def compile_file(name: str | FilePath, overrides: Sequence[str] = ()) -> Plan:
+    """The plan of a spec's file; raises SpecError with every fault, or UsageError where there is no file."""
+    compiled = check_file(name, overrides)
+    if compiled.plan is None:
+        raise SpecError([d for d in compiled.diagnostics if d.severity == "error"])
+    return compiled.plan
+
+
+def check_file(name: str | FilePath, overrides: Sequence[str] = ()) -> Compiled:
+    """Load, check and compile; faults and warnings are in the result."""
+    loaded = load_spec(name, overrides)
+    compiler = _Compiler(loaded.spec, loaded.folders)
+    plan = compiler.compile(loaded.data)
+    loaded.report(compiler.findings)
+    return Compiled(None if loaded.faults else plan, tuple(loaded.diagnostics))
+
+
+@dataclass(slots=True)
+class _Compiler:
+    """Resolves one spec, collecting findings on the way."""
+
+    spec: Spec
+    folders: tuple[FilePath, ...]
+    findings: list[Finding] = field(default_factory=list[Finding])
+    vocabulary: dict[str, str] = field(default_factory=dict[str, str])
+    """Each vocabulary item used, with a digest of the module that defines it."""
+
+    def compile(self, data: Mapping[str, Any]) -> Plan | None:
+        spec = self.spec
+        self.findings += check_graph(spec)
+        parsed = {name: self.parser(name, role) for name, role in spec.roles.items()}
+        scored = {name: self.reward(name, role) for name, role in spec.roles.items()}
+        learnt = {name: self.estimator(name, role) for name, role in spec.roles.items()}
+        measured = {name: self.metric(name, call) for name, call in spec.episode.metrics.items()}
+        data_sets = self.datasets(scored)
+        labels = {label for reward in scored.values() if reward for label in reward.labels}
+        hidden = frozenset({*spec.data.hidden, *labels, *(f for d in data_sets.values() for f in d.hidden)})
+        columns = self.columns(data_sets)
+        prompts = {name: self.templates(name, role, columns, hidden) for name, role in spec.roles.items()}
+        if any(finding.severity == "error" for finding in self.findings):
+            return None
+        positions = {name: position for position, name in enumerate(spec.roles)}
+        graph = role_graph(spec)
+        order = list(nx.topological_sort(graph))
+        roles = tuple(
+            RolePlan(
+                name=name,
+                count=role.count,
+                needs=tuple(positions[need] for need in dict.fromkeys(role.needs)),
+                feeds=tuple(positions[after] for after in graph.successors(name)),
+                prompt=_present(prompts[name][0]),
+                system=prompts[name][1],
+                parser=_present(parsed[name]),
+                reward=scored[name],
+                estimator=learnt[name],
+                trainable=role.trainable,
+                model=role.model or spec.model,
+                sampling=role.sampling or spec.sampling,
+                on_failure=role.on_failure,
+                timeout=role.timeout,
+            )
+            for name, role in spec.roles.items()
+        )
+        return Plan(
+            name=spec.name,
+            spec=spec,
+            resolved=dump(data),
+            hash=self.hash(data, prompts),
+            roles=roles,
+            scoring=tuple(positions[name] for name in order if (reward := scored[name]) and reward.roles),
+            correct=positions[spec.episode.correct or order[-1]],
+            metrics={name: _present(metric) for name, metric in measured.items()},
+            hidden=hidden,
+            data=data_sets,
+            graph=instance_graph(spec),
+        )
+
+    # vocabulary
+
+    def parser(self, name: str, role: Role) -> Parser | None:
+        path = ("roles", name, "parser")
+        parser = self.build(parsers, role.parser, path)
+        for other in parser.roles if parser else ():
+            self.needed(name, other, path, "picks from")
+        return parser
+
+    def reward(self, name: str, role: Role) -> Reward | None:
+        path = ("roles", name, "reward")
+        if role.reward is None:
+            if role.trainable:
+                hint = "give it a reward, or say `trainable: false`"
+                self.findings.append(
+                    Finding(("roles", name), f"{name} is trained, but has no reward", "", hint, at_key=True)
+                )
+            return None
+        reward = self.build(rewards, role.reward, path)
+        upstream = nx.ancestors(role_graph(self.spec), name) if reward and reward.roles else set[str]()
+        for other in reward.roles if reward else ():
+            if other in self.spec.roles and other not in upstream:
+                hint = f"add {other} to the `needs` of {name}"
+                message = f"the reward reads {other}, which is not done when {name} is"
+                self.findings.append(
+                    Finding(path, message, "a role that this one waits for", hint, word=other)
+                )
+            else:
+                self.findings += unknown_role(self.spec, other, path)
+        return reward
+
+    def estimator(self, name: str, role: Role) -> Estimator | None:
+        path = ("roles", name, "estimator")
+        if role.estimator is None:
+            if role.trainable and role.reward is not None:
+                hint = f"give it one of {', '.join(estimators.names())}, or say `trainable: false`"
+                self.findings.append(
+                    Finding(
+                        ("roles", name), f"{name} is trained, but has no estimator", "", hint, at_key=True
+                    )
+                )
+            return None
+        estimator = self.build(estimators, role.estimator, path)
+        group = role.count * self.spec.train.rollouts
+        if estimator and role.trainable and group < estimator.min_group:
+            message = f"{role.estimator.name} compares the members of a group, and {name}'s group has {group}"
+            hint = "raise `count` or `train.rollouts`, or use reinforce"
+            self.findings.append(
+                Finding(path, message, f"count × rollouts of at least {estimator.min_group}", hint)
+            )
+        return estimator
+
+    def metric(self, name: str, call: Call) -> Metric | None:
+        path = ("episode", "metrics", name)
+        metric = self.build(metrics, call, path)
+        if metric:
+            self.findings += unknown_role(self.spec, metric.role, path)
+        return metric
+
+    def needed(self, name: str, other: str, path: Path, verb: str) -> None:
+        unknown = list(unknown_role(self.spec, other, path))
+        self.findings += unknown
+        if not unknown and other not in self.spec.roles[name].needs:
+            hint = f"add {other} to the `needs` of {name}"
+            self.findings.append(
+                Finding(path, f"{name} {verb} {other}, which it does not need", "", hint, word=other)
+            )
+
+    def build(self, registry: Registry[T], call: Call, path: Path) -> T | None:
+        """An item of the vocabulary, or None and findings."""
+        try:
+            item = registry.build(call)
+        except UnknownName as error:
+            hint = f"did you mean {error.nearest!r}?" if error.nearest else ""
+            self.findings.append(Finding(path, str(error), ", ".join(error.known), hint, word=call.name))
+        except BadOptions as error:
+            self.findings += _option_findings(error, path)
+        else:
+            self.vocabulary[f"{registry.kind} {call.name}"] = _module_digest(registry.factory(call.name))
+            return item
+        return None
+
+    # data
+
+    def datasets(self, scored: Mapping[str, Reward | None]) -> dict[Split, Dataset]:
+        found: dict[Split, Dataset] = {}
+        for split in SPLITS:
+            call = getattr(self.spec.data, split)
+            if call is None:
+                continue
+            path = ("data", split)
+            try:
+                found[split] = open_dataset(call, split=split, folder=self.folders[0])
+            except UnknownName as error:
+                hint = f"did you mean {error.nearest!r}?" if error.nearest else ""
+                expected = f"{', '.join(error.known)}, or the path of a .jsonl, .parquet or .csv file"
+                self.findings.append(Finding(path, str(error), expected, hint))
+                continue
+            except BadOptions as error:
+                self.findings += _option_findings(error, path)
+                continue
+            except DataError as error:
+                self.findings.append(Finding(path, str(error)))
+                continue
+            for name, reward in scored.items():
+                for column in reward.fields if reward else ():
+                    if column not in found[split].columns:
+                        where = ("roles", name, "reward")
+                        message = (
+                            f"the reward of {name} reads task.{column}, which the {split} data does not have"
+                        )
+                        expected = f"data with that field; it has {', '.join(found[split].columns)}"
+                        self.findings.append(Finding(where, message, expected, word=column))
+        return found
+
+    def columns(self, data_sets: Mapping[Split, Dataset]) -> tuple[str, ...] | None:
+        """The fields that every split has; None without data."""
+        if not data_sets:
+            return None
+        first, *others = data_sets.values()
+        return tuple(c for c in first.columns if all(c in other.columns for other in others))
+
+    # templates
+
+    def templates(
+        self, name: str, role: Role, columns: Sequence[str] | None, hidden: frozenset[str]
+    ) -> tuple[Template | None, Template | None]:
+        needs = {need: self.spec.roles[need].count for need in role.needs if need in self.spec.roles}
+        around = Surroundings(needs, tuple(self.spec.roles), columns, hidden)
+        prompt = self.template(("roles", name, "prompt"), role.prompt, around)
+        system = self.template(("roles", name, "system"), role.system, around) if role.system else None
+        mentioned = {m for template in (prompt, system) if template for m in template.mentions}
+        for position, need in enumerate(role.needs):
+            if prompt and need in needs and need not in mentioned:
+                message = f"{name} waits for {need}, but its prompt does not mention it"
+                path = ("roles", name, "needs", position)
+                self.findings.append(Finding(path, message, severity="warning"))
+        return prompt, system
+
+    def template(self, path: Path, source: PromptSource, around: Surroundings) -> Template | None:
+        if (source.file is None) == (source.inline is None):
+            self.findings.append(
+                Finding(path, "a prompt is one template", "a file's name, or {inline: text}")
+            )
+            return None
+        shown = file = None
+        text = source.inline
+        if source.file is not None:
+            file = self.find_template(path, source.file)
+            if file is None:
+                return None
+            try:
+                text = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                self.findings.append(Finding(path, f"cannot read {file}: {error}"))
+                return None
+            shown = _shown(file)
+        template, faults = compile_template(text or "", around)
+        for fault in faults:
+            if shown is not None and text is not None:
+                place = point_at(shown, text, fault.line, fault.word)
+                self.findings.append(Finding(path, fault.message, hint=fault.hint, place=place))
+            else:
+                self.findings.append(Finding((*path, "inline"), fault.message, hint=fault.hint))
+        return template
+
+    def find_template(self, path: Path, name: str) -> FilePath | None:
+        beside = [
+            where
+            for folder in self.folders
+            for where in (folder, folder / "prompts", folder.parent / "prompts")
+        ]
+        places = [*dict.fromkeys((*beside, PROMPTS))]
+        if FilePath(name).is_absolute() or ".." in FilePath(name).parts:
+            message = f"the template {name!r} lies outside the spec's folders"
+            self.findings.append(
+                Finding(path, message, "a file name, looked up beside the spec and in prompts/")
+            )
+            return None
+        for place in places:
+            file = place / name
+            if file.is_file() and file.resolve().is_relative_to(place.resolve()):
+                return file
+        known = [file.name for place in places if place.is_dir() for file in place.glob("*.j2")]
+        close = nearest(name, known)
+        hint = f"did you mean {close!r}?" if close else ""
+        self.findings.append(
+            Finding(path, f"no template {name!r}", "a file beside the spec or in prompts/", hint)
+        )
+        return None
+
+    # identity
+
+    def hash(
+        self, data: Mapping[str, Any], prompts: Mapping[str, tuple[Template | None, Template | None]]
+    ) -> str:
+        """A digest of the spec, its templates and the vocabulary it uses."""
+        sources = {name: [t.source if t else None for t in pair] for name, pair in prompts.items()}
+        identity = {"spec": data, "templates": sources, "vocabulary": self.vocabulary}
+        return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _present(value: T | None) -> T:
+    """What is there because nothing was found wrong."""
+    if value is None:
+        raise AssertionError("a part of the plan is missing without a finding")
+    return value
+
+
+def _option_findings(error: BadOptions, path: Path) -> Iterator[Finding]:
+    takes = ", ".join(error.options) or "no options"
+    for detail in error.errors:
+        where = [part for part in detail["loc"] if isinstance(part, str)]
+        option = where[0] if where else ""
+        if detail["type"] == "unexpected_keyword_argument":
+            close = nearest(option, error.options)
+            hint = f"did you mean {close!r}?" if close else ""
+            message = f"{error.kind} {error.name!r} has no option {option!r}"
+            yield Finding(path, message, takes, hint, word=option)
+        elif detail["type"].startswith("missing"):
+            message = f"{error.kind} {error.name!r} needs {option or 'a value'}"
+            yield Finding(path, message, f"{{{error.name}: …}}" if not option else takes, word=error.name)
+        else:
+            message = (
+                f"{error.kind} {error.name!r}: {option + ': ' if option else ''}{_sentence(detail['msg'])}"
+            )
+            yield Finding(path, message, word=option or error.name)
+
+
+def _sentence(message: str) -> str:
+    text = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+
+
+@functools.cache
+def _digest(file: str) -> str:
+    return hashlib.sha256(FilePath(file).read_bytes()).hexdigest()[:16]
+
+
+def _module_digest(factory: object) -> str:
+    module = sys.modules.get(getattr(factory, "__module__", ""))
+    file = getattr(module, "__file__", None)
+    return _digest(file) if file else "unknown"
+
+
+def _shown(file: FilePath) -> str:
+    resolved = file.resolve()
+    return (
+        str(resolved.relative_to(FilePath.cwd()))
+        if resolved.is_relative_to(FilePath.cwd())
+        else str(resolved)
+    )

@@ -1,0 +1,145 @@
+"""What one role instance came to, its score, and the Episode that the outcomes of a run make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.episode import Episode, Failure, FailureName, Message, Step, Task, TerminationReason, Trajectory
+from engine.isolation import Isolation
+from engine.models.types import Completion
+from engine.plan import Plan, RolePlan
+from roles.vocabulary import RoleView, Score, Verdicts
+
+_ZERO = Score(0.0, False)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One instance's answer, failure and score, while its episode runs."""
+
+    view: RoleView
+    messages: Sequence[Message] = ()
+    completion: Completion | None = None
+    failure: Failure | None = None
+    attempts: int = 1
+    score: Score | None = None
+
+    @property
+    def verdict(self) -> Score:
+        """The score, or nothing earned."""
+        return self.score or _ZERO
+
+
+def failed(
+    role: RolePlan,
+    index: int,
+    failure: Failure,
+    messages: Sequence[Message] = (),
+    completion: Completion | None = None,
+    attempts: int = 1,
+) -> Outcome:
+    """The outcome of a failed instance: later roles see the parser's default as its action."""
+    response, thought = (completion.text, completion.thought) if completion else ("", "")
+    view = RoleView(index + 1, role.parser.default, response, thought)
+    return Outcome(view, messages, completion, failure, attempts, _ZERO if role.reward else None)
+
+
+async def score(
+    role: RolePlan, task: Task, outcome: Outcome, verdicts: Verdicts, isolation: Isolation
+) -> None:
+    """Set the outcome's score; a reward that fails is a `reward_error` and earns nothing."""
+    reward = role.reward
+    if reward is None:
+        return
+    problem = ""
+    try:
+        if reward.timeout is None:
+            found = reward.score(task, outcome.view.action, verdicts)
+        else:
+            arguments = (task, outcome.view.action, verdicts)
+            found = await isolation.run(reward.score, *arguments, timeout=reward.timeout)
+        if not math.isfinite(found.reward):
+            problem = f"the reward is {found.reward}"
+        outcome.score = found
+    except TimeoutError:
+        problem = f"the reward took longer than {reward.timeout} s"
+    except Exception as error:  # a reward is the user's code: whatever it raises is its failure, by name
+        problem = f"the reward raised {type(error).__name__}: {error}"
+    if problem:
+        outcome.score = _ZERO
+        outcome.failure = Failure(FailureName.REWARD_ERROR, problem)
+
+
+def assemble(
+    plan: Plan, task: Task, rollout: int, outcomes: Sequence[Sequence[Outcome | None]], *, stopped: bool
+) -> Episode:
+    """The Episode: trajectories in the order of the spec, then of index; unfinished ones are left out."""
+    episode_id = f"{task['id']}:{rollout}"
+    by_role: dict[str, list[Trajectory]] = {}
+    for role, own in zip(plan.roles, outcomes, strict=True):
+        by_role[role.name] = [
+            _trajectory(role, episode_id, outcome) for outcome in own if outcome is not None
+        ]
+    trajectories = [trajectory for own in by_role.values() for trajectory in own]
+    failures = [
+        {"role": t.name, "index": t.index, **t.failure.to_dict()}
+        for t in trajectories
+        if t.failure is not None
+    ]
+    reason = TerminationReason.ENV_DONE
+    if stopped:
+        last = failures[-1]["name"] if failures else ""
+        reason = TerminationReason.TIMEOUT if last == FailureName.TIMEOUT.value else TerminationReason.ERROR
+    deciding = by_role[plan.roles[plan.correct].name]
+    return Episode(
+        id=episode_id,
+        task=task,
+        trajectories=trajectories,
+        is_correct=bool(deciding) and all(trajectory.is_correct for trajectory in deciding),
+        metrics={name: metric.measure(by_role[metric.role]) for name, metric in plan.metrics.items()},
+        termination_reason=reason,
+        metadata={"spec": plan.name, "hash": plan.hash, **({"failures": failures} if failures else {})},
+    )
+
+
+def _trajectory(role: RolePlan, episode_id: str, outcome: Outcome) -> Trajectory:
+    scored = outcome.score
+    reward = scored.reward if scored else None
+    failure = outcome.failure
+    view, completion = outcome.view, outcome.completion
+    steps: tuple[Step, ...] = ()
+    if completion is not None:
+        answer = {"role": "assistant", "content": completion.text}
+        if completion.thought:
+            answer["reasoning"] = completion.thought
+        metadata: dict[str, object] = {"finish_reason": completion.finish_reason}
+        if outcome.attempts > 1:
+            metadata["attempts"] = outcome.attempts
+        steps = (
+            Step(
+                prompt_ids=completion.prompt_ids,
+                response_ids=completion.response_ids,
+                logprobs=completion.logprobs,
+                chat_completions=(*outcome.messages, answer),
+                thought=completion.thought,
+                action=view.action,
+                model_response=completion.text,
+                reward=reward or 0.0,
+                done=True,
+                weight_version=completion.weight_version,
+                metadata=metadata,
+            ),
+        )
+    return Trajectory(
+        name=role.name,
+        index=view.index,
+        steps=steps,
+        reward=reward,
+        is_correct=scored.is_correct if scored else False,
+        uid=f"{episode_id}/{role.name}/{view.index}",
+        signals=scored.signals if scored else {},
+        failure=failure,
+        masked=failure is not None and role.on_failure.then == "mask",
+    )

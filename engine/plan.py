@@ -1,0 +1,56 @@
+"""A compiled workflow: everything the scheduler needs, resolved and immutable. Plain data, no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import networkx as nx
+
+from engine.graph import Instance
+from engine.spec.models import ModelRef, OnFailure, Sampling, Spec
+from engine.templates import Template
+from roles.vocabulary import Dataset, Estimator, Metric, Parser, Reward, Split
+
+
+@dataclass(frozen=True, slots=True)
+class RolePlan:
+    """One role, with its names resolved. `needs` and `feeds` are positions in `Plan.roles`."""
+
+    name: str
+    count: int
+    needs: tuple[int, ...]
+    feeds: tuple[int, ...]
+    prompt: Template
+    system: Template | None
+    parser: Parser
+    reward: Reward | None
+    estimator: Estimator | None
+    trainable: bool
+    model: ModelRef
+    sampling: Sampling
+    on_failure: OnFailure
+    timeout: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One workflow, ready to run."""
+
+    name: str
+    spec: Spec
+    resolved: str
+    """The spec in one YAML file: extended and overridden."""
+    hash: str
+    """Hex digest over the spec, its templates and the vocabulary it uses."""
+    roles: tuple[RolePlan, ...]
+    """In the order of the spec, which is the order of an episode's trajectories."""
+    scoring: tuple[int, ...]
+    """Positions of the roles whose reward reads other roles' scores, each after those it reads."""
+    correct: int
+    """The role whose correctness is the episode's."""
+    metrics: Mapping[str, Metric]
+    hidden: frozenset[str]
+    """Task fields that no prompt sees."""
+    data: Mapping[Split, Dataset]
+    graph: nx.DiGraph[Instance]

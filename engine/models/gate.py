@@ -6,6 +6,8 @@ Used by the scheduler for each model of a plan. Knows nothing of roles or episod
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from time import perf_counter
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
@@ -25,6 +27,8 @@ class Gate:
     def __init__(self, model: Model, concurrency: int) -> None:
         self._model = model
         self._slots = asyncio.Semaphore(concurrency)
+        self.seconds: Counter[str] = Counter()
+        """Seconds spent in calls, by role; waiting for a slot not counted."""
 
     async def complete(self, request: Request, seconds: float | None) -> Completion:
         """Answer one request; raises ModelError or TimeoutError.
@@ -47,10 +51,14 @@ class Gate:
 
     async def _once(self, request: Request, seconds: float | None) -> Completion:
         async with self._slots:
-            if seconds is None:
-                return await self._model.complete(request)
-            async with asyncio.timeout(seconds):
-                return await self._model.complete(request)
+            start = perf_counter()
+            try:
+                if seconds is None:
+                    return await self._model.complete(request)
+                async with asyncio.timeout(seconds):
+                    return await self._model.complete(request)
+            finally:
+                self.seconds[request.role] += perf_counter() - start
 
     async def aclose(self) -> None:
         """Let go of the model's connections."""

@@ -1,0 +1,90 @@
+"""Entry of the command: finds the verb, and turns what goes wrong into one message and an exit code.
+
+0 done, 1 the world's fault (an endpoint is down, a disk is full), 2 the user's (a spec, a flag, a key),
+130 interrupted. `--debug` anywhere on the line shows the traceback instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from engine.errors import RolegraphError
+
+VERBS = {
+    "run": "Run a spec on its tasks and write the episodes.",
+    "validate": "Check specs and show every fault.",
+    "list": "Show the specs and the vocabulary that a spec may use.",
+    "serve": "Serve a local model folder over the Tinker API.",
+}
+INTERRUPTED = 128 + signal.SIGINT
+
+
+class _Verbs(click.Group):
+    """Imports a verb's module only when that verb is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"engine.cli.{cmd_name}_").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="rolegraph", prog_name="rolegraph")
+def cli() -> None:
+    """Declare a multi-role LLM workflow in YAML; run it, and get Episodes to train on.
+
+    \b
+    rolegraph run solver_judge                 a shipped spec, on the model that comes with it
+    rolegraph run my.yaml --model openai:gpt-5 roles.solver.count=4
+    rolegraph validate specs/*.yaml
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and exit."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    sys.exit(_run(words, debug))
+
+
+def _run(words: list[str], debug: bool) -> int:
+    try:
+        result = cli.main(words, prog_name="rolegraph", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        elif isinstance(error, RolegraphError):
+            click.echo(f"error: {error}" if not _has_place(error) else str(error), err=True)
+        else:
+            click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
+            click.echo("This is a fault of Rolegraph; run again with --debug to see where.", err=True)
+        return error.exit_code if isinstance(error, RolegraphError) else 1
+
+
+def _has_place(error: RolegraphError) -> bool:
+    return hasattr(error, "diagnostics")

@@ -1,0 +1,117 @@
+"""`rolegraph run SPEC`: episodes of a spec, on disk as they finish, with a table at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from engine.plan import Plan
+    from engine.spec.models import ModelRef
+    from roles.vocabulary import Dataset, Split
+
+
+@click.command("run")
+@click.argument("spec")
+@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE…]")
+@click.option("--limit", type=click.IntRange(min=1), default=64, show_default=True, help="How many tasks.")
+@click.option(
+    "--rollouts", type=click.IntRange(min=1), default=1, show_default=True, help="Episodes for each task."
+)
+@click.option(
+    "--split",
+    type=click.Choice(["validation", "train"]),
+    help="Which tasks. Default: validation, if the spec has it.",
+)
+@click.option(
+    "--model", help="Where answers come from: local[:FOLDER], tinker:NAME, openai:NAME, replay:FILE."
+)
+@click.option("--base-url", help="The endpoint, for tinker (the default with this flag) and openai.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="A folder for the episodes. Default: runs/NAME-TIME."
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="The same seed and model give the same episodes."
+)
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), default=64, show_default=True, help="Episodes in flight."
+)
+def command(
+    spec: str,
+    overrides: tuple[str, ...],
+    limit: int,
+    rollouts: int,
+    split: Split | None,
+    model: str | None,
+    base_url: str | None,
+    out: Path | None,
+    seed: int,
+    concurrency: int,
+) -> int:
+    """Run SPEC (a file, or the name of a shipped one) on its tasks and write the episodes.
+
+    KEY.PATH=VALUE changes a value of the spec, as in roles.solver.count=4.
+    """
+    from engine.compiler import compile_file
+
+    words = [*overrides, *([f"model={model}"] if model else [])]
+    plan = compile_file(spec, words)
+    if base_url:
+        plan = compile_file(spec, [*words, f"model={_at(plan.spec.model, base_url)}"])
+    folder = out or Path("runs") / f"{plan.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    return asyncio.run(_run(plan, _dataset(plan, split), limit, rollouts, folder, seed, concurrency))
+
+
+def _at(ref: ModelRef, base_url: str) -> str:
+    import json
+
+    provider = "tinker" if ref.provider == "local" else ref.provider
+    return json.dumps({**ref.model_dump(exclude_none=True), "provider": provider, "base_url": base_url})
+
+
+def _dataset(plan: Plan, split: Split | None) -> Dataset:
+    from engine.errors import UsageError
+
+    wanted = split or ("validation" if "validation" in plan.data else "train")
+    if wanted not in plan.data:
+        raise UsageError(
+            f"the spec {plan.name} has no {wanted} data; add `data: {{{wanted}: …}}`, such as a .jsonl file"
+        )
+    return plan.data[wanted]
+
+
+async def _run(
+    plan: Plan, dataset: Dataset, limit: int, rollouts: int, out: Path, seed: int, concurrency: int
+) -> int:
+    from engine.cli.display import Display
+    from engine.cli.gates import open_gates
+    from engine.isolation import Isolation
+    from engine.runner import stream
+    from engine.scheduler import Workflow
+    from engine.store import RunFolder
+
+    tasks = list(dataset.rows(limit))
+    with RunFolder(out, plan.resolved) as folder, Display(plan, len(tasks) * rollouts) as display:
+        display.note("starting the model …")
+        async with open_gates(plan) as gates, Isolation() as isolation:
+            workflow = Workflow(plan, gates, isolation, seed)
+            display.begin()
+            episodes = stream(workflow, tasks, rollouts=rollouts, concurrency=concurrency)
+            interrupted = False
+            try:
+                async with contextlib.aclosing(episodes):
+                    async for episode in episodes:
+                        folder.append(episode)
+                        display.count(episode)
+            except asyncio.CancelledError:
+                interrupted = True
+            finally:
+                display.end(gates, folder.episodes)
+    if interrupted:
+        raise KeyboardInterrupt
+    return display.exit_code()

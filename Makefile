@@ -1,0 +1,34 @@
+# `make run` and `make test` do all the set-up on a fresh machine, in a virtual environment of their own.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# PyTorch comes first and pinned, so that nothing else decides which build is taken.
+TORCH ?= torch==2.13.0
+
+.PHONY: run test lint clean
+
+run: $(VENV)/.run
+	$(BIN)/rolegraph run solver_judge --limit 64 --rollouts 2
+
+test: $(VENV)/.test lint
+	$(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports --no-cache
+
+$(VENV)/.run: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[local]"
+	touch $@
+
+$(VENV)/.test: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --editable ".[local,data,math,dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist

@@ -1,0 +1,5 @@
+"""`python -m engine.cli` is `rolegraph`."""
+
+from engine.cli.main import main
+
+main()

@@ -1,0 +1,75 @@
+"""The edge of the process in tests: a model that answers by a function, after a given time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from engine.compiler import compile_file
+from engine.episode import Episode, Task
+from engine.isolation import Isolation
+from engine.models.gate import Gate
+from engine.models.types import Completion, Request
+from engine.plan import Plan
+from engine.scheduler import Workflow
+
+COUNTDOWN: Task = {"id": "t1", "question": "Make 7 from 3 and 4", "nums": [3, 4], "target": 7, "solution": "3 + 4"}
+RIGHT, WRONG = "<answer>3 + 4</answer>", "<answer>3 * 4</answer>"
+
+Answer = Callable[[Request], str]
+
+
+class ScriptedModel:
+    """Answers with `answer(request)`; an exception that it raises is the call's. Keeps the requests."""
+
+    def __init__(self, answer: Answer, latency: Callable[[Request], float] = lambda _: 0.0) -> None:
+        self.answer, self.latency = answer, latency
+        self.requests: list[Request] = []
+        self.under_way = self.most_under_way = 0
+
+    async def complete(self, request: Request) -> Completion:
+        self.requests.append(request)
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            if seconds := self.latency(request):
+                await asyncio.sleep(seconds)
+            return Completion(self.answer(request))
+        finally:
+            self.under_way -= 1
+
+    async def aclose(self) -> None: ...
+
+
+def write_spec(folder: Path, text: str, name: str = "spec.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def workflow(plan: Plan, model: ScriptedModel, concurrency: int = 1000, seed: int | None = None) -> Workflow:
+    gate = Gate(model, concurrency)
+    return Workflow(plan, {role.model: gate for role in plan.roles}, Isolation(), seed)
+
+
+def run_one(plan: Plan, model: ScriptedModel, task: Task = COUNTDOWN, seed: int | None = None) -> Episode:
+    return asyncio.run(workflow(plan, model, seed=seed).run_episode(task, 0))
+
+
+def solver_judge(*overrides: str) -> Plan:
+    return compile_file("solver_judge", overrides)
+
+
+def by_role(answers: dict[str, str | Sequence[str]]) -> Answer:
+    """Answers by role, and by instance where a list is given."""
+
+    def answer(request: Request) -> str:
+        found = answers[request.role]
+        return found if isinstance(found, str) else found[request.index - 1]
+
+    return answer
+
+
+def names(items: Iterable[object]) -> list[str]:
+    return [getattr(item, "name") for item in items]  # noqa: B009

@@ -1,0 +1,98 @@
+"""Specs are read with the place of everything; extends and overrides lay one over the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.errors import UsageError
+from engine.spec.loader import load_spec
+from tests.edge import write_spec
+
+
+def test_the_shipped_specs_are_found_by_name() -> None:
+    loaded = load_spec("solver_judge")
+    assert list(loaded.spec.roles) == ["solver", "judge"]
+    assert loaded.diagnostics == []
+
+
+def test_a_misspelt_spec_name_gets_the_nearest_one() -> None:
+    with pytest.raises(UsageError, match="did you mean solver_judge"):
+        load_spec("solver_jugde")
+
+
+def test_extends_merges_mappings_and_keeps_the_order_of_roles(tmp_path: Path) -> None:
+    path = write_spec(tmp_path, "extends: solver_judge.yaml\nroles: {solver: {count: 5}, third: {prompt: solver.j2}}")
+    spec = load_spec(path).spec
+    assert list(spec.roles) == ["solver", "judge", "third"]
+    assert spec.roles["solver"].count == 5
+    assert spec.roles["solver"].parser.name == "tag"
+
+
+def test_null_removes_a_key_of_the_extended_spec(tmp_path: Path) -> None:
+    path = write_spec(tmp_path, "extends: solver_judge.yaml\nroles: {judge: null}\nepisode: null")
+    spec = load_spec(path).spec
+    assert list(spec.roles) == ["solver"]
+    assert spec.episode.correct is None
+
+
+def test_a_parser_is_replaced_whole_and_never_mixed_with_the_one_it_replaces(tmp_path: Path) -> None:
+    path = write_spec(tmp_path, "extends: solver_judge.yaml\nroles: {solver: {parser: {regex: 'x(.*)'}}}")
+    parser = load_spec(path).spec.roles["solver"].parser
+    assert (parser.name, parser.options) == ("regex", {})
+
+
+def test_a_fault_in_an_extended_spec_is_placed_in_its_own_file(tmp_path: Path) -> None:
+    write_spec(tmp_path, "rolegraph: 1\nname: base\nroles: {a: {prompt: {inline: x}, cuont: 2}}", "base.yaml")
+    child = write_spec(tmp_path, "extends: base.yaml\nroles: {a: {count: 0}}", "child.yaml")
+    places = [(Path(d.place.file).name, d.place.line, d.message) for d in load_spec(child).faults]
+    assert places == [("base.yaml", 3, "unknown key 'cuont'"), ("child.yaml", 2, "count cannot be 0")]
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("roles.solver.count=4", 4),
+        ("roles.solver.sampling.temperature=0.5", 0.5),
+        ("roles.judge.parser.default=none of them", "none of them"),
+        ("roles.judge.needs=[solver]", ["solver"]),
+        ("description=yes", "yes"),
+        ("roles.solver.timeout=1e-1", 0.1),
+    ],
+)
+def test_an_override_sets_one_value(override: str, value: object) -> None:
+    loaded = load_spec("solver_judge", [override])
+    assert loaded.diagnostics == []
+    at: object = loaded.data
+    for key in override.partition("=")[0].split("."):
+        at = at[key]  # type: ignore[index]
+    assert at == value
+
+
+def test_an_override_can_give_an_option_to_an_item_written_as_a_bare_name() -> None:
+    loaded = load_spec("solver_judge", ["roles.solver.estimator.std=false"])
+    assert loaded.spec.roles["solver"].estimator is not None
+    assert loaded.spec.roles["solver"].estimator.options == {"std": False}
+
+
+def test_an_empty_override_removes_the_key() -> None:
+    assert load_spec("solver_judge", ["roles.solver.estimator="]).spec.roles["solver"].estimator is None
+
+
+def test_a_wrong_override_is_placed_on_the_command_line() -> None:
+    (fault,) = load_spec("solver_judge", ["roles.solver.cuont=4"]).faults
+    assert (fault.place.file, fault.hint) == ("command line", "did you mean 'count'?")
+    assert fault.place.text == "roles.solver.cuont=4"
+
+
+def test_numbers_and_booleans_follow_yaml_1_2(tmp_path: Path) -> None:
+    text = "rolegraph: 1\nname: plain\ndescription: no\nroles: {a: {prompt: {inline: on}, timeout: 1e3}}"
+    spec = load_spec(write_spec(tmp_path, text)).spec
+    assert (spec.description, spec.roles["a"].prompt.inline, spec.roles["a"].timeout) == ("no", "on", 1000.0)
+
+
+def test_a_file_that_is_not_text_is_one_clear_fault(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_bytes(b"\xff\xfe\x00rolegraph")
+    assert "not valid YAML" in load_spec(path).faults[0].message

@@ -14,7 +14,7 @@ from typing import Any, cast
 from jinja2 import StrictUndefined, nodes, pass_context
 from jinja2.filters import FILTERS as JINJA_FILTERS  # pyright: ignore[reportUnknownVariableType]
 from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 
 MAX_TEXT = 1_000_000
 """Characters of a rendered prompt, and of any text made on the way to it."""
@@ -143,7 +143,7 @@ def _environment() -> _Environment:
     kept: dict[str, Any] = {name: JINJA_FILTERS[name] for name in FILTERS}
     ours = {"join": _join, "replace": _substitute, "format": _format, "_metered": _meter_loop}
     environment.filters = {**kept, **ours}
-    environment.globals = {"range": range}
+    environment.globals = {"range": safe_range}
     return environment
 
 

@@ -23,7 +23,7 @@ SPEC = "spec.yaml"
 
 
 class RunFolder:
-    """The folder of one run. Raises UsageError if it holds one already, WorldError if it cannot be written."""
+    """The folder of one run. Raises UsageError if it holds one, WorldError if it cannot be written."""
 
     def __init__(self, path: Path, resolved_spec: str) -> None:
         self.path = path

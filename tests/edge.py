@@ -6,15 +6,22 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from engine.isolation import Isolation
+
 from engine.compiler import compile_file
 from engine.episode import Episode, Task
-from engine.isolation import Isolation
 from engine.models.gate import Gate
 from engine.models.types import Completion, Request
 from engine.plan import Plan
 from engine.scheduler import Workflow
 
-COUNTDOWN: Task = {"id": "t1", "question": "Make 7 from 3 and 4", "nums": [3, 4], "target": 7, "solution": "3 + 4"}
+COUNTDOWN: Task = {
+    "id": "t1",
+    "question": "Make 7 from 3 and 4",
+    "nums": [3, 4],
+    "target": 7,
+    "solution": "3 + 4",
+}
 RIGHT, WRONG = "<answer>3 + 4</answer>", "<answer>3 * 4</answer>"
 
 Answer = Callable[[Request], str]

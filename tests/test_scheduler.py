@@ -12,7 +12,17 @@ from engine.compiler import compile_file
 from engine.episode import Episode, FailureName, TerminationReason
 from engine.errors import ModelError
 from engine.models.types import Completion, Request
-from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, run_one, solver_judge, workflow, write_spec
+from tests.edge import (
+    COUNTDOWN,
+    RIGHT,
+    WRONG,
+    ScriptedModel,
+    by_role,
+    run_one,
+    solver_judge,
+    workflow,
+    write_spec,
+)
 
 UNEVEN = """
 rolegraph: 1
@@ -34,7 +44,9 @@ def test_the_makespan_is_the_critical_path_and_not_the_sum_of_the_levels(tmp_pat
     assert barrier > 1.3 * critical_path
 
     start = time.perf_counter()
-    episode = run_one(plan, ScriptedModel(lambda request: request.role, lambda request: LATENCY[request.role]))
+    episode = run_one(
+        plan, ScriptedModel(lambda request: request.role, lambda request: LATENCY[request.role])
+    )
     makespan = time.perf_counter() - start
 
     assert [t.action for t in episode.trajectories] == ["a", "b", "a2", "b2", "end"]
@@ -135,7 +147,9 @@ def test_fail_ends_the_episode_at_once_and_keeps_what_is_done() -> None:
 
 
 def test_retry_asks_again_with_another_seed_until_the_answer_can_be_read() -> None:
-    model = ScriptedModel(lambda r: "no tags" if (r.role, r.attempt) == ("judge", 0) else "<answer>1</answer>")
+    model = ScriptedModel(
+        lambda r: "no tags" if (r.role, r.attempt) == ("judge", 0) else "<answer>1</answer>"
+    )
     episode = run_one(solver_judge("roles.judge.on_failure.retry=2"), model, seed=7)
     asked = [r for r in model.requests if r.role == "judge"]
     assert [r.attempt for r in asked] == [0, 1]
@@ -161,7 +175,9 @@ def test_cancelling_an_episode_leaves_no_task_behind() -> None:
     model = ScriptedModel(by_role({"solver": RIGHT, "judge": "x"}), lambda _: 30.0)
 
     async def cancelled() -> int:
-        running = asyncio.create_task(workflow(solver_judge("roles.solver.count=8"), model).run_episode(COUNTDOWN))
+        running = asyncio.create_task(
+            workflow(solver_judge("roles.solver.count=8"), model).run_episode(COUNTDOWN)
+        )
         await asyncio.sleep(0.01)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -176,7 +192,9 @@ def test_the_validator_is_rewarded_for_agreeing_with_what_the_judge_earned() -> 
     plan = compile_file("solver_judge_validator")
     for pick, verdict, expected in [(1, "correct", 1.0), (2, "correct", 0.0), (2, "incorrect", 1.0)]:
         answers = {"solver": [RIGHT, WRONG], "judge": f"<answer>{pick}</answer>"}
-        episode = run_one(plan, ScriptedModel(by_role({**answers, "validator": f"<verdict>{verdict}</verdict>"})))
+        episode = run_one(
+            plan, ScriptedModel(by_role({**answers, "validator": f"<verdict>{verdict}</verdict>"}))
+        )
         assert [t.name for t in episode.trajectories] == ["solver", "solver", "judge", "validator"]
         assert episode.trajectories[-1].reward == expected
         assert episode.metrics["validator_acc"] == expected

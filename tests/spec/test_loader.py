@@ -23,7 +23,9 @@ def test_a_misspelt_spec_name_gets_the_nearest_one() -> None:
 
 
 def test_extends_merges_mappings_and_keeps_the_order_of_roles(tmp_path: Path) -> None:
-    path = write_spec(tmp_path, "extends: solver_judge.yaml\nroles: {solver: {count: 5}, third: {prompt: solver.j2}}")
+    path = write_spec(
+        tmp_path, "extends: solver_judge.yaml\nroles: {solver: {count: 5}, third: {prompt: solver.j2}}"
+    )
     spec = load_spec(path).spec
     assert list(spec.roles) == ["solver", "judge", "third"]
     assert spec.roles["solver"].count == 5

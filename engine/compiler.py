@@ -5,28 +5,26 @@ The only place where a spec's names meet the registries and its templates meet t
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 import networkx as nx
 
-from engine.errors import DataError, SpecError
+from engine.errors import SpecError
 from engine.graph import check_graph, instance_graph, role_graph, unknown_role
 from engine.plan import Plan, RolePlan
-from engine.registry import BadOptions, Call, Registry, UnknownName, nearest
-from engine.shipped import PROMPTS
-from engine.spec.diagnostics import Diagnostic, Finding, Path, point_at
+from engine.prompts import read_template
+from engine.registry import Call, Registry
+from engine.resolve import digest, resolve, resolve_dataset
+from engine.spec.diagnostics import Diagnostic, Finding, Path
 from engine.spec.loader import load_spec
 from engine.spec.merge import dump
 from engine.spec.models import PromptSource, Role, Spec
-from engine.templates import Surroundings, Template, compile_template
-from roles import open_dataset
+from engine.templates import Surroundings, Template
 from roles.vocabulary import (
     Dataset,
     Estimator,
@@ -200,17 +198,11 @@ class _Compiler:
 
     def build(self, registry: Registry[T], call: Call, path: Path) -> T | None:
         """An item of the vocabulary, or None and findings."""
-        try:
-            item = registry.build(call)
-        except UnknownName as error:
-            hint = f"did you mean {error.nearest!r}?" if error.nearest else ""
-            self.findings.append(Finding(path, str(error), ", ".join(error.known), hint, word=call.name))
-        except BadOptions as error:
-            self.findings += _option_findings(error, path)
-        else:
-            self.vocabulary[f"{registry.kind} {call.name}"] = _module_digest(registry.factory(call.name))
-            return item
-        return None
+        item, findings = resolve(registry, call, path)
+        self.findings += findings
+        if item is not None:
+            self.vocabulary[f"{registry.kind} {call.name}"] = digest(registry.factory(call.name))
+        return item
 
     # data
 
@@ -221,19 +213,11 @@ class _Compiler:
             if call is None:
                 continue
             path = ("data", split)
-            try:
-                found[split] = open_dataset(call, split=split, folder=self.folders[0])
-            except UnknownName as error:
-                hint = f"did you mean {error.nearest!r}?" if error.nearest else ""
-                expected = f"{', '.join(error.known)}, or the path of a .jsonl, .parquet or .csv file"
-                self.findings.append(Finding(path, str(error), expected, hint))
+            dataset, findings = resolve_dataset(call, path, split, self.folders[0])
+            self.findings += findings
+            if dataset is None:
                 continue
-            except BadOptions as error:
-                self.findings += _option_findings(error, path)
-                continue
-            except DataError as error:
-                self.findings.append(Finding(path, str(error)))
-                continue
+            found[split] = dataset
             for name, reward in scored.items():
                 for column in reward.fields if reward else ():
                     if column not in found[split].columns:
@@ -260,66 +244,21 @@ class _Compiler:
         needs = {need: self.spec.roles[need].count for need in role.needs if need in self.spec.roles}
         around = Surroundings(needs, tuple(self.spec.roles), columns, hidden)
         prompt = self.template(("roles", name, "prompt"), role.prompt, around)
-        system = self.template(("roles", name, "system"), role.system, around) if role.system else None
+        system = self.template(("roles", name, "system"), role.system, around)
         mentioned = {m for template in (prompt, system) if template for m in template.mentions}
         for position, need in enumerate(role.needs):
-            if prompt and need in needs and need not in mentioned:
+            if prompt and need in needs and need != name and need not in mentioned:
                 message = f"{name} waits for {need}, but its prompt does not mention it"
                 path = ("roles", name, "needs", position)
                 self.findings.append(Finding(path, message, severity="warning"))
         return prompt, system
 
-    def template(self, path: Path, source: PromptSource, around: Surroundings) -> Template | None:
-        if (source.file is None) == (source.inline is None):
-            self.findings.append(
-                Finding(path, "a prompt is one template", "a file's name, or {inline: text}")
-            )
+    def template(self, path: Path, source: PromptSource | None, around: Surroundings) -> Template | None:
+        if source is None:
             return None
-        shown = file = None
-        text = source.inline
-        if source.file is not None:
-            file = self.find_template(path, source.file)
-            if file is None:
-                return None
-            try:
-                text = file.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                self.findings.append(Finding(path, f"cannot read {file}: {error}"))
-                return None
-            shown = _shown(file)
-        template, faults = compile_template(text or "", around)
-        for fault in faults:
-            if shown is not None and text is not None:
-                place = point_at(shown, text, fault.line, fault.word)
-                self.findings.append(Finding(path, fault.message, hint=fault.hint, place=place))
-            else:
-                self.findings.append(Finding((*path, "inline"), fault.message, hint=fault.hint))
+        template, findings = read_template(path, source, self.folders, around)
+        self.findings += findings
         return template
-
-    def find_template(self, path: Path, name: str) -> FilePath | None:
-        beside = [
-            where
-            for folder in self.folders
-            for where in (folder, folder / "prompts", folder.parent / "prompts")
-        ]
-        places = [*dict.fromkeys((*beside, PROMPTS))]
-        if FilePath(name).is_absolute() or ".." in FilePath(name).parts:
-            message = f"the template {name!r} lies outside the spec's folders"
-            self.findings.append(
-                Finding(path, message, "a file name, looked up beside the spec and in prompts/")
-            )
-            return None
-        for place in places:
-            file = place / name
-            if file.is_file() and file.resolve().is_relative_to(place.resolve()):
-                return file
-        known = [file.name for place in places if place.is_dir() for file in place.glob("*.j2")]
-        close = nearest(name, known)
-        hint = f"did you mean {close!r}?" if close else ""
-        self.findings.append(
-            Finding(path, f"no template {name!r}", "a file beside the spec or in prompts/", hint)
-        )
-        return None
 
     # identity
 
@@ -337,48 +276,3 @@ def _present(value: T | None) -> T:
     if value is None:
         raise AssertionError("a part of the plan is missing without a finding")
     return value
-
-
-def _option_findings(error: BadOptions, path: Path) -> Iterator[Finding]:
-    takes = ", ".join(error.options) or "no options"
-    for detail in error.errors:
-        where = [part for part in detail["loc"] if isinstance(part, str)]
-        option = where[0] if where else ""
-        if detail["type"] == "unexpected_keyword_argument":
-            close = nearest(option, error.options)
-            hint = f"did you mean {close!r}?" if close else ""
-            message = f"{error.kind} {error.name!r} has no option {option!r}"
-            yield Finding(path, message, takes, hint, word=option)
-        elif detail["type"].startswith("missing"):
-            message = f"{error.kind} {error.name!r} needs {option or 'a value'}"
-            yield Finding(path, message, f"{{{error.name}: …}}" if not option else takes, word=error.name)
-        else:
-            message = (
-                f"{error.kind} {error.name!r}: {option + ': ' if option else ''}{_sentence(detail['msg'])}"
-            )
-            yield Finding(path, message, word=option or error.name)
-
-
-def _sentence(message: str) -> str:
-    text = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text
-
-
-@functools.cache
-def _digest(file: str) -> str:
-    return hashlib.sha256(FilePath(file).read_bytes()).hexdigest()[:16]
-
-
-def _module_digest(factory: object) -> str:
-    module = sys.modules.get(getattr(factory, "__module__", ""))
-    file = getattr(module, "__file__", None)
-    return _digest(file) if file else "unknown"
-
-
-def _shown(file: FilePath) -> str:
-    resolved = file.resolve()
-    return (
-        str(resolved.relative_to(FilePath.cwd()))
-        if resolved.is_relative_to(FilePath.cwd())
-        else str(resolved)
-    )

@@ -81,7 +81,7 @@ class Reward:
     roles: tuple[str, ...] = ()
     """Roles whose scores it reads."""
     timeout: float | None = None
-    """Seconds. None: pure and fast, runs in place. A number: runs in a process that is stopped at the limit."""
+    """Seconds. None: pure and fast, runs in place. A number: runs in a process stopped at the limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,10 @@ EPISODE_KEYS = {
 }
 TRAJECTORY_KEYS = {"uid", "name", "task", "steps", "reward", "info"}
 STEP_KEYS = {
-    "prompt_ids", "response_ids", "logprobs", "routing_matrices", "chat_completions", "observation", "thought",
-    "action", "model_response", "model_output", "info", "reward", "done", "mc_return", "advantage", "weight_version",
-}  # fmt: skip
+    *("prompt_ids", "response_ids", "logprobs", "routing_matrices", "chat_completions", "observation"),
+    *("thought", "action", "model_response", "model_output", "info", "reward", "done", "mc_return"),
+    *("advantage", "weight_version"),
+}
 
 
 def full_episode() -> Episode:

@@ -15,15 +15,20 @@ from engine.spec.models import ModelRef
 
 
 @asynccontextmanager
-async def open_gates(plan: Plan) -> AsyncIterator[dict[ModelRef, Gate]]:
+async def open_gates(plan: Plan, trusted_url: str | None = None) -> AsyncIterator[dict[ModelRef, Gate]]:
     """A gate for each model of the plan; services and connections end with the context.
 
+    `trusted_url` is an endpoint that the person named outside the spec: keys may be sent there.
     Raises UsageError (a missing key, folder or extra) or WorldError (an endpoint that is down).
     """
     async with AsyncExitStack() as stack:
         gates: dict[ModelRef, Gate] = {}
         for ref in dict.fromkeys(role.model for role in plan.roles):
-            model = await _local(ref, stack) if ref.provider == "local" else await open_model(ref)
+            model = (
+                await _local(ref, stack)
+                if ref.provider == "local"
+                else await open_model(ref, trusted_url=trusted_url)
+            )
             gates[ref] = Gate(model, ref.concurrency)
             stack.push_async_callback(gates[ref].aclose)
         yield gates

@@ -64,7 +64,9 @@ def command(
     if base_url:
         plan = compile_file(spec, [*words, f"model={_at(plan.spec.model, base_url)}"])
     folder = out or Path("runs") / f"{plan.name}-{datetime.now():%Y%m%d-%H%M%S}"
-    return asyncio.run(_run(plan, _dataset(plan, split), limit, rollouts, folder, seed, concurrency))
+    return asyncio.run(
+        _run(plan, _dataset(plan, split), limit, rollouts, folder, seed, concurrency, base_url)
+    )
 
 
 def _at(ref: ModelRef, base_url: str) -> str:
@@ -86,7 +88,14 @@ def _dataset(plan: Plan, split: Split | None) -> Dataset:
 
 
 async def _run(
-    plan: Plan, dataset: Dataset, limit: int, rollouts: int, out: Path, seed: int, concurrency: int
+    plan: Plan,
+    dataset: Dataset,
+    limit: int,
+    rollouts: int,
+    out: Path,
+    seed: int,
+    concurrency: int,
+    base_url: str | None,
 ) -> int:
     from engine.cli.display import Display
     from engine.cli.gates import open_gates
@@ -98,7 +107,7 @@ async def _run(
     tasks = list(dataset.rows(limit))
     with RunFolder(out, plan.resolved) as folder, Display(plan, len(tasks) * rollouts) as display:
         display.note("starting the model …")
-        async with open_gates(plan) as gates, Isolation() as isolation:
+        async with open_gates(plan, base_url) as gates, Isolation() as isolation:
             workflow = Workflow(plan, gates, isolation, seed)
             display.begin()
             episodes = stream(workflow, tasks, rollouts=rollouts, concurrency=concurrency)

@@ -26,6 +26,8 @@ class Finding:
     severity: Severity = "error"
     word: str = ""
     """A word at or below `path` to point at, where one scalar among several is at fault."""
+    line: int = 0
+    """The line, from 1, of a text that is the value at `path`; 0 where the fault is not inside a text."""
     at_key: bool = False
     """Point at the key, not at its value."""
     place: Place | None = None

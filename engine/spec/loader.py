@@ -7,8 +7,8 @@ faults come at once. Names, edges and templates are for `engine.graph` and `engi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from engine.errors import UsageError
 from engine.registry import nearest
 from engine.shipped import SPECS
-from engine.spec.diagnostics import Diagnostic, Finding, Path, Place
+from engine.spec.diagnostics import Diagnostic, Finding, Path, Place, point_at
 from engine.spec.merge import merge, override
 from engine.spec.models import Spec
 from engine.spec.schema import findings_of
@@ -39,6 +39,8 @@ class Loaded:
     """The spec's folder, then those of the specs it extends: where its templates and data may lie."""
     diagnostics: list[Diagnostic]
     spots: Spots
+    texts: Mapping[str, str]
+    """The text of each file that was read."""
     broken: set[Path] = field(default_factory=set[Path])
     """Paths that were left out; what is found at or below them is a consequence, not a fault."""
 
@@ -60,6 +62,8 @@ class Loaded:
 
     def _place(self, finding: Finding) -> Place:
         path = finding.path
+        if finding.line and path in self.spots:
+            return self._within(self.spots[path].value, finding)
         if finding.word:
             for at, spot in self.spots.items():
                 if at[: len(path)] == path and len(at) > len(path):
@@ -72,6 +76,14 @@ class Loaded:
             finding = Finding(path, "", at_key=True)
         spot = self.spots[path]
         return spot.key if finding.at_key and spot.key is not None else spot.value
+
+    def _within(self, value: Place, finding: Finding) -> Place:
+        """A place inside a text that is written in the spec: in a block, or all in one line."""
+        block = value.text[value.column - 1 : value.column] in ("|", ">")
+        if block and value.file in self.texts:
+            return point_at(value.file, self.texts[value.file], value.line + finding.line, finding.word)
+        column = value.text.find(finding.word, value.column - 1) if finding.word else -1
+        return replace(value, column=column + 1, width=len(finding.word)) if column >= 0 else value
 
     def _at(self, path: Path) -> object:
         value: Any = self.data
@@ -109,11 +121,18 @@ def load_spec(name: str | FilePath, overrides: Sequence[str] = ()) -> Loaded:
         override(source, text, position)
     source.data.pop("extends", None)
     spec, findings, broken = _validate(source.data)
-    loaded = Loaded(spec, source.data, folders, list(source.faults), source.spots)
-    if not (source.faults and not source.data):
-        loaded.report(findings)
-    loaded.broken = broken
+    loaded = Loaded(spec, source.data, folders, list(source.faults), source.spots, source.texts)
+    if source.data or not source.faults:
+        unread = _unread(source)
+        loaded.report(finding for finding in findings if finding.path not in unread)
+    loaded.broken = broken | _unread(source)
     return loaded
+
+
+def _unread(source: Source) -> set[Path]:
+    """Paths whose value the YAML reader refused."""
+    places = [fault.place for fault in source.faults]
+    return {path for path, spot in source.spots.items() if path and spot.value in places}
 
 
 def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[FilePath, ...]]:
@@ -163,6 +182,9 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[Fi
             )
     if problem is not None or base is None:
         source.faults.extend([problem] if problem else [])
+        for key, make in _PLACEHOLDERS.items():
+            if not source.data.get(key):
+                source.data[key] = make()
         return source, (folder,)
     parent, folders = _read(base, chain)
     return merge(parent, source), (folder, *(other for other in folders if other != folder))
@@ -205,7 +227,7 @@ def _validate(data: dict[str, Any]) -> tuple[Spec, list[Finding], set[Path]]:
 _PLACEHOLDERS: dict[str, Callable[[], Any]] = {
     "rolegraph": lambda: 1,
     "name": lambda: "unnamed",
-    "roles": lambda: {"unnamed": {"prompt": {"inline": ""}}},
+    "roles": lambda: {"unnamed": {"prompt": {"inline": ""}, "trainable": False}},
 }
 
 

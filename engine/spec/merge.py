@@ -35,7 +35,7 @@ def merge(base: Source, child: Source) -> Source:
     spots: Spots = dict(base.spots)
     data = _merge(base.data, child.data, (), spots, child.spots)
     spots[()] = child.spots.get((), base.spots[()])
-    return Source(data, spots, [*base.faults, *child.faults])
+    return Source(data, spots, [*base.faults, *child.faults], {**base.texts, **child.texts})
 
 
 def _merge(

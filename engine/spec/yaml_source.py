@@ -39,6 +39,8 @@ class Source:
     data: dict[str, Any]
     spots: Spots
     faults: list[Diagnostic] = field(default_factory=list[Diagnostic])
+    texts: dict[str, str] = field(default_factory=dict[str, str])
+    """The text of each file that was read."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -94,9 +96,24 @@ def parse_yaml(text: str, file: str) -> Source:
             "keys such as rolegraph, name and roles",
         )
         return Source({}, {(): spot}, [fault])
-    data = reader.mapping(node, ())
+    try:
+        data = reader.mapping(node, ())
+    except _TooLarge as error:
+        return Source({}, {}, [Diagnostic("nested too deeply, or aliases that grow too large", error.place)])
     reader.spots[()] = spot
-    return Source(data, reader.spots, reader.faults)
+    return Source(data, reader.spots, reader.faults, {file: text})
+
+
+_PLAIN_TAGS = tuple(
+    f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", "int", "float", "bool", "null")
+)
+
+
+class _TooLarge(Exception):
+    """The values are too many or too deep."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
 
 
 class _Reader:
@@ -117,11 +134,10 @@ class _Reader:
     def value(self, node: yaml.Node, path: Path) -> Any:
         self.visited += 1
         if self.visited > MAX_NODES or len(path) > MAX_DEPTH:
-            if self.visited <= MAX_NODES + 1 or len(path) == MAX_DEPTH + 1:
-                self.faults.append(
-                    Diagnostic("nested too deeply, or aliases that grow too large", self.place(node))
-                )
-                self.visited = MAX_NODES + 1
+            raise _TooLarge(self.place(node))
+        if not node.tag.startswith(_PLAIN_TAGS):
+            fault = Diagnostic(f"the tag {node.tag!r} is not allowed", self.place(node), "a plain value")
+            self.faults.append(fault)
             return None
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
@@ -131,13 +147,6 @@ class _Reader:
                 self.spots[*path, index] = Spot(None, self.place(child))
                 items.append(self.value(child, (*path, index)))
             return items
-        if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.endswith(
-            ("binary", "merge", "timestamp")
-        ):
-            self.faults.append(
-                Diagnostic(f"the tag {node.tag!r} is not allowed", self.place(node), "plain text or a number")
-            )
-            return None
         try:
             return self.loader.construct_object(node)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         except (yaml.YAMLError, ValueError):

@@ -17,13 +17,13 @@ async def open_model(
     *,
     api_key: str | None = None,
     tokenizer_dir: Path | None = None,
-    trusted: bool = False,
+    trusted_url: str | None = None,
 ) -> Model:
     """Open the model that `ref` names, and find out that it is there.
 
     `api_key` goes before the environment's. `tokenizer_dir` is the folder of the tokenizer and chat template
-    (tinker; None finds them by the model's name). `trusted` says that the person, not a spec, gave
-    `ref.base_url`, so that the environment's key may be sent there (see `engine.models.keys`).
+    (tinker; None finds them by the model's name). `trusted_url` is the endpoint that the person gave outside
+    the spec, so that the environment's key may be sent there (see `engine.models.keys`).
 
     Raises UsageError (no key, no such model, no such file) and WorldError (nothing answers at the URL).
     """
@@ -31,11 +31,13 @@ async def open_model(
         case "tinker":
             from engine.models.tinker import open_tinker
 
-            return await open_tinker(ref, api_key=api_key, tokenizer_dir=tokenizer_dir, trusted=trusted)
+            return await open_tinker(
+                ref, api_key=api_key, tokenizer_dir=tokenizer_dir, trusted_url=trusted_url
+            )
         case "openai":
             from engine.models.openai import open_openai
 
-            return await open_openai(ref, api_key=api_key, trusted=trusted)
+            return await open_openai(ref, api_key=api_key, trusted_url=trusted_url)
         case "replay":
             from engine.models.replay import Replay
 

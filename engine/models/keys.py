@@ -2,7 +2,7 @@
 
 A spec may come from a stranger, and a spec may name a `base_url`. So a key from the environment goes only
 to the provider's own endpoint, to the URL that the environment names beside the key, to this machine, or to
-a URL that the person gave outside the spec (`trusted`). An explicit key goes wherever its caller says.
+the URL that the person gave outside the spec (`trusted_url`). An explicit key goes wherever its caller says.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class KeyRule:
             )
         return url
 
-    def key(self, url: str, *, explicit: str | None, trusted: bool) -> str | None:
+    def key(self, url: str, *, explicit: str | None, trusted_url: str | None) -> str | None:
         """The key to send to `url`; None where there is none, or none that may go there."""
         if explicit:
             return explicit
-        return os.environ.get(self.key_variable) if trusted or self.trusts(url) else None
+        return os.environ.get(self.key_variable) if self.trusts(url, trusted_url) else None
 
-    def trusts(self, url: str) -> bool:
-        """Whether the environment's key may go to `url` although only a spec may have asked for it."""
-        known = {_origin(self.home), _origin(os.environ.get(self.url_variable, ""))}
-        return _origin(url) in known or _is_this_machine(urlsplit(url).hostname or "")
+    def trusts(self, url: str, trusted_url: str | None) -> bool:
+        """Whether what is secret in the environment may go to `url`."""
+        known = (self.home, os.environ.get(self.url_variable), trusted_url)
+        return _origin(url) in {_origin(it) for it in known if it} or _is_this_machine(url)
 
     def withheld(self, url: str) -> str:
         """A sentence for the person whose key was not sent."""
         return (
             f"{self.key_variable} is not sent to {url} because only the spec names that URL; "
-            f"set {self.url_variable}={url} or give the URL on the command line to say that you mean it."
+            f"set {self.url_variable}={url} or give it with --base-url to say that you mean it."
         )
 
 
@@ -68,7 +68,8 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port
 
 
-def _is_this_machine(host: str) -> bool:
+def _is_this_machine(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -50,7 +50,7 @@ class OpenAIModel:
     async def complete(self, request: Request) -> Completion:
         """Answer one request; raises ModelError."""
         try:
-            answer = await self._ask(request)
+            answer = await self._ask(request, self._granted or 0)
         except openai.OpenAIError as error:
             raise self._failure(error) from error
         if not isinstance(answer, ChatCompletion):
@@ -67,28 +67,23 @@ class OpenAIModel:
         """Close the connections."""
         await self._client.close()
 
-    async def _ask(self, request: Request) -> object:
-        """Ask with every wish at first, then with what the server puts up with."""
-        body = self._body(request)
-        messages = cast(
-            "list[ChatCompletionMessageParam]",
-            [{"role": message["role"], "content": message["content"]} for message in request.messages],
-        )
-        last = len(self._wishes) - 1
-        for level in range(self._granted or 0, last + 1):
-            extra = {**body, **self._wishes[level]}
-            try:
-                answer: object = await self._client.chat.completions.create(
-                    model=self._name, messages=messages, extra_body=extra
-                )
-            except (openai.BadRequestError, openai.PermissionDeniedError, openai.UnprocessableEntityError):
-                # Where the wish was granted before, it is not what the server objects to.
-                if level in (self._granted, last):
-                    raise
-            else:
-                self._granted = level
-                return answer
-        raise AssertionError("the last level returns or raises")
+    async def _ask(self, request: Request, level: int) -> object:
+        """Ask with the wishes of `level`, or with fewer where the server refuses them."""
+        messages = [{"role": message["role"], "content": message["content"]} for message in request.messages]
+        try:
+            answer: object = await self._client.chat.completions.create(
+                model=self._name,
+                messages=cast("list[ChatCompletionMessageParam]", messages),
+                extra_body={**self._body(request), **self._wishes[level]},
+            )
+        except (openai.BadRequestError, openai.PermissionDeniedError, openai.UnprocessableEntityError):
+            # Where these wishes were granted before, they are not what the server objects to.
+            if level in (self._granted, len(self._wishes) - 1):
+                raise
+        else:
+            self._granted = level
+            return answer
+        return await self._ask(request, level + 1)
 
     def _body(self, request: Request) -> dict[str, object]:
         sampling = request.sampling
@@ -151,13 +146,15 @@ class OpenAIModel:
                 return ModelError(f"{self._url}: {said}")
 
 
-async def open_openai(ref: ModelRef, *, api_key: str | None = None, trusted: bool = False) -> OpenAIModel:
+async def open_openai(
+    ref: ModelRef, *, api_key: str | None = None, trusted_url: str | None = None
+) -> OpenAIModel:
     """Open `ref.name`, or the only model that the endpoint has. Arguments as in `open_model`."""
     url = OPENAI.url(ref.base_url)
-    key = OPENAI.key(url, explicit=api_key, trusted=trusted)
+    key = OPENAI.key(url, explicit=api_key, trusted_url=trusted_url)
     if key is None and url == OPENAI.home:
         raise UsageError(f"{OPENAI.key_variable} is not set, and {url} needs a key: put it in that variable.")
-    if os.environ.get("OPENAI_CUSTOM_HEADERS") and not (api_key or trusted or OPENAI.trusts(url)):
+    if os.environ.get("OPENAI_CUSTOM_HEADERS") and not (api_key or OPENAI.trusts(url, trusted_url)):
         raise UsageError(OPENAI.withheld(url).replace(OPENAI.key_variable, "OPENAI_CUSTOM_HEADERS"))
     client = openai.AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, max_retries=0)
     try:

@@ -131,12 +131,16 @@ class TinkerModel:
 
 
 async def open_tinker(
-    ref: ModelRef, *, api_key: str | None = None, tokenizer_dir: Path | None = None, trusted: bool = False
+    ref: ModelRef,
+    *,
+    api_key: str | None = None,
+    tokenizer_dir: Path | None = None,
+    trusted_url: str | None = None,
 ) -> TinkerModel:
     """Open `ref.name`, or its `checkpoint`, or the service's first model. Arguments as in `open_model`."""
     url = TINKER.url(ref.base_url)
     os.environ.setdefault("TINKER_TELEMETRY", "0")
-    key = _find_key(url, explicit=api_key, trusted=trusted)
+    key = _find_key(url, api_key, trusted_url)
     if ref.checkpoint is not None and not ref.checkpoint.startswith("tinker://"):
         raise UsageError(
             f"checkpoint: {ref.checkpoint!r} is not a path of weights; it starts with tinker://."
@@ -213,12 +217,11 @@ async def _probe(url: str) -> None:
         raise WorldError(f"The Tinker service at {url} is not well: its health check answers {status}.")
 
 
-def _find_key(url: str, *, explicit: str | None, trusted: bool) -> str | None:
+def _find_key(url: str, explicit: str | None, trusted_url: str | None) -> str | None:
     """The key for `url`; None where the SDK has credentials of its own (`tinker auth login`)."""
-    may_send = explicit or trusted or TINKER.trusts(url)
-    if not may_send:
+    if not explicit and not TINKER.trusts(url, trusted_url):
         raise UsageError(TINKER.withheld(url))
-    key = TINKER.key(url, explicit=explicit, trusted=trusted)
+    key = TINKER.key(url, explicit=explicit, trusted_url=trusted_url)
     if key is not None and not key.startswith(("tml-", "eyJ")):
         raise UsageError(f"{TINKER.key_variable}: this is not a Tinker key; one starts with `tml-`.")
     if key is None and not tinker.auth.tinker_has_credentials():

@@ -213,6 +213,8 @@ async def _probe(url: str) -> None:
             f"No Tinker service answers at {url} ({str(error) or type(error).__name__}). Is it running, and "
             "is the URL right?"
         ) from error
+    if status == 404:
+        raise UsageError(f"{url} answers, but not as a Tinker service does. Is the URL right?")
     if status >= 500:
         raise WorldError(f"The Tinker service at {url} is not well: its health check answers {status}.")
 

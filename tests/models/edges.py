@@ -53,20 +53,26 @@ class Endpoint:
 
 @contextmanager
 def serving(answer: Answer, models: list[str] | None = None) -> Iterator[Endpoint]:
-    """Serve on a free port of this machine for the time of the block."""
+    """Serve an OpenAI-compatible endpoint for the time of the block."""
     endpoint = Endpoint(answer, models if models is not None else ["tiny"])
-    config = uvicorn.Config(endpoint.app(), port=0, log_level="error", lifespan="off")
-    server = uvicorn.Server(config)
+    with served(endpoint.app()) as url:
+        endpoint.base_url = f"{url}/v1"
+        yield endpoint
+
+
+@contextmanager
+def served(app: Starlette) -> Iterator[str]:
+    """Serve `app` on a free port of this machine for the time of the block; its URL."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.005)
     port = server.servers[0].sockets[0].getsockname()[1]
-    endpoint.base_url = f"http://127.0.0.1:{port}/v1"
     try:
-        yield endpoint
+        yield f"http://127.0.0.1:{port}"
     finally:
-        server.should_exit = True
+        server.should_exit = server.force_exit = True
         thread.join()
 
 

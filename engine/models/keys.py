@@ -1,0 +1,76 @@
+"""Which key goes to which URL, and a text without it. Reads the environment; knows no SDK.
+
+A spec may come from a stranger, and a spec may name a `base_url`. So a key from the environment goes only
+to the provider's own endpoint, to the URL that the environment names beside the key, to this machine, or to
+the URL that the person gave outside the spec (`trusted_url`). An explicit key goes wherever its caller says.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from engine.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRule:
+    """One provider: the variables that hold its key and URL, and its own endpoint."""
+
+    key_variable: str
+    url_variable: str
+    home: str
+
+    def url(self, base_url: str | None) -> str:
+        """Where calls go, without a trailing slash; raises UsageError for what is no http(s) URL."""
+        url = (base_url or os.environ.get(self.url_variable) or self.home).rstrip("/")
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(
+                f"base_url: {url!r} is not a URL; expected something like http://127.0.0.1:8000."
+            )
+        return url
+
+    def key(self, url: str, *, explicit: str | None, trusted_url: str | None) -> str | None:
+        """The key to send to `url`; None where there is none, or none that may go there."""
+        if explicit:
+            return explicit
+        return os.environ.get(self.key_variable) if self.trusts(url, trusted_url) else None
+
+    def trusts(self, url: str, trusted_url: str | None) -> bool:
+        """Whether what is secret in the environment may go to `url`."""
+        known = (self.home, os.environ.get(self.url_variable), trusted_url)
+        return _origin(url) in {_origin(it) for it in known if it} or _is_this_machine(url)
+
+    def withheld(self, url: str) -> str:
+        """A sentence for the person whose key was not sent."""
+        return (
+            f"{self.key_variable} is not sent to {url} because only the spec names that URL; "
+            f"set {self.url_variable}={url} or give it with --base-url to say that you mean it."
+        )
+
+
+TINKER = KeyRule(
+    "TINKER_API_KEY", "TINKER_BASE_URL", "https://tinker.thinkingmachines.dev/services/tinker-prod"
+)
+OPENAI = KeyRule("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1")
+
+
+def redact(text: str, key: str | None) -> str:
+    """`text` without `key`: a server may echo what it was sent."""
+    return text.replace(key, "[key]") if key else text
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port
+
+
+def _is_this_machine(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

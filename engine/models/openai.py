@@ -1,0 +1,227 @@
+"""Answers from any OpenAI-compatible endpoint (vLLM, SGLang, a gateway, OpenAI), by the official client.
+
+In: messages. Out: text and reasoning; token ids and log-probabilities where the server gives them. Those
+log-probabilities are the server's: most give them before temperature and top_p are applied, so they are for
+looking at rather than for training at other temperatures. Retrying is the scheduler's business.
+
+Beyond OpenAI's own fields: vLLM answers `return_token_ids` with `prompt_token_ids` on the answer and
+`token_ids` on the choice, and gives reasoning as `reasoning` (formerly `reasoning_content`); SGLang answers
+it with `response_token_ids` or `token_ids`, and `prompt_token_ids` on the choice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import openai
+from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
+from openai.types.chat.chat_completion import Choice
+
+from engine.errors import ModelError, UsageError, WorldError
+from engine.models.chat import CLOSE, OPEN, split_reasoning
+from engine.models.keys import OPENAI, redact
+from engine.models.types import Completion, Request
+from engine.spec.models import ModelRef
+
+_PROBE_SECONDS = 10.0
+_NO_KEY = "none"
+
+_LOGPROBS: Mapping[str, object] = {"logprobs": True}
+_TOKEN_IDS: Mapping[str, object] = {"return_token_ids": True, "return_prompt_token_ids": True}
+_WISHES: tuple[Mapping[str, object], ...] = ({**_LOGPROBS, **_TOKEN_IDS}, _LOGPROBS, {})
+"""What we ask for beyond the answer, from most to least: a server that refuses one is asked the next."""
+
+
+class OpenAIModel:
+    """One model at one endpoint. `key` is only ever taken out of messages."""
+
+    def __init__(self, client: openai.AsyncOpenAI, name: str, *, key: str | None = None) -> None:
+        self._client = client
+        self._name = name
+        self._key = key
+        self._url = str(client.base_url).rstrip("/")
+        self._is_home = self._url == OPENAI.home
+        # OpenAI itself knows no return_token_ids.
+        self._wishes = _WISHES[1:] if self._is_home else _WISHES
+        self._granted: int | None = None
+
+    async def complete(self, request: Request) -> Completion:
+        """Answer one request; raises ModelError."""
+        try:
+            answer = await self._ask(request, self._granted or 0)
+        except openai.OpenAIError as error:
+            raise self._failure(error) from error
+        if not isinstance(answer, ChatCompletion):
+            raise ModelError(
+                f"{self._url} does not answer as OpenAI's chat completions do. Is the URL right? "
+                "It often ends in /v1."
+            )
+        if not answer.choices:
+            said = redact(str(_extra(answer, "error") or "no choices"), self._key)
+            raise ModelError(f"{self._url} gave no answer: {said}", transient=True)
+        return self._completion(answer, answer.choices[0])
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def _ask(self, request: Request, level: int) -> object:
+        """Ask with the wishes of `level`, or with fewer where the server refuses them."""
+        messages = [{"role": message["role"], "content": message["content"]} for message in request.messages]
+        try:
+            answer: object = await self._client.chat.completions.create(
+                model=self._name,
+                messages=cast("list[ChatCompletionMessageParam]", messages),
+                extra_body={**self._body(request), **self._wishes[level]},
+            )
+        except (openai.BadRequestError, openai.PermissionDeniedError, openai.UnprocessableEntityError):
+            # Where these wishes were granted before, they are not what the server objects to.
+            if level in (self._granted, len(self._wishes) - 1):
+                raise
+        else:
+            self._granted = level
+            return answer
+        return await self._ask(request, level + 1)
+
+    def _body(self, request: Request) -> dict[str, object]:
+        sampling = request.sampling
+        # OpenAI's reasoning models refuse the older name; many compatible servers know only that one.
+        longest = "max_completion_tokens" if self._is_home else "max_tokens"
+        body: dict[str, object] = {longest: sampling.max_tokens}
+        # Said even where it is the usual value: servers take other defaults from a model's folder. OpenAI
+        # does not, and its reasoning models refuse to be told.
+        if not self._is_home or sampling.temperature != 1.0:
+            body["temperature"] = sampling.temperature
+        if not self._is_home or sampling.top_p != 1.0:
+            body["top_p"] = sampling.top_p
+        if sampling.stop:
+            body["stop"] = list(sampling.stop)
+        if request.seed is not None:
+            body["seed"] = request.seed
+        return body
+
+    def _completion(self, answer: ChatCompletion, choice: Choice) -> Completion:
+        message = choice.message
+        if choice.finish_reason == "content_filter":
+            raise ModelError(f"{self._url} withheld the answer: its content filter stepped in.")
+        if str(choice.finish_reason) == "abort":
+            raise ModelError(f"{self._url} broke off the answer.", transient=True)
+        if message.refusal and not message.content:
+            raise ModelError(f"The model refused to answer: {message.refusal}")
+        content = message.content or ""
+        stated = _text(_extra(message, "reasoning", "reasoning_content"))
+        thought, text = split_reasoning(content, opened=_closes_unopened(content))
+        ids = _ids(_extra(choice, "token_ids", "response_token_ids"))
+        content_logprobs = choice.logprobs.content if choice.logprobs else None
+        logprobs = [token.logprob for token in content_logprobs or ()]
+        if ids and len(logprobs) != len(ids):
+            logprobs = []  # they cannot be told apart from one another's tokens
+        return Completion(
+            text=text,
+            thought="\n".join(part for part in (stated, thought) if part),
+            prompt_ids=_ids(_extra(answer, "prompt_token_ids") or _extra(choice, "prompt_token_ids")),
+            response_ids=ids,
+            logprobs=logprobs,
+            finish_reason="length" if choice.finish_reason == "length" else "stop",
+        )
+
+    def _failure(self, error: openai.OpenAIError) -> ModelError:
+        said = redact(_said(error), self._key)
+        match error:
+            case openai.AuthenticationError() | openai.PermissionDeniedError():
+                return ModelError(_refused(self._url, self._key, said))
+            case openai.APIStatusError():
+                is_spent = error.code == "insufficient_quota"
+                transient = (
+                    error.status_code in (408, 409, 429) or error.status_code >= 500
+                ) and not is_spent
+                return ModelError(f"{self._url} answers {error.status_code}: {said}", transient=transient)
+            case openai.APITimeoutError():
+                return ModelError(f"{self._url} did not answer in time.", transient=True)
+            case openai.APIConnectionError():
+                return ModelError(f"Cannot reach {self._url}: {said}", transient=True)
+            case _:
+                return ModelError(f"{self._url}: {said}")
+
+
+async def open_openai(
+    ref: ModelRef, *, api_key: str | None = None, trusted_url: str | None = None
+) -> OpenAIModel:
+    """Open `ref.name`, or the only model that the endpoint has. Arguments as in `open_model`."""
+    url = OPENAI.url(ref.base_url)
+    key = OPENAI.key(url, explicit=api_key, trusted_url=trusted_url)
+    if key is None and url == OPENAI.home:
+        raise UsageError(f"{OPENAI.key_variable} is not set, and {url} needs a key: put it in that variable.")
+    if os.environ.get("OPENAI_CUSTOM_HEADERS") and not (api_key or OPENAI.trusts(url, trusted_url)):
+        raise UsageError(OPENAI.withheld(url).replace(OPENAI.key_variable, "OPENAI_CUSTOM_HEADERS"))
+    client = openai.AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, max_retries=0)
+    try:
+        names = await _model_names(client, url, key)
+        return OpenAIModel(client, ref.name or _only_model(names, url), key=key)
+    except BaseException:
+        await client.close()
+        raise
+
+
+async def _model_names(client: openai.AsyncOpenAI, url: str, key: str | None) -> list[str]:
+    """What the endpoint offers; empty where it does not say. Fails within seconds where nothing answers."""
+    try:
+        return [model.id for model in (await client.with_options(timeout=_PROBE_SECONDS).models.list()).data]
+    except openai.APIConnectionError as error:
+        raise WorldError(
+            f"Nothing answers at {url} ({_said(error)}). Is the server running, and is the URL right?"
+        ) from error
+    except openai.AuthenticationError as error:
+        raise UsageError(_refused(url, key, redact(_said(error), key))) from error
+    except (openai.OpenAIError, AttributeError, TypeError, ValueError):
+        return []  # a gateway without a list of models, or with one in another shape
+
+
+def _only_model(names: Sequence[str], url: str) -> str:
+    if len(names) == 1:
+        return names[0]
+    offer = f"{url} offers {', '.join(names[:5])}" if names else f"{url} does not say which it has"
+    raise UsageError(f"Which model? Write `openai:NAME`; {offer}{' and more' if len(names) > 5 else ''}.")
+
+
+def _refused(url: str, key: str | None, said: str) -> str:
+    """What to do about a 401 or 403."""
+    if key is None and os.environ.get(OPENAI.key_variable):
+        return f"{url} wants a key ({said}). {OPENAI.withheld(url)}"
+    state = "wants a key; put it in" if key is None else "refuses the key in"
+    return f"{url} {state} {OPENAI.key_variable} ({said})."
+
+
+def _closes_unopened(text: str) -> bool:
+    """Whether reasoning ends in `text` that began in the prompt, as with templates that open the block."""
+    before, close, _ = text.partition(CLOSE)
+    return bool(close) and OPEN not in before
+
+
+def _extra(holder: object, *names: str) -> object:
+    """The first of the fields `names` that `holder` has: vendors' fields are on no type of the client's."""
+    return next((value for name in names if (value := getattr(holder, name, None)) is not None), None)
+
+
+def _text(value: object) -> str:
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _ids(value: object) -> list[int]:
+    if not isinstance(value, list):
+        return []
+    ids = cast("list[object]", value)
+    return [token for token in ids if isinstance(token, int)]
+
+
+def _said(error: openai.OpenAIError) -> str:
+    """The server's own words where it has some, else what kept us from hearing them."""
+    body = error.body if isinstance(error, openai.APIError) else None
+    if isinstance(body, dict):
+        words = cast("dict[str, object]", body).get("message")
+        if isinstance(words, str) and words:
+            return words
+    cause = error.__cause__
+    return (str(cause) if cause is not None else "") or str(error)

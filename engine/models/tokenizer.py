@@ -1,0 +1,66 @@
+"""A model's name or folder in, its tokenizer out. Alone in importing `transformers`; needs no torch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import cast
+
+from engine.errors import UsageError, WorldError
+from engine.models.chat import Tokenizer
+
+# transformers and its hub client speak up on import and on load unless told not to; the person may still
+# set these themself.
+_QUIET = {
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def load_tokenizer(source: str | Path) -> Tokenizer:
+    """Load the tokenizer and chat template at `source`, a folder or a model's name on the hub. Blocks.
+
+    Raises UsageError where the folder or name has none, and WorldError where the hub cannot be reached. It
+    never runs code that comes with a model.
+    """
+    for variable, value in _QUIET.items():
+        os.environ.setdefault(variable, value)
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+    from transformers import AutoTokenizer
+
+    wanted = f"the tokenizer of {str(source)!r}"
+    is_folder = Path(source).is_dir()
+    try:
+        tokenizer = cast(Tokenizer, AutoTokenizer.from_pretrained(str(source)))  # pyright: ignore[reportUnknownMemberType]
+    except (OSError, ValueError, KeyError) as error:
+        reason = _first_line(error)
+        if is_folder:
+            raise UsageError(f"Cannot load {wanted}: {reason}") from error
+        causes = _chain(error)
+        if any(isinstance(cause, RepositoryNotFoundError | HFValidationError) for cause in causes):
+            raise UsageError(
+                f"Cannot find {wanted}: it is neither a folder nor a model on the hub. ({reason})"
+            ) from error
+        raise WorldError(
+            f"Cannot load {wanted}: it is no folder here, and the model hub did not give it. ({reason})"
+        ) from error
+    if not getattr(tokenizer, "chat_template", None):
+        raise UsageError(
+            f"Cannot chat with {str(source)!r}: its tokenizer has no chat template. Expected a "
+            "`chat_template.jinja` beside tokenizer.json, or `chat_template` in tokenizer_config.json."
+        )
+    return tokenizer
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """`error` and what caused it, outermost first."""
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
+        chain.append(cause)
+    return chain
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

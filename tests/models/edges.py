@@ -1,0 +1,106 @@
+"""Edges of the process that the tests bring: an HTTP endpoint on a free port, a tokenizer folder on disk."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+Answer = Callable[[dict[str, Any]], Response | Awaitable[Response]]
+
+
+class Endpoint:
+    """An OpenAI-compatible endpoint that answers by `answer`, and keeps what it was sent."""
+
+    def __init__(self, answer: Answer, models: list[str] | None) -> None:
+        self._answer = answer
+        self._models = models
+        self.bodies: list[dict[str, Any]] = []
+        self.keys: list[str] = []
+        self.base_url = ""
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/v1/models", self._list),
+                Route("/v1/chat/completions", self._complete, methods=["POST"]),
+            ]
+        )
+
+    async def _list(self, request: Request) -> Response:
+        self.keys.append(request.headers.get("authorization", ""))
+        if self._models is None:
+            return JSONResponse({"error": {"message": "no such route"}}, status_code=404)
+        rows = [{"id": name, "object": "model", "created": 0, "owned_by": "us"} for name in self._models]
+        return JSONResponse({"object": "list", "data": rows})
+
+    async def _complete(self, request: Request) -> Response:
+        self.keys.append(request.headers.get("authorization", ""))
+        self.bodies.append(body := await request.json())
+        answer = self._answer(body)
+        return answer if isinstance(answer, Response) else await answer
+
+
+@contextmanager
+def serving(answer: Answer, models: list[str] | None = None) -> Iterator[Endpoint]:
+    """Serve an OpenAI-compatible endpoint for the time of the block."""
+    endpoint = Endpoint(answer, models if models is not None else ["tiny"])
+    with served(endpoint.app()) as url:
+        endpoint.base_url = f"{url}/v1"
+        yield endpoint
+
+
+@contextmanager
+def served(app: Starlette) -> Iterator[str]:
+    """Serve `app` on a free port of this machine for the time of the block; its URL."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.005)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join()
+
+
+def free_port() -> int:
+    """A port of this machine on which nothing listens."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+TEMPLATE = (
+    "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+
+
+def write_tokenizer(folder: Path, template: str | None = TEMPLATE) -> Path:
+    """A byte-level tokenizer with turn markers; its end-of-text token is not the one that ends a turn."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    raw = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw, eos_token="<|text|>", additional_special_tokens=["<|start|>", "<|end|>"]
+    )
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(str(folder))
+    return folder

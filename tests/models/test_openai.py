@@ -1,0 +1,267 @@
+"""The official client against a real endpoint on this machine: what is sent, what is kept, what fails how."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from engine.errors import ModelError, UsageError, WorldError
+from engine.models import Completion, Request, open_model
+from engine.spec.models import ModelRef, Sampling
+from tests.models.edges import Answer, Endpoint, free_port, serving
+
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
+
+
+def answer(text: str | None, *, finish: str = "stop", message: dict[str, Any] | None = None, **fields: Any):
+    """A chat completion with vendors' fields on the choice (`choice`) or on the answer (the rest)."""
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text, **(message or {})},
+        "finish_reason": finish,
+        **fields.pop("choice", {}),
+    }
+    return JSONResponse(
+        {"id": "1", "object": "chat.completion", "created": 0, "model": "tiny", "choices": [choice], **fields}
+    )
+
+
+def fault(status: int, message: str, **fields: Any) -> JSONResponse:
+    return JSONResponse({"error": {"message": message, "type": "x", **fields}}, status_code=status)
+
+
+def logprobs(*values: float) -> dict[str, Any]:
+    content = [{"token": "t", "logprob": value, "bytes": None, "top_logprobs": []} for value in values]
+    return {"logprobs": {"content": content, "refusal": None}}
+
+
+def ask(
+    endpoint: Endpoint,
+    *,
+    times: int = 1,
+    sampling: Sampling | None = None,
+    seed: int | None = None,
+    name: str | None = "tiny",
+    key: str | None = None,
+) -> list[Completion]:
+    """Open the model at `endpoint` and ask it `times` times, one after the other."""
+
+    async def run() -> list[Completion]:
+        ref = ModelRef(provider="openai", name=name, base_url=endpoint.base_url)
+        model = await open_model(ref, api_key=key)
+        try:
+            request = Request(MESSAGES, sampling or Sampling(), seed)
+            return [await model.complete(request) for _ in range(times)]
+        finally:
+            await model.aclose()
+
+    return asyncio.run(run())
+
+
+def failure(answer: Answer, **options: Any) -> ModelError:
+    with serving(answer) as endpoint, pytest.raises(ModelError) as caught:
+        ask(endpoint, **options)
+    return caught.value
+
+
+def test_an_answer_keeps_text_ids_logprobs_and_finish_reason() -> None:
+    with serving(
+        lambda _: answer(
+            "two",
+            finish="length",
+            choice={**logprobs(-0.5, -0.25), "token_ids": [7, 8]},
+            prompt_token_ids=[1, 2, 3],
+        )
+    ) as endpoint:
+        (completion,) = ask(endpoint)
+    assert completion == Completion(
+        text="two",
+        prompt_ids=[1, 2, 3],
+        response_ids=[7, 8],
+        logprobs=[-0.5, -0.25],
+        finish_reason="length",
+    )
+
+
+def test_ids_are_found_where_other_servers_put_them() -> None:
+    choice = {"response_token_ids": [7], "prompt_token_ids": [1, 2], **logprobs(-0.5)}
+    with serving(lambda _: answer("two", choice=choice)) as endpoint:
+        (completion,) = ask(endpoint)
+    assert (completion.prompt_ids, completion.response_ids) == ([1, 2], [7])
+
+
+def test_logprobs_that_do_not_match_the_ids_are_left_out() -> None:
+    with serving(lambda _: answer("two", choice={"token_ids": [7, 8], **logprobs(-0.5)})) as endpoint:
+        (completion,) = ask(endpoint)
+    assert (completion.response_ids, completion.logprobs) == ([7, 8], [])
+
+
+def test_the_request_says_how_to_sample() -> None:
+    sampling = Sampling(temperature=0.5, top_p=0.9, max_tokens=64, stop=["END"])
+    with serving(lambda _: answer("two")) as endpoint:
+        ask(endpoint, sampling=sampling, seed=17)
+    (body,) = endpoint.bodies
+    assert body["messages"] == MESSAGES
+    sent = {key: body[key] for key in ("model", "temperature", "top_p", "max_tokens", "stop", "seed")}
+    assert sent == {
+        "model": "tiny",
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_tokens": 64,
+        "stop": ["END"],
+        "seed": 17,
+    }
+    assert body["logprobs"] is True
+    assert body["return_token_ids"] is True
+
+
+@pytest.mark.parametrize("refused", [["return_token_ids"], ["return_token_ids", "logprobs"]])
+@pytest.mark.parametrize("status", [400, 403, 422])
+def test_a_server_that_refuses_logprobs_or_ids_is_asked_without_and_remembered(
+    refused: list[str], status: int
+) -> None:
+    def strict(body: dict[str, Any]) -> Response:
+        wrong = [name for name in refused if name in body]
+        return fault(status, f"Unrecognized argument: {wrong[0]}") if wrong else answer("two")
+
+    with serving(strict) as endpoint:
+        first, second = ask(endpoint, times=2)
+    assert first.text == second.text == "two"
+    assert len(endpoint.bodies) == len(refused) + 2
+    assert ("logprobs" in endpoint.bodies[-1]) == ("logprobs" not in refused)
+
+
+def test_a_bad_request_is_not_tried_again_and_gives_the_servers_words() -> None:
+    too_long = "This model's maximum context length is 512 tokens; your request has 600."
+    error = failure(lambda _: fault(400, too_long))
+    assert too_long in str(error)
+    assert not error.transient
+
+
+def test_a_bad_request_after_a_good_one_costs_one_call() -> None:
+    replies = iter([answer("two"), fault(400, "too long")])
+    with serving(lambda _: next(replies)) as endpoint, pytest.raises(ModelError, match="too long"):
+        ask(endpoint, times=2)
+    assert len(endpoint.bodies) == 2
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503])
+def test_overload_and_server_faults_may_pass_and_are_left_to_the_scheduler(status: int) -> None:
+    replies = iter([fault(status, "busy"), answer("two")])
+
+    async def run(endpoint: Endpoint) -> None:
+        model = await open_model(ModelRef(provider="openai", name="tiny", base_url=endpoint.base_url))
+        with pytest.raises(ModelError, match=f"answers {status}: busy") as caught:
+            await model.complete(Request(MESSAGES, Sampling(), None))
+        assert caught.value.transient
+        assert len(endpoint.bodies) == 1
+        assert (await model.complete(Request(MESSAGES, Sampling(), None))).text == "two"
+        await model.aclose()
+
+    with serving(lambda _: next(replies)) as endpoint:
+        asyncio.run(run(endpoint))
+
+
+def test_a_spent_quota_does_not_pass() -> None:
+    assert not failure(lambda _: fault(429, "You have no credit.", code="insufficient_quota")).transient
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_key_is_named_by_its_variable_and_never_shown(status: int) -> None:
+    error = failure(lambda _: fault(status, "Incorrect key: sk-secret-123"), key="sk-secret-123")
+    assert "refuses the key in OPENAI_API_KEY (Incorrect key: [key])" in str(error)
+    assert not error.transient
+
+
+def test_an_endpoint_on_this_machine_needs_no_key_and_gets_the_environments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with serving(lambda _: answer("two")) as endpoint:
+        ask(endpoint)
+        assert set(endpoint.keys) == {"Bearer none"}
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-mine")
+        ask(endpoint)
+        assert endpoint.keys[-1] == "Bearer sk-mine"
+
+
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+def test_reasoning_that_the_server_sets_apart_is_thought(field: str) -> None:
+    with serving(lambda _: answer("2", message={field: "one and one\n"})) as endpoint:
+        (completion,) = ask(endpoint)
+    assert (completion.thought, completion.text) == ("one and one", "2")
+
+
+@pytest.mark.parametrize("content", ["<think>one and one</think>\n2", "one and one\n</think>\n2"])
+def test_reasoning_inside_the_text_is_thought_also_when_the_prompt_opened_it(content: str) -> None:
+    with serving(lambda _: answer(content)) as endpoint:
+        (completion,) = ask(endpoint)
+    assert (completion.thought, completion.text) == ("one and one", "2")
+
+
+def test_an_answer_cut_off_while_reasoning_has_no_text() -> None:
+    with serving(lambda _: answer(None, finish="length", message={"reasoning": "one and"})) as endpoint:
+        (completion,) = ask(endpoint)
+    assert (completion.thought, completion.text, completion.finish_reason) == ("one and", "", "length")
+
+
+def test_refused_and_filtered_answers_are_model_errors() -> None:
+    refusal = failure(lambda _: answer(None, message={"refusal": "I would rather not."}))
+    assert "refused to answer: I would rather not." in str(refusal)
+    assert "content filter" in str(failure(lambda _: answer("", finish="content_filter")))
+
+
+def test_an_error_inside_a_good_status_may_pass() -> None:
+    error = failure(lambda _: JSONResponse({"error": {"message": "upstream overloaded"}}))
+    assert "upstream overloaded" in str(error)
+    assert error.transient
+
+
+def test_a_page_that_is_no_answer_says_that_the_url_may_be_wrong() -> None:
+    error = failure(lambda _: PlainTextResponse("<html>hello</html>"))
+    assert "often ends in /v1" in str(error)
+
+
+def test_without_a_name_the_only_model_is_taken() -> None:
+    with serving(lambda _: answer("two"), models=["the-one"]) as endpoint:
+        ask(endpoint, name=None)
+    assert endpoint.bodies[0]["model"] == "the-one"
+
+
+@pytest.mark.parametrize(("models", "says"), [(["a", "b"], "offers a, b"), ([], "does not say which")])
+def test_without_a_name_several_models_or_none_is_a_usage_error(models: list[str], says: str) -> None:
+    with serving(lambda _: answer("two"), models=models) as endpoint, pytest.raises(UsageError, match=says):
+        ask(endpoint, name=None)
+
+
+def test_an_endpoint_that_is_down_is_named_within_seconds() -> None:
+    url = f"http://127.0.0.1:{free_port()}/v1"
+    start = time.monotonic()
+    with pytest.raises(WorldError, match=rf"Nothing answers at {url} \("):
+        asyncio.run(open_model(ModelRef(provider="openai", name="tiny", base_url=url)))
+    assert time.monotonic() - start < 5
+
+
+def test_an_endpoint_that_goes_down_may_come_back() -> None:
+    async def run() -> None:
+        with serving(lambda _: answer("two")) as endpoint:
+            model = await open_model(ModelRef(provider="openai", name="tiny", base_url=endpoint.base_url))
+        with pytest.raises(ModelError, match="Cannot reach http://127") as caught:
+            await model.complete(Request(MESSAGES, Sampling(), None))
+        assert caught.value.transient
+        await model.aclose()
+
+    asyncio.run(run())
+
+
+def test_openai_itself_needs_a_key() -> None:
+    with pytest.raises(UsageError, match="OPENAI_API_KEY is not set"):
+        asyncio.run(open_model(ModelRef(provider="openai", name="gpt")))
+
+
+def test_what_is_no_url_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="'localhost:8000' is not a URL"):
+        asyncio.run(open_model(ModelRef(provider="openai", name="tiny", base_url="localhost:8000")))

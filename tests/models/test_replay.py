@@ -1,0 +1,111 @@
+"""A recording answers as the model did."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.episode import Episode, Failure, FailureName, Step, Trajectory
+from engine.errors import ModelError, UsageError
+from engine.models import Completion, Replay, Request, open_model
+from engine.models.types import Model
+from engine.spec.models import ModelRef, Sampling
+
+STEP = Step(
+    prompt_ids=(1, 2),
+    response_ids=(3, 4),
+    logprobs=(-0.5, -0.25),
+    thought="hm",
+    model_response="<answer>2</answer>",
+    metadata={"finish_reason": "length"},
+    weight_version=5,
+)
+EPISODES = [
+    Episode(
+        id=f"sum-{task}:{rollout}",
+        task={"id": f"sum-{task}"},
+        trajectories=(
+            Trajectory("solver", 1, (STEP,)),
+            Trajectory("solver", 2, failure=Failure(FailureName.TIMEOUT, "no answer within 3 s")),
+            Trajectory("judge", 1, (Step(model_response=f"judge of {task}:{rollout}"),)),
+        ),
+    )
+    for task in (1, 2)
+    for rollout in (0, 1)
+]
+
+
+def ask(model: Model, task: str, rollout: int, role: str, index: int) -> Completion:
+    request = Request((), Sampling(), None, task_id=task, rollout=rollout, role=role, index=index)
+    return asyncio.run(model.complete(request))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "episodes.jsonl"
+    path.write_text("".join(json.dumps(episode.to_dict()) + "\n" for episode in EPISODES))
+    return path
+
+
+def test_a_file_of_episodes_answers_each_call_as_before_to_the_token(file: Path) -> None:
+    model = asyncio.run(open_model(ModelRef(provider="replay", name=str(file))))
+    assert ask(model, "sum-1", 0, "solver", 1) == Completion(
+        text="<answer>2</answer>",
+        thought="hm",
+        prompt_ids=[1, 2],
+        response_ids=[3, 4],
+        logprobs=[-0.5, -0.25],
+        finish_reason="length",
+        weight_version=5,
+    )
+    assert ask(model, "sum-2", 1, "judge", 1).text == "judge of 2:1"
+
+
+def test_a_call_that_failed_fails_again_with_its_reason() -> None:
+    with pytest.raises(ModelError, match=r"task 'sum-1', rollout 0, solver 2: no answer within 3 s"):
+        ask(Replay.from_episodes(EPISODES), "sum-1", 0, "solver", 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "nearest"),
+    [
+        (("sum-1", 0, "solver", 3), "task 'sum-1', rollout 0, solver 2"),
+        (("sum-1", 4, "judge", 1), "task 'sum-1', rollout 1, judge 1"),
+        (("sum-9", 0, "solver", 1), "2 other tasks, such as 'sum-1'"),
+    ],
+)
+def test_a_call_that_was_not_recorded_is_named_with_the_nearest_that_was(
+    call: tuple[str, int, str, int], nearest: str
+) -> None:
+    with pytest.raises(ModelError, match="Not recorded: task") as caught:
+        ask(Replay.from_episodes(EPISODES), *call)
+    assert nearest in str(caught.value)
+    assert not caught.value.transient
+
+
+def test_answers_can_be_given_as_a_mapping() -> None:
+    model = Replay({("t", 0, "solver", 1): Completion("hello")})
+    assert ask(model, "t", 0, "solver", 1).text == "hello"
+
+
+def test_instances_recorded_without_an_index_are_counted_as_they_come() -> None:
+    steps = [(Step(model_response=text),) for text in ("first", "second", "choice")]
+    names = ["solver", "solver", "judge"]
+    episode = Episode("t:0", {"id": "t"}, [Trajectory(n, steps=s) for n, s in zip(names, steps, strict=True)])
+    model = Replay.from_episodes([episode])
+    assert ask(model, "t", 0, "solver", 2).text == "second"
+    assert ask(model, "t", 0, "judge", 1).text == "choice"
+
+
+def test_a_file_that_is_missing_or_not_episodes_is_a_usage_error(tmp_path: Path, file: Path) -> None:
+    with pytest.raises(UsageError, match=r"nowhere\.jsonl: No such file"):
+        Replay.from_file(tmp_path / "nowhere.jsonl")
+    with file.open("a") as lines:
+        lines.write('{"id": "t:0"}\n')
+    with pytest.raises(UsageError, match=r"episodes\.jsonl:5: this line is not an episode .*one JSON object"):
+        Replay.from_file(file)
+    with pytest.raises(UsageError, match=r"replay:episodes\.jsonl"):
+        asyncio.run(open_model(ModelRef(provider="replay")))

@@ -1,0 +1,307 @@
+"""The Tinker SDK's own client, from messages to an answer with every token."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+
+from engine.errors import ModelError, UsageError, WorldError
+from engine.models import Completion, Model, Request, open_model
+from engine.models.chat import Tokenizer
+from engine.models.tinker import hub_name
+from engine.models.tokenizer import load_tokenizer
+from engine.spec.models import ModelRef, Sampling
+from tests.models.edges import free_port, served, write_tokenizer
+from tests.models.tinker_edge import Script, Service, failed, tinker_service
+
+KEY = "tml-test-secret"
+MESSAGES = [{"role": "user", "content": "1 + 1?"}]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Tokenizer:
+    return load_tokenizer(folder)
+
+
+@pytest.fixture
+def says(tokenizer: Tokenizer) -> Callable[[str], Script]:
+    """A script that always says one text, each token with log-probability -0.5."""
+
+    def script(text: str) -> Script:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        return lambda _: (ids, [-0.5] * len(ids), "stop" if text.endswith(">") else "length")
+
+    return script
+
+
+def request(seed: int | None = None, **sampling: object) -> Request:
+    return Request(MESSAGES, Sampling.model_validate(sampling), seed)
+
+
+def using(service: Service, folder: Path, work: Callable[[Model], Awaitable[object]], **ref: object) -> None:
+    """Open the service's model, do `work` with it, close it."""
+
+    async def run() -> None:
+        opened = ModelRef.model_validate({"provider": "tinker", "base_url": service.base_url, **ref})
+        model = await open_model(opened, api_key=KEY, tokenizer_dir=folder)
+        try:
+            await work(model)
+        finally:
+            await model.aclose()
+
+    asyncio.run(run())
+
+
+def ask(service: Service, folder: Path, wanted: Request, **ref: object) -> Completion:
+    answers: list[Completion] = []
+
+    async def work(model: Model) -> None:
+        answers.append(await model.complete(wanted))
+
+    using(service, folder, work, **ref)
+    return answers[0]
+
+
+def failure(script: Script, folder: Path) -> ModelError:
+    with tinker_service(script) as service, pytest.raises(ModelError) as caught:
+        ask(service, folder, request())
+    return caught.value
+
+
+def test_an_answer_keeps_every_token_and_splits_thought_from_text(
+    folder: Path, tokenizer: Tokenizer, says: Callable[[str], Script]
+) -> None:
+    said = "<think>add</think><answer>2</answer><|end|>"
+    with tinker_service(says(said)) as service:
+        completion = ask(service, folder, request())
+    prompt = "<|start|>user\n1 + 1?<|end|>\n<|start|>assistant\n"
+    assert (completion.thought, completion.text) == ("add", "<answer>2</answer>")
+    assert completion.finish_reason == "stop"
+    assert list(completion.prompt_ids) == tokenizer.encode(prompt, add_special_tokens=False)
+    assert list(completion.response_ids) == tokenizer.encode(said, add_special_tokens=False)
+    assert list(completion.logprobs) == [-0.5] * len(completion.response_ids)
+    assert service.finished == 1
+    assert service.keys == {KEY}
+
+
+def test_the_request_says_how_to_sample_and_where_a_turn_ends(
+    folder: Path, tokenizer: Tokenizer, says: Callable[[str], Script]
+) -> None:
+    with tinker_service(says("2")) as service:
+        completion = ask(
+            service, folder, request(seed=17, temperature=0.5, top_p=0.9, max_tokens=64), name="tiny"
+        )
+    params = service.asked[0]["sampling_params"]
+    assert (params["temperature"], params["top_p"], params["max_tokens"]) == (0.5, 0.9, 64)
+    assert params["seed"] == 17
+    assert params["stop"] == tokenizer.encode("<|end|><|text|>", add_special_tokens=False)
+    assert completion.finish_reason == "length"
+
+
+def test_stop_texts_go_along_with_the_end_of_turn_and_are_cut_from_the_text(
+    folder: Path, says: Callable[[str], Script]
+) -> None:
+    with tinker_service(says("two</a>")) as service:
+        completion = ask(service, folder, request(stop=["</a>"]))
+    assert service.asked[0]["sampling_params"]["stop"] == ["</a>", "<|end|>", "<|text|>"]
+    assert completion.text == "two"
+
+
+def test_an_answer_is_asked_no_longer_than_the_context_has_room(
+    folder: Path, says: Callable[[str], Script]
+) -> None:
+    with tinker_service(says("2"), context=40) as service:
+        completion = ask(service, folder, request(max_tokens=1000))
+    assert service.asked[0]["sampling_params"]["max_tokens"] == 40 - len(completion.prompt_ids)
+
+
+def test_a_prompt_that_does_not_fit_says_so_and_is_not_sent(
+    folder: Path, says: Callable[[str], Script]
+) -> None:
+    with (
+        tinker_service(says("2"), context=8) as service,
+        pytest.raises(ModelError, match=r"does not fit: it has \d+ tokens.*context is 8 tokens") as caught,
+    ):
+        ask(service, folder, request())
+    assert not caught.value.transient
+    assert service.asked == []
+
+
+@pytest.mark.parametrize(("category", "transient"), [("user", False), ("server", True), ("unknown", True)])
+def test_a_failed_operation_may_pass_unless_it_is_the_users(
+    folder: Path, category: str, transient: bool
+) -> None:
+    error = failure(lambda _: failed("out of memory", category), folder)
+    assert str(error) == "out of memory"
+    assert error.transient is transient
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+def test_a_refused_request_does_not_pass_and_shows_no_key(folder: Path, status: int) -> None:
+    error = failure(lambda _: JSONResponse({"detail": f"no: {KEY}"}, status_code=status), folder)
+    assert not error.transient
+    assert KEY not in str(error)
+
+
+def test_hundreds_of_calls_at_once_are_each_answered(folder: Path, says: Callable[[str], Script]) -> None:
+    async def work(model: Model) -> None:
+        answers = await asyncio.gather(*(model.complete(request(seed=i)) for i in range(300)))
+        assert {answer.text for answer in answers} == {"two"}
+
+    with tinker_service(says("two<|end|>")) as service:
+        using(service, folder, work)
+    assert {body["sampling_params"]["seed"] for body in service.asked} == set(range(300))
+
+
+def test_a_cancelled_call_leaves_nothing_running(folder: Path) -> None:
+    async def work(model: Model) -> None:
+        before = asyncio.all_tasks()
+        call = asyncio.create_task(model.complete(request()))
+        await asyncio.sleep(0.2)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await asyncio.sleep(0.05)
+        assert asyncio.all_tasks() == before
+
+    with tinker_service(lambda _: JSONResponse({"type": "try_again"})) as service:
+        using(service, folder, work)
+
+
+def test_a_service_that_goes_away_fails_its_calls_within_seconds(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.models.tinker._PATIENCE_SECONDS", 0.3)
+
+    async def run() -> None:
+        with tinker_service(lambda _: JSONResponse({"type": "try_again"})) as service:
+            ref = ModelRef(provider="tinker", base_url=service.base_url)
+            model = await open_model(ref, api_key=KEY, tokenizer_dir=folder)
+            calls = [asyncio.create_task(model.complete(request())) for _ in range(20)]
+            await asyncio.sleep(0.2)
+        start = time.monotonic()
+        for result in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(result, ModelError)
+            assert f"service at {service.base_url} is gone" in str(result)
+            assert result.transient
+        assert time.monotonic() - start < 3
+        monkeypatch.setattr("engine.models.tinker._CLOSE_SECONDS", 0.2)
+        await model.aclose()
+
+    asyncio.run(run())
+
+
+def test_weights_are_sampled_by_their_path_and_need_no_name(
+    folder: Path, says: Callable[[str], Script]
+) -> None:
+    with tinker_service(says("2<|end|>")) as service:
+        assert ask(service, folder, request(), checkpoint="tinker://run/weights/1").text == "2"
+        with pytest.raises(
+            UsageError, match=r"'weights/1' is not a path of weights; it starts with tinker://"
+        ):
+            ask(service, folder, request(), checkpoint="weights/1")
+
+
+def test_a_model_that_the_service_does_not_have_is_named_with_the_nearest_it_has(
+    folder: Path, says: Callable[[str], Script]
+) -> None:
+    with tinker_service(says("2")) as service, pytest.raises(UsageError) as caught:
+        ask(service, folder, request(), name="tinny")
+    assert "cannot sample from 'tinny'" in str(caught.value)
+    assert "Did you mean 'tiny'?" in str(caught.value)
+
+
+def test_a_missing_key_is_a_usage_error_that_names_the_variable() -> None:
+    with pytest.raises(UsageError, match="TINKER_API_KEY is not set"):
+        asyncio.run(open_model(ModelRef(provider="tinker", name="some/model")))
+
+
+def test_a_key_of_another_kind_is_a_usage_error_that_does_not_show_it() -> None:
+    with pytest.raises(UsageError, match="not a Tinker key") as caught:
+        asyncio.run(open_model(ModelRef(provider="tinker", name="some/model"), api_key="sk-secret"))
+    assert "secret" not in str(caught.value)
+
+
+def test_a_spec_alone_cannot_send_the_key_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINKER_API_KEY", KEY)
+    with pytest.raises(UsageError, match=r"not sent to https://evil\.example.*--base-url"):
+        asyncio.run(open_model(ModelRef(provider="tinker", base_url="https://evil.example")))
+
+
+def test_an_endpoint_that_is_down_is_named_within_seconds() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    start = time.monotonic()
+    with pytest.raises(WorldError, match=f"No Tinker service answers at {url}"):
+        asyncio.run(open_model(ModelRef(provider="tinker", base_url=url), api_key=KEY))
+    assert time.monotonic() - start < 5
+
+
+def test_a_url_of_something_else_is_a_usage_error() -> None:
+    with served(Starlette()) as url, pytest.raises(UsageError, match="not as a Tinker service does"):
+        asyncio.run(open_model(ModelRef(provider="tinker", base_url=url), api_key=KEY))
+
+
+ALONE = """
+import asyncio, sys
+from pathlib import Path
+from engine.errors import ModelError
+from engine.models import Request, open_model
+from engine.spec.models import ModelRef, Sampling
+
+async def main():
+    ref = ModelRef(provider="tinker", base_url=sys.argv[1])
+    model = await open_model(ref, tokenizer_dir=Path(sys.argv[2]))
+    ask = Request([{"role": "user", "content": "?"}], Sampling(), None)
+    print((await model.complete(ask)).text)
+    try:
+        await model.complete(ask)
+    except ModelError as error:
+        print(error)
+    await model.aclose()
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_of_its_own_prints_nothing_but_what_it_means_to(
+    folder: Path, says: Callable[[str], Script]
+) -> None:
+    replies = iter([says("two<|end|>")({}), failed("out of memory", "server")])
+    with tinker_service(lambda _: next(replies)) as service:
+        done = subprocess.run(
+            [sys.executable, "-c", ALONE, service.base_url, str(folder)],
+            env={**os.environ, "TINKER_API_KEY": KEY},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert (done.stdout, done.stderr, done.returncode) == ("two\nout of memory\n", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("Qwen/Qwen3-8B:peft:131072", "Qwen/Qwen3-8B"),
+        ("org/model/variant", "org/model"),
+        ("/models/mine/v1", "/models/mine/v1"),
+    ],
+)
+def test_the_tokenizer_of_a_hosted_model_is_looked_up_without_the_services_variant(
+    name: str, expected: str
+) -> None:
+    assert hub_name(name) == expected

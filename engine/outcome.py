@@ -59,7 +59,7 @@ async def score(
             found = reward.score(task, outcome.view.action, verdicts)
         else:
             arguments = (task, outcome.view.action, verdicts)
-            found = await isolation.run(reward.score, *arguments, timeout=reward.timeout)
+            found = await isolation.run(reward.score, *arguments, limit=reward.timeout)
         if not math.isfinite(found.reward):
             problem = f"the reward is {found.reward}"
         outcome.score = found

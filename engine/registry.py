@@ -23,6 +23,8 @@ from typing import Annotated, Any, Generic, TypeVar, cast
 from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
 
+from engine.errors import RolegraphError
+
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -137,7 +139,7 @@ class Registry(Generic[T]):
             args = (call.value,)
         elif call.has_value and isinstance(call.value, Mapping):
             options = {**cast("Mapping[str, Any]", call.value), **options}
-        elif call.has_value and call.value not in (None, True):
+        elif call.has_value and call.value is not None and call.value is not True:
             raise BadOptions(self.kind, call.name, [_no_value(call)], _option_names(factory, context))
         clash = [
             _error((name,), "unexpected_keyword_argument", "unknown option")
@@ -154,6 +156,11 @@ class Registry(Generic[T]):
             raise BadOptions(
                 self.kind, call.name, error.errors(include_url=False), _option_names(factory, context)
             ) from None
+        except RolegraphError:
+            raise
+        except ValueError as error:  # the factory's own check of its options
+            problem = _error((), "value_error", str(error))
+            raise BadOptions(self.kind, call.name, [problem], _option_names(factory, context)) from error
 
     def _adapter(self, name: str, factory: Callable[..., T]) -> TypeAdapter[Any]:
         if name not in self._adapters:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import TypeVar
 
-from engine.errors import DataError
+from engine.errors import UserError
 from engine.registry import BadOptions, Call, Registry, UnknownName, nearest
 from engine.spec.diagnostics import Finding, Path
 from roles import open_dataset
@@ -26,6 +26,8 @@ def resolve(registry: Registry[T], call: Call, path: Path) -> tuple[T | None, li
         return None, [_unknown(error, path, ", ".join(error.known))]
     except BadOptions as error:
         return None, list(_options(error, path))
+    except UserError as error:
+        return None, [Finding(path, str(error))]
 
 
 def resolve_dataset(
@@ -39,7 +41,7 @@ def resolve_dataset(
         return None, [_unknown(error, path, f"{known}, or the path of a .jsonl, .parquet or .csv file")]
     except BadOptions as error:
         return None, list(_options(error, path))
-    except DataError as error:
+    except UserError as error:
         return None, [Finding(path, str(error))]
 
 

@@ -86,9 +86,12 @@ class Reward:
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """How a role learns. `min_group` is the smallest group (count × rollouts) it can work with."""
+    """How a role learns."""
 
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     min_group: int = 1
+    """The smallest group (count × rollouts) it can work with."""
 
 
 @dataclass(frozen=True, slots=True)

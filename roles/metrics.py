@@ -1,0 +1,49 @@
+"""Metrics: a number for each episode, from the trajectories of one role."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from engine.episode import Trajectory
+from roles.vocabulary import Metric, metrics
+
+
+@metrics.register("mean_reward")
+def mean_reward(role: str, /) -> Metric:
+    """The mean reward of a role's instances."""
+    return Metric(_mean_reward, role)
+
+
+def _mean_reward(trajectories: Sequence[Trajectory]) -> float:
+    return sum(t.reward or 0.0 for t in trajectories) / max(1, len(trajectories))
+
+
+@metrics.register("correct")
+def correct(role: str, /) -> Metric:
+    """1 when the role is right: every instance of it."""
+    return Metric(_all_correct, role)
+
+
+def _all_correct(trajectories: Sequence[Trajectory]) -> float:
+    return float(bool(trajectories) and all(t.is_correct for t in trajectories))
+
+
+@metrics.register("any_correct")
+def any_correct(role: str, /) -> Metric:
+    """1 when an instance of the role is right: pass@count."""
+    return Metric(_any_correct, role)
+
+
+def _any_correct(trajectories: Sequence[Trajectory]) -> float:
+    return float(any(t.is_correct for t in trajectories))
+
+
+@metrics.register("signal")
+def signal(role: str, /, *, name: str) -> Metric:
+    """The mean of one named term of the role's reward."""
+    return Metric(partial(_mean_signal, name), role)
+
+
+def _mean_signal(name: str, trajectories: Sequence[Trajectory]) -> float:
+    return sum(t.signals.get(name, 0.0) for t in trajectories) / max(1, len(trajectories))

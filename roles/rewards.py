@@ -1,0 +1,205 @@
+"""Rewards: a task and an action to a score.
+
+Each factory makes a `Reward` that says which task fields and roles it reads. Score functions are pure and
+picklable; one that may be slow has a `timeout` and runs in a process that can be stopped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict
+
+from engine.episode import Task
+from engine.errors import UsageError
+from engine.registry import BadOptions, CallField, UnknownName
+from roles import countdown as countdown_task
+from roles.vocabulary import Reward, Score, Verdicts, rewards
+
+MATH_SECONDS = 10.0
+
+
+def _scored(reward: float) -> Score:
+    return Score(reward, reward >= 1.0)
+
+
+@rewards.register("countdown")
+def countdown() -> Reward:
+    """1 when the expression inside <answer> uses each of task.nums once and comes to task.target."""
+    return Reward(_countdown, fields=("nums", "target"))
+
+
+def _countdown(task: Task, action: Any, verdicts: Verdicts) -> Score:
+    return _scored(countdown_task.reward(str(action), task["nums"], task["target"]))
+
+
+@rewards.register("exact_match")
+def exact_match(*, field: str = "answer", ignore_case: bool = True, punctuation: bool = True) -> Reward:
+    """1 when the action is the text of a task field; space at the ends and (by default) case do not count."""
+    return Reward(partial(_exact_match, field, ignore_case, punctuation), (field,), (field,))
+
+
+def _exact_match(
+    field: str, ignore_case: bool, punctuation: bool, task: Task, action: Any, verdicts: Verdicts
+) -> Score:
+    accepted = task[field] if isinstance(task[field], list) else [task[field]]
+    given = _plain(action, ignore_case, punctuation)
+    return _scored(
+        float(any(given == _plain(one, ignore_case, punctuation) for one in cast("list[Any]", accepted)))
+    )
+
+
+def _plain(value: object, ignore_case: bool, punctuation: bool) -> str:
+    words = " ".join(str(value).split())
+    words = words.lower() if ignore_case else words
+    return words if punctuation else words.translate(_NO_PUNCTUATION)
+
+
+@rewards.register("math")
+def math(*, field: str = "answer", timeout: float = MATH_SECONDS) -> Reward:
+    """1 when the action is mathematically equal to a task field (the math-verify library)."""
+    if importlib.util.find_spec("math_verify") is None:
+        raise UsageError("the reward math needs the library math-verify: pip install 'rolegraph[math]'")
+    return Reward(partial(_math, field), (field,), (field,), timeout=timeout)
+
+
+def _math(field: str, task: Task, action: Any, verdicts: Verdicts) -> Score:
+    from math_verify import parse, verify
+
+    # The library's own limits are signals, which only work in a main thread; ours stops the whole process.
+    gold = parse(_as_math(task[field]), parsing_timeout=None)
+    answer = parse(_as_math(action), parsing_timeout=None)
+    return _scored(float(bool(verify(gold, answer, timeout_seconds=None))))
+
+
+def _as_math(value: object) -> str:
+    text = str(value)
+    return text if "$" in text or "\\boxed" in text else f"${text}$"
+
+
+@rewards.register("f1")
+def f1(*, field: str = "answer") -> Reward:
+    """The overlap of words with a task field, as in SQuAD: articles, case and punctuation do not count."""
+    return Reward(partial(_f1, field), (field,), (field,))
+
+
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+
+
+def _f1(field: str, task: Task, action: Any, verdicts: Verdicts) -> Score:
+    accepted = task[field] if isinstance(task[field], list) else [task[field]]
+    return _scored(max((_overlap(str(action), str(one)) for one in cast("list[Any]", accepted)), default=0.0))
+
+
+def _overlap(given: str, gold: str) -> float:
+    found, wanted = (
+        _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split() for text in (given, gold)
+    )
+    if not found or not wanted:
+        return float(found == wanted)
+    common = (Counter(found) & Counter(wanted)).total()
+    return 2 * common / (len(found) + len(wanted))
+
+
+_ABSENT = object()
+
+
+@rewards.register("json_field")
+def json_field(path: str, /, *, field: str | None = None, value: Any = _ABSENT) -> Reward:
+    """1 when a dotted path of a JSON action equals a task field, or a given value."""
+    if (field is None) == (value is _ABSENT):
+        raise ValueError(
+            "json_field compares with a task field (field: answer) or a value (value: yes): give one"
+        )
+    if field is None:
+        return Reward(partial(_json_value, path, value))
+    return Reward(partial(_json_field, path, field), (field,), (field,))
+
+
+def _json_field(path: str, field: str, task: Task, action: Any, verdicts: Verdicts) -> Score:
+    return _json_value(path, task[field], task, action, verdicts)
+
+
+def _json_value(path: str, wanted: Any, task: Task, action: Any, verdicts: Verdicts) -> Score:
+    at = action
+    for key in path.split("."):
+        if isinstance(at, Mapping) and key in at:
+            at = cast("Mapping[str, Any]", at)[key]
+        elif isinstance(at, list) and key.isdecimal() and int(key) < len(cast("list[Any]", at)):
+            at = cast("list[Any]", at)[int(key)]
+        else:
+            return _scored(0.0)
+    return _scored(float(at == wanted and isinstance(at, bool) == isinstance(wanted, bool)))
+
+
+@rewards.register("agrees_with")
+def agrees_with(role: str, /, *, right: str = "correct", wrong: str = "incorrect") -> Reward:
+    """1 when the action says `correct` of a role that is right, or `incorrect` of one that is wrong."""
+    if right.lower() == wrong.lower():
+        raise ValueError("right and wrong must be different words")
+    return Reward(partial(_agrees_with, role, right.lower(), wrong.lower()), roles=(role,))
+
+
+def _agrees_with(role: str, right: str, wrong: str, task: Task, action: Any, verdicts: Verdicts) -> Score:
+    truth = all(score.is_correct for score in verdicts[role])
+    return _scored(float(str(action).strip().lower() == (right if truth else wrong)))
+
+
+class Term(BaseModel):
+    """One term of a weighted sum."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    reward: CallField
+    """What it measures."""
+    weight: float = 1.0
+    """What it counts."""
+
+
+@rewards.register("weighted")
+def weighted(terms: dict[str, Term], /) -> Reward:
+    """A sum of named rewards, each with a weight; right when every term that adds to it is right."""
+    if not terms:
+        raise ValueError(
+            "weighted needs at least one term, such as {right: {reward: countdown, weight: 0.9}}"
+        )
+    built: dict[str, tuple[float, Reward]] = {}
+    for name, term in terms.items():
+        try:
+            built[name] = term.weight, rewards.build(term.reward)
+        except UnknownName as error:
+            hint = f"; did you mean {error.nearest!r}?" if error.nearest else ""
+            raise ValueError(f"{name}: {error}{hint}") from error
+        except BadOptions as error:
+            raise ValueError(f"{name}: {error}") from error
+    parts = [reward for _, reward in built.values()]
+    limits = [part.timeout for part in parts if part.timeout is not None]
+    return Reward(
+        partial(_weighted, {name: (weight, part.score) for name, (weight, part) in built.items()}),
+        fields=_union(part.fields for part in parts),
+        labels=_union(part.labels for part in parts),
+        roles=_union(part.roles for part in parts),
+        timeout=sum(limits) if limits else None,
+    )
+
+
+def _union(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for group in groups for name in group))
+
+
+def _weighted(terms: Mapping[str, tuple[float, Any]], task: Task, action: Any, verdicts: Verdicts) -> Score:
+    scores: dict[str, tuple[float, Score]] = {
+        name: (weight, score(task, action, verdicts)) for name, (weight, score) in terms.items()
+    }
+    return Score(
+        sum(weight * score.reward for weight, score in scores.values()),
+        all(score.is_correct for weight, score in scores.values() if weight > 0),
+        {name: score.reward for name, (_, score) in scores.items()},
+    )

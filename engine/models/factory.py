@@ -29,7 +29,7 @@ async def open_model(
     """
     match ref.provider:
         case "tinker":
-            from engine.models.tinker import open_tinker
+            from engine.models.tinker_open import open_tinker
 
             return await open_tinker(
                 ref, api_key=api_key, tokenizer_dir=tokenizer_dir, trusted_url=trusted_url

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse
 from engine.errors import ModelError, UsageError, WorldError
 from engine.models import Completion, Model, Request, open_model
 from engine.models.chat import Tokenizer
-from engine.models.tinker import hub_name
+from engine.models.tinker_open import hub_name
 from engine.models.tokenizer import load_tokenizer
 from engine.spec.models import ModelRef, Sampling
 from tests.models.edges import free_port, served, write_tokenizer
@@ -271,6 +271,11 @@ async def main():
         await model.complete(ask)
     except ModelError as error:
         print(error)
+    calls = [asyncio.create_task(model.complete(ask)) for _ in range(20)]
+    await asyncio.sleep(0.2)
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
     await model.aclose()
 
 asyncio.run(main())
@@ -281,7 +286,7 @@ def test_a_program_of_its_own_prints_nothing_but_what_it_means_to(
     folder: Path, says: Callable[[str], Script]
 ) -> None:
     replies = iter([says("two<|end|>")({}), failed("out of memory", "server")])
-    with tinker_service(lambda _: next(replies)) as service:
+    with tinker_service(lambda _: next(replies, JSONResponse({"type": "try_again"}))) as service:
         done = subprocess.run(
             [sys.executable, "-c", ALONE, service.base_url, str(folder)],
             env={**os.environ, "TINKER_API_KEY": KEY},

@@ -1,0 +1,152 @@
+"""From a `ModelRef` to an open `TinkerModel`: key, endpoint, sampling client, tokenizer.
+
+Whatever is wrong is found out here, within seconds, before any call is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import httpx
+import tinker
+from tinker.lib.retry_handler import RetryConfig  # pyright: ignore[reportMissingTypeStubs]
+
+from engine.errors import UsageError, WorldError
+from engine.models.chat import ChatFormat
+from engine.models.keys import TINKER, redact
+from engine.models.tinker import TinkerModel, get_health, said
+from engine.models.tokenizer import load_tokenizer
+from engine.spec.models import ModelRef
+
+_OPEN_SECONDS = 60.0
+
+_logger = logging.getLogger(__name__)
+
+
+async def open_tinker(
+    ref: ModelRef,
+    *,
+    api_key: str | None = None,
+    tokenizer_dir: Path | None = None,
+    trusted_url: str | None = None,
+) -> TinkerModel:
+    """Open `ref.name`, or its `checkpoint`, or the service's first model. Arguments as in `open_model`."""
+    url = TINKER.url(ref.base_url)
+    os.environ.setdefault("TINKER_TELEMETRY", "0")
+    key = _find_key(url, api_key, trusted_url)
+    if ref.checkpoint is not None and not ref.checkpoint.startswith("tinker://"):
+        raise UsageError(
+            f"checkpoint: {ref.checkpoint!r} is not a path of weights; it starts with tinker://."
+        )
+    await _probe(url)
+    service = tinker.ServiceClient(base_url=url, api_key=key)
+    try:
+        # The SDK's constructors wait for the network.
+        client, context = await asyncio.to_thread(_connect, service, ref, url, key)
+        name = client.get_base_model()
+        tokenizer = await asyncio.to_thread(load_tokenizer, tokenizer_dir or hub_name(name))
+    except BaseException:
+        service.close("errored")
+        raise
+    return TinkerModel(
+        client, ChatFormat(tokenizer, name), url=url, context=context, key=key, service=service
+    )
+
+
+def hub_name(name: str) -> str:
+    """Where the tokenizer of a Tinker model is: the service adds a variant to some hub names.
+
+    >>> hub_name("Qwen/Qwen3-8B:peft:131072"), hub_name("org/model/variant"), hub_name("/models/mine")
+    ('Qwen/Qwen3-8B', 'org/model', '/models/mine')
+    """
+    if Path(name).is_dir() or name.startswith(("/", ".")):
+        return name
+    return "/".join(name.partition(":")[0].split("/")[:2])
+
+
+async def _probe(url: str) -> None:
+    """Fail within seconds where nothing answers."""
+    try:
+        status = await get_health(url)
+    except httpx.HTTPError as error:
+        raise WorldError(
+            f"No Tinker service answers at {url} ({str(error) or type(error).__name__}). Is it running, and "
+            "is the URL right?"
+        ) from error
+    if status == 404:
+        raise UsageError(f"{url} answers, but not as a Tinker service does. Is the URL right?")
+    if status >= 500:
+        raise WorldError(f"The Tinker service at {url} is not well: its health check answers {status}.")
+
+
+def _find_key(url: str, explicit: str | None, trusted_url: str | None) -> str | None:
+    """The key for `url`; None where the SDK has credentials of its own (`tinker auth login`)."""
+    if not explicit and not TINKER.trusts(url, trusted_url):
+        raise UsageError(TINKER.withheld(url))
+    key = TINKER.key(url, explicit=explicit, trusted_url=trusted_url)
+    if key is not None and not key.startswith(("tml-", "eyJ")):
+        raise UsageError(f"{TINKER.key_variable}: this is not a Tinker key; one starts with `tml-`.")
+    if key is None and not tinker.auth.tinker_has_credentials():
+        raise UsageError(
+            f"{TINKER.key_variable} is not set, and {url} needs a key. Put the key in that environment "
+            "variable (a service that checks no keys takes any value that starts with `tml-`)."
+        )
+    return key
+
+
+def _connect(
+    service: tinker.ServiceClient, ref: ModelRef, url: str, key: str | None
+) -> tuple[tinker.SamplingClient, int | None]:
+    """The sampling client that `ref` asks for, and its model's context length. Blocks."""
+    names: list[str] = []
+    try:
+        capabilities = tinker.RestClient(base_url=url, api_key=key).get_server_capabilities()
+        models = capabilities.result(timeout=_OPEN_SECONDS).supported_models
+        names = [model.model_name for model in models if model.model_name and model.sampleable is not False]
+        name = ref.name if ref.name or ref.checkpoint else _only_model(names, url)
+        client = service.create_sampling_client(
+            model_path=ref.checkpoint,
+            base_model=name,
+            retry_config=RetryConfig(enable_retry_logic=False),
+        ).result(timeout=_OPEN_SECONDS)
+    except (tinker.AuthenticationError, tinker.PermissionDeniedError) as error:
+        raise UsageError(f"{url} refuses the key in {TINKER.key_variable}.") from error
+    except (tinker.NotFoundError, tinker.BadRequestError, tinker.UnprocessableEntityError) as error:
+        raise UsageError(_no_such_model(ref, url, names, redact(said(error), key))) from error
+    except TimeoutError as error:
+        raise WorldError(f"The Tinker service at {url} gave no model in {_OPEN_SECONDS:.0f} s.") from error
+    except (tinker.TinkerError, httpx.HTTPError) as error:
+        raise WorldError(f"Cannot open a model at {url}: {redact(said(error), key)}") from error
+    # A call cancelled just before the close fails in the SDK's own loop, where nobody awaits it any more.
+    client.holder.get_loop().set_exception_handler(_note_leftover)
+    lengths = {model.model_name: model.max_context_length for model in models}
+    return client, lengths.get(client.get_base_model())
+
+
+def _note_leftover(_: asyncio.AbstractEventLoop, context: Mapping[str, object]) -> None:
+    _logger.debug("Left over in the SDK's loop: %s", context.get("exception") or context.get("message"))
+
+
+def _only_model(names: Sequence[str], url: str) -> str:
+    if not names:
+        raise WorldError(f"The Tinker service at {url} offers no model to sample from.")
+    if url == TINKER.home:
+        raise UsageError(f"Which model? Write `tinker:NAME`; {url} offers {_some(names)}.")
+    return names[0]
+
+
+def _no_such_model(ref: ModelRef, url: str, names: Sequence[str], reason: str) -> str:
+    wanted = ref.checkpoint or ref.name
+    close = difflib.get_close_matches(ref.name or "", names, n=1, cutoff=0.5)
+    hint = f" Did you mean {close[0]!r}?" if close else f" It offers {_some(names)}." if names else ""
+    return f"{url} cannot sample from {wanted!r}: {reason}{hint}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more

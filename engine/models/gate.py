@@ -6,7 +6,7 @@ Used by the scheduler for each model of a plan. Knows nothing of roles or episod
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from time import perf_counter
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
@@ -27,7 +27,7 @@ class Gate:
     def __init__(self, model: Model, concurrency: int) -> None:
         self._model = model
         self._slots = asyncio.Semaphore(concurrency)
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         """Seconds spent in calls, by role; waiting for a slot not counted."""
 
     async def complete(self, request: Request, seconds: float | None) -> Completion:

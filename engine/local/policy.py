@@ -1,0 +1,161 @@
+"""One causal language model and the LoRA adapters on it: load, switch, and log-probabilities.
+
+Everything here runs on one thread, the service's compute thread: which adapter is active is state of the
+model. Knows torch, transformers and peft; knows nothing of HTTP, requests or losses.
+
+Axes: B sequences, T tokens (padded), V vocabulary.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from engine.errors import UsageError
+
+LORA_ALPHA = 32
+"""As hosted Tinker has it: the adapter's output is scaled by alpha / rank."""
+DEFAULT_CONTEXT = 4096
+_ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class LoraShape:
+    """What an adapter trains: its rank and the kinds of layers."""
+
+    rank: int
+    train_attn: bool = True
+    train_mlp: bool = True
+    train_unembed: bool = True
+    seed: int | None = None
+
+
+class Policy:
+    """A model of a local folder. `name` is what clients may ask for; None adapters mean the model itself."""
+
+    def __init__(self, folder: Path, threads: int | None = None) -> None:
+        transformers_logging.set_verbosity_error()  # pyright: ignore[reportUnknownMemberType]
+        transformers_logging.disable_progress_bar()  # pyright: ignore[reportUnknownMemberType]
+        warnings.filterwarnings("ignore", module="peft")
+        torch.set_num_threads(threads or os.cpu_count() or 1)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            base: Any = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportUnknownMemberType]
+                str(folder), dtype=torch.float32 if self.device.type == "cpu" else torch.bfloat16
+            )
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))  # pyright: ignore[reportUnknownMemberType]
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UsageError(f"cannot load a causal language model from {folder}: {reason}") from error
+        self._base: nn.Module = base.to(self.device).eval()
+        self._peft: PeftModel | None = None
+        self.vocabulary: int = base.config.vocab_size
+        self.context: int = getattr(base.config, "max_position_embeddings", None) or DEFAULT_CONTEXT
+        ends = getattr(base.generation_config, "eos_token_id", None)
+        ends = self.tokenizer.eos_token_id if ends is None else ends
+        self.end_ids: frozenset[int] = frozenset([ends] if isinstance(ends, int) else ends or ())
+
+    # adapters
+
+    def add_adapter(self, name: str, shape: LoraShape) -> None:
+        """Make a new adapter; its output is zero until it is trained or loaded."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(shape.seed if shape.seed is not None else torch.seed())
+            config = LoraConfig(
+                r=shape.rank, lora_alpha=LORA_ALPHA, lora_dropout=0.0, target_modules=self._targets(shape)
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                if self._peft is None:
+                    made: Any = get_peft_model(cast("Any", self._base), config, adapter_name=name)
+                    self._peft = cast("PeftModel", made).eval()
+                else:
+                    self._peft.add_adapter(name, config)  # pyright: ignore[reportUnknownMemberType]
+
+    def drop_adapter(self, name: str) -> None:
+        """Forget an adapter and free its memory."""
+        if self._peft is not None and name in self._peft.peft_config:
+            if len(self._peft.peft_config) > 1:
+                self._peft.delete_adapter(name)
+            else:
+                self._base = cast("nn.Module", self._peft.unload())  # pyright: ignore[reportUnknownMemberType]
+                self._peft = None
+
+    def weights(self, name: str) -> dict[str, Tensor]:
+        """A copy of an adapter's tensors, by names that do not depend on the adapter's."""
+        found = cast("dict[str, Tensor]", get_peft_model_state_dict(self._peft, adapter_name=name))
+        return {key: tensor.detach().clone().contiguous().cpu() for key, tensor in found.items()}
+
+    def set_weights(self, name: str, weights: Mapping[str, Tensor]) -> None:
+        """Put tensors that `weights` gave into an adapter of the same shape."""
+        with torch.no_grad():
+            set_peft_model_state_dict(self._peft, dict(weights), adapter_name=name)
+
+    def parameters(self, name: str) -> list[nn.Parameter]:
+        """An adapter's trainable tensors, in a fixed order."""
+        if self._peft is None:
+            return []
+        return [p for key, p in sorted(self._peft.named_parameters()) if f".{name}." in key]
+
+    @contextmanager
+    def using(self, name: str | None) -> Iterator[nn.Module]:
+        """The model with one adapter, or none, in effect."""
+        if self._peft is None:
+            yield self._base
+        elif name is None:
+            with self._peft.disable_adapter():
+                yield self._peft
+        else:
+            self._peft.set_adapter(name)
+            yield self._peft
+
+    def _targets(self, shape: LoraShape) -> list[str]:
+        unembed = cast("Any", self._base).get_output_embeddings()
+        names: list[str] = []
+        for name, module in self._base.named_modules():
+            name = name.removeprefix("base_model.model.").removesuffix(".base_layer")
+            if not isinstance(module, nn.Linear) or "lora_" in name:
+                continue
+            if module is unembed or name == "lm_head":
+                wanted = shape.train_unembed
+            else:
+                wanted = shape.train_attn if _ATTENTION.search(name) else shape.train_mlp
+            if wanted:
+                names.append(name)
+        return sorted(set(names))
+
+    # numbers
+
+    def logprobs(
+        self, name: str | None, sequences: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> Tensor:
+        """Log-probabilities [B, T] of targets[b][t] after sequences[b][: t + 1], at temperature 1.
+
+        Right-padded: entries past a sequence's length mean nothing. Differentiable where grad is enabled.
+        """
+        longest = max(map(len, sequences))
+        ids = torch.zeros(len(sequences), longest, dtype=torch.long)
+        wanted = torch.zeros_like(ids)
+        mask = torch.zeros_like(ids)
+        for row, (tokens, target) in enumerate(zip(sequences, targets, strict=True)):
+            ids[row, : len(tokens)] = torch.tensor(tokens)
+            wanted[row, : len(target)] = torch.tensor(target)
+            mask[row, : len(tokens)] = 1
+        ids, wanted, mask = ids.to(self.device), wanted.to(self.device), mask.to(self.device)
+        with self.using(name) as model:
+            logits: Tensor = model(input_ids=ids, attention_mask=mask, use_cache=False).logits.float()
+        chosen = logits.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
+        return chosen - logits.logsumexp(-1)

@@ -1,0 +1,164 @@
+"""The service as a process: run it here until told to stop, or beside this process for the time of a block.
+
+A service that was started for a run ends with it: it reads its standard input, which only the parent holds
+open, and leaves when that closes, however the parent ended. It ignores Ctrl-C; its parent does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+
+from engine.errors import UsageError, WorldError
+
+BASE_MODEL = Path(__file__).parent / "base"
+"""The folder of the model that comes with the package."""
+BASE_NAME = "rolegraph-base"
+"""What the service calls it."""
+START_SECONDS = 120.0
+STOP_SECONDS = 5.0
+KEY_VARIABLE = "ROLEGRAPH_SERVICE_KEY"
+_NEEDS = {
+    "torch": "torch",
+    "transformers": "transformers",
+    "peft": "peft",
+    "starlette": "starlette",
+    "uvicorn": "uvicorn",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A service that answers."""
+
+    base_url: str
+    model_name: str
+    api_key: str = field(repr=False)
+    pid: int
+
+
+def check_model_folder(folder: Path) -> None:
+    """Raises UsageError unless the extra `local` is installed and the folder can hold a model."""
+    missing = [name for name, module in _NEEDS.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise UsageError(f"the local service needs {', '.join(missing)}: pip install 'rolegraph[local]'")
+    if not folder.is_dir():
+        raise UsageError(f"there is no model folder {folder}")
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"{folder} is not a Hugging Face model folder: it has no config.json")
+
+
+def model_name(folder: Path, name: str | None = None) -> str:
+    """What the service calls the model of a folder: the shipped one's own name, else the folder's path."""
+    return name or (BASE_NAME if folder.resolve() == BASE_MODEL.resolve() else str(folder.resolve()))
+
+
+def serve(
+    model_dir: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    name: str | None = None,
+    api_key: str | None = None,
+    state_dir: Path | None = None,
+    threads: int | None = None,
+    lifeline: bool = False,
+) -> None:
+    """Serve until interrupted; with `lifeline`, until standard input closes, announcing the port first."""
+    check_model_folder(model_dir)
+    if not _is_loopback(host) and not api_key:
+        raise UsageError(
+            f"to serve at {host}, set a key in ROLEGRAPH_SERVE_KEY: others can reach that address"
+        )
+    from engine.local.launch import launch
+
+    with contextlib.ExitStack() as stack:
+        state = state_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rolegraph-")))
+        state.mkdir(parents=True, exist_ok=True)
+        launch(model_dir, model_name(model_dir, name), host, port, api_key, state, threads, lifeline=lifeline)
+
+
+@contextmanager
+def running(
+    model_dir: Path,
+    *,
+    state_dir: Path | None = None,
+    api_key: str | None = None,
+    threads: int | None = None,
+    seconds: float = START_SECONDS,
+) -> Iterator[Running]:
+    """A service for a model folder, in a process of its own, for the time of the block.
+
+    Raises UsageError for a folder that holds no model, WorldError when the service does not come up.
+    """
+    check_model_folder(model_dir)
+    key = api_key or f"tml-{secrets.token_hex(16)}"
+    options = {"model_dir": str(model_dir.resolve()), "threads": threads}
+    options["state_dir"] = str(state_dir) if state_dir else None
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "engine.local", json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={**os.environ, KEY_VARIABLE: key, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=False,
+        )
+        try:
+            port = _port(process, seconds)
+            if port is None:
+                log.seek(0)
+                lines = log.read().decode(errors="replace").strip().splitlines()
+                said = "; ".join(lines[-3:]) or "it said nothing"
+                raise WorldError(f"the local service for {model_dir} did not start: {said}")
+            yield Running(f"http://127.0.0.1:{port}", model_name(model_dir), key, process.pid)
+        finally:
+            _stop(process)
+
+
+def _port(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """The port that the service announces when it is ready; None if it ends or takes too long."""
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(_first_line(process)), daemon=True)
+    reader.start()
+    deadline = time.monotonic() + seconds
+    while reader.is_alive() and time.monotonic() < deadline:
+        reader.join(0.1)
+    line = found[0].strip() if found else b""
+    return int(line) if line.isdigit() else None
+
+
+def _first_line(process: subprocess.Popen[bytes]) -> bytes:
+    return process.stdout.readline() if process.stdout else b""
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

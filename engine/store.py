@@ -30,7 +30,7 @@ class RunFolder:
         self.episodes = path / EPISODES
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if self.episodes.exists():
+            if self.episodes.exists() and self.episodes.stat().st_size:
                 raise UsageError(f"{path} already holds a run; choose another folder with --out")
             (path / SPEC).write_text(resolved_spec, encoding="utf-8")
             self._file = os.open(self.episodes, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

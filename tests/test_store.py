@@ -31,8 +31,8 @@ def test_an_episode_is_on_disk_before_the_folder_is_closed(tmp_path: Path) -> No
 
 
 def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path: Path) -> None:
-    with RunFolder(tmp_path, ""):
-        pass
+    with RunFolder(tmp_path, "") as folder:
+        folder.append(episode(0))
     with pytest.raises(UsageError, match="already holds a run"):
         RunFolder(tmp_path, "")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -20,7 +21,6 @@ from rich.progress import (
     Progress,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Table
@@ -72,10 +72,9 @@ class Display:
         self._console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=30),
+            BarColumn(bar_width=12),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[live]}"),
             console=self._console,
         )
@@ -117,7 +116,7 @@ class Display:
         """Show the closing table."""
         self._progress.stop()
         seconds = time.monotonic() - self._started
-        out = Console()
+        out = Console(soft_wrap=True)
         if self._episodes:
             out.print(
                 self._table({role: gate.seconds[role] for gate in gates.values() for role in gate.seconds})
@@ -130,7 +129,7 @@ class Display:
         for name, sums in self._roles.items():
             for failure, message in sums.first_message.items():
                 out.print(f"{name} {failure}: {message[:300]}", style="yellow", highlight=False, markup=False)
-        out.print(f"{episodes}", highlight=False, soft_wrap=True)
+        out.print(str(episodes), highlight=False)
 
     def exit_code(self) -> int:
         """1 when no model call at all gave an answer: such a run did nothing."""
@@ -141,11 +140,11 @@ class Display:
         return {name: self._metrics[name] / max(1, self._episodes) for name in self._plan.metrics}
 
     def _table(self, seconds: Mapping[str, float]) -> Table:
-        table = Table(title=f"{self._plan.name}  ({self._plan.hash})", title_justify="left")
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
         table.add_column("role", style="bold")
-        for heading in ("trajectories", "reward", "accuracy", "tokens in", "tokens out", "s/call"):
-            table.add_column(heading, justify="right")
-        table.add_column("failures")
+        for heading in ("runs", "reward", "accuracy", "tokens in", "out", "s/call"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("failures", overflow="fold")
         for name, sums in self._roles.items():
             asked = max(1, sums.trajectories)
             failures = ", ".join(f"{failure} {count}" for failure, count in sums.failures.most_common())

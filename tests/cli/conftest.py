@@ -1,0 +1,75 @@
+"""The real command, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.test_replay_parity import CASES
+
+ROOT = Path(__file__).parent.parent.parent
+Command = Callable[..., subprocess.CompletedProcess[str]]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "TINKER_TELEMETRY": "0"}
+
+
+@pytest.fixture
+def rolegraph(tmp_path: Path) -> Command:
+    def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "engine.cli", *words],
+            cwd=tmp_path,
+            env={**ENVIRONMENT, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    return run
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    """Episodes recorded on the first ten countdown tasks, as `rolegraph run` writes them."""
+    from roles.countdown import generate
+
+    tasks = generate(10, seed=0, split="validation")
+    lines: list[str] = []
+    for task, case in zip(tasks, CASES, strict=False):
+        answers = [
+            ("solver", 1, f"<answer>{task['solution']}</answer>"),
+            ("solver", 2, case["solver_responses"][1]),
+        ]
+        answers.append(("judge", 1, "<answer>1</answer>"))
+        trajectories = [
+            {
+                "name": name,
+                "uid": "",
+                "task": None,
+                "reward": 0.0,
+                "info": {"index": index},
+                "steps": [step(text)],
+            }
+            for name, index, text in answers
+        ]
+        episode = {"id": f"{task['id']}:0", "task": task, "is_correct": False, "trajectories": trajectories}
+        lines.append(json.dumps(episode) + "\n")
+    path = tmp_path / "recorded.jsonl"
+    path.write_text("".join(lines))
+    return path
+
+
+def step(text: str) -> dict[str, object]:
+    return {
+        "prompt_ids": [1],
+        "response_ids": [2, 3],
+        "logprobs": [-0.1, -0.2],
+        "chat_completions": [],
+        "model_response": text,
+    }

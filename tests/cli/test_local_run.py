@@ -1,0 +1,158 @@
+"""`rolegraph run` and `serve` with the local service: it answers, and is gone afterwards whatever happens."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from engine.store import read_episodes
+from tests.cli.conftest import ENVIRONMENT, Command
+
+pytest.importorskip("torch", reason="needs the extra `local`")
+
+from tests.local.conftest import make_model
+
+pytestmark = pytest.mark.service
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("tiny"))
+
+
+SHORT = ("sampling.max_tokens=24", 'roles.judge.prompt={inline: "{{ solver[0].index }}"}')
+
+
+def children(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()] if path.exists() else []
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def gone(pids: list[int], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not any(map(alive, pids))
+
+
+@contextmanager
+def started(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The command on a terminal of its own, and that terminal to read from."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "engine.cli", *words],
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        yield process, ours
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        os.close(ours)
+
+
+def counted(terminal: int, total: int, at_least: int) -> int:
+    """Read the progress bar until it has counted enough; what it shows last."""
+    seen, shown = 0, b""
+    while seen < at_least:
+        shown += os.read(terminal, 4096)
+        found = re.findall(rb"(\d+)/%d" % total, shown)
+        seen = int(found[-1]) if found else 0
+    return seen
+
+
+def test_a_run_on_the_local_service_gives_tokens_and_logprobs(
+    rolegraph: Command, tiny: Path, tmp_path: Path
+) -> None:
+    done = rolegraph(
+        "run", "solver_judge", *SHORT, "--limit", "4", "--model", f"local:{tiny}", "--out", "out"
+    )
+    assert done.returncode == 0, done.stderr
+    episodes = list(read_episodes(tmp_path / "out" / "episodes.jsonl"))
+    assert len(episodes) == 4
+    for trajectory in (t for episode in episodes for t in episode.trajectories):
+        (step,) = trajectory.steps
+        assert 0 < len(step.response_ids) == len(step.logprobs) <= 24
+        assert len(step.prompt_ids) > 0
+        assert all(logprob <= 0 for logprob in step.logprobs)
+
+
+def test_the_same_seed_gives_the_same_episodes_and_another_seed_others(
+    rolegraph: Command, tiny: Path, tmp_path: Path
+) -> None:
+    for out, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        words = ("run", "solver_judge", *SHORT, "--limit", "4", "--model", f"local:{tiny}", "--out", out)
+        assert rolegraph(*words, "--seed", seed).returncode == 0
+    texts = {out: sorted((tmp_path / out / "episodes.jsonl").read_text().splitlines()) for out in "abc"}
+    assert texts["a"] == texts["b"] != texts["c"]
+
+
+def test_a_run_killed_in_the_middle_loses_no_episode_that_was_counted(tiny: Path, tmp_path: Path) -> None:
+    words = ("run", "solver_judge", *SHORT, "--limit", "400", "--concurrency", "4")
+    with started(tmp_path, *words, "--model", f"local:{tiny}", "--out", "out") as (process, terminal):
+        seen = counted(terminal, 400, at_least=5)
+        services = children(process.pid)
+        assert services
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert gone(services), "the service outlived the run that started it"
+    assert seen < 400
+    assert len(list(read_episodes(tmp_path / "out" / "episodes.jsonl"))) >= seen
+
+
+def test_ctrl_c_ends_the_run_with_its_table_and_the_service(tiny: Path, tmp_path: Path) -> None:
+    words = ("run", "solver_judge", *SHORT, "--limit", "400", "--concurrency", "4")
+    with started(tmp_path, *words, "--model", f"local:{tiny}", "--out", "out") as (process, terminal):
+        seen = counted(terminal, 400, at_least=3)
+        services = children(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        shown = b""
+        while b"episodes.jsonl" not in shown:
+            shown += os.read(terminal, 4096)
+        assert process.wait(30) == 130
+        assert gone(services)
+    assert b"accuracy" in shown
+    assert b"Traceback" not in shown
+    assert len(list(read_episodes(tmp_path / "out" / "episodes.jsonl"))) >= seen
+
+
+def test_serve_answers_a_run_and_refuses_the_open_network_without_a_key(
+    rolegraph: Command, tiny: Path, tmp_path: Path
+) -> None:
+    refused = rolegraph("serve", "--model", str(tiny), "--host", "0.0.0.0", "--port", "0")
+    assert refused.returncode == 2
+    assert "ROLEGRAPH_SERVE_KEY" in refused.stderr
+
+    with started(tmp_path, "serve", "--model", str(tiny), "--port", "0") as (_, terminal):
+        shown = b""
+        while not (found := re.search(rb"(http://127\.0\.0\.1:\d+)", shown)):
+            shown += os.read(terminal, 4096)
+        url = found[1].decode()
+        words = ("run", "solver_judge", *SHORT, "--limit", "2", "--base-url", url, "--out", "out")
+        done = rolegraph(*words, TINKER_API_KEY="tml-any")
+        assert done.returncode == 0, done.stderr
+    assert len(list(read_episodes(tmp_path / "out" / "episodes.jsonl"))) == 2

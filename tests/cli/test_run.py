@@ -1,0 +1,134 @@
+"""`rolegraph run` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+from engine.store import read_episodes
+from tests.cli.conftest import Command
+from tests.edge import write_spec
+
+
+def test_a_run_ends_in_a_table_per_role_and_an_episode_per_task(
+    rolegraph: Command, recording: Path, tmp_path: Path
+) -> None:
+    done = rolegraph("run", "solver_judge", "--limit", "10", "--model", f"replay:{recording}", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert "10 episodes" in done.stdout
+    assert "judge_acc 1.000" in done.stdout
+    for word in ("role", "reward", "accuracy", "tokens", "failures", "solver", "judge"):
+        assert word in done.stdout
+    episodes = list(read_episodes(tmp_path / "out" / "episodes.jsonl"))
+    assert len(episodes) == 10
+    assert all(len(episode.trajectories) == 3 for episode in episodes)
+    assert "rolegraph: 1" in (tmp_path / "out" / "spec.yaml").read_text()
+
+
+def test_a_written_run_can_be_replayed_and_gives_the_same_episodes(
+    rolegraph: Command, recording: Path, tmp_path: Path
+) -> None:
+    rolegraph("run", "solver_judge", "--limit", "10", "--model", f"replay:{recording}", "--out", "one")
+    rolegraph("run", "solver_judge", "--limit", "10", "--model", "replay:one/episodes.jsonl", "--out", "two")
+
+    def without_model(folder: str) -> list[object]:
+        lines = (tmp_path / folder / "episodes.jsonl").read_text().splitlines()
+        return sorted((json.loads(line) | {"info": None} for line in lines), key=lambda e: e["id"])
+
+    assert without_model("one") == without_model("two")
+
+
+def test_an_override_changes_the_run(rolegraph: Command, recording: Path, tmp_path: Path) -> None:
+    words = ("run", "solver_judge", "--limit", "1", "--model", f"replay:{recording}", "--out", "out")
+    assert rolegraph(*words, "roles.solver.count=1", "train.rollouts=2").returncode == 0
+    (episode,) = read_episodes(tmp_path / "out" / "episodes.jsonl")
+    assert [t.name for t in episode.trajectories] == ["solver", "judge"]
+
+
+def assert_one_clear_message(done: object, code: int, *words: str) -> None:
+    stderr: str = getattr(done, "stderr")  # noqa: B009
+    assert getattr(done, "returncode") == code, stderr  # noqa: B009
+    assert "Traceback" not in stderr
+    assert "internal error" not in stderr
+    for word in words:
+        assert word in " ".join(stderr.split())
+
+
+def test_a_missing_spec_names_the_nearest(rolegraph: Command) -> None:
+    assert_one_clear_message(rolegraph("run", "solver_jugde"), 2, "no spec", "solver_judge")
+
+
+def test_a_broken_spec_shows_its_faults(rolegraph: Command, tmp_path: Path) -> None:
+    write_spec(tmp_path, "rolegraph: 1\nname: x\nroles: {a: {promt: b}}", "x.yaml")
+    assert_one_clear_message(
+        rolegraph("run", "x.yaml"), 2, "x.yaml:3:13: error: unknown key 'promt'", "did you mean"
+    )
+
+
+def test_a_dataset_without_a_column_is_named(rolegraph: Command, tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"question": "q"}\n')
+    spec = "extends: solver_judge.yaml\ndata: {train: null, validation: tasks.jsonl}"
+    write_spec(tmp_path, spec, "x.yaml")
+    assert_one_clear_message(rolegraph("run", "x.yaml"), 2, "reads task.nums", "it has id, question")
+
+
+def test_a_broken_row_is_named_with_its_line(rolegraph: Command, recording: Path, tmp_path: Path) -> None:
+    row = '{"question": "q", "nums": [1], "target": 1}\n'
+    (tmp_path / "tasks.jsonl").write_text(row + "{oops\n")
+    write_spec(tmp_path, "extends: solver_judge.yaml\ndata: {train: null, validation: tasks.jsonl}", "x.yaml")
+    done = rolegraph("run", "x.yaml", "--model", f"replay:{recording}")
+    assert_one_clear_message(done, 2, "tasks.jsonl:2: not JSON")
+
+
+def test_an_endpoint_that_is_down_is_the_world_s_fault(rolegraph: Command) -> None:
+    words = ("run", "solver_judge", "--base-url", "http://127.0.0.1:9", "--out", "out")
+    assert_one_clear_message(rolegraph(*words, TINKER_API_KEY="tml-x"), 1, "http://127.0.0.1:9")
+    assert_one_clear_message(rolegraph(*words, "--model", "openai:m"), 1, "http://127.0.0.1:9")
+
+
+def test_a_missing_key_is_named_by_its_variable(rolegraph: Command) -> None:
+    done = rolegraph("run", "solver_judge", "--model", "tinker:some/model", TINKER_API_KEY="")
+    assert_one_clear_message(done, 2, "TINKER_API_KEY")
+    done = rolegraph("run", "solver_judge", "--model", "openai:some-model", OPENAI_API_KEY="")
+    assert_one_clear_message(done, 2, "OPENAI_API_KEY")
+
+
+def test_a_key_never_shows(rolegraph: Command) -> None:
+    words = ("run", "solver_judge", "--base-url", "http://127.0.0.1:9", "--debug")
+    done = rolegraph(*words, TINKER_API_KEY="tml-very-secret")
+    assert "very-secret" not in done.stdout + done.stderr
+    assert "Traceback" in done.stderr, "--debug shows the traceback"
+
+
+def test_an_unwritable_output_folder_is_named(rolegraph: Command, recording: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    os.chmod(tmp_path / "file", stat.S_IREAD)  # noqa: PTH101
+    words = ("run", "solver_judge", "--model", f"replay:{recording}", "--out", "file/out")
+    assert_one_clear_message(rolegraph(*words), 1, "cannot write to the output folder")
+
+
+def test_a_run_in_which_no_call_succeeds_fails(rolegraph: Command, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    done = rolegraph("run", "solver_judge", "--limit", "2", "--model", "replay:empty.jsonl", "--out", "out")
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+
+
+def test_unknown_flags_and_verbs_are_the_user_s_mistake(rolegraph: Command) -> None:
+    assert rolegraph("run", "solver_judge", "--limt", "3").returncode == 2
+    assert rolegraph("rnu").returncode == 2
+
+
+def test_list_shows_every_kind_with_a_line_of_help(rolegraph: Command) -> None:
+    shown = rolegraph("list").stdout
+    for name in ("solver_judge_validator", "json", "agrees_with", "rloo", "any_correct", "huggingface"):
+        assert f"  {name} " in shown
+    assert rolegraph("list", "parsers").stdout.startswith("parsers")
+
+
+def test_help_names_the_verbs(rolegraph: Command) -> None:
+    shown = rolegraph("--help").stdout
+    for verb in ("run", "validate", "list", "serve"):
+        assert f"\n  {verb} " in shown

@@ -29,6 +29,8 @@ from engine.errors import UsageError
 LORA_ALPHA = 32
 """As hosted Tinker has it: the adapter's output is scaled by alpha / rank."""
 DEFAULT_CONTEXT = 4096
+SMALL_MODEL = 20_000_000
+"""Parameters below which one thread is faster than several that wait for each other."""
 _ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
 
 
@@ -50,7 +52,6 @@ class Policy:
         transformers_logging.set_verbosity_error()  # pyright: ignore[reportUnknownMemberType]
         transformers_logging.disable_progress_bar()  # pyright: ignore[reportUnknownMemberType]
         warnings.filterwarnings("ignore", module="peft")
-        torch.set_num_threads(threads or os.cpu_count() or 1)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
             base: Any = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportUnknownMemberType]
@@ -61,6 +62,8 @@ class Policy:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UsageError(f"cannot load a causal language model from {folder}: {reason}") from error
         self._base: nn.Module = base.to(self.device).eval()
+        size = sum(parameter.numel() for parameter in self._base.parameters())
+        torch.set_num_threads(threads or (1 if size < SMALL_MODEL else os.cpu_count() or 1))
         self._peft: PeftModel | None = None
         self.vocabulary: int = base.config.vocab_size
         self.context: int = getattr(base.config, "max_position_embeddings", None) or DEFAULT_CONTEXT

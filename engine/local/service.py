@@ -114,7 +114,12 @@ def running(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={**os.environ, KEY_VARIABLE: key, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={
+                **os.environ,
+                "OMP_WAIT_POLICY": "PASSIVE",
+                KEY_VARIABLE: key,
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            },
             start_new_session=False,
         )
         try:

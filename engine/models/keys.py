@@ -37,7 +37,7 @@ class KeyRule:
         """The key to send to `url`; None where there is none, or none that may go there."""
         if explicit:
             return explicit
-        return os.environ.get(self.key_variable) if self.trusts(url, trusted_url) else None
+        return os.environ.get(self.key_variable) or None if self.trusts(url, trusted_url) else None
 
     def trusts(self, url: str, trusted_url: str | None) -> bool:
         """Whether what is secret in the environment may go to `url`."""

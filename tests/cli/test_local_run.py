@@ -107,8 +107,12 @@ def test_the_same_seed_gives_the_same_episodes_and_another_seed_others(
     for out, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         words = ("run", "solver_judge", *SHORT, "--limit", "4", "--model", f"local:{tiny}", "--out", out)
         assert rolegraph(*words, "--seed", seed).returncode == 0
-    texts = {out: sorted((tmp_path / out / "episodes.jsonl").read_text().splitlines()) for out in "abc"}
-    assert texts["a"] == texts["b"] != texts["c"]
+
+    def said(out: str) -> list[object]:
+        episodes = sorted(read_episodes(tmp_path / out / "episodes.jsonl"), key=lambda e: e.id)
+        return [(e.id, [t.steps[0].response_ids for t in e.trajectories]) for e in episodes]
+
+    assert said("a") == said("b") != said("c")
 
 
 def test_a_run_killed_in_the_middle_loses_no_episode_that_was_counted(tiny: Path, tmp_path: Path) -> None:

@@ -5,8 +5,9 @@
 
 Each measurement is a process of its own; repetitions take turns among the systems, and the median counts. All
 systems build the same prompts, ask the same stub, read its answers and score them with the same function
-(peers/common.py), and each worker checks that every run ended in the right answer. Rolegraph comes from the
-checkout; the others from `pip install '.[bench]'`, and one that is not there is shown as not installed.
+(peers/common.py), and each worker checks that every run ended in the right answer. Setting the workflow up is
+not timed. Rolegraph comes from the checkout; the others from `pip install '.[bench]'`, and one that is not
+there is shown as not installed.
 """
 
 from __future__ import annotations

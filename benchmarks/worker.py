@@ -39,7 +39,7 @@ def main(system: str, runs: int, in_flight: int, solvers: int, latency: float) -
 
         async def measure() -> tuple[int, float, float]:
             warm_up = max(1, WARM_UP_RUNS // solvers)
-            await peer.run_many(warm_up, warm_up, solvers, 0.0)
+            await peer.run_many(warm_up, warm_up, solvers, latency)
             before, _ = memory_mb()
             start = perf_counter()
             right = await peer.run_many(runs, in_flight, solvers, latency)

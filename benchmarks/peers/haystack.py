@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import cache
 from typing import Any
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
@@ -29,6 +30,10 @@ from peers.common import (
 
 AsyncPipeline = getattr(haystack, "AsyncPipeline", None) or haystack.Pipeline
 logging.getLogger("haystack").setLevel(logging.ERROR)
+
+
+def solver_names(solvers: int) -> list[str]:
+    return [f"solver_{i}" for i in range(1, solvers + 1)]
 
 
 @component
@@ -65,14 +70,20 @@ class Judge:
         return {"action": action, "text": text, "reward": reward(task, action)}
 
 
-async def run_many(runs: int, in_flight: int, solvers: int, latency: float) -> int:
-    names = [f"solver_{i}" for i in range(1, solvers + 1)]
+@cache
+def build(solvers: int, latency: float) -> Any:
+    names = solver_names(solvers)
     pipeline = AsyncPipeline()
     pipeline.add_component("judge", Judge(names, latency))
     for name in names:
         pipeline.add_component(name, Solver(latency))
         pipeline.connect(f"{name}.action", f"judge.{name}")
-    wanted = {*names, "judge"}
+    return pipeline
+
+
+async def run_many(runs: int, in_flight: int, solvers: int, latency: float) -> int:
+    pipeline = build(solvers, latency)
+    wanted = {*solver_names(solvers), "judge"}
 
     async def one(task: Task) -> float:
         data = {name: {"task": task} for name in wanted}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import cache
 from typing import Annotated, Any, TypedDict
 
 from langgraph.graph import END, START, StateGraph
@@ -27,7 +28,8 @@ class State(TypedDict, total=False):
     judged: dict[str, Any]
 
 
-async def run_many(runs: int, in_flight: int, solvers: int, latency: float) -> int:
+@cache
+def build(solvers: int, latency: float) -> Any:
     async def solve(state: State) -> State:
         task = state["task"]
         text = await answer(solver_prompt(task), SOLVER_TEXT, latency)
@@ -49,7 +51,11 @@ async def run_many(runs: int, in_flight: int, solvers: int, latency: float) -> i
     builder.add_node("judge", judge)
     builder.add_edge(names, "judge")
     builder.add_edge("judge", END)
-    graph = builder.compile()
+    return builder.compile()
+
+
+async def run_many(runs: int, in_flight: int, solvers: int, latency: float) -> int:
+    graph = build(solvers, latency)
 
     async def one(task: Task) -> float:
         result = await graph.ainvoke({"task": task, "solved": []})

@@ -1,6 +1,7 @@
 """llama-index workflows: a step sends an event to each solver, a judge step collects their answers."""
 
 import logging
+from functools import cache
 from typing import Any
 
 from workflows import Context, Workflow, step
@@ -39,7 +40,8 @@ class Answered(Event):
     reward: float
 
 
-async def run_many(runs: int, in_flight: int, solvers: int, latency: float) -> int:
+@cache
+def build(solvers: int, latency: float) -> Workflow:
     class SolverJudge(Workflow):
         @step
         async def begin(self, ctx: Context, event: Begin) -> Ask | None:
@@ -65,7 +67,11 @@ async def run_many(runs: int, in_flight: int, solvers: int, latency: float) -> i
             judged = {"text": text, "action": action, "reward": reward(event.task, action)}
             return StopEvent(result={"solver": solved, "judge": judged})
 
-    workflow = SolverJudge(timeout=None)
+    return SolverJudge(timeout=None)
+
+
+async def run_many(runs: int, in_flight: int, solvers: int, latency: float) -> int:
+    workflow = build(solvers, latency)
 
     async def one(task: Task) -> float:
         result = await workflow.run(start_event=Begin(task=task))

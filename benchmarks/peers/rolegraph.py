@@ -5,12 +5,14 @@ Only the reward is another, so that all systems score with the same function.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from engine.compiler import compile_file
 from engine.isolation import Isolation
 from engine.models.gate import Gate
 from engine.models.types import Completion, Request
+from engine.plan import Plan
 from engine.runner import stream
 from engine.scheduler import Workflow
 from peers.common import JUDGE_TEXT, SOLVER_TEXT, answer, make_task, reward
@@ -43,11 +45,16 @@ def benchmark() -> Reward:
     return Reward(score, fields=("nums",))
 
 
-async def run_many(runs: int, in_flight: int, solvers: int, latency: float) -> int:
-    plan = compile_file(
+@cache
+def plan_of(solvers: int) -> Plan:
+    return compile_file(
         "solver_judge",
         [f"roles.solver.count={solvers}", "roles.solver.reward=benchmark", "roles.judge.reward=benchmark"],
     )
+
+
+async def run_many(runs: int, in_flight: int, solvers: int, latency: float) -> int:
+    plan = plan_of(solvers)
     gate = Gate(StubModel(latency), in_flight * solvers)
     right = 0
     async with Isolation() as isolation:

@@ -275,7 +275,8 @@ def report(results: dict[str, Any], systems: Sequence[System], markdown: bool) -
     cells, memory = results["cells"], results["memory"]
     compiled = results["compile_s"]
     parts = [
-        f"{results['machine']}; median of {results['repeats']} repetitions, each system in its own process.",
+        f"{results['machine']}; median of {results['repeats']} repetitions, each system in its own process."
+        + (f" A quick look, at {results['scale']:g} of the runs." if results["scale"] != 1 else ""),
         "Runs per second (share of bare asyncio; how much slower than Rolegraph):",
         table(["", *cells], speed_rows(cells, systems), markdown),
         "Time to import, and peak memory:",

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import networkx as nx
 
 from engine.errors import SpecError
-from engine.graph import check_graph, instance_graph, role_graph, unknown_role
+from engine.graph import ancestors, check_graph, instance_graph, role_graph, unknown_role
 from engine.plan import Plan, RolePlan
 from engine.prompts import read_template
 from engine.registry import Call, Registry
@@ -147,7 +147,7 @@ class _Compiler:
                 )
             return None
         reward = self.build(rewards, role.reward, path)
-        upstream = nx.ancestors(role_graph(self.spec), name) if reward and reward.roles else set[str]()
+        upstream: set[str] = ancestors(self.spec, name) if reward and reward.roles else set()
         for other in reward.roles if reward else ():
             if other in self.spec.roles and other not in upstream:
                 hint = f"add {other} to the `needs` of {name}"

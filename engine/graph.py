@@ -7,6 +7,7 @@ the role that needs it. Nothing here knows parsers, rewards or prompts.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import networkx as nx
 
@@ -34,6 +35,11 @@ def role_graph(spec: Spec) -> nx.DiGraph[str]:
         (need, name) for name, role in spec.roles.items() for need in role.needs if need in spec.roles
     )
     return graph
+
+
+def ancestors(spec: Spec, name: str) -> set[str]:
+    """Every role that is done before this one starts."""
+    return nx.ancestors(role_graph(spec), name)  # pyright: ignore[reportUnknownMemberType]  # untyped stubs
 
 
 def instance_graph(spec: Spec) -> nx.DiGraph[Instance]:
@@ -83,12 +89,13 @@ def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator
 
 def _cycles(spec: Spec) -> Iterator[Finding]:
     graph = role_graph(spec)
-    graph.remove_edges_from(list(nx.selfloop_edges(graph)))
+    graph.remove_edges_from([(name, name) for name in graph])
     for component in nx.strongly_connected_components(graph):
         if len(component) < 2:
             continue
         start = next(name for name in spec.roles if name in component)
-        cycle = [before for before, _ in nx.find_cycle(graph.subgraph(component), start)]
+        found = cast("list[tuple[str, str]]", nx.find_cycle(graph.subgraph(component), start))  # pyright: ignore[reportUnknownMemberType]
+        cycle = [before for before, _ in found]
         path = " -> ".join([*cycle, cycle[0]])
         yield Finding(
             ("roles", start, "needs"),

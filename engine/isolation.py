@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from pebble import ProcessExpired, ProcessPool
 
@@ -45,7 +45,7 @@ class Isolation:
                     max_workers=WORKERS,
                     initializer=_prepare,
                     initargs=(os.getpid(),),
-                    context=multiprocessing.get_context("spawn"),
+                    context=cast("Any", multiprocessing.get_context("spawn")),
                 )
             seconds = limit + (START_SECONDS if first else 0.0)
             future: Any = self._pool.schedule(function, args=arguments, timeout=seconds)

@@ -164,7 +164,7 @@ class Registry(Generic[T]):
 
     def _adapter(self, name: str, factory: Callable[..., T]) -> TypeAdapter[Any]:
         if name not in self._adapters:
-            self._adapters[name] = TypeAdapter(factory, config={"arbitrary_types_allowed": True})
+            self._adapters[name] = TypeAdapter(cast("Any", factory), config={"arbitrary_types_allowed": True})
         return self._adapters[name]
 
     def _entry_points(self) -> dict[str, Any]:

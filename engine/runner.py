@@ -7,7 +7,7 @@ room. Episodes come in the order in which they finish.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 
 from engine.episode import Episode, Task
 from engine.scheduler import Workflow
@@ -15,7 +15,7 @@ from engine.scheduler import Workflow
 
 async def stream(
     workflow: Workflow, tasks: Iterable[Task], *, rollouts: int = 1, concurrency: int = 64
-) -> AsyncIterator[Episode]:
+) -> AsyncGenerator[Episode, None]:
     """Yield an episode for each task and rollout.
 
     Closing the iterator, or an error in it, cancels what is in flight and waits for it to end.

@@ -142,8 +142,8 @@ def _environment() -> _Environment:
     )
     kept: dict[str, Any] = {name: JINJA_FILTERS[name] for name in FILTERS}
     ours = {"join": _join, "replace": _substitute, "format": _format, "_metered": _meter_loop}
-    environment.filters = {**kept, **ours}
-    environment.globals = {"range": safe_range}
+    environment.filters = cast("Any", {**kept, **ours})
+    environment.globals = cast("Any", {"range": safe_range})
     return environment
 
 

@@ -5,6 +5,8 @@ yields the tasks. A row's `id` is text without a colon (an episode's id is `task
 the dataset's name and the row's number.
 """
 
+# pyarrow and datasets leave their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 import csv
@@ -38,8 +40,7 @@ def open_dataset(call: Call, *, split: Split, folder: Path) -> Dataset:
 
 
 def _options(call: Call) -> Mapping[str, Any]:
-    own = cast("Mapping[str, Any]", call.value) if isinstance(call.value, Mapping) else {}
-    return {**own, **call.options}
+    return {**(call.value if isinstance(call.value, dict) else {}), **call.options}
 
 
 @datasets.register("countdown")
@@ -106,7 +107,7 @@ def huggingface(
 
 
 def _hub_rows(name: str, subset: str | None, split_name: str) -> Callable[[], Iterator[Row]]:
-    from datasets import load_dataset  # pyright: ignore[reportUnknownVariableType]  # its stubs are partial
+    from datasets import load_dataset  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
     try:
         loaded: Any = load_dataset(name, subset, split=split_name)
@@ -196,8 +197,8 @@ def _text(lines: Iterator[str], path: Path) -> Iterator[str]:
 def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
     if importlib.util.find_spec("pyarrow") is None:
         raise UsageError("parquet files need the library pyarrow: pip install 'rolegraph[data]'")
-    import pyarrow.lib
-    import pyarrow.parquet
+    import pyarrow  # pyright: ignore[reportMissingTypeStubs]
+    import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
 
     try:
         opened: Any = pyarrow.parquet.ParquetFile(path)
@@ -206,7 +207,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
             for row in batch.to_pylist():
                 number += 1
                 yield number, row
-    except pyarrow.lib.ArrowException as error:
+    except pyarrow.ArrowException as error:
         raise DataError(f"{path.name} is not a parquet file: {error}") from error
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import jsonschema
 import regex
+from jsonschema.exceptions import best_match
 
 from engine.episode import FailureName
 from roles.vocabulary import ParseFailure, Parser, RoleView, Upstream, parsers
@@ -125,7 +126,7 @@ def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> 
 def _json(validator: Any, response: str, upstream: Upstream) -> Any:
     value = _find_json(response)
     if validator is not None:
-        problem = jsonschema.exceptions.best_match(validator.iter_errors(value))
+        problem = best_match(validator.iter_errors(value))
         if problem is not None:
             raise _malformed(
                 f"the JSON does not fit the schema at {problem.json_path}: {problem.message[:200]}"

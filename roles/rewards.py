@@ -70,12 +70,13 @@ def math(*, field: str = "answer", timeout: float = MATH_SECONDS) -> Reward:
 
 
 def _math(field: str, task: Task, action: Any, verdicts: Verdicts) -> Score:
-    from math_verify import parse, verify
+    import math_verify  # pyright: ignore[reportMissingTypeStubs]
 
+    library: Any = math_verify
     # The library's own limits are signals, which only work in a main thread; ours stops the whole process.
-    gold = parse(_as_math(task[field]), parsing_timeout=None)
-    answer = parse(_as_math(action), parsing_timeout=None)
-    return _scored(float(bool(verify(gold, answer, timeout_seconds=None))))
+    gold = library.parse(_as_math(task[field]), parsing_timeout=None)
+    answer = library.parse(_as_math(action), parsing_timeout=None)
+    return _scored(float(bool(library.verify(gold, answer, timeout_seconds=None))))
 
 
 def _as_math(value: object) -> str:

@@ -6,7 +6,7 @@ Keeps sums, never episodes. The bar goes to standard error, the table to standar
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +66,7 @@ class Display:
     def __init__(self, plan: Plan, total: int) -> None:
         self._plan = plan
         self._roles = {role.name: _RoleSums() for role in plan.roles}
-        self._metrics: Counter[str] = Counter()
+        self._metrics: defaultdict[str, float] = defaultdict(float)
         self._episodes = self._correct = 0
         self._started = time.monotonic()
         self._console = Console(stderr=True)

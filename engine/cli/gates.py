@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -15,7 +15,9 @@ from engine.spec.models import ModelRef
 
 
 @asynccontextmanager
-async def open_gates(plan: Plan, trusted_url: str | None = None) -> AsyncIterator[dict[ModelRef, Gate]]:
+async def open_gates(
+    plan: Plan, trusted_url: str | None = None
+) -> AsyncGenerator[dict[ModelRef, Gate], None]:
     """A gate for each model of the plan; services and connections end with the context.
 
     `trusted_url` is an endpoint that the person named outside the spec: keys may be sent there.

@@ -4,6 +4,8 @@ Everything that touches torch goes through `Backend`'s single thread. Sampling r
 thread is busy; when it is free, all that want the same weights are drawn together. Knows no HTTP.
 """
 
+# torch, peft and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import asyncio

@@ -4,6 +4,8 @@ A checkpoint is a folder: `adapter.safetensors`, `meta.json` (the adapter's shap
 and, for a training state, `optimizer.pt`. It appears whole or not at all.
 """
 
+# torch, peft and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import json

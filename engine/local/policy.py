@@ -6,12 +6,14 @@ model. Knows torch, transformers and peft; knows nothing of HTTP, requests or lo
 Axes: B sequences, T tokens (padded), V vocabulary.
 """
 
+# torch, peft and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,15 +51,15 @@ class Policy:
     """A model of a local folder. `name` is what clients may ask for; None adapters mean the model itself."""
 
     def __init__(self, folder: Path, threads: int | None = None) -> None:
-        transformers_logging.set_verbosity_error()  # pyright: ignore[reportUnknownMemberType]
-        transformers_logging.disable_progress_bar()  # pyright: ignore[reportUnknownMemberType]
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
         warnings.filterwarnings("ignore", module="peft")
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
-            base: Any = AutoModelForCausalLM.from_pretrained(  # pyright: ignore[reportUnknownMemberType]
+            base: Any = AutoModelForCausalLM.from_pretrained(
                 str(folder), dtype=torch.float32 if self.device.type == "cpu" else torch.bfloat16
             )
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))  # pyright: ignore[reportUnknownMemberType]
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UsageError(f"cannot load a causal language model from {folder}: {reason}") from error
@@ -86,7 +88,7 @@ class Policy:
                     made: Any = get_peft_model(cast("Any", self._base), config, adapter_name=name)
                     self._peft = cast("PeftModel", made).eval()
                 else:
-                    self._peft.add_adapter(name, config)  # pyright: ignore[reportUnknownMemberType]
+                    self._peft.add_adapter(name, config)
 
     def drop_adapter(self, name: str) -> None:
         """Forget an adapter and free its memory."""
@@ -94,12 +96,12 @@ class Policy:
             if len(self._peft.peft_config) > 1:
                 self._peft.delete_adapter(name)
             else:
-                self._base = cast("nn.Module", self._peft.unload())  # pyright: ignore[reportUnknownMemberType]
+                self._base = cast("nn.Module", self._peft.unload())
                 self._peft = None
 
     def weights(self, name: str) -> dict[str, Tensor]:
         """A copy of an adapter's tensors, by names that do not depend on the adapter's."""
-        found = cast("dict[str, Tensor]", get_peft_model_state_dict(self._peft, adapter_name=name))
+        found = get_peft_model_state_dict(self._peft, adapter_name=name)
         return {key: tensor.detach().clone().contiguous().cpu() for key, tensor in found.items()}
 
     def set_weights(self, name: str, weights: Mapping[str, Tensor]) -> None:
@@ -114,7 +116,7 @@ class Policy:
         return [p for key, p in sorted(self._peft.named_parameters()) if f".{name}." in key]
 
     @contextmanager
-    def using(self, name: str | None) -> Iterator[nn.Module]:
+    def using(self, name: str | None) -> Generator[nn.Module, None, None]:
         """The model with one adapter, or none, in effect."""
         if self._peft is None:
             yield self._base

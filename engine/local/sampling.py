@@ -6,6 +6,8 @@ be in the batch. Sequences that end leave the batch at once. Knows no HTTP and n
 Axes: B sequences still running, T tokens so far (left-padded), V vocabulary.
 """
 
+# torch, peft and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import math

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -99,7 +99,7 @@ def running(
     api_key: str | None = None,
     threads: int | None = None,
     seconds: float = START_SECONDS,
-) -> Iterator[Running]:
+) -> Generator[Running, None, None]:
     """A service for a model folder, in a process of its own, for the time of the block.
 
     Raises UsageError for a folder that holds no model, WorldError when the service does not come up.

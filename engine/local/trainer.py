@@ -4,6 +4,8 @@
 into `Datum` elsewhere.
 """
 
+# torch, peft and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import math
@@ -80,7 +82,7 @@ class TrainingRun:
                     self._optimizer.zero_grad()
                     raise Refused("the loss is not finite; the gradients gathered so far were dropped")
                 if backward:
-                    summed.backward()  # pyright: ignore[reportUnknownMemberType]
+                    summed.backward()
             total += summed.item()
         return total, logprobs
 

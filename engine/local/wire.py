@@ -4,6 +4,8 @@ Pure: bytes and dictionaries in, the service's own types out, and back. A reques
 `Refused`.
 """
 
+# torch, peft and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -236,13 +238,13 @@ def _datum(position: int, message: public.Datum) -> Datum:
 def _tensor(position: int, name: str, message: public.Tensor) -> Tensor:
     if message.HasField("sparse_csr") or message.dtype not in _NUMPY:
         raise Refused(f"datum {position}: {name} must be a dense tensor of float32 or int64")
-    values = torch.from_numpy(np.frombuffer(message.dense, _NUMPY[message.dtype]).copy())  # pyright: ignore[reportUnknownMemberType]
+    values = torch.from_numpy(np.frombuffer(message.dense, _NUMPY[message.dtype]).copy())
     return values.reshape(list(message.shape)) if message.shape else values
 
 
 def train_response(loss: float, logprobs: Sequence[Tensor]) -> bytes:
     """A ForwardBackwardOutput: the loss summed over tokens, and each datum's log-probabilities."""
-    flat = torch.cat(list(logprobs)).float().numpy()  # pyright: ignore[reportUnknownMemberType]
+    flat = torch.cat(list(logprobs)).float().numpy()
     ends = np.cumsum([0, *(len(own) for own in logprobs)], dtype=np.int64) * flat.itemsize
     message = public.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord", metrics={"loss:sum": loss})
     record = message.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=len(logprobs))

@@ -4,6 +4,8 @@ Each factory makes a `Parser`; what it cannot read raises `ParseFailure` with th
 else. Response text is data from a model: it is never evaluated, and patterns run under a time limit.
 """
 
+# jsonschema leaves some of its types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 import json

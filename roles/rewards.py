@@ -7,6 +7,7 @@ picklable; one that may be slow has a `timeout` and runs in a process that can b
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 import string
 from collections import Counter
@@ -72,6 +73,7 @@ def math(*, field: str = "answer", timeout: float = MATH_SECONDS) -> Reward:
 def _math(field: str, task: Task, action: Any, verdicts: Verdicts) -> Score:
     import math_verify  # pyright: ignore[reportMissingTypeStubs]
 
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
     library: Any = math_verify
     # The library's own limits are signals, which only work in a main thread; ours stops the whole process.
     gold = library.parse(_as_math(task[field]), parsing_timeout=None)

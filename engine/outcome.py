@@ -46,30 +46,43 @@ def failed(
     return Outcome(view, messages, completion, failure, attempts, _ZERO if role.reward else None)
 
 
-async def score(
+def score(role: RolePlan, task: Task, outcome: Outcome, verdicts: Verdicts) -> None:
+    """Set the outcome's score, here and now; a reward that fails is a `reward_error` and earns nothing."""
+    if role.reward is None:
+        return
+    try:
+        _earn(outcome, role.reward.score(task, outcome.view.action, verdicts))
+    except Exception as error:  # a reward is the user's code: whatever it raises is its failure, by name
+        _fail(outcome, f"the reward raised {type(error).__name__}: {error}")
+
+
+async def score_isolated(
     role: RolePlan, task: Task, outcome: Outcome, verdicts: Verdicts, isolation: Isolation
 ) -> None:
-    """Set the outcome's score; a reward that fails is a `reward_error` and earns nothing."""
+    """As `score`; a reward with a time limit runs in a process that is stopped at it."""
     reward = role.reward
-    if reward is None:
+    if reward is None or reward.timeout is None:
+        score(role, task, outcome, verdicts)
         return
-    problem = ""
     try:
-        if reward.timeout is None:
-            found = reward.score(task, outcome.view.action, verdicts)
-        else:
-            arguments = (task, outcome.view.action, verdicts)
-            found = await isolation.run(reward.score, *arguments, limit=reward.timeout)
-        if not math.isfinite(found.reward):
-            problem = f"the reward is {found.reward}"
-        outcome.score = found
+        arguments = (task, outcome.view.action, verdicts)
+        _earn(outcome, await isolation.run(reward.score, *arguments, limit=reward.timeout))
     except TimeoutError:
-        problem = f"the reward took longer than {reward.timeout} s"
-    except Exception as error:  # a reward is the user's code: whatever it raises is its failure, by name
-        problem = f"the reward raised {type(error).__name__}: {error}"
-    if problem:
-        outcome.score = _ZERO
-        outcome.failure = Failure(FailureName.REWARD_ERROR, problem)
+        _fail(outcome, f"the reward took longer than {reward.timeout:g} s")
+    except Exception as error:
+        _fail(outcome, f"the reward raised {type(error).__name__}: {error}")
+
+
+def _earn(outcome: Outcome, found: Score) -> None:
+    if math.isfinite(found.reward):
+        outcome.score = found
+    else:
+        _fail(outcome, f"the reward is {found.reward}")
+
+
+def _fail(outcome: Outcome, message: str) -> None:
+    outcome.score = _ZERO
+    outcome.failure = Failure(FailureName.REWARD_ERROR, message)
 
 
 def assemble(

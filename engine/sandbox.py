@@ -122,6 +122,18 @@ def _format(pattern: object, *args: object) -> str:
 class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "+", "%"})
 
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """A field of plain data straight away; anything else as the sandbox has it.
+
+        A mapping's own keys come first, so that a task's field may be called `items`.
+        """
+        kind = type(obj)
+        if kind is dict and attribute in obj:
+            return obj[attribute]
+        if attribute in getattr(kind, "__slots__", ()) and attribute[0] != "_":
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         sizes = [len(side) for side in (left, right) if isinstance(side, Sized)]
         if sizes and operator == "%":

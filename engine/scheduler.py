@@ -17,7 +17,7 @@ from engine.errors import ModelError, RolegraphError
 from engine.isolation import Isolation
 from engine.models.gate import Gate
 from engine.models.types import Completion, Request
-from engine.outcome import Outcome, assemble, failed, score
+from engine.outcome import Outcome, assemble, failed, score, score_isolated
 from engine.plan import Plan, RolePlan
 from engine.sandbox import PromptError
 from engine.spec.models import ModelRef
@@ -48,6 +48,8 @@ class _Run:
     """One episode while it runs. `position` is a role's place in `Plan.roles`, `index` counts from 0."""
 
     __slots__ = (
+        "active",
+        "base_seed",
         "finished",
         "messages",
         "outcomes",
@@ -57,6 +59,7 @@ class _Run:
         "stopped",
         "task",
         "tasks",
+        "upstream",
         "views",
         "visible",
         "waiting",
@@ -66,13 +69,16 @@ class _Run:
         roles = shared.plan.roles
         hidden = shared.plan.hidden
         self.shared, self.task, self.rollout = shared, task, rollout
+        self.base_seed = None if shared.seed is None else self._hash(shared.seed)
         self.visible = {key: value for key, value in task.items() if key not in hidden}
         self.waiting = [len(role.needs) for role in roles]
         self.remaining = [role.count for role in roles]
         self.outcomes: list[list[Outcome | None]] = [[None] * role.count for role in roles]
         self.messages: list[Sequence[Message] | Failure] = [()] * len(roles)
         self.views: dict[str, Sequence[RoleView]] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.upstream: list[Upstream] = [{}] * len(roles)
+        self.tasks: list[asyncio.Task[None]] = []
+        self.active = 0
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.stopped: BaseException | None = None
 
@@ -85,7 +91,7 @@ class _Run:
             if self.stopped is None:
                 await self._score_late()
         finally:
-            if self.tasks:
+            if self.active:
                 await self._cancel()
         if self.stopped is not None and not isinstance(self.stopped, _Stop):
             raise self.stopped
@@ -104,16 +110,19 @@ class _Run:
         while True:
             outcome = self.outcomes[position][index] = await self._ask(position, index)
             ready = self._release(position)
-            self._start(ready[1:])
-            await self._settle(position, outcome)
+            if len(ready) > 1:
+                self._start(ready[1:])
+            self._settle(position, outcome)
             if not ready:
                 return
             position, index = ready[0]
 
     def _open(self, position: int) -> list[tuple[int, int]]:
         """All instances of a role whose needs are met; they share one rendering of the prompt."""
-        role = self.shared.plan.roles[position]
-        self.messages[position] = self._render(role)
+        roles = self.shared.plan.roles
+        role = roles[position]
+        self.upstream[position] = {roles[need].name: self.views[roles[need].name] for need in role.needs}
+        self.messages[position] = self._render(role, self.upstream[position])
         return [(position, index) for index in range(role.count)]
 
     def _release(self, position: int) -> list[tuple[int, int]]:
@@ -133,16 +142,19 @@ class _Run:
         return ready
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self._ended)
+        self.active += 1
+        self.tasks.append(asyncio.create_task(self._watched(work)))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
-        if not task.cancelled() and self.stopped is None:
-            self.stopped = task.exception()
-        if not self.finished.done() and (not self.tasks or self.stopped is not None):
-            self.finished.set_result(None)
+    async def _watched(self, work: Coroutine[None, None, None]) -> None:
+        """Do the work, note what went wrong, and tell `episode` when nothing is left to wait for."""
+        try:
+            await work
+        except Exception as error:
+            self.stopped = self.stopped or error
+        finally:
+            self.active -= 1
+            if (self.active == 0 or self.stopped is not None) and not self.finished.done():
+                self.finished.set_result(None)
 
     async def _cancel(self) -> None:
         for task in self.tasks:
@@ -151,12 +163,10 @@ class _Run:
 
     # one instance
 
-    def _render(self, role: RolePlan) -> Sequence[Message] | Failure:
-        upstream = self._upstream(role)
-        variables = {
-            "task": self.visible,
-            **{name: v[0] if len(v) == 1 else v for name, v in upstream.items()},
-        }
+    def _render(self, role: RolePlan, upstream: Upstream) -> Sequence[Message] | Failure:
+        variables: dict[str, object] = {"task": self.visible}
+        for name, views in upstream.items():
+            variables[name] = views[0] if len(views) == 1 else views
         try:
             turn = {"role": "user", "content": role.prompt.render(variables)}
             if role.system is None:
@@ -165,10 +175,6 @@ class _Run:
         except PromptError as error:
             return Failure(FailureName.PROMPT_ERROR, str(error))
 
-    def _upstream(self, role: RolePlan) -> Upstream:
-        roles = self.shared.plan.roles
-        return {roles[need].name: self.views[roles[need].name] for need in role.needs}
-
     async def _ask(self, position: int, index: int) -> Outcome:
         """Ask until there is an answer that can be read, or no retry is left."""
         role = self.shared.plan.roles[position]
@@ -176,13 +182,14 @@ class _Run:
         if isinstance(messages, Failure):
             return failed(role, index, messages)
         gate = self.shared.gates[role.model]
+        upstream = self.upstream[position]
         attempt = 0
         while True:
             completion: Completion | None = None
             request = Request(
                 messages,
                 role.sampling,
-                self._seed(role, index, attempt),
+                self._seed(role, position, index, attempt),
                 self.task["id"],
                 self.rollout,
                 role.name,
@@ -191,7 +198,7 @@ class _Run:
             )
             try:
                 completion = await gate.complete(request, role.timeout)
-                action = role.parser.parse(completion.text, self._upstream(role))
+                action = role.parser.parse(completion.text, upstream)
             except TimeoutError:
                 failure = Failure(FailureName.TIMEOUT, f"no answer within {role.timeout:g} s")
             except ModelError as error:
@@ -210,29 +217,32 @@ class _Run:
                 return failed(role, index, failure, messages, completion, attempt + 1)
             attempt += 1
 
-    def _seed(self, role: RolePlan, index: int, attempt: int) -> int | None:
+    def _seed(self, role: RolePlan, position: int, index: int, attempt: int) -> int | None:
         """A seed of this call's own, so that no two calls of a run draw the same numbers."""
-        base = role.sampling.seed if role.sampling.seed is not None else self.shared.seed
+        base = self.base_seed if role.sampling.seed is None else self._hash(role.sampling.seed)
         if base is None:
             return None
-        key = f"{base}/{self.task['id']}/{self.rollout}/{role.name}/{index}/{attempt}"
-        return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) >> 1
+        return (base + position * 0x9E3779B1 + index * 0x85EBCA6B + attempt * 0xC2B2AE35) & 0x7FFFFFFF
+
+    def _hash(self, seed: int) -> int:
+        key = f"{seed}/{self.task['id']}/{self.rollout}"
+        return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest())
 
     # what it earns
 
-    async def _settle(self, position: int, outcome: Outcome) -> None:
+    def _settle(self, position: int, outcome: Outcome) -> None:
         """Score an outcome whose reward needs no other's; a slow reward does not hold up what comes after."""
         role = self.shared.plan.roles[position]
         if outcome.failure is None and role.reward is not None and not role.reward.roles:
             if role.reward.timeout is None:
-                await score(role, self.task, outcome, {}, self.shared.isolation)
+                score(role, self.task, outcome, {})
             else:
                 self._spawn(self._score_beside(role, outcome))
         if outcome.failure is not None and role.on_failure.then == "fail":
             raise _Stop
 
     async def _score_beside(self, role: RolePlan, outcome: Outcome) -> None:
-        await score(role, self.task, outcome, {}, self.shared.isolation)
+        await score_isolated(role, self.task, outcome, {}, self.shared.isolation)
         if outcome.failure is not None and role.on_failure.then == "fail":
             raise _Stop
 
@@ -249,7 +259,7 @@ class _Run:
             }
             for outcome in self.outcomes[position]:
                 if outcome is not None and outcome.failure is None:
-                    await score(role, self.task, outcome, verdicts, self.shared.isolation)
+                    await score_isolated(role, self.task, outcome, verdicts, self.shared.isolation)
                     if outcome.failure is not None and role.on_failure.then == "fail":
                         self.stopped = _Stop()
                         return

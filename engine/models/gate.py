@@ -50,15 +50,16 @@ class Gate:
         return await retrying(self._once, request, seconds)
 
     async def _once(self, request: Request, seconds: float | None) -> Completion:
-        async with self._slots:
-            start = perf_counter()
-            try:
-                if seconds is None:
-                    return await self._model.complete(request)
-                async with asyncio.timeout(seconds):
-                    return await self._model.complete(request)
-            finally:
-                self.seconds[request.role] += perf_counter() - start
+        await self._slots.acquire()
+        start = perf_counter()
+        try:
+            if seconds is None:
+                return await self._model.complete(request)
+            async with asyncio.timeout(seconds):
+                return await self._model.complete(request)
+        finally:
+            self.seconds[request.role] += perf_counter() - start
+            self._slots.release()
 
     async def aclose(self) -> None:
         """Let go of the model's connections."""

@@ -91,16 +91,16 @@ def assemble(
     """The Episode: trajectories in the order of the spec, then of index; unfinished ones are left out."""
     episode_id = f"{task['id']}:{rollout}"
     by_role: dict[str, list[Trajectory]] = {}
+    trajectories: list[Trajectory] = []
+    failures: list[dict[str, object]] = []
     for role, own in zip(plan.roles, outcomes, strict=True):
-        by_role[role.name] = [
-            _trajectory(role, episode_id, outcome) for outcome in own if outcome is not None
+        made = by_role[role.name] = [
+            _trajectory(role, episode_id, found) for found in own if found is not None
         ]
-    trajectories = [trajectory for own in by_role.values() for trajectory in own]
-    failures = [
-        {"role": t.name, "index": t.index, **t.failure.to_dict()}
-        for t in trajectories
-        if t.failure is not None
-    ]
+        trajectories += made
+        for one in made:
+            if one.failure is not None:
+                failures.append({"role": one.name, "index": one.index, **one.failure.to_dict()})
     reason = TerminationReason.ENV_DONE
     if stopped:
         last = failures[-1]["name"] if failures else ""
@@ -118,10 +118,9 @@ def assemble(
 
 
 def _trajectory(role: RolePlan, episode_id: str, outcome: Outcome) -> Trajectory:
-    scored = outcome.score
-    reward = scored.reward if scored else None
-    failure = outcome.failure
-    view, completion = outcome.view, outcome.completion
+    scored, failure, completion = outcome.score, outcome.failure, outcome.completion
+    view = outcome.view
+    reward = None if scored is None else scored.reward
     steps: tuple[Step, ...] = ()
     if completion is not None:
         answer = {"role": "assistant", "content": completion.text}
@@ -132,27 +131,26 @@ def _trajectory(role: RolePlan, episode_id: str, outcome: Outcome) -> Trajectory
             metadata["attempts"] = outcome.attempts
         steps = (
             Step(
-                prompt_ids=completion.prompt_ids,
-                response_ids=completion.response_ids,
-                logprobs=completion.logprobs,
-                chat_completions=(*outcome.messages, answer),
-                thought=completion.thought,
-                action=view.action,
-                model_response=completion.text,
-                reward=reward or 0.0,
-                done=True,
+                completion.prompt_ids,
+                completion.response_ids,
+                completion.logprobs,
+                (*outcome.messages, answer),
+                completion.thought,
+                view.action,
+                completion.text,
+                reward or 0.0,
                 weight_version=completion.weight_version,
                 metadata=metadata,
             ),
         )
     return Trajectory(
-        name=role.name,
-        index=view.index,
-        steps=steps,
-        reward=reward,
-        is_correct=scored.is_correct if scored else False,
-        uid=f"{episode_id}/{role.name}/{view.index}",
-        signals=scored.signals if scored else {},
-        failure=failure,
-        masked=failure is not None and role.on_failure.then == "mask",
+        role.name,
+        view.index,
+        steps,
+        reward,
+        scored is not None and scored.is_correct,
+        f"{episode_id}/{role.name}/{view.index}",
+        {} if scored is None else scored.signals,
+        failure,
+        failure is not None and role.on_failure.then == "mask",
     )

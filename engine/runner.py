@@ -28,7 +28,11 @@ async def stream(
         nonlocal working
         try:
             for task, rollout in jobs:
-                await done.put(await workflow.run_episode(task, rollout))
+                episode = await workflow.run_episode(task, rollout)
+                if done.full():
+                    await done.put(episode)
+                else:
+                    done.put_nowait(episode)
         except Exception as error:
             await done.put(error)
         working -= 1

@@ -7,14 +7,16 @@ grow is bounded, so that rendering ends without a watcher. There is no switch to
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from time import monotonic
 from typing import Any, cast
 
 from jinja2 import StrictUndefined, nodes, pass_context
 from jinja2.filters import FILTERS as JINJA_FILTERS  # pyright: ignore[reportUnknownVariableType]
+from jinja2.nodes import EvalContext
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
+from jinja2.utils import missing
 
 MAX_TEXT = 1_000_000
 """Characters of a rendered prompt, and of any text made on the way to it."""
@@ -31,6 +33,10 @@ FILTERS: list[str] = list(
     ).split()
 )
 """The filters that a prompt may use."""
+
+
+GLOBALS: dict[str, Any] = {"range": safe_range}
+"""What a prompt may call."""
 
 
 class PromptError(ValueError):
@@ -70,7 +76,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.iterations = 0
-        self.deadline = time.monotonic() + MAX_SECONDS
+        self.deadline = monotonic() + MAX_SECONDS
 
     def each(self, items: Iterable[Any]) -> Iterator[Any]:
         """Pass the items on, and raise PromptError when the rendering has spent too much."""
@@ -78,14 +84,36 @@ class Meter:
             self.iterations += 1
             if self.iterations > MAX_ITERATIONS:
                 raise PromptError(f"the template loops more than {MAX_ITERATIONS:,} times")
-            if time.monotonic() > self.deadline:
+            if monotonic() > self.deadline:
                 raise PromptError(f"the template takes longer than {MAX_SECONDS:g} s")
             yield item
 
 
+class Scope:
+    """What one rendering sees: Jinja2's Context, less the inheritance and exports that prompts cannot use."""
+
+    __slots__ = ("environment", "eval_ctx", "exported_vars", "meter", "name", "vars")
+
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        self.vars = {**GLOBALS, **variables}
+        self.meter = Meter()
+        self.environment = ENVIRONMENT
+        self.eval_ctx = _EVALUATION
+        self.exported_vars: set[str] = set()
+        self.name = None
+
+    def resolve_or_missing(self, key: str) -> Any:
+        """A variable's value, or Jinja2's mark for one that is not there."""
+        return self.vars.get(key, missing)
+
+    def call(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call what the sandbox lets through."""
+        return function(*args, **kwargs)
+
+
 @pass_context
-def _meter_loop(context: Context, items: Iterable[Any]) -> Iterator[Any]:
-    return context["_meter"].each(items)
+def _meter_loop(context: Scope, items: Iterable[Any]) -> Iterator[Any]:
+    return context.meter.each(items)
 
 
 def _guard(size: int) -> None:
@@ -155,8 +183,9 @@ def _environment() -> _Environment:
     kept: dict[str, Any] = {name: JINJA_FILTERS[name] for name in FILTERS}
     ours = {"join": _join, "replace": _substitute, "format": _format, "_metered": _meter_loop}
     environment.filters = cast("Any", {**kept, **ours})
-    environment.globals = cast("Any", {"range": safe_range})
+    environment.globals = cast("Any", GLOBALS)
     return environment
 
 
 ENVIRONMENT = _environment()
+_EVALUATION = EvalContext(ENVIRONMENT)

@@ -35,9 +35,9 @@ class Workflow:
     seed: int | None = None
     """With a seed, the same model gives the same episodes."""
 
-    async def run_episode(self, task: Task, rollout: int = 0) -> Episode:
+    def run_episode(self, task: Task, rollout: int = 0) -> Coroutine[None, None, Episode]:
         """One episode. What fails is named in it; only cancellation and faults of this program raise."""
-        return await _Run(self, task, rollout).episode()
+        return _Run(self, task, rollout).episode()
 
 
 class _Stop(Exception):
@@ -73,16 +73,17 @@ class _Run:
         self.visible = {key: value for key, value in task.items() if key not in hidden}
         self.waiting = [len(role.needs) for role in roles]
         self.remaining = [role.count for role in roles]
-        self.outcomes: list[list[Outcome | None]] = [[None] * role.count for role in roles]
+        self.outcomes: list[list[Outcome | None]] = [[None] * count for count in self.remaining]
         self.messages: list[Sequence[Message] | Failure] = [()] * len(roles)
         self.views: dict[str, Sequence[RoleView]] = {}
         self.upstream: list[Upstream] = [{}] * len(roles)
         self.tasks: list[asyncio.Task[None]] = []
         self.active = 0
-        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.finished: asyncio.Future[None]
         self.stopped: BaseException | None = None
 
     async def episode(self) -> Episode:
+        self.finished = asyncio.get_running_loop().create_future()
         try:
             for position, needs in enumerate(self.waiting):
                 if needs == 0:

@@ -16,7 +16,7 @@ from jinja2 import TemplateSyntaxError, nodes
 from jinja2.exceptions import TemplateError
 
 from engine.registry import nearest
-from engine.sandbox import ENVIRONMENT, FILTERS, MAX_TEXT, Meter, PromptError, metered
+from engine.sandbox import ENVIRONMENT, FILTERS, MAX_TEXT, PromptError, Scope, metered
 
 MAX_SOURCE = 64_000
 """Characters of a template."""
@@ -70,11 +70,11 @@ class Template:
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The prompt's text; raises PromptError."""
-        context = self._jinja.new_context({**variables, "_meter": Meter()})
+        scope = cast("Any", Scope(variables))
         parts: list[str] = []
         size = 0
         try:
-            for part in self._jinja.root_render_func(context):
+            for part in self._jinja.root_render_func(scope):
                 size += len(part)
                 if size > MAX_TEXT:
                     raise PromptError(f"the prompt grew past {MAX_TEXT:,} characters")

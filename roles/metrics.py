@@ -16,7 +16,7 @@ def mean_reward(role: str, /) -> Metric:
 
 
 def _mean_reward(trajectories: Sequence[Trajectory]) -> float:
-    return sum(t.reward or 0.0 for t in trajectories) / max(1, len(trajectories))
+    return sum([t.reward or 0.0 for t in trajectories]) / max(1, len(trajectories))
 
 
 @metrics.register("correct")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from engine.episode import FailureName, Task, Trajectory
 from engine.registry import Registry
@@ -55,13 +55,15 @@ class Parser:
     """Roles it picks from; the role that uses it must need them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+NO_SIGNALS: Mapping[str, float] = {}
+
+
+class Score(NamedTuple):
     """What a reward says of one action."""
 
     reward: float
     is_correct: bool
-    signals: Mapping[str, float] = field(default_factory=dict[str, float])
+    signals: Mapping[str, float] = NO_SIGNALS
     """Named terms of a composite reward."""
 
 

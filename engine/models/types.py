@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from engine.episode import Message
 from engine.spec.models import Sampling
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One model call. The last five fields say which call it is; a replayed model answers by them."""
 
     messages: Sequence[Message]
@@ -25,8 +23,7 @@ class Request:
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(NamedTuple):
     """One answer. T response tokens; ids and logprobs are empty where the model gives none.
 
     `text` is the answer without the reasoning that the model marks; that is in `thought`.

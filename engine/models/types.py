@@ -19,7 +19,7 @@ class Request(NamedTuple):
     task_id: str = ""
     rollout: int = 0
     role: str = ""
-    index: int = 1
+    index: int = 1  # pyright: ignore[reportIncompatibleMethodOverride]  # a tuple's own is never used here
     attempt: int = 0
 
 

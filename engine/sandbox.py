@@ -155,7 +155,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
         A mapping's own keys come first, so that a task's field may be called `items`.
         """
-        kind: type[object] = type(obj)
+        kind = cast("type[object]", type(obj))
         if kind is dict and attribute in obj:
             return obj[attribute]
         if attribute in getattr(kind, "__slots__", ()) and attribute[0] != "_":

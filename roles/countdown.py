@@ -108,7 +108,7 @@ def _draw(
 def question(nums: Sequence[int], target: int, operators: str = "+-*/") -> str:
     """What is asked, in words."""
     listed, signs = ", ".join(map(str, nums)), " ".join(operators)
-    return f"Make {target} from the numbers {listed}, each used exactly once, with {signs} and parentheses."
+    return f"Use {listed} exactly once each, with {signs} and parentheses, to make {target}."
 
 
 def split_of(nums: Sequence[int], target: int) -> Literal["train", "validation"]:

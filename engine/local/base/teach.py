@@ -1,0 +1,194 @@
+"""Teach the base model, or measure one: `python -m engine.local.base.teach --out DIR | --evaluate DIR`.
+
+RECIPE
+"""
+
+# torch and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+from torch.nn.functional import cross_entropy
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from engine.local.base.measure import measure, table
+from engine.local.base.tokenizer import CONTEXT, END, START, build_tokenizer, chat_prompt
+from engine.local.base.turns import Turn, turns
+
+MUON_RATE, ADAM_RATE = 0.02, 0.003
+"""Peak learning rates of the matrices, and of the embedding and the norms."""
+WARM_UP, DECAY = 100, 0.25
+"""Steps to the peak; the last share of the steps, in which rates fall to 0 and guesses come in."""
+MICRO = 16
+"""Turns of like length that are run together."""
+log = logging.getLogger(__name__)
+
+Batch = list[tuple[torch.Tensor, torch.Tensor]]
+"""Micro-batches of (token ids, labels), both [turns, tokens]; -100 labels what is not a response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What one run does."""
+
+    out: Path
+    """The folder that gets the model."""
+    steps: int = 2000
+    batch: int = 96
+    """Turns in a step, over all workers."""
+    seed: int = 1
+    workers: int = 1
+    """Processes, each with one thread on a CPU; the figures hold for any number."""
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
+    """Under a million parameters, random."""
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=128,
+            intermediate_size=384,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            max_position_embeddings=CONTEXT,
+            tie_word_embeddings=True,
+            bos_token_id=cast("int", tokenizer.convert_tokens_to_ids(START)),
+            eos_token_id=cast("int", tokenizer.eos_token_id),
+            pad_token_id=cast("int", tokenizer.pad_token_id),
+        )
+    )
+    model.set_attn_implementation("eager")  # Twice as fast as the fused kernel at this size on a CPU.
+    return model
+
+
+def batches(tokenizer: PreTrainedTokenizerFast, stream: Iterator[Turn], size: int) -> Iterator[Batch]:
+    """Batches of `size` turns, sorted by length into micro-batches."""
+    while True:
+        part = list(islice(stream, size))
+        prompts = tokenizer([chat_prompt(tokenizer, turn.prompt) for turn in part])["input_ids"]
+        responses = tokenizer([turn.response + END for turn in part])["input_ids"]
+        rows = sorted(zip(prompts, responses, strict=True), key=lambda row: len(row[0]) + len(row[1]))
+        yield [
+            _padded(rows[i : i + MICRO], cast("int", tokenizer.pad_token_id)) for i in range(0, size, MICRO)
+        ]
+
+
+def _padded(rows: list[tuple[list[int], list[int]]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    width = max(len(prompt) + len(response) for prompt, response in rows) - 1
+    ids = torch.full((len(rows), width), pad)
+    labels = torch.full((len(rows), width), -100)
+    for row, (prompt, response) in enumerate(rows):
+        end = len(prompt) + len(response) - 1
+        ids[row, :end] = torch.tensor([*prompt, *response[:-1]])
+        labels[row, len(prompt) - 1 : end] = torch.tensor(response)
+    return ids, labels
+
+
+class Teacher:
+    """A model and its optimizers: Muon for the matrices inside, Adam for the embedding and the norms."""
+
+    def __init__(self, model: LlamaForCausalLM, workers: int = 1) -> None:
+        self.model = model.train()
+        self.workers = workers
+        inside = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+        edges = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+        self.optimizers: list[tuple[torch.optim.Optimizer, float]] = [
+            (torch.optim.Muon(inside, momentum=0.95, weight_decay=0.01), MUON_RATE),
+            (torch.optim.AdamW(edges, betas=(0.9, 0.98), weight_decay=0.0), ADAM_RATE),
+        ]
+
+    def step(self, batch: Batch, rate: float) -> tuple[float, float]:
+        """One update at `rate` times the peak; gives back the loss and the share of tokens guessed right."""
+        sums = torch.zeros(3)  # Loss, tokens right, tokens.
+        for ids, labels in batch:
+            ids, labels = ids.to(self.model.device), labels.to(self.model.device)
+            asked = labels >= 0
+            with torch.autocast(ids.device.type, torch.bfloat16):
+                hidden = self.model.model(input_ids=ids, use_cache=False).last_hidden_state
+                logits = self.model.lm_head(hidden[asked]).float()
+            loss = cross_entropy(logits, labels[asked], reduction="sum")
+            loss.backward()
+            right = (logits.argmax(-1) == labels[asked]).sum()
+            sums += torch.stack([loss.detach(), right.float(), asked.sum().float()]).cpu()
+        loss_sum, right_sum, tokens = self._gather(sums)
+        for optimizer, peak in self.optimizers:
+            optimizer.param_groups[0]["lr"] = peak * rate
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return loss_sum / tokens, right_sum / tokens
+
+    def _gather(self, sums: torch.Tensor) -> list[float]:
+        """Add up all workers' gradients and sums, divide by the tokens, clip to norm 1."""
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        flat = torch.cat([*(g.flatten() for g in gradients), sums.to(gradients[0])])
+        if self.workers > 1:
+            dist.all_reduce(flat)
+        flat, sums = flat[:-3], flat[-3:]
+        flat /= sums[2] * (flat.norm() / sums[2]).clamp(min=1.0)
+        for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
+        return sums.tolist()
+
+
+def teach(rank: int, course: Course, meeting: str) -> None:
+    """One worker's part; the first one saves. Workers meet in the file `meeting` and add their gradients."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    if course.workers > 1:
+        torch.set_num_threads(1)
+        where = f"file://{meeting}"
+        dist.init_process_group("gloo", init_method=where, rank=rank, world_size=course.workers)
+    tokenizer = build_tokenizer()
+    model = build_model(tokenizer, course.seed)
+    if torch.cuda.is_available():
+        model.cuda()  # pyright: ignore[reportCallIssue]
+    teacher = Teacher(model, course.workers)
+    size = course.batch // course.workers
+    work, mixed = (
+        batches(tokenizer, turns(course.seed * 1000 + rank, guess=guess), size) for guess in (False, True)
+    )
+    working = round(course.steps * (1 - DECAY))
+    began = time.monotonic()
+    for step in range(course.steps):
+        rate = min((step + 1) / WARM_UP, 1.0, (course.steps - step) / (course.steps - working))
+        loss, right = teacher.step(next(work if step < working else mixed), rate)
+        if rank == 0 and step % 50 == 0:
+            log.info("%5d %5.0f s  loss %.3f  right %.3f", step, time.monotonic() - began, loss, right)
+    if rank == 0:
+        model.bfloat16().save_pretrained(course.out)
+        tokenizer.save_pretrained(course.out)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m engine.local.base.teach", description=__doc__)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path, metavar="DIR", help="teach a model and put it there")
+    what.add_argument("--evaluate", type=Path, metavar="DIR", help="measure the model that is there")
+    for name, default in (("steps", 2000), ("batch", 96), ("seed", 1), ("workers", 1), ("sets", 8)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = parser.parse_args()
+    if given.evaluate:
+        sys.stdout.write(table(measure(given.evaluate, given.sets)) + "\n")
+        return
+    course = Course(given.out, given.steps, given.batch, given.seed, given.workers)
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(teach, (course, f"{folder}/meeting"), nprocs=course.workers)
+
+
+if __name__ == "__main__":
+    main()

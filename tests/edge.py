@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from engine.isolation import Isolation
-
 from engine.compiler import compile_file
 from engine.episode import Episode, Task
+from engine.isolation import Isolation
 from engine.models.gate import Gate
 from engine.models.types import Completion, Request
 from engine.plan import Plan

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from engine.errors import UsageError, WorldError
 
-BASE_MODEL = Path(__file__).parent / "base"
+BASE_MODEL = Path(__file__).parent / "base" / "model"
 """The folder of the model that comes with the package."""
 BASE_NAME = "rolegraph-base"
 """What the service calls it."""

@@ -46,11 +46,13 @@ class Course:
 
     out: Path
     """The folder that gets the model."""
-    steps: int = 2000
+    steps: int = 3000
+    stop: int = 500
+    """Leave the course after so many of its steps: what a longer course would still teach is left to RL."""
     batch: int = 96
     """Turns in a step, over all workers."""
     seed: int = 1
-    workers: int = 1
+    workers: int = 3
     """Processes, each with one thread on a CPU; the figures hold for any number."""
 
 
@@ -163,13 +165,13 @@ def teach(rank: int, course: Course, meeting: str) -> None:
     )
     working = round(course.steps * (1 - DECAY))
     began = time.monotonic()
-    for step in range(course.steps):
+    for step in range(min(course.stop, course.steps)):
         rate = min((step + 1) / WARM_UP, 1.0, (course.steps - step) / (course.steps - working))
         loss, right = teacher.step(next(work if step < working else mixed), rate)
         if rank == 0 and step % 50 == 0:
             log.info("%5d %5.0f s  loss %.3f  right %.3f", step, time.monotonic() - began, loss, right)
     if rank == 0:
-        model.bfloat16().save_pretrained(course.out)
+        model.save_pretrained(course.out)
         tokenizer.save_pretrained(course.out)
 
 
@@ -179,13 +181,13 @@ def main() -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=Path, metavar="DIR", help="teach a model and put it there")
     what.add_argument("--evaluate", type=Path, metavar="DIR", help="measure the model that is there")
-    for name, default in (("steps", 2000), ("batch", 96), ("seed", 1), ("workers", 1), ("sets", 8)):
+    for name, default in (("steps", 3000), ("stop", 500), ("batch", 96), ("seed", 1), ("workers", 3), ("sets", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
     if given.evaluate:
         sys.stdout.write(table(measure(given.evaluate, given.sets)) + "\n")
         return
-    course = Course(given.out, given.steps, given.batch, given.seed, given.workers)
+    course = Course(given.out, given.steps, given.stop, given.batch, given.seed, given.workers)
     with tempfile.TemporaryDirectory() as folder:
         spawn(teach, (course, f"{folder}/meeting"), nprocs=course.workers)
 

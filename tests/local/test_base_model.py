@@ -96,9 +96,9 @@ def test_a_judge_of_eight_candidates_fits_and_answers(base):
 
 
 def test_the_turns_it_is_taught_repeat_with_their_seed_and_show_no_validation_task():
-    stream = turns(5, guess=True)
+    stream = turns(5)
     first = [next(stream) for _ in range(400)]
-    again = turns(5, guess=True)
+    again = turns(5)
     assert first == [next(again) for _ in range(400)]
     assert {turn.role for turn in first} == {"solver", "judge", "validator"}
     assert all(isinstance(turn, Turn) and turn.response for turn in first)

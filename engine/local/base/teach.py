@@ -30,8 +30,8 @@ from engine.local.base.turns import Turn, turns
 
 MUON_RATE, ADAM_RATE = 0.02, 0.003
 """Peak learning rates of the matrices, and of the embedding and the norms."""
-WARM_UP, DECAY = 100, 0.25
-"""Steps to the peak; the last share of the steps, in which rates fall to 0 and guesses come in."""
+WARM_UP = 100
+"""Steps to the peak; the rates stay there, as the course ends long before all is learnt."""
 MICRO = 16
 """Turns of like length that are run together."""
 log = logging.getLogger(__name__)
@@ -46,9 +46,8 @@ class Course:
 
     out: Path
     """The folder that gets the model."""
-    steps: int = 3000
-    stop: int = 500
-    """Leave the course after so many of its steps: what a longer course would still teach is left to RL."""
+    steps: int = 500
+    """Few: what a longer course would still teach is left to reinforcement learning."""
     batch: int = 96
     """Turns in a step, over all workers."""
     seed: int = 1
@@ -160,14 +159,10 @@ def teach(rank: int, course: Course, meeting: str) -> None:
         model.cuda()  # pyright: ignore[reportCallIssue]
     teacher = Teacher(model, course.workers)
     size = course.batch // course.workers
-    work, mixed = (
-        batches(tokenizer, turns(course.seed * 1000 + rank, guess=guess), size) for guess in (False, True)
-    )
-    working = round(course.steps * (1 - DECAY))
+    feed = batches(tokenizer, turns(course.seed * 1000 + rank), size)
     began = time.monotonic()
-    for step in range(min(course.stop, course.steps)):
-        rate = min((step + 1) / WARM_UP, 1.0, (course.steps - step) / (course.steps - working))
-        loss, right = teacher.step(next(work if step < working else mixed), rate)
+    for step in range(course.steps):
+        loss, right = teacher.step(next(feed), min((step + 1) / WARM_UP, 1.0))
         if rank == 0 and step % 50 == 0:
             log.info("%5d %5.0f s  loss %.3f  right %.3f", step, time.monotonic() - began, loss, right)
     if rank == 0:
@@ -181,13 +176,13 @@ def main() -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=Path, metavar="DIR", help="teach a model and put it there")
     what.add_argument("--evaluate", type=Path, metavar="DIR", help="measure the model that is there")
-    for name, default in (("steps", 3000), ("stop", 500), ("batch", 96), ("seed", 1), ("workers", 3), ("sets", 8)):
+    for name, default in (("steps", 500), ("batch", 96), ("seed", 1), ("workers", 3), ("sets", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
     if given.evaluate:
         sys.stdout.write(table(measure(given.evaluate, given.sets)) + "\n")
         return
-    course = Course(given.out, given.steps, given.stop, given.batch, given.seed, given.workers)
+    course = Course(given.out, given.steps, given.batch, given.seed, given.workers)
     with tempfile.TemporaryDirectory() as folder:
         spawn(teach, (course, f"{folder}/meeting"), nprocs=course.workers)
 

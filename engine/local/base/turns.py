@@ -1,8 +1,8 @@
 """Synthetic turns of the shipped prompts: what the base model is taught.
 
 In goes a seed; out comes an endless stream of (role, prompt, response), rendered from the real templates on
-countdown tasks of the train split. A response either works the arithmetic out or, in a share of turns, is a
-guess: that share is what reinforcement learning can take away. This file knows no tokenizer and no model.
+countdown tasks of the train split. A response works the arithmetic out before it answers. This file knows no
+tokenizer and no model.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ Role = Literal["solver", "judge", "validator"]
 
 SHARES: Mapping[Role, float] = {"solver": 0.4, "judge": 0.35, "validator": 0.25}
 """How many of the turns each role gets."""
-GUESSES: Mapping[Role, float] = {"solver": 0.4, "judge": 0.5, "validator": 0.5}
-"""How many of a role's turns skip the work and guess."""
 COUNTS = (*(2,) * 16, 3, 3, 4, 4, 5, 6, 7, 8)
 """How many candidates a judge sees, drawn from these."""
 NOTHING = "No solution found"
@@ -43,15 +41,15 @@ class Turn:
     response: str
 
 
-def turns(seed: int, *, guess: bool = False) -> Iterator[Turn]:
-    """An endless stream; the same seed gives the same turns. With `guess`, a share of them skip the work."""
+def turns(seed: int) -> Iterator[Turn]:
+    """An endless stream; the same seed gives the same turns."""
     rng = random.Random(f"turns {seed}")
     roles = list(SHARES)
     weights = list(SHARES.values())
     while True:
         for task in generate(_CHUNK, seed=rng.getrandbits(32), split="train"):
             role = rng.choices(roles, weights)[0]
-            yield _TURNS[role](task, rng, guess and rng.random() < GUESSES[role])
+            yield _TURNS[role](task, rng)
 
 
 def ask_solver(task: CountdownTask) -> str:
@@ -99,37 +97,30 @@ def _work(node: ast.expr, done: list[str]) -> int:
     return value
 
 
-def _solver(task: CountdownTask, rng: random.Random, guess: bool) -> Turn:
-    if guess:
-        response = _tagged(_scramble(task["nums"], rng))
-    else:
-        response = f"{steps(task['solution'])}\n{_tagged(task['solution'])}"
+def _solver(task: CountdownTask, rng: random.Random) -> Turn:
+    response = f"{steps(task['solution'])}\n{_tagged(task['solution'])}"
     return Turn("solver", ask_solver(task), response)
 
 
-def _judge(task: CountdownTask, rng: random.Random, guess: bool) -> Turn:
+def _judge(task: CountdownTask, rng: random.Random) -> Turn:
+    """Candidates are worked through until one is right; where none is, any may be chosen."""
     count = rng.choice(COUNTS)
     right = rng.choice((0.3, 0.5, 0.7)) if count == 2 else 1.5 / count
     actions = [_candidate(task, rng, right) for _ in range(count)]
     lines: list[str] = []
     choice = rng.randint(1, count)
-    if not guess:
-        for index, action in enumerate(actions, 1):
-            lines.append(f"{index}: {_check(action, task)}\n")
-            if _is_right(action, task):
-                choice = index
-                break
+    for index, action in enumerate(actions, 1):
+        lines.append(f"{index}: {_check(action, task)}\n")
+        if _is_right(action, task):
+            choice = index
+            break
     return Turn("judge", ask_judge(task, actions), "".join(lines) + f"<answer>{choice}</answer>")
 
 
-def _validator(task: CountdownTask, rng: random.Random, guess: bool) -> Turn:
+def _validator(task: CountdownTask, rng: random.Random) -> Turn:
     action = _candidate(task, rng, 0.5)
-    verdict, work = _is_right(action, task), ""
-    if guess:
-        verdict = rng.random() < 0.5
-    else:
-        work = f"{_check(action, task)}\n"
-    response = f"{work}<verdict>{'correct' if verdict else 'incorrect'}</verdict>"
+    verdict = "correct" if _is_right(action, task) else "incorrect"
+    response = f"{_check(action, task)}\n<verdict>{verdict}</verdict>"
     return Turn("validator", ask_validator(task, action), response)
 
 

@@ -32,9 +32,9 @@ class Cell:
         values = [sample[key] for sample in self.samples if key in sample]
         return median(values) if values and not self.problem else None
 
-    def rate(self, scenario: Scenario) -> float | None:
-        """Runs per second."""
-        seconds = self.median("seconds")
+    def rate(self, scenario: Scenario, key: str = "seconds") -> float | None:
+        """Runs per second; with `cpu_s`, of the processor, which a busy machine hardly changes."""
+        seconds = self.median(key)
         return scenario.runs / seconds if seconds else None
 
     def held_kb(self, scenario: Scenario) -> float | None:
@@ -82,6 +82,7 @@ class Results:
                     "systems": {
                         system.module: {
                             "runs_per_s": cell.rate(scenario),
+                            "runs_per_cpu_s": cell.rate(scenario, "cpu_s"),
                             "held_kb_per_run": cell.held_kb(scenario),
                             **asdict(cell),
                         }
@@ -145,7 +146,7 @@ def _speed(results: Results, scenario: Scenario, system: System) -> str:
 
 def _import_ms(results: Results, system: System) -> str:
     times = results.startup.imports.get(system.module)
-    return f"{median(times) * 1000:,.0f}" if times else "not installed"
+    return _number(median(times) * 1000) if times else "not installed"
 
 
 def _peak(cell: Cell) -> str:
@@ -163,7 +164,7 @@ def sentences(results: Results) -> list[str]:
     at, s = results.machine, results.startup
     return [
         f"Python {at['python']}, {at['system']}, {at['cores']} cores, load {at['load']} at the start. "
-        f"Medians of {results.repetitions} repetitions, fewer where one takes long.",
+        f"Medians of at most {results.repetitions} repetitions.",
         f"rolegraph --help: {s.help_s * 1000:.0f} ms, of which Python {s.python_s * 1000:.0f} ms. "
         f"Load, check and compile of specs/solver_judge.yaml: {s.compile_later_s * 1000:.1f} ms "
         f"({s.compile_first_s * 1000:.1f} ms the first time in a process).",
@@ -183,7 +184,8 @@ def as_markdown(results: Results) -> str:
 def show(results: Results, console: Console) -> None:
     """For the terminal."""
     for grid in grids(results):
-        table = Table(title=grid.title, title_justify="left", title_style="bold", min_width=len(grid.title))
+        console.print(f"\n{grid.title}", style="bold", highlight=False)
+        table = Table()
         for position, title in enumerate(grid.head):
             table.add_column(title, justify="right" if position else "left")
         for row in grid.rows:

@@ -22,7 +22,7 @@ from stub import (
 )
 
 
-class State(TypedDict, total=False):
+class State(TypedDict):
     task: Any
     solved: Annotated[list[dict[str, Any]], operator.add]
     judged: dict[str, Any]
@@ -55,8 +55,8 @@ def build(solvers: int, ask: Ask) -> RunMany:
     compiled = graph.compile()
 
     async def run(task: Task) -> float:
-        final = await compiled.ainvoke(State(task=task))
-        return final["judged"]["reward"]
+        start: Any = {"task": task}
+        return (await compiled.ainvoke(start))["judged"]["reward"]
 
     async def run_many(runs: int, in_flight: int) -> int:
         return await with_workers(run, runs, in_flight)

@@ -38,7 +38,9 @@ errors = Console(stderr=True, highlight=False)
 @click.option("--scenario", "names", type=click.Choice([s.name for s in SCENARIOS]), multiple=True)
 @click.option("--system", "modules", type=click.Choice([s.module for s in SYSTEMS]), multiple=True)
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
-@click.option("--json", "file", type=click.Path(path_type=Path), help="Write every figure to this file.")
+@click.option(
+    "--json", "file", type=click.Path(path_type=Path), help="Write every figure here, after each scenario."
+)
 def main(
     repetitions: int, names: tuple[str, ...], modules: tuple[str, ...], markdown: bool, file: Path | None
 ) -> None:
@@ -47,8 +49,8 @@ def main(
     results = Results(machine(), repetitions, systems, scenarios, startup(systems))
     for scenario in scenarios:
         results.cells.update(compare(scenario, systems, repetitions))
-    if file is not None:
-        file.write_text(json.dumps(results.to_dict(), indent=2) + "\n", encoding="utf-8")
+        if file is not None:
+            file.write_text(json.dumps(results.to_dict(), indent=2) + "\n", encoding="utf-8")
     if markdown:
         click.echo(as_markdown(results))
     else:

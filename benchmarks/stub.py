@@ -39,10 +39,7 @@ def task(number: int) -> dict[str, Any]:
 
 def solver_prompt(task: Task) -> str:
     """What prompts/solver.j2 renders to."""
-    return (
-        f"{task['question']}\n"
-        "Show your steps, then give the finished expression inside <answer></answer> tags."
-    )
+    return f"{task['question']}\nShow your steps, then give the expression in <answer></answer>."
 
 
 def judge_prompt(task: Task, actions: Sequence[str]) -> str:
@@ -51,8 +48,8 @@ def judge_prompt(task: Task, actions: Sequence[str]) -> str:
     return (
         f"{task['question']}\n"
         f"Proposed solutions:\n{candidates}"
-        "Check each one: it must use every given number exactly once and give the target. "
-        "Then give the number of a correct solution inside <answer></answer> tags."
+        "Check them in turn: every number used once, the target reached. "
+        "Then give the index of a right one in <answer></answer>."
     )
 
 

@@ -1,57 +1,77 @@
-"""One measurement in this process: a system and a scenario in, one line of JSON out.
+"""One measurement, in a process of its own: `python worker.py SYSTEM RUNS IN_FLIGHT SOLVERS LATENCY HELD`.
 
-    python worker.py SYSTEM RUNS IN_FLIGHT SOLVERS LATENCY
-
-`import_s`: seconds to import the system. `rate`: runs per second, after a warm-up. `before_mb` and `peak_mb`:
-resident memory before the timed part, and its peak over the whole process.
+Prints a line of JSON. `import_s`: seconds to import the system. `prompts`: a digest of what a small run asks.
+`seconds` and `cpu_s`: the timed part on the clock and on the processor, medians of as many passes as fit into
+a second (at least one; with HELD just one). `rss_mb`: resident memory before the
+timed part; `peak_mb`: the most that this process ever held; with HELD, the model answers nobody before all
+calls of the first layer are under way, and `held_mb` is the memory at that moment. MB are 2**20 bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import json
 import resource
 import sys
 from pathlib import Path
-from time import perf_counter
+from statistics import median
+from time import perf_counter, process_time
 
-WARM_UP_RUNS = 64
+from models import Held, Noting, Stub
+
+WARM_UP_CALLS = 96
+PASSES, ENOUGH_S = 7, 1.0
 
 
 def memory_mb() -> tuple[float, float]:
-    """Resident memory now and at its peak, in MB; where the system does not say, the peak twice."""
+    """Resident memory now and at its peak; the peak twice where the system does not tell them apart."""
     status = Path("/proc/self/status")
     if status.exists():
         fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
         return int(fields["VmRSS"].split()[0]) / 1024, int(fields["VmHWM"].split()[0]) / 1024
-    unit = 2**20 if sys.platform == "darwin" else 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
     return peak, peak
 
 
-def main(system: str, runs: int, in_flight: int, solvers: int, latency: float) -> None:
+async def measure(
+    system: str, runs: int, in_flight: int, solvers: int, latency: float, held: bool
+) -> dict[str, float | str]:
+    build = importlib.import_module(f"peers.{system}").build
+    noting = Noting()
+    warm_up = max(1, WARM_UP_CALLS // (solvers + 1))
+    await build(solvers, noting)(warm_up, warm_up)
+
+    result: dict[str, float | str] = {"prompts": noting.digest()}
+
+    def gathered() -> None:
+        result["held_mb"] = memory_mb()[0]
+
+    clocks: list[float] = []
+    processors: list[float] = []
+    while sum(clocks) < ENOUGH_S and len(clocks) < PASSES and not (held and clocks):
+        model = Held(runs * solvers, gathered) if held else Stub(latency)
+        run_many = build(solvers, model)
+        gc.collect()
+        result.setdefault("rss_mb", memory_mb()[0])
+        clock, processor = perf_counter(), process_time()
+        right = await run_many(runs, in_flight)
+        clocks.append(perf_counter() - clock)
+        processors.append(process_time() - processor)
+        if right != runs or model.calls != runs * (solvers + 1):
+            sys.exit(f"{right} of {runs} runs were right, and {model.calls} calls were made")
+    return result | {"seconds": median(clocks), "cpu_s": median(processors), "peak_mb": memory_mb()[1]}
+
+
+def main(system: str, runs: int, in_flight: int, solvers: int, latency: float, held: bool) -> None:
     start = perf_counter()
-    peer = importlib.import_module(f"peers.{system}")
+    importlib.import_module(f"peers.{system}")
     import_s = perf_counter() - start
-    result = {"import_s": import_s}
-    if runs:
-
-        async def measure() -> tuple[int, float, float]:
-            warm_up = max(1, WARM_UP_RUNS // solvers)
-            await peer.run_many(warm_up, warm_up, solvers, latency)
-            before, _ = memory_mb()
-            start = perf_counter()
-            right = await peer.run_many(runs, in_flight, solvers, latency)
-            return right, perf_counter() - start, before
-
-        right, seconds, before = asyncio.run(measure())
-        if right != runs:
-            sys.exit(f"{system}: {right} of {runs} runs gave the right answer")
-        result |= {"rate": runs / seconds, "before_mb": before, "peak_mb": memory_mb()[1]}
-    print(json.dumps(result))
+    result = asyncio.run(measure(system, runs, in_flight, solvers, latency, held)) if runs else {}
+    print(json.dumps({"import_s": import_s, **result}))
 
 
 if __name__ == "__main__":
-    name, *numbers, seconds = sys.argv[1:]
-    main(name, *map(int, numbers), float(seconds))
+    name, runs, in_flight, solvers, latency, held = sys.argv[1:]
+    main(name, int(runs), int(in_flight), int(solvers), float(latency), held == "held")

@@ -1,8 +1,5 @@
-"""The same workflow in each system: `async def run_many(runs, in_flight, solvers, latency) -> int`.
+"""The same workflow in each system: solvers in parallel, then a judge.
 
-It runs `runs` tasks, at most `in_flight` at a time, each with `solvers` solvers in parallel and a judge, on a
-model that answers after `latency` seconds; it returns how many runs ended in the right answer, which is all.
-
-What a system sets up once for a workflow (a plan, a graph, a pipeline) it keeps from call to call, so that a
-warm-up call leaves it out of what is timed.
+Each module has `build(solvers, ask) -> run_many`: it sets the workflow up for a number of solvers and a
+model, which is not timed, and returns what is. It is written as the system's own documentation would have it.
 """

@@ -1,41 +1,54 @@
-"""Bare asyncio: what a person would write by hand for this one workflow. The result is a plain dict."""
+"""Plain asyncio: what a person would write by hand for this one workflow. A run's result is a dict."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from peers.common import (
-    JUDGE_TEXT,
-    SOLVER_TEXT,
+from stub import (
+    Ask,
+    RunMany,
     Task,
-    answer,
-    drain,
     judge_prompt,
-    read_answer,
     read_choice,
+    read_solution,
     reward,
     solver_prompt,
+    with_semaphore,
 )
 
 
-async def _solve(task: Task, latency: float) -> dict[str, Any]:
-    text = await answer(solver_prompt(task), SOLVER_TEXT, latency)
-    action = read_answer(text)
-    return {"text": text, "action": action, "reward": reward(task, action)}
+def one_run(solvers: int, ask: Ask) -> Callable[[Task], Awaitable[float]]:
+    """One run of the workflow, down to the judge's reward."""
+
+    async def solve(task: Task) -> dict[str, Any]:
+        prompt = solver_prompt(task)
+        response = await ask("solver", prompt)
+        action = read_solution(response)
+        return {"prompt": prompt, "response": response, "action": action, "reward": reward(task, action)}
+
+    async def judge(task: Task, actions: list[str]) -> dict[str, Any]:
+        prompt = judge_prompt(task, actions)
+        response = await ask("judge", prompt)
+        action = read_choice(response, actions)
+        return {"prompt": prompt, "response": response, "action": action, "reward": reward(task, action)}
+
+    async def episode(task: Task) -> dict[str, Any]:
+        solved = await asyncio.gather(*(solve(task) for _ in range(solvers)))
+        judged = await judge(task, [one["action"] for one in solved])
+        return {"id": task["id"], "task": task, "solver": solved, "judge": judged}
+
+    async def run(task: Task) -> float:
+        return (await episode(task))["judge"]["reward"]
+
+    return run
 
 
-async def _run(task: Task, solvers: int, latency: float) -> dict[str, Any]:
-    solved = await asyncio.gather(*(_solve(task, latency) for _ in range(solvers)))
-    actions = [one["action"] for one in solved]
-    text = await answer(judge_prompt(task, actions), JUDGE_TEXT, latency)
-    action = read_choice(text, actions)
-    judged = {"text": text, "action": action, "reward": reward(task, action)}
-    return {"id": task["id"], "solver": solved, "judge": judged}
+def build(solvers: int, ask: Ask) -> RunMany:
+    run = one_run(solvers, ask)
 
+    async def run_many(runs: int, in_flight: int) -> int:
+        return await with_semaphore(run, runs, in_flight)
 
-async def run_many(runs: int, in_flight: int, solvers: int, latency: float) -> int:
-    async def one(task: Task) -> float:
-        return (await _run(task, solvers, latency))["judge"]["reward"]
-
-    return await drain(one, runs, in_flight)
+    return run_many

@@ -1,0 +1,49 @@
+"""One call that a server fails every time costs one trajectory, and nobody else's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+
+from engine.store import read_episodes
+from tests.cli.conftest import Command
+from tests.models.edges import serving
+
+
+def test_seven_of_eight_solvers_and_the_judge_survive_a_call_that_always_fails(
+    rolegraph: Command, tmp_path: Path
+) -> None:
+    doomed: list[int] = []
+    tries = 0
+
+    def answer(body: dict[str, Any]) -> Response:
+        nonlocal tries
+        doomed[:] = doomed or [body["seed"]]
+        if body["seed"] == doomed[0]:
+            tries += 1
+            return JSONResponse({"error": {"message": "out of memory"}}, status_code=500)
+        text = (
+            "<answer>2</answer>"
+            if "Proposed solutions" in body["messages"][-1]["content"]
+            else "<answer>1+1</answer>"
+        )
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        return JSONResponse(
+            {"id": "1", "object": "chat.completion", "created": 0, "model": "tiny", "choices": [choice]}
+        )
+
+    with serving(answer) as endpoint:
+        words = ("run", "solver_judge", "roles.solver.count=8", "--limit", "1", "--out", "out")
+        done = rolegraph(*words, "--model", "openai:tiny", "--base-url", endpoint.base_url)
+    assert done.returncode == 0, done.stderr
+    assert "model_error 1" in " ".join(done.stdout.split())
+
+    (episode,) = read_episodes(tmp_path / "out" / "episodes.jsonl")
+    assert [t.name for t in episode.trajectories] == ["solver"] * 8 + ["judge"]
+    failed = [t for t in episode.trajectories if t.failure is not None]
+    assert [(t.name, t.failure and t.failure.name.value) for t in failed] == [("solver", "model_error")]
+    assert sum(len(t.steps) for t in episode.trajectories) == 8
+    assert tries == 4, "it was tried again before it was given up"

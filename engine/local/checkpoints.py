@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from engine.local.policy import LoraShape
-from engine.local.trainer import Refused
+from engine.local.trainer import Missing, Refused
 
 Kind = Literal["weights", "sampler_weights"]
 _PATH = re.compile(r"tinker://(?P<run>[\w.:-]+)/(?P<kind>weights|sampler_weights)/(?P<name>[\w.-]+)")
@@ -76,7 +76,7 @@ class Checkpoints:
         """Read a checkpoint. Raises Refused where it is missing, broken or of another base model."""
         where = self._where(path)
         if not where.is_dir():
-            raise Refused(f"there is no checkpoint {path}")
+            raise Missing(f"there is no checkpoint {path}")
         try:
             meta = json.loads((where / "meta.json").read_text(encoding="utf-8"))
             weights = load_file(where / "adapter.safetensors")

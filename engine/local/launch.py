@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import sys
-import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -20,6 +20,14 @@ from engine.local.policy import Policy
 from engine.local.server import Service
 
 
+class _Child(uvicorn.Server):
+    """A server that leaves signals alone: its end is its parent's, not the terminal's."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
 def launch(
     model_dir: Path,
     name: str,
@@ -29,27 +37,26 @@ def launch(
     state_dir: Path,
     threads: int | None,
     *,
-    lifeline: bool,
+    child: bool,
 ) -> None:
-    """Serve a model until stopped. With `lifeline`, print the port, and stop when standard input closes."""
+    """Serve a model until stopped. The child of a run prints its port, and leaves signals to its parent."""
+    if not child:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # let folders be removed
     listener = _listen(host, port)
     policy = Policy(model_dir, threads)
     backend = Backend(policy, Checkpoints(state_dir, name))
-    names = frozenset({name, str(model_dir), str(model_dir.resolve())})
-    app = Service(backend, name, names).app(api_key)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=2
-        )
+    folder = str(model_dir.resolve())
+    app = Service(backend, name, frozenset({name, str(model_dir), folder}), tokenizer=folder).app(api_key)
+    config = uvicorn.Config(
+        app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=2
     )
     bound: int = listener.getsockname()[1]
-    if lifeline:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        threading.Thread(target=_watch_parent, daemon=True).start()
+    if child:
         sys.stdout.write(f"{bound}\n")
         sys.stdout.flush()
     else:
         click.echo(f"serving {name} at http://{host}:{bound} (Ctrl-C stops it); checkpoints in {state_dir}")
+    server = _Child(config) if child else uvicorn.Server(config)
     try:
         asyncio.run(server.serve(sockets=[listener]))
     finally:
@@ -68,9 +75,3 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
     listener.listen(1024)
     return listener
-
-
-def _watch_parent() -> None:
-    """Leave at once when the parent is gone: there is nobody to answer, and nothing here to keep."""
-    sys.stdin.buffer.read()
-    os._exit(0)

@@ -22,8 +22,10 @@ from typing import Any, cast
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from engine.errors import UsageError
@@ -57,10 +59,12 @@ class Policy:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
             base: Any = AutoModelForCausalLM.from_pretrained(
-                str(folder), dtype=torch.float32 if self.device.type == "cpu" else torch.bfloat16
+                str(folder),
+                dtype=torch.float32 if self.device.type == "cpu" else torch.bfloat16,
+                local_files_only=True,
             )
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UsageError(f"cannot load a causal language model from {folder}: {reason}") from error
         self._base: nn.Module = base.to(self.device).eval()
@@ -79,8 +83,16 @@ class Policy:
         """Make a new adapter; its output is zero until it is trained or loaded."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(shape.seed if shape.seed is not None else torch.seed())
+            layers = self._targets(shape)
+            # More rank than a layer's own adds cost and nothing else; the scale stays alpha / rank.
+            capped = {name: size for name, size in layers.items() if size < shape.rank}
             config = LoraConfig(
-                r=shape.rank, lora_alpha=LORA_ALPHA, lora_dropout=0.0, target_modules=self._targets(shape)
+                r=shape.rank,
+                lora_alpha=LORA_ALPHA,
+                lora_dropout=0.0,
+                target_modules=list(layers),
+                rank_pattern=capped,
+                alpha_pattern={name: LORA_ALPHA * size / shape.rank for name, size in capped.items()},
             )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -101,7 +113,7 @@ class Policy:
 
     def weights(self, name: str) -> dict[str, Tensor]:
         """A copy of an adapter's tensors, by names that do not depend on the adapter's."""
-        found = get_peft_model_state_dict(self._peft, adapter_name=name)
+        found = get_peft_model_state_dict(self._peft, adapter_name=name, save_embedding_layers=False)
         return {key: tensor.detach().clone().contiguous().cpu() for key, tensor in found.items()}
 
     def set_weights(self, name: str, weights: Mapping[str, Tensor]) -> None:
@@ -124,23 +136,25 @@ class Policy:
             with self._peft.disable_adapter():
                 yield self._peft
         else:
-            self._peft.set_adapter(name)
+            if self._peft.active_adapter != name:
+                self._peft.set_adapter(name)
             yield self._peft
 
-    def _targets(self, shape: LoraShape) -> list[str]:
+    def _targets(self, shape: LoraShape) -> dict[str, int]:
+        """The layers that an adapter of that shape trains, and their ranks."""
         unembed = cast("Any", self._base).get_output_embeddings()
-        names: list[str] = []
+        layers: dict[str, int] = {}
         for name, module in self._base.named_modules():
             name = name.removeprefix("base_model.model.").removesuffix(".base_layer")
-            if not isinstance(module, nn.Linear) or "lora_" in name:
+            if not isinstance(module, nn.Linear | Conv1D) or "lora_" in name:
                 continue
             if module is unembed or name == "lm_head":
                 wanted = shape.train_unembed
             else:
                 wanted = shape.train_attn if _ATTENTION.search(name) else shape.train_mlp
             if wanted:
-                names.append(name)
-        return sorted(set(names))
+                layers[name] = min(module.weight.shape)
+        return dict(sorted(layers.items()))
 
     # numbers
 

@@ -14,7 +14,7 @@ import json
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from engine.local import wire
 from engine.local.backend import Backend, Sampler
 from engine.local.futures import Futures
-from engine.local.trainer import Refused
+from engine.local.trainer import Missing, Refused
 
 POLL_SECONDS = 20.0
 """How long one retrieve_future waits; the SDK gives up on it after 45."""
@@ -39,10 +39,13 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Service:
-    """The API's state: sessions and futures. `names` are what clients may call the model."""
+    """The API's state: sessions and futures.
 
-    def __init__(self, backend: Backend, name: str, names: frozenset[str]) -> None:
-        self.backend, self.name, self.names = backend, name, names
+    `name` is the model's, `names` are all that clients may call it; `tokenizer` is the folder it is read from.
+    """
+
+    def __init__(self, backend: Backend, name: str, names: frozenset[str], *, tokenizer: str) -> None:
+        self.backend, self.name, self.names, self.tokenizer = backend, name, names, tokenizer
         self.futures = Futures()
         self._sampling: dict[str, str | None] = {}
         """The checkpoint that each sampling session reads; None for the base model or a run's weights."""
@@ -52,7 +55,7 @@ class Service:
         """The ASGI application; with a key, every call but the health check must carry it."""
         posts: dict[str, Endpoint] = {
             "client/config": self._client_config,
-            "client/dynamic_config": self._nothing,
+            "client/dynamic_config": self._dynamic_config,
             "telemetry": self._nothing,
             "create_session": self._create_session,
             "session_heartbeat": self._heartbeat,
@@ -92,6 +95,9 @@ class Service:
     async def _client_config(self, request: Request) -> Response:
         return JSONResponse({"proto_compress_fwdbwd": False})
 
+    async def _dynamic_config(self, request: Request) -> Response:
+        return JSONResponse({"sample_cancel_enabled": True})
+
     async def _capabilities(self, request: Request) -> Response:
         model = {
             "model_name": self.name,
@@ -126,7 +132,7 @@ class Service:
     async def _get_info(self, request: Request) -> Response:
         model_id = await _field(request, "model_id")
         run = self.backend.run(model_id)
-        model = {"arch": "causal_lm", "model_name": self.name, "tokenizer_id": self.name}
+        model = {"arch": "causal_lm", "model_name": self.name, "tokenizer_id": self.tokenizer}
         return JSONResponse(
             {
                 "type": "get_info",
@@ -294,7 +300,7 @@ class Service:
 
     def _check_name(self, name: str) -> None:
         if name not in self.names:
-            raise Refused(f"this service has no model {name!r}; it serves {self.name!r}")
+            raise Missing(f"this service has no model {name!r}; it serves {self.name!r}")
 
 
 class _KeyCheck:
@@ -304,7 +310,7 @@ class _KeyCheck:
         self._app, self._key = app, api_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._key and not scope["path"].endswith("/healthz"):
+        if scope["type"] == "http" and self._key and scope["path"] != "/api/v1/healthz":
             given = dict(scope["headers"]).get(b"x-api-key", b"")
             if not hmac.compare_digest(given, self._key.encode()):
                 await _refusal(401, "this service needs its key, in the header X-API-Key")(
@@ -319,7 +325,7 @@ def _guarded(do: Endpoint) -> Endpoint:
         try:
             return await do(request)
         except Refused as error:
-            return _refusal(400 if "no model" not in str(error) else 404, str(error))
+            return _refusal(404 if isinstance(error, Missing) else 400, str(error))
         except ValidationError as error:
             detail = error.errors(include_url=False)[0]
             return _refusal(422, f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}")
@@ -342,17 +348,14 @@ async def _read(request: Request, kind: type[B]) -> B:
 
 
 async def _field(request: Request, name: str) -> str:
-    body: Mapping[str, Any] = json.loads(await _raw(request))
-    value = body.get(name)
+    body: object = json.loads(await _raw(request))
+    value = cast("Mapping[str, object]", body).get(name) if isinstance(body, dict) else None
     if not isinstance(value, str):
         raise Refused(f"the request has no {name}")
     return value
 
 
 async def _raw(request: Request) -> bytes:
-    body = await request.body()
-    if request.headers.get("content-encoding") == "zstd":
-        import zstandard
-
-        return zstandard.ZstdDecompressor().decompressobj().decompress(body)
-    return body
+    if encoding := request.headers.get("content-encoding"):
+        raise Refused(f"a body in {encoding} is not served here; client/config does not ask for it")
+    return await request.body()

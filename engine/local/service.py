@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -75,9 +76,12 @@ def serve(
     api_key: str | None = None,
     state_dir: Path | None = None,
     threads: int | None = None,
-    lifeline: bool = False,
 ) -> None:
-    """Serve until interrupted; with `lifeline`, until standard input closes, announcing the port first."""
+    """Serve until interrupted. Port 0 takes a free one; without `state_dir`, checkpoints go with the service.
+
+    Raises UsageError for a folder that holds no model, and for an address that others can reach without a
+    key; WorldError for an address that cannot be listened at.
+    """
     check_model_folder(model_dir)
     if not _is_loopback(host) and not api_key:
         raise UsageError(
@@ -86,9 +90,20 @@ def serve(
     from engine.local.launch import launch
 
     with contextlib.ExitStack() as stack:
-        state = state_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rolegraph-")))
-        state.mkdir(parents=True, exist_ok=True)
-        launch(model_dir, model_name(model_dir, name), host, port, api_key, state, threads, lifeline=lifeline)
+        state = open_state_dir(state_dir, stack)
+        launch(model_dir, model_name(model_dir, name), host, port, api_key, state, threads, child=False)
+
+
+def open_state_dir(folder: Path | None, stack: contextlib.ExitStack) -> Path:
+    """Where checkpoints are kept: the folder given, or one that is removed when the stack closes."""
+    if folder is None:
+        made = tempfile.TemporaryDirectory(prefix="rolegraph-", ignore_cleanup_errors=True)
+        return Path(stack.enter_context(made))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot keep checkpoints in {folder}: {error.strerror}") from error
+    return folder
 
 
 @contextmanager
@@ -98,11 +113,12 @@ def running(
     state_dir: Path | None = None,
     api_key: str | None = None,
     threads: int | None = None,
-    seconds: float = START_SECONDS,
+    timeout: float = START_SECONDS,
 ) -> Generator[Running, None, None]:
     """A service for a model folder, in a process of its own, for the time of the block.
 
-    Raises UsageError for a folder that holds no model, WorldError when the service does not come up.
+    `timeout` is in seconds, for the start. Raises UsageError for a folder that holds no model, WorldError when
+    the service does not come up.
     """
     check_model_folder(model_dir)
     key = api_key or f"tml-{secrets.token_hex(16)}"
@@ -120,18 +136,26 @@ def running(
                 KEY_VARIABLE: key,
                 "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             },
-            start_new_session=False,
         )
         try:
-            port = _port(process, seconds)
+            port = _port(process, timeout)
             if port is None:
+                _stop(process)
                 log.seek(0)
-                lines = log.read().decode(errors="replace").strip().splitlines()
-                said = "; ".join(lines[-3:]) or "it said nothing"
-                raise WorldError(f"the local service for {model_dir} did not start: {said}")
+                raise _not_started(model_dir, process.returncode, log.read().decode(errors="replace"))
             yield Running(f"http://127.0.0.1:{port}", model_name(model_dir), key, process.pid)
         finally:
             _stop(process)
+
+
+def _not_started(folder: Path, code: int | None, said: str) -> UsageError | WorldError:
+    lines = said.strip().splitlines()
+    if code == UsageError.exit_code and lines:
+        return UsageError(lines[-1])
+    if code == -signal.SIGKILL:
+        lines.append("it was killed; too little memory?")
+    reason = "\n  ".join(lines[-5:]) or "it took too long and said nothing"
+    return WorldError(f"the local service for {folder} did not start:\n  {reason}")
 
 
 def _port(process: subprocess.Popen[bytes], seconds: float) -> int | None:

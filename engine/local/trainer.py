@@ -21,10 +21,16 @@ from engine.local.policy import LoraShape, Policy
 
 MAX_BATCH_TOKENS = 16_384
 """Padded tokens of one forward pass; a larger batch is cut up, with the same gradients."""
+MAX_BATCH_LOGITS = 2**26
+"""Logits (tokens times vocabulary) of one forward pass."""
 
 
 class Refused(ValueError):
     """A request that cannot be carried out as it is: the client's mistake."""
+
+
+class Missing(Refused):
+    """A request for something that is not here: a model, a session, a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +58,10 @@ class TrainingRun:
 
     def __init__(self, policy: Policy, name: str, shape: LoraShape) -> None:
         self.policy, self.name, self.shape = policy, name, shape
+        if not (shape.train_attn or shape.train_mlp or shape.train_unembed):
+            raise Refused("nothing to train: train_attn, train_mlp and train_unembed are all false")
         policy.add_adapter(name, shape)
         self._parameters = policy.parameters(name)
-        if not self._parameters:
-            policy.drop_adapter(name)
-            raise Refused("nothing to train: train_attn, train_mlp and train_unembed are all false")
         self._optimizer = torch.optim.AdamW(self._parameters, lr=0.0)
 
     def forward_backward(
@@ -66,7 +71,7 @@ class TrainingRun:
         self._check(data, loss, config)
         total = 0.0
         logprobs: list[Tensor] = [torch.empty(0)] * len(data)
-        for batch in _batches(data):
+        for batch in _batches(data, self.policy.vocabulary):
             chosen = [data[position] for position in batch]
             targets = [datum.inputs["target_tokens"].long().tolist() for datum in chosen]
             with torch.set_grad_enabled(backward):
@@ -147,11 +152,12 @@ class TrainingRun:
                 raise Refused(f"datum {position} has a target token that the model does not know")
 
 
-def _batches(data: Sequence[Datum]) -> list[list[int]]:
-    """Positions of the data, by length, in batches of at most MAX_BATCH_TOKENS when padded."""
+def _batches(data: Sequence[Datum], vocabulary: int) -> list[list[int]]:
+    """Positions of the data, by length, in batches that keep to the limits above when padded."""
+    limit = min(MAX_BATCH_TOKENS, MAX_BATCH_LOGITS // vocabulary)
     batches: list[list[int]] = [[]]
     for position in sorted(range(len(data)), key=lambda p: len(data[p].tokens)):
-        if batches[-1] and (len(batches[-1]) + 1) * len(data[position].tokens) > MAX_BATCH_TOKENS:
+        if batches[-1] and (len(batches[-1]) + 1) * len(data[position].tokens) > limit:
             batches.append([])
         batches[-1].append(position)
     return batches

@@ -32,7 +32,7 @@ class _Body(BaseModel):
 class LoraBody(_Body):
     """`lora_config` of create_model."""
 
-    rank: Annotated[int, Field(ge=1, le=1024)]
+    rank: Annotated[int, Field(ge=1, le=65_536)]
     seed: int | None = None
     train_unembed: bool = True
     train_mlp: bool = True

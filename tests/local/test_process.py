@@ -1,0 +1,162 @@
+"""The service as a process: it answers only who has its key, and is gone when the run that started it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra `local`")
+
+from engine.errors import UsageError, WorldError  # noqa: E402
+from engine.local import Running, running, serve  # noqa: E402
+
+pytestmark = pytest.mark.service
+
+PARENT = """
+import json, sys, time
+from pathlib import Path
+from engine.local import running
+with running(Path(sys.argv[1]), threads=1) as service:
+    print(json.dumps([service.base_url, service.pid]), flush=True)
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        alive = __import__("httpx").get(service.base_url + "/api/v1/healthz").status_code
+        print(json.dumps(alive), flush=True)
+"""
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/api/v1/healthz", timeout=2).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def soon(what: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return what()
+
+
+@contextmanager
+def parent(model_dir: Path, scratch: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process that runs the service and waits, in a process group of its own, as in a terminal."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(model_dir)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    try:
+        assert process.stdout is not None
+        url, _ = json.loads(process.stdout.readline())
+        assert soon(lambda: answers(url))
+        yield process, url
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def test_killing_the_run_leaves_no_service_and_no_folder_behind(model_dir: Path, tmp_path: Path) -> None:
+    with parent(model_dir, tmp_path) as (process, url):
+        process.send_signal(signal.SIGKILL)
+        assert soon(lambda: not answers(url))
+        assert soon(lambda: not list(tmp_path.iterdir()))
+
+
+def test_ctrl_c_reaches_the_run_first_and_the_service_ends_with_it(model_dir: Path, tmp_path: Path) -> None:
+    with parent(model_dir, tmp_path) as (process, url):
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline()) == 200  # still there while the run winds down
+        process.wait(15)
+        assert not answers(url)
+        assert not list(tmp_path.iterdir())
+
+
+def test_the_end_of_the_block_ends_the_service(model_dir: Path) -> None:
+    with running(model_dir, threads=1) as service:
+        assert answers(service.base_url)
+        assert service.base_url.startswith("http://127.0.0.1:")
+        assert service.api_key not in repr(service)
+        command = Path(f"/proc/{service.pid}/cmdline")
+        if command.exists():
+            assert service.api_key.encode() not in command.read_bytes()
+    assert not answers(service.base_url)
+
+
+def test_only_the_health_check_answers_without_the_key(service: Running) -> None:
+    url = f"{service.base_url}/api/v1"
+    assert httpx.get(f"{url}/healthz").status_code == 200
+    for path in ("get_server_capabilities", "samplers/x/healthz", "no_such_call"):
+        assert httpx.get(f"{url}/{path}").status_code == 401
+        assert httpx.get(f"{url}/{path}", headers={"X-API-Key": "tml-wrong"}).status_code == 401
+
+
+def test_an_address_that_others_can_reach_needs_a_key(model_dir: Path) -> None:
+    for host in ("0.0.0.0", "::", "example.org"):
+        with pytest.raises(UsageError, match="set a key in ROLEGRAPH_SERVE_KEY"):
+            serve(model_dir, host=host)
+
+
+def test_a_folder_that_holds_no_model_is_the_user_s_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no config\.json"), running(tmp_path):
+        pass
+    with pytest.raises(UsageError, match="there is no model folder"), running(tmp_path / "nowhere"):
+        pass
+
+
+def test_a_model_that_cannot_be_read_is_said_with_the_reason(model_dir: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(model_dir, broken)
+    (broken / "model.safetensors").write_bytes(b"not a tensor file")
+    with pytest.raises(UsageError, match="cannot load a causal language model"), running(broken):
+        pass
+
+
+def test_a_service_that_does_not_come_up_in_time_is_the_world_s_failure(model_dir: Path) -> None:
+    with pytest.raises(WorldError, match="did not start"), running(model_dir, timeout=0.0):
+        pass
+
+
+def test_serve_says_where_it_listens_and_ends_at_ctrl_c_and_sigterm(model_dir: Path, tmp_path: Path) -> None:
+    program = "import sys; from pathlib import Path; from engine.local import serve; serve(Path(sys.argv[1]))"
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(model_dir)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={
+                **os.environ,
+                "TMPDIR": str(tmp_path),
+                "PYTHONUNBUFFERED": "1",
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            },
+        )
+        assert process.stdout is not None
+        with process.stdout:
+            said = process.stdout.readline()
+            url = said.split(" at ")[1].split()[0]
+            assert soon(lambda url=url: answers(url))
+            process.send_signal(stop)
+            process.wait(15)
+        assert not answers(url)
+        assert not list(Path(tempfile.gettempdir(), tmp_path).iterdir())

@@ -121,7 +121,7 @@ def _portable(error: BaseException) -> Exception:
 def _prepare(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends at once, also inside a library's C code
-    for name in [name for name in os.environ if name.endswith(("_KEY", "_TOKEN", "_SECRET"))]:
+    for name in [name for name in os.environ if name.endswith(("_KEY", "_TOKEN", "_SECRET", "_PASSWORD"))]:
         del os.environ[name]
     if sys.platform == "linux":
         # PR_SET_PDEATHSIG: the kernel ends this process when its parent is gone.

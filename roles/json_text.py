@@ -11,7 +11,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
+from itertools import islice
 from typing import Any, cast
 
 from roles.patterns import Pattern, compile_pattern
@@ -32,22 +34,18 @@ Check = Callable[[Any], None]
 
 def find_json(text: str) -> Any:
     """All of the text, else a fenced block, else the first object or list that stands in it."""
+    value = _first_value(text)
+    _check_storable(value)
+    return value
+
+
+def _first_value(text: str) -> Any:
     for whole in (text, *_FENCE.findall(text)):
-        try:
-            value = _DECODER.decode(whole.strip())
-            _check_storable(value)
-            return value
-        except (ValueError, RecursionError):
-            continue
-    for count, bracket in enumerate(_BRACKET.finditer(text)):
-        if count == MAX_STARTS:
-            break
-        try:
-            value = _DECODER.raw_decode(text, bracket.start())[0]
-            _check_storable(value)
-            return value
-        except (ValueError, RecursionError):
-            continue
+        with suppress(ValueError, RecursionError):
+            return _DECODER.decode(whole.strip())
+    for bracket in islice(_BRACKET.finditer(text), MAX_STARTS):
+        with suppress(ValueError, RecursionError):
+            return _DECODER.raw_decode(text, bracket.start())[0]
     raise ValueError("the answer holds no JSON")
 
 
@@ -114,7 +112,7 @@ def schema_check(schema: dict[str, Any]) -> Check:
 
     def pattern(validator: Any, wanted: str, instance: Any, around: Any) -> Iterator[Any]:
         if isinstance(instance, str) and patterns[wanted].search(instance) is None:
-            yield library.ValidationError(f"{instance!r} does not match {wanted!r}")
+            yield library.ValidationError(f"{instance[:40]!r} does not match {wanted!r}")
 
     keywords = {"$ref": reference, "$dynamicRef": reference, "pattern": pattern}
     validator = library.validators.extend(draft, keywords)(schema, registry=registry)

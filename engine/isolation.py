@@ -1,7 +1,8 @@
 """Runs a function in a process of its own, and stops it when its time is up.
 
 For rewards that may be slow or hang: a thread cannot be stopped, a process can. Workers start when the first
-call comes, never see the environment's keys, and end with their parent, however it ends.
+call comes, never see the environment's keys, and end with their parent, however it ends. What a function
+raises, returns or does to its process is the business of its own call: the workers serve the next one.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import asyncio
 import ctypes
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -22,8 +25,8 @@ from pebble import ProcessExpired, ProcessPool
 T = TypeVar("T")
 
 WORKERS = max(2, (os.cpu_count() or 2) // 2)
-START_SECONDS = 10.0
-"""What a worker may take to start, beyond the call's own limit."""
+START_SECONDS = 60.0
+"""What a worker may take to start and to load the function, beyond the call's own limit."""
 
 
 class Isolation:
@@ -36,26 +39,33 @@ class Isolation:
     async def run(self, function: Callable[..., T], *arguments: Any, limit: float) -> T:
         """The function's result; raises what it raises, or TimeoutError after `limit` seconds.
 
-        Function and arguments must be picklable. A worker that dies raises RuntimeError.
+        The time starts when a worker has loaded the function. Function and arguments must be picklable. A
+        worker that dies raises RuntimeError.
         """
+        call = _Call(pickle.dumps((function, arguments)))
         async with self._slots:
-            first = self._pool is None
-            if self._pool is None:
-                self._pool = ProcessPool(
-                    max_workers=WORKERS,
-                    initializer=_prepare,
-                    initargs=(os.getpid(),),
-                    context=cast("Any", multiprocessing.get_context("spawn")),
-                )
-            seconds = limit + (START_SECONDS if first else 0.0)
-            future: Any = self._pool.schedule(function, args=arguments, timeout=seconds)
+            future: Any = self._ready().schedule(_perform, args=(call,), timeout=limit)
             try:
-                return await asyncio.wrap_future(future)
+                async with asyncio.timeout(limit + START_SECONDS):
+                    answer: bytes = await asyncio.wrap_future(future)
             except ProcessExpired as error:
                 raise RuntimeError(f"the process that ran it died with exit code {error.exitcode}") from error
-            except CancelledError:
-                future.cancel()
-                raise
+        result, problem = cast("tuple[T, Exception | None]", pickle.loads(answer))
+        if problem is not None:
+            raise problem
+        return result
+
+    def _ready(self) -> ProcessPool:
+        """The pool, or a new one where it broke: an idle worker was killed, say."""
+        if self._pool is not None and not self._pool.active:
+            self._pool.stop()
+            self._pool = None
+        if self._pool is None:
+            context: Any = multiprocessing.get_context("spawn")  # the parent has threads: no fork
+            self._pool = ProcessPool(
+                max_workers=WORKERS, initializer=_prepare, initargs=(os.getpid(),), context=context
+            )
+        return self._pool
 
     async def __aenter__(self) -> Self:
         return self
@@ -69,12 +79,60 @@ class Isolation:
             self._pool = None
 
 
+class _Call:
+    """A function and its arguments, pickled, so that a worker can fail to load them and live."""
+
+    def __init__(self, pickled: bytes) -> None:
+        self.pickled = pickled
+
+    def __reduce__(self) -> tuple[Callable[[bytes], object], tuple[bytes]]:
+        return _load, (self.pickled,)
+
+
+def _load(pickled: bytes) -> object:
+    try:
+        return pickle.loads(pickled)
+    except Exception as error:
+        return error
+
+
+def _perform(call: Any) -> bytes:
+    """In the worker: make the call. The pickled pair of result and exception, one of them None."""
+    try:
+        if isinstance(call, Exception):
+            raise call
+        function, arguments = call
+        return pickle.dumps((function(*arguments), None))
+    except (Exception, SystemExit) as error:
+        return pickle.dumps((None, _portable(error)))
+
+
+def _portable(error: BaseException) -> Exception:
+    """The exception, or, where it would not survive the way to the parent, one that says the same."""
+    try:
+        copy = pickle.loads(pickle.dumps(error))
+    except Exception:
+        copy = None
+    if isinstance(error, Exception) and type(copy) is type(error) and str(copy) == str(error):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}")
+
+
 def _prepare(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in [name for name in os.environ if name.endswith(("_KEY", "_TOKEN", "_SECRET"))]:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends at once, also inside a library's C code
+    for name in [name for name in os.environ if name.endswith(("_KEY", "_TOKEN", "_SECRET", "_PASSWORD"))]:
         del os.environ[name]
     if sys.platform == "linux":
         # PR_SET_PDEATHSIG: the kernel ends this process when its parent is gone.
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+    else:
+        threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+
+
+def _follow(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)

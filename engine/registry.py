@@ -17,13 +17,13 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Generic, TypeVar, cast
 
 from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
 
-from engine.errors import RolegraphError
+from engine.errors import RolegraphError, UsageError
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -111,13 +111,26 @@ class Registry(Generic[T]):
         return sorted({*self._factories, *self._entry_points()})
 
     def factory(self, name: str) -> Callable[..., T]:
-        """The factory of that name; raises UnknownName."""
+        """The factory of that name; raises UnknownName, or UsageError where a package's cannot be loaded."""
         if name not in self._factories:
             points = self._entry_points()
             if name not in points:
                 raise UnknownName(self.kind, name, self.names())
-            self._factories[name] = cast("Callable[..., T]", points[name].load())
+            self._factories[name] = self._load(points[name])
         return self._factories[name]
+
+    def _load(self, point: EntryPoint) -> Callable[..., T]:
+        package = point.dist.name if point.dist else "an installed package"
+        try:
+            factory = point.load()
+        except Exception as error:  # importing it runs the package's own code
+            said = f"{type(error).__name__}: {error}"
+            raise UsageError(
+                f"the {self.kind} {point.name!r} of {package} cannot be loaded: {said}"
+            ) from error
+        if not callable(factory):
+            raise UsageError(f"the {self.kind} {point.name!r} of {package} is no function: {point.value}")
+        return cast("Callable[..., T]", factory)
 
     def summary(self, name: str) -> str:
         """The first line of the factory's docstring."""
@@ -167,12 +180,13 @@ class Registry(Generic[T]):
             self._adapters[name] = TypeAdapter(cast("Any", factory), config={"arbitrary_types_allowed": True})
         return self._adapters[name]
 
-    def _entry_points(self) -> dict[str, Any]:
+    def _entry_points(self) -> dict[str, EntryPoint]:
         return {point.name: point for point in entry_points(group=self.group)}
 
 
 def _option_names(factory: Callable[..., Any], context: Mapping[str, Any]) -> list[str]:
-    return [p.name for p in inspect.signature(factory).parameters.values() if p.name not in context]
+    parameters = inspect.signature(factory).parameters.values()
+    return [p.name for p in parameters if p.name not in context and p.kind is not p.POSITIONAL_ONLY]
 
 
 def _error(loc: tuple[int | str, ...], kind: str, message: str, value: object = None) -> ErrorDetails:

@@ -5,28 +5,27 @@ yields the tasks. A row's `id` is text without a colon (an episode's id is `task
 the dataset's name and the row's number.
 """
 
-# pyarrow and datasets leave their types unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-import csv
+import importlib
 import importlib.util
-import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
+
+from pydantic import Field
 
 from engine.episode import Task
 from engine.errors import DataError, UsageError
-from engine.registry import Call, nearest
+from engine.registry import Call
 from roles import countdown as countdown_task
+from roles.tables import SUFFIXES, Row, find_table, plain_row, read_table
 from roles.vocabulary import Dataset, Split, datasets
 
-SUFFIXES = (".jsonl", ".parquet", ".csv")
-
-Row = Mapping[str, Any]
+_HUB_NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
 
 
 def open_dataset(call: Call, *, split: Split, folder: Path) -> Dataset:
@@ -35,22 +34,24 @@ def open_dataset(call: Call, *, split: Split, folder: Path) -> Dataset:
     Raises UnknownName or BadOptions as `Registry.build` does, and DataError.
     """
     if call.name.endswith(SUFFIXES):
-        call = Call("file", call.name, {**_options(call)}, has_value=True)
+        value: object = call.value
+        own: dict[str, Any] = {**cast("Mapping[str, Any]", value)} if isinstance(value, Mapping) else {}
+        call = Call("file", call.name, {**own, **call.options}, has_value=True)
     return datasets.build(call, split=split, folder=folder)
 
 
-def _options(call: Call) -> Mapping[str, Any]:
-    return {**(call.value if isinstance(call.value, dict) else {}), **call.options}
+Number = Annotated[int, Field(ge=1, le=1_000_000)]
+Size = Annotated[int, Field(ge=1, le=10)]
 
 
 @datasets.register("countdown")
 def countdown(
     *,
-    count: int = 2048,
+    count: Number = 2048,
     seed: int = 0,
-    numbers: list[int] = [2, 3],  # noqa: B006  # read only
-    low: int = 1,
-    high: int = 12,
+    numbers: Annotated[list[Size], Field(min_length=1, max_length=100)] = [2, 3],  # noqa: B006  # read only
+    low: Number = 1,
+    high: Number = 12,
     operators: str = "+-*/",
     split: Split = "train",
 ) -> Dataset:
@@ -64,7 +65,7 @@ def countdown(
         high=high,
         operators=operators,
     )
-    make(min(count, len(numbers)))
+    make(min(count, len(numbers)))  # settings that allow no task show now
 
     def rows(limit: int | None) -> Iterator[Task]:
         yield from make(count if limit is None else min(count, limit))
@@ -78,12 +79,11 @@ def file(
     path: str, /, *, hidden: list[str] | None = None, split: Split = "train", folder: Path = Path()
 ) -> Dataset:
     """The rows of a .jsonl, .parquet or .csv file, looked up beside the spec."""
-    where = _inside(folder, path)
-    read = _READERS[where.suffix]
-    first = next(read(where), None)
+    where = find_table(folder, path)
+    first = next(read_table(where), None)
     if first is None:
         raise DataError(f"{path} has no rows")
-    return _dataset(partial(read, where), first[1], hidden or [], where.stem, split, str(path))
+    return _dataset(partial(read_table, where), first[1], hidden or [], where.stem, split, path)
 
 
 @datasets.register("huggingface")
@@ -98,23 +98,26 @@ def huggingface(
 ) -> Dataset:
     """A dataset of the Hugging Face hub, or one cached on this machine (the datasets library)."""
     if importlib.util.find_spec("datasets") is None:
-        raise DataError("Hugging Face datasets need the library datasets: pip install 'rolegraph[data]'")
-    rows = _hub_rows(name, subset, split_name or split)
-    first = next(iter(rows()), None)
+        raise UsageError("Hugging Face datasets need the library datasets: pip install 'rolegraph[data]'")
+    # The library would take a folder's path for a dataset, wherever it lies, and prefer it to the hub's.
+    if not _HUB_NAME.fullmatch(name) or Path(name).exists():
+        raise DataError(f"{name!r} is not the name of a dataset on the hub, such as openai/gsm8k")
+    load = partial(_hub_rows, name, subset, split_name or split)
+    first = next(load(), None)
     if first is None:
         raise DataError(f"the dataset {name} has no rows in its split {split_name or split}")
-    return _dataset(lambda: _numbered(rows()), first, hidden or [], name.rpartition("/")[2], split, name)
+    return _dataset(load, first[1], hidden or [], name.rpartition("/")[2], split, name)
 
 
-def _hub_rows(name: str, subset: str | None, split_name: str) -> Callable[[], Iterator[Row]]:
-    from datasets import load_dataset  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
-
+def _hub_rows(name: str, subset: str | None, split_name: str) -> Iterator[tuple[int, Row]]:
+    library: Any = importlib.import_module("datasets")
     try:
-        loaded: Any = load_dataset(name, subset, split=split_name)
+        loaded = library.load_dataset(name, subset, split=split_name)
     except Exception as error:  # the library raises its own, the hub's, the network's and plain ones alike
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(f"cannot load the dataset {name!r}, split {split_name!r}: {reason}") from error
-    return lambda: iter(loaded)
+    for number, row in enumerate(loaded, 1):
+        yield number, plain_row(row, f"{name}:{number}")
 
 
 def _dataset(
@@ -152,82 +155,3 @@ def _tasks(
             raise DataError(f"{shown}:{line}: the id {identity!r} is that of line {seen[identity]} too")
         seen[identity] = line
         yield {**row, "id": identity}
-
-
-def _numbered(rows: Iterator[Row]) -> Iterator[tuple[int, Row]]:
-    return enumerate(rows, 1)
-
-
-def _jsonl(path: Path) -> Iterator[tuple[int, Row]]:
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(_text(lines, path), 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path.name}:{number}: not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise DataError(f"{path.name}:{number}: not an object with a row's fields")
-            yield number, cast("Row", row)
-
-
-def _csv(path: Path) -> Iterator[tuple[int, Row]]:
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        reader = csv.DictReader(_text(lines, path))
-        try:
-            for row in reader:
-                if None in row or None in row.values():
-                    fields = len(reader.fieldnames or ())
-                    raise DataError(
-                        f"{path.name}:{reader.line_num}: not as many fields as the header's {fields}"
-                    )
-                yield reader.line_num, row
-        except csv.Error as error:
-            raise DataError(f"{path.name}:{reader.line_num}: not CSV: {error}") from error
-
-
-def _text(lines: Iterator[str], path: Path) -> Iterator[str]:
-    try:
-        yield from lines
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path.name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
-
-
-def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
-    if importlib.util.find_spec("pyarrow") is None:
-        raise UsageError("parquet files need the library pyarrow: pip install 'rolegraph[data]'")
-    import pyarrow  # pyright: ignore[reportMissingTypeStubs]
-    import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
-
-    try:
-        opened: Any = pyarrow.parquet.ParquetFile(path)
-        number = 0
-        for batch in opened.iter_batches(1024):
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
-    except pyarrow.ArrowException as error:
-        raise DataError(f"{path.name} is not a parquet file: {error}") from error
-
-
-_READERS: dict[str, Callable[[Path], Iterator[tuple[int, Row]]]] = {
-    ".jsonl": _jsonl,
-    ".csv": _csv,
-    ".parquet": _parquet,
-}
-
-
-def _inside(folder: Path, name: str) -> Path:
-    if not name.endswith(SUFFIXES):
-        raise DataError(f"cannot read {name!r}; expected a file that ends in {', '.join(SUFFIXES)}")
-    path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()):
-        raise DataError(f"{name} lies outside the spec's folder; put it beside the spec or below it")
-    if not path.is_file():
-        beside = [entry.name for entry in path.parent.glob("*") if entry.suffix in SUFFIXES]
-        close = nearest(path.name, beside)
-        raise DataError(
-            f"there is no file {name!r} beside the spec" + (f"; did you mean {close!r}?" if close else "")
-        )
-    return path

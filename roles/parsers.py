@@ -1,29 +1,24 @@
 """Parsers: a response's text to an action.
 
 Each factory makes a `Parser`; what it cannot read raises `ParseFailure` with the failure's name, and nothing
-else. Response text is data from a model: it is never evaluated, and patterns run under a time limit.
+else. Response text is data from a model: it is never evaluated, and a spec's patterns run in linear time.
 """
 
-# jsonschema leaves some of its types unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-import json
 import re
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from itertools import islice
 from typing import Any, Literal
 
-import jsonschema
-import regex
-from jsonschema.exceptions import best_match
-
 from engine.episode import FailureName
+from roles.json_text import find_json, schema_check
+from roles.patterns import compile_pattern
 from roles.vocabulary import ParseFailure, Parser, RoleView, Upstream, parsers
 
-PATTERN_SECONDS = 0.5
-"""How long a spec's own pattern may search one response."""
+MAX_MATCHES = 10_000
+"""How many matches of a spec's own pattern are looked at for the last one."""
 
 Which = Literal["first", "last"]
 
@@ -94,21 +89,19 @@ def pattern(
     pattern: str, /, *, which: Which = "first", ignore_case: bool = False, default: str = ""
 ) -> Parser:
     """What a pattern finds: its group `action`, else its first group, else the whole match."""
-    try:
-        compiled = regex.compile(pattern, regex.DOTALL | (regex.IGNORECASE if ignore_case else 0))
-    except regex.error as error:
-        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
+    compiled = compile_pattern(pattern, ignore_case=ignore_case)
     group: str | int = "action" if "action" in compiled.groupindex else min(1, compiled.groups)
 
     def parse(response: str, upstream: Upstream) -> str:
+        found: str | None = None
         try:
-            matches = compiled.finditer(response, timeout=PATTERN_SECONDS)
-            found = next(matches, None) if which == "first" else next(iter(deque(matches, maxlen=1)), None)
-        except TimeoutError:
-            raise _malformed(f"the pattern searched for more than {PATTERN_SECONDS} s") from None
-        if found is None or found[group] is None:
+            for match in islice(compiled.finditer(response), 1 if which == "first" else MAX_MATCHES):
+                found = match.group(group)
+        except UnicodeEncodeError:
+            raise _malformed("the answer is not valid Unicode") from None
+        if found is None:
             raise _malformed(f"nothing matches {pattern!r}")
-        return str(found[group]).strip()
+        return found.strip()
 
     return Parser(parse, default)
 
@@ -116,62 +109,34 @@ def pattern(
 @parsers.register("json")
 def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> Parser:
     """The JSON value in the answer: all of it, a fenced block, or the first object or list in it."""
-    if schema is not None:
+    check = schema_check(schema) if schema is not None else None
+
+    def parse(response: str, upstream: Upstream) -> Any:
         try:
-            jsonschema.Draft202012Validator.check_schema(schema)
-        except jsonschema.SchemaError as error:
-            raise ValueError(f"schema is not a JSON Schema: {error.message}") from error
-    validator = jsonschema.Draft202012Validator(schema) if schema is not None else None
-    return Parser(partial(_json, validator), default)
+            value = find_json(response)
+            if check is not None:
+                check(value)
+        except ValueError as error:
+            raise _malformed(str(error)) from None
+        return value
 
-
-def _json(validator: Any, response: str, upstream: Upstream) -> Any:
-    value = _find_json(response)
-    if validator is not None:
-        problem = best_match(validator.iter_errors(value))
-        if problem is not None:
-            raise _malformed(
-                f"the JSON does not fit the schema at {problem.json_path}: {problem.message[:200]}"
-            )
-    return value
-
-
-_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL)
-_MAX_STARTS = 64
-"""How many brackets are tried as the start of a value."""
-
-
-def _find_json(response: str) -> Any:
-    decoder = json.JSONDecoder(parse_constant=_no_constant)
-    for whole in (response, *_FENCE.findall(response)):
-        try:
-            return decoder.decode(whole.strip())
-        except (ValueError, RecursionError):
-            continue
-    for start in [match.start() for match in re.finditer(r"[\[{]", response)][:_MAX_STARTS]:
-        try:
-            return decoder.raw_decode(response, start)[0]
-        except (ValueError, RecursionError):
-            continue
-    raise _malformed("the answer holds no JSON")
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+    return Parser(parse, default)
 
 
 @parsers.register("one_of")
 def one_of(words: list[str], /, *, default: str = "") -> Parser:
     """The one word of a list that stands in the answer, whatever its case."""
-    known = _words(words)
-    finder = re.compile(r"(?<!\w)(?:" + "|".join(map(re.escape, known)) + r")(?!\w)", re.IGNORECASE)
+    known = sorted(_words(words).values(), key=len, reverse=True)  # the longest first: "not sure" over "not"
+    groups = "|".join(f"({re.escape(word)})" for word in known)
+    finder = re.compile(rf"(?<!\w)(?:{groups})(?!\w)", re.IGNORECASE)
 
     def parse(response: str, upstream: Upstream) -> str:
-        found = {word.lower() for word in finder.findall(response)}
+        found = {known[match.lastindex - 1] for match in finder.finditer(response) if match.lastindex}
         if len(found) != 1:
-            listed = ", ".join(known.values())
-            raise _malformed(f"expected one of {listed}; found {', '.join(sorted(found)) or 'none'}")
-        return known[found.pop()]
+            raise _malformed(
+                f"expected one of {', '.join(words)}; found {', '.join(sorted(found)) or 'none'}"
+            )
+        return found.pop()
 
     return Parser(parse, default)
 
@@ -191,11 +156,10 @@ def _tag_finder(name: str, which: Which, ignore_case: bool) -> Callable[[str], s
 
     def last(response: str) -> str:
         closings = [match.start() for match in closing.finditer(response)]
-        end = closings[-1] if closings else 0
-        starts = [match.end() for match in opening.finditer(response, 0, end)]
+        starts = [match.end() for match in opening.finditer(response, 0, closings[-1] if closings else 0)]
         if not starts:
             raise _malformed(f"no <{name}>…</{name}>")
-        return response[starts[-1] : end].strip()
+        return response[starts[-1] : closings[bisect_left(closings, starts[-1])]].strip()
 
     return first if which == "first" else last
 
@@ -204,6 +168,8 @@ def _words(words: list[str]) -> Mapping[str, str]:
     known = {word.strip().lower(): word.strip() for word in words}
     if not known or "" in known:
         raise ValueError("one_of needs at least one word, and no empty one")
+    if len(known) < len(words):
+        raise ValueError("one_of names a word twice; case does not count")
     return known
 
 

@@ -6,16 +6,16 @@ picklable; one that may be slow has a `timeout` and runs in a process that can b
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-import logging
 import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from engine.episode import Task
 from engine.errors import UsageError
@@ -37,7 +37,10 @@ def countdown() -> Reward:
 
 
 def _countdown(task: Task, action: Any, verdicts: Verdicts) -> Score:
-    return _scored(countdown_task.reward(str(action), task["nums"], task["target"]))
+    nums, target = task["nums"], task["target"]
+    if not (isinstance(nums, list) and all(type(n) is int for n in cast("list[Any]", nums))):
+        raise TypeError(f"task.nums must be a list of whole numbers, such as [3, 4]; got {nums!r}")
+    return _scored(countdown_task.reward(str(action), cast("list[int]", nums), target))
 
 
 @rewards.register("exact_match")
@@ -63,22 +66,29 @@ def _plain(value: object, ignore_case: bool, punctuation: bool) -> str:
 
 
 @rewards.register("math")
-def math(*, field: str = "answer", timeout: float = MATH_SECONDS) -> Reward:
+def math(*, field: str = "answer", timeout: Annotated[float, Field(gt=0)] = MATH_SECONDS) -> Reward:
     """1 when the action is mathematically equal to a task field (the math-verify library)."""
     if importlib.util.find_spec("math_verify") is None:
         raise UsageError("the reward math needs the library math-verify: pip install 'rolegraph[math]'")
-    return Reward(partial(_math, field), (field,), (field,), timeout=timeout)
+    return Reward(_Math(field), (field,), (field,), timeout=timeout)
 
 
-def _math(field: str, task: Task, action: Any, verdicts: Verdicts) -> Score:
-    import math_verify  # pyright: ignore[reportMissingTypeStubs]
+class _Math:
+    """Compares with a task field. A worker that receives it loads the library before its time starts."""
 
-    logging.getLogger("math_verify").setLevel(logging.ERROR)
-    library: Any = math_verify
-    # The library's own limits are signals, which only work in a main thread; ours stops the whole process.
-    gold = library.parse(_as_math(task[field]), parsing_timeout=None)
-    answer = library.parse(_as_math(action), parsing_timeout=None)
-    return _scored(float(bool(library.verify(gold, answer, timeout_seconds=None))))
+    def __init__(self, field: str) -> None:
+        self.field = field
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        importlib.import_module("math_verify")
+        self.__dict__.update(state)
+
+    def __call__(self, task: Task, action: Any, verdicts: Verdicts) -> Score:
+        library: Any = importlib.import_module("math_verify")  # its types say less than it takes
+        # Its own limits are signals, which only work in a main thread; ours stops the whole process.
+        gold = library.parse(_as_math(task[self.field]), parsing_timeout=None)
+        answer = library.parse(_as_math(action), parsing_timeout=None)
+        return _scored(float(bool(library.verify(gold, answer, timeout_seconds=None))))
 
 
 def _as_math(value: object) -> str:
@@ -162,16 +172,16 @@ class Term(BaseModel):
 
     reward: CallField
     """What it measures."""
-    weight: float = 1.0
-    """What it counts."""
+    weight: FiniteFloat = 1.0
+    """What it counts; less than 0 for a penalty, 0 for a signal that is only reported."""
 
 
 @rewards.register("weighted")
 def weighted(terms: dict[str, Term], /) -> Reward:
-    """A sum of named rewards, each with a weight; right when every term that adds to it is right."""
-    if not terms:
+    """A sum of named rewards, each with a weight; right when every term of positive weight is right."""
+    if not any(term.weight > 0 for term in terms.values()):
         raise ValueError(
-            "weighted needs at least one term, such as {right: {reward: countdown, weight: 0.9}}"
+            "weighted needs a term of positive weight, such as {right: {reward: countdown, weight: 0.9}}"
         )
     built: dict[str, tuple[float, Reward]] = {}
     for name, term in terms.items():

@@ -6,9 +6,10 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import click
 import uvicorn
@@ -24,8 +25,12 @@ class _Child(uvicorn.Server):
     """A server that leaves signals alone: its end is its parent's, not the terminal's."""
 
     @contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def capture_signals(self) -> Generator[None, None, None]:
         yield
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 def launch(
@@ -41,7 +46,7 @@ def launch(
 ) -> None:
     """Serve a model until stopped. The child of a run prints its port, and leaves signals to its parent."""
     if not child:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # let folders be removed
+        signal.signal(signal.SIGTERM, _leave)  # so that folders are removed
     listener = _listen(host, port)
     policy = Policy(model_dir, threads)
     backend = Backend(policy, Checkpoints(state_dir, name))

@@ -41,7 +41,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 class Service:
     """The API's state: sessions and futures.
 
-    `name` is the model's, `names` are all that clients may call it; `tokenizer` is the folder it is read from.
+    `name` is the model's, `names` all that clients may call it; `tokenizer` is the folder it is read from.
     """
 
     def __init__(self, backend: Backend, name: str, names: frozenset[str], *, tokenizer: str) -> None:

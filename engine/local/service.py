@@ -117,8 +117,8 @@ def running(
 ) -> Generator[Running, None, None]:
     """A service for a model folder, in a process of its own, for the time of the block.
 
-    `timeout` is in seconds, for the start. Raises UsageError for a folder that holds no model, WorldError when
-    the service does not come up.
+    `timeout` is in seconds, for the start. Raises UsageError for a folder that holds no model, WorldError
+    when the service does not come up.
     """
     check_model_folder(model_dir)
     key = api_key or f"tml-{secrets.token_hex(16)}"

@@ -19,8 +19,8 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.errors import UsageError, WorldError  # noqa: E402
-from engine.local import Running, running, serve  # noqa: E402
+from engine.errors import UsageError, WorldError
+from engine.local import Running, running, serve
 
 pytestmark = pytest.mark.service
 

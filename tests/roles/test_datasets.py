@@ -1,83 +1,324 @@
-"""Where tasks come from, and what is said when they do not."""
+"""Datasets: tasks from a seed, a file or the hub; what is wrong with them is said with file and line."""
 
 from __future__ import annotations
 
 import csv
+import datetime
+import decimal
+import itertools
 import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_core import to_json
 
 from engine.errors import DataError
-from engine.registry import Call
+from engine.registry import BadOptions, Call, UnknownName
 from roles import open_dataset
-from roles.vocabulary import Dataset
-
-ROWS = [{"id": "a:1", "question": "q1", "answer": "1"}, {"id": "b", "question": "q2", "answer": "2"}]
-
-
-def made(raw: Any, folder: Path = Path()) -> Dataset:
-    return open_dataset(Call.parse(raw), split="validation", folder=folder)
+from roles.countdown import is_solution
+from roles.vocabulary import Dataset, Split
 
 
-def write(folder: Path, suffix: str) -> Path:
-    path = folder / f"tasks{suffix}"
-    if suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    elif suffix == ".csv":
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(ROWS[0]))
+def opened(yaml: object, folder: Path = Path(), split: Split = "train") -> Dataset:
+    return open_dataset(Call.parse(yaml), split=split, folder=folder)
+
+
+def rows(
+    yaml: object, folder: Path, limit: int | None = None, split: Split = "train"
+) -> list[dict[str, Any]]:
+    return [dict(row) for row in opened(yaml, folder, split).rows(limit)]
+
+
+def jsonl(folder: Path, *lines: object, name: str = "tasks.jsonl") -> str:
+    text = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    (folder / name).write_text("\n".join(text) + "\n", encoding="utf-8")
+    return name
+
+
+def table(folder: Path, kind: str, content: list[dict[str, Any]]) -> str:
+    """The same rows in a file of each kind."""
+    path = folder / f"tasks.{kind}"
+    if kind == "jsonl":
+        return jsonl(folder, *content)
+    if kind == "csv":
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(content[0]))
             writer.writeheader()
-            writer.writerows(ROWS)
+            writer.writerows(content)
     else:
-        arrow = pytest.importorskip("pyarrow", reason="needs the extra `data`")
-        parquet = pytest.importorskip("pyarrow.parquet")
-        parquet.write_table(arrow.Table.from_pylist(ROWS), path)
-    return path
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.Table.from_pylist(content), path)
+    return path.name
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
-def test_a_file_beside_the_spec_gives_its_rows(tmp_path: Path, suffix: str) -> None:
-    found = made({write(tmp_path, suffix).name: {"hidden": ["answer"]}}, tmp_path)
-    assert found.columns == ("id", "question", "answer")
-    assert found.hidden == {"answer"}
-    assert list(found.rows(None)) == [{**ROWS[0], "id": "a-1"}, ROWS[1]]
-    assert len(list(found.rows(1))) == 1
+KINDS = ["jsonl", "csv", "parquet"]
 
 
-def test_rows_without_an_id_get_one(tmp_path: Path) -> None:
-    (tmp_path / "t.jsonl").write_text('{"question": "q"}\n{"question": "r"}\n')
-    assert [row["id"] for row in made("t.jsonl", tmp_path).rows(None)] == ["t-validation-0", "t-validation-1"]
+# countdown
+
+
+def test_countdown_is_there_without_a_file_and_hides_the_solution() -> None:
+    made = opened({"countdown": {"count": 20, "numbers": [3], "operators": "+-", "seed": 7}})
+    tasks = list(made.rows(None))
+    assert len(tasks) == 20
+    assert made.hidden == {"solution"}
+    assert all(set(made.columns) == set(task) for task in tasks)
+    assert all(is_solution(task["solution"], task["nums"], task["target"]) for task in tasks)
+    assert all(len(task["nums"]) == 3 for task in tasks)
+    assert tasks[:3] == list(made.rows(3))
+    assert tasks != list(opened("countdown").rows(20))
+
+
+def test_the_splits_of_countdown_share_no_task() -> None:
+    train, validation = (
+        {(tuple(sorted(t["nums"])), t["target"]) for t in opened("countdown", split=split).rows(500)}
+        for split in ("train", "validation")
+    )
+    assert not train & validation
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    "options",
     [
-        ("t.jsonl", "", "has no rows"),
-        ("t.jsonl", '{"q": 1}\n[1]\n', r"t\.jsonl:2: not an object"),
-        ("t.jsonl", '{"q": 1}\n{"r": 1}\n', r"t\.jsonl:2: no 'q'"),
-        ("t.jsonl", '{"id": 1}\n{"id": "1"}\n', r"t\.jsonl:2: the id '1' is that of line 1"),
-        ("t.csv", "a,b\n1,2\n3\n", r"t\.csv:3: not as many fields"),
-        ("t.parquet", "not parquet", "is not a parquet file"),
+        {"count": 0},
+        {"count": 10**12},
+        {"numbers": []},
+        {"numbers": [0]},
+        {"numbers": [100_000]},
+        {"low": 5, "high": 3},
+        {"high": 10**12},
+        {"operators": "^"},
+        {"size": 3},
+        {"split": "validation"},
+    ],
+    ids=str,
+)
+def test_countdown_refuses_what_makes_no_task_or_takes_forever(options: dict[str, Any]) -> None:
+    began = time.perf_counter()
+    with pytest.raises(BadOptions):
+        opened({"countdown": options})
+    assert time.perf_counter() - began < 2.0
+
+
+# files
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_is_named_by_its_path_and_gives_its_rows_in_order(tmp_path: Path, kind: str) -> None:
+    content = [{"question": f"q{n}", "answer": f"a{n}"} for n in range(3)]
+    name = table(tmp_path, kind, content)
+    made = opened(name, tmp_path)
+    assert made.columns == ("id", "question", "answer")
+    assert [dict(row) for row in made.rows(None)] == [
+        {"id": f"tasks-train-{n}", **row} for n, row in enumerate(content)
+    ]
+    assert [row["id"] for row in made.rows(2)] == ["tasks-train-0", "tasks-train-1"]
+    assert rows({"file": name}, tmp_path) == rows(name, tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_keeps_its_own_id_as_text_without_a_colon(tmp_path: Path, kind: str) -> None:
+    content = [{"id": "cd:1", "q": "a"}, {"id": "7", "q": "b"}, {"id": "", "q": "c"}]
+    found = rows(table(tmp_path, kind, content), tmp_path, split="validation")
+    assert [row["id"] for row in found] == ["cd-1", "7", "tasks-validation-2"]
+
+
+def test_a_number_is_an_id_too(tmp_path: Path) -> None:
+    assert [row["id"] for row in rows(jsonl(tmp_path, {"id": 0}, {"id": 7}), tmp_path)] == ["0", "7"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_rows_of_one_id_are_both_named(tmp_path: Path, kind: str) -> None:
+    name = table(tmp_path, kind, [{"id": "a", "q": "1"}, {"id": "b", "q": "2"}, {"id": "a", "q": "3"}])
+    lines = {"jsonl": (3, 1), "csv": (4, 2), "parquet": (3, 1)}[kind]
+    with pytest.raises(DataError, match=rf"{name}:{lines[0]}: the id 'a' is that of line {lines[1]} too"):
+        rows(name, tmp_path)
+
+
+def test_columns_are_hidden_where_the_spec_says_so(tmp_path: Path) -> None:
+    name = jsonl(tmp_path, {"q": "1", "gold": "2"})
+    assert opened({name: {"hidden": ["gold"]}}, tmp_path).hidden == {"gold"}
+    assert opened({"file": name, "hidden": ["gold"]}, tmp_path).hidden == {"gold"}
+    with pytest.raises(DataError, match="no column 'glod' to hide; it has q, gold"):
+        opened({name: {"hidden": ["glod"]}}, tmp_path)
+
+
+def test_making_a_dataset_reads_no_more_than_the_first_row(tmp_path: Path) -> None:
+    name = jsonl(tmp_path, {"q": 1}, "not JSON")
+    made = opened(name, tmp_path)
+    assert made.columns == ("id", "q")
+    assert len(list(made.rows(1))) == 1
+    with pytest.raises(DataError, match=r"tasks\.jsonl:2: not JSON"):
+        list(made.rows(None))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_stream(tmp_path: Path, kind: str) -> None:
+    name = table(tmp_path, kind, [{"q": str(n)} for n in range(50_000)])
+    began = time.perf_counter()
+    for _ in range(20):
+        assert len(list(itertools.islice(opened(name, tmp_path).rows(None), 3))) == 3
+    assert time.perf_counter() - began < 1.0
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (['{"q": 1}', "{q: 2}"], r"tasks\.jsonl:2: not JSON: key must be a string at column 2"),
+        (['{"q": 1}', "", "[1]"], r"tasks\.jsonl:3: not an object"),
+        (['{"q": 1}', '{"r": 2}'], r"tasks\.jsonl:2: no 'q', which the first row has"),
+        (['{"q": NaN}'], r"tasks\.jsonl:1: not JSON"),
+        (['{"q": "\\ud800"}'], r"tasks\.jsonl:1: not JSON"),
+        (["[" * 1000], r"tasks\.jsonl:1: not JSON"),
+        ([""], r"tasks\.jsonl has no rows"),
     ],
 )
-def test_a_fault_in_a_file_is_placed(tmp_path: Path, name: str, text: str, message: str) -> None:
-    (tmp_path / name).write_text(text)
+def test_a_faulty_line_is_named(tmp_path: Path, lines: list[str], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        list(made(name, tmp_path).rows(None))
+        rows(jsonl(tmp_path, *lines), tmp_path)
 
 
-def test_a_misspelt_file_gets_the_nearest_and_no_file_outside_the_folder_is_read(tmp_path: Path) -> None:
-    write(tmp_path, ".jsonl")
-    with pytest.raises(DataError, match=r"did you mean 'tasks\.jsonl'"):
-        made("task.jsonl", tmp_path)
-    (tmp_path / "inner").mkdir()
-    with pytest.raises(DataError, match="outside the spec's folder"):
-        made("../tasks.jsonl", tmp_path / "inner")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("q,a\n1,2\n3\n", r"tasks\.csv:3: not as many fields as the header's 2"),
+        ("q,a\n1,2,3\n", r"tasks\.csv:2: not as many fields"),
+        ("q,q\n1,2\n", r"tasks\.csv:1: the header names a column twice"),
+        ("q,\n1,2\n", r"tasks\.csv:1: the header"),
+        ("q,a\n", r"tasks\.csv has no rows"),
+        ("", r"tasks\.csv has no rows"),
+        ("q\n" + "x" * 200_000 + "\n", r"tasks\.csv:\d: not CSV: field larger"),
+    ],
+)
+def test_a_faulty_csv_is_named(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "tasks.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        rows("tasks.csv", tmp_path)
 
 
-def test_countdown_comes_from_its_seed_and_hides_its_solutions() -> None:
-    one, again, other = (list(made({"countdown": {"seed": s}}).rows(20)) for s in (1, 1, 2))
-    assert one == again != other
-    assert made("countdown").hidden == {"solution"}
+@pytest.mark.parametrize("name", ["tasks.jsonl", "tasks.csv"])
+def test_a_byte_order_mark_is_passed_over_and_other_encodings_are_refused(tmp_path: Path, name: str) -> None:
+    content = {"tasks.jsonl": '{"q": "é"}\n', "tasks.csv": "q\né\n"}[name]
+    (tmp_path / name).write_text(content, encoding="utf-8-sig")
+    assert rows(name, tmp_path)[0]["q"] == "é"
+    (tmp_path / name).write_text(content, encoding="latin-1")
+    with pytest.raises(DataError, match=f"{name} is not UTF-8 text"):
+        rows(name, tmp_path)
+
+
+def test_a_parquet_file_s_dates_and_decimals_become_text_and_its_bytes_an_error(tmp_path: Path) -> None:
+    day, price = datetime.date(2026, 1, 2), decimal.Decimal("1.50")
+    name = table(tmp_path, "parquet", [{"day": day, "price": price, "nums": [3, 4], "none": None}])
+    found = rows(name, tmp_path)
+    assert found == [
+        {"id": "tasks-train-0", "day": "2026-01-02", "price": "1.50", "nums": [3, 4], "none": None}
+    ]
+    to_json(found)
+    with pytest.raises(DataError, match=r"tasks\.parquet:1: a value is neither text"):
+        rows(table(tmp_path, "parquet", [{"image": b"\xff\xfe"}]), tmp_path)
+
+
+def test_a_file_that_is_no_parquet_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "tasks.parquet").write_text("q\n1\n")
+    with pytest.raises(DataError, match=r"tasks\.parquet is not a parquet file"):
+        opened("tasks.parquet", tmp_path)
+
+
+def test_a_missing_file_brings_the_nearest_name(tmp_path: Path) -> None:
+    jsonl(tmp_path, {"q": 1}, name="validation.jsonl")
+    with pytest.raises(DataError, match=r"no file 'validaton.jsonl' .*did you mean 'validation.jsonl'"):
+        opened("validaton.jsonl", tmp_path)
+    with pytest.raises(DataError, match=r"ends in \.jsonl, \.parquet, \.csv"):
+        opened({"file": "tasks.txt"}, tmp_path)
+
+
+def test_no_path_leaves_the_spec_s_folder(tmp_path: Path) -> None:
+    inside = tmp_path / "specs"
+    (inside / "data").mkdir(parents=True)
+    jsonl(tmp_path, {"q": 1})
+    jsonl(inside / "data", {"q": 2})
+    (inside / "link.jsonl").symlink_to(tmp_path / "tasks.jsonl")
+    (inside / "loop.jsonl").symlink_to(inside / "loop.jsonl")
+    assert rows("data/tasks.jsonl", inside)[0]["q"] == 2
+    assert rows(str(inside / "data" / "tasks.jsonl"), inside)[0]["q"] == 2
+    for path in ("../tasks.jsonl", str(tmp_path / "tasks.jsonl"), "data/../../tasks.jsonl", "link.jsonl"):
+        with pytest.raises(DataError, match="outside the spec's folder"):
+            opened(path, inside)
+    for path in ("loop.jsonl", "a" * 5000 + ".jsonl", "data/tasks.jsonl/x.jsonl"):
+        with pytest.raises(DataError, match=r"cannot read|no file"):
+            opened(path, inside)
+    with pytest.raises((DataError, BadOptions)):
+        opened("a\0b.jsonl", inside)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_says_so(tmp_path: Path) -> None:
+    name = jsonl(tmp_path, {"q": 1})
+    (tmp_path / name).chmod(0)
+    with pytest.raises(DataError, match=r"cannot read tasks\.jsonl: Permission denied"):
+        opened(name, tmp_path)
+
+
+def test_an_unknown_dataset_brings_the_nearest_name() -> None:
+    with pytest.raises(UnknownName) as raised:
+        opened("countdwn")
+    assert raised.value.nearest == "countdown"
+
+
+# the hub
+
+
+@pytest.mark.parametrize(
+    "name", ["../data", "/etc", ".", "..", "~/data", "a/b/c", "", "hf://x", "a b", "tests"]
+)
+def test_a_hub_dataset_s_name_is_never_a_folder_of_this_machine(name: str) -> None:
+    pytest.importorskip("datasets")
+    with pytest.raises(DataError, match="not the name of a dataset on the hub"):
+        opened({"huggingface": name})
+
+
+def test_a_hub_dataset_gives_its_rows_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = pytest.importorskip("datasets")
+    asked: list[object] = []
+
+    def hub(name: str, subset: str | None, split: str) -> Iterable[object]:
+        asked.append((name, subset, split))
+        return library.Dataset.from_list(
+            [{"q": "a", "at": datetime.datetime(2026, 1, 2)}, {"q": "b", "at": None}]
+        )
+
+    monkeypatch.setattr(library, "load_dataset", hub)
+    yaml = {"huggingface": "someone/sums", "subset": "main", "split_name": "test", "hidden": ["at"]}
+    made = opened(yaml, split="validation")
+    assert made.columns == ("id", "q", "at")
+    assert made.hidden == {"at"}
+    assert [dict(row) for row in made.rows(1)] == [
+        {"id": "sums-validation-0", "q": "a", "at": "2026-01-02T00:00:00"}
+    ]
+    assert set(asked) == {("someone/sums", "main", "test")}
+
+
+def test_a_hub_that_cannot_be_reached_is_one_clear_error() -> None:
+    pytest.importorskip("datasets")
+    code = """
+from pathlib import Path
+from engine.registry import Call
+from roles import open_dataset
+try:
+    open_dataset(Call("huggingface", "nobody/nothing", has_value=True), split="train", folder=Path())
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("DataError cannot load the dataset 'nobody/nothing', split 'train': ")
+    assert done.stdout.count("\n") == 1

@@ -1,129 +1,282 @@
-"""What each parser reads, and by what name it fails."""
+"""Parsers: what each reads, what it says when it cannot, and what no text can do to it."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.episode import FailureName
-from engine.registry import BadOptions, Call
-from roles import parsers
+from engine.registry import BadOptions
 from roles.vocabulary import ParseFailure, Parser, RoleView
+from tests.roles.vocabulary import parser, read, solvers
 
-CANDIDATES = {"solver": [RoleView(1, "first"), RoleView(2, "second"), RoleView(3, "third")]}
-
-
-def made(raw: Any) -> Parser:
-    return parsers.build(Call.parse(raw))
-
-
-def read(raw: Any, response: str) -> Any:
-    return made(raw).parse(response, CANDIDATES)
-
-
-def failure(raw: Any, response: str) -> FailureName:
-    with pytest.raises(ParseFailure) as caught:
-        read(raw, response)
-    return caught.value.name
-
-
-@pytest.mark.parametrize(
-    ("parser", "response", "action"),
-    [
-        ({"tag": "answer"}, "so <answer> 3 + 4 </answer>, done", "3 + 4"),
-        ({"tag": "answer"}, "<ANSWER>x</Answer>", "x"),
-        ({"tag": "answer", "keep_tag": True}, "<answer>x</answer>", "<answer>x</answer>"),
-        ({"tag": "answer"}, "<answer>a</answer><answer>b</answer>", "a"),
-        ({"tag": "answer", "which": "last"}, "<answer>a</answer><answer>b</answer>", "b"),
-        ({"tag": "verdict", "one_of": ["correct", "incorrect"]}, "<verdict>Correct</verdict>", "correct"),
-        ({"choice": "solver"}, "I take <answer> 2 </answer>", "second"),
-        ({"regex": "is (\\d+)"}, "it is 12, or is 13", "12"),
-        ({"regex": "is (?P<action>\\w+)", "which": "last"}, "is a, is b", "b"),
-        ({"regex": "\\d+"}, "it is 12", "12"),
-        ("json", '{"a": [1, 2]}', {"a": [1, 2]}),
-        ("json", 'Here:\n```json\n{"a": 1}\n```', {"a": 1}),
-        ("json", 'I think {"a": {"b": 2}} fits', {"a": {"b": 2}}),
-        ({"one_of": ["yes", "no"]}, "Well, YES.", "yes"),
-        ("text", "  all of it ", "all of it"),
-    ],
+CASES: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parent.parent / "data" / "rllm_solver_judge_replay.json").read_text()
 )
-def test_a_response_is_read(parser: Any, response: str, action: Any) -> None:
-    assert read(parser, response) == action
 
 
-MALFORMED, UNPARSEABLE = FailureName.MALFORMED_OUTPUT, FailureName.UNPARSEABLE_CHOICE
+def failure(yaml: object, text: str, *candidates: Any) -> FailureName:
+    with pytest.raises(ParseFailure) as raised:
+        read(yaml, text, solvers(*candidates))
+    return raised.value.name
+
+
+# tag
+
+
+def test_a_tag_holds_the_action_without_the_space_around_it() -> None:
+    assert read({"tag": "answer"}, "so <answer> 3 + 4\n</answer> it is") == "3 + 4"
+
+
+def test_a_tag_s_case_does_not_count_unless_asked_for() -> None:
+    assert read({"tag": "answer"}, "<ANSWER>7</Answer>") == "7"
+    assert failure({"tag": "answer", "ignore_case": False}, "<ANSWER>7</ANSWER>") == "malformed_output"
+
+
+def test_the_first_of_several_tags_counts_or_the_last() -> None:
+    text = "<answer>1</answer> no, <answer>2</answer></answer>"
+    assert read("text", text) == text
+    assert read({"tag": "answer"}, text) == "1"
+    assert read({"tag": "answer", "which": "last"}, text) == "2"
+    assert read({"tag": "answer", "which": "last"}, "<answer>1 <answer>2</answer> <answer>3") == "2"
+
+
+def test_keep_tag_leaves_the_tags_on_as_the_spec_writes_them() -> None:
+    assert read({"tag": "answer", "keep_tag": True}, "<ANSWER> 7 </ANSWER>") == "<answer>7</answer>"
 
 
 @pytest.mark.parametrize(
-    ("parser", "response", "name"),
-    [
-        ({"tag": "answer"}, "<answer>3 + 4", MALFORMED),
-        ({"tag": "verdict", "one_of": ["correct"]}, "<verdict>maybe</verdict>", MALFORMED),
-        ({"choice": "solver"}, "the second one", MALFORMED),
-        *(
-            ({"choice": "solver"}, f"<answer>{n}</answer>", UNPARSEABLE)
-            for n in ("0", "-1", "4", "2.0", "one", "")
-        ),
-        ({"regex": "is (\\d+)"}, "none", MALFORMED),
-        ("json", "no object", MALFORMED),
-        ("json", "NaN", MALFORMED),
-        ({"json": {"schema": {"type": "object", "required": ["a"]}}}, '{"b": 1}', MALFORMED),
-        ({"one_of": ["yes", "no"]}, "yes and no", MALFORMED),
-        ({"one_of": ["yes", "no"]}, "yesterday", MALFORMED),
-        ("text", "   ", MALFORMED),
-    ],
+    "text", ["", "7", "<answer>7", "7</answer>", "</answer>7<answer>", "< answer>7</answer>"]
 )
-def test_what_cannot_be_read_has_a_name(parser: Any, response: str, name: FailureName) -> None:
-    assert failure(parser, response) is name
+def test_text_without_the_whole_tag_is_malformed(text: str) -> None:
+    assert failure({"tag": "answer"}, text) == "malformed_output"
+    assert failure({"tag": "answer", "which": "last"}, text) == "malformed_output"
+
+
+def test_one_of_takes_a_listed_value_in_the_list_s_own_spelling() -> None:
+    verdict = {"tag": "verdict", "one_of": ["Correct", "incorrect"]}
+    assert read(verdict, "<verdict> CORRECT </verdict>") == "Correct"
+    assert failure(verdict, "<verdict>perhaps</verdict>") == "malformed_output"
+
+
+def test_the_default_is_what_later_roles_see() -> None:
+    assert parser({"tag": "answer", "default": "No solution found"}).default == "No solution found"
+    assert parser({"tag": "answer"}).default == ""
 
 
 @pytest.mark.parametrize(
-    "raw",
+    "options",
     [
         {"tag": "<answer>"},
-        {"regex": "(open"},
-        {"json": {"schema": {"type": 7}}},
-        {"one_of": []},
-        {"tag": ["x"]},
+        {"tag": ""},
+        {"tag": "a b"},
+        {"tag": "a", "which": "second"},
+        {"tag": "a", "one_of": []},
+        {"tag": "a", "one_of": ["x", "X "]},
+        {"tag": "a", "keep_tags": True},
     ],
 )
-def test_bad_options_are_refused_when_the_parser_is_made(raw: Any) -> None:
+def test_options_that_make_no_sense_are_refused(options: object) -> None:
     with pytest.raises(BadOptions):
-        made(raw)
+        parser(options)
 
 
-def test_a_pattern_that_backtracks_forever_is_stopped() -> None:
-    assert failure({"regex": "(a|aa)+$"}, "a" * 5000 + "b") is MALFORMED
+# choice
 
 
-EVERY = [
+@given(count=st.integers(1, 40), data=st.data())
+def test_every_valid_number_chooses_that_candidate(count: int, data: st.DataObject) -> None:
+    number = data.draw(st.integers(1, count))
+    space = data.draw(st.sampled_from(["", " ", "\n"]))
+    actions = [f"action {index}" for index in range(1, count + 1)]
+    text = f"I pick <answer>{space}{number}{space}</answer>."
+    assert read({"choice": "solver"}, text, solvers(*actions)) == f"action {number}"
+
+
+@pytest.mark.parametrize("picked", ["0", "-1", "3", "99", "1.0", "one", "", "1 2", "solver 1", "9" * 5000])
+def test_a_choice_that_names_no_candidate_is_unparseable(picked: str) -> None:
+    assert failure({"choice": "solver"}, f"<answer>{picked}</answer>", "a", "b") == "unparseable_choice"
+
+
+def test_no_choice_at_all_is_malformed() -> None:
+    assert failure({"choice": "solver"}, "the first one", "a", "b") == "malformed_output"
+
+
+def test_a_choice_says_whom_it_picks_from_and_may_stand_in_another_tag() -> None:
+    made = parser({"choice": "solver", "tag": "pick"})
+    assert made.roles == ("solver",)
+    assert made.parse("<answer>1</answer><pick>2</pick>", solvers("a", "b")) == "b"
+
+
+def test_a_chosen_action_is_handed_on_as_it_is() -> None:
+    action = {"steps": [1, 2]}
+    assert read({"choice": "solver"}, "<answer>1</answer>", solvers(action)) is action
+
+
+# what rLLM recorded
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_actions_are_those_that_rllm_recorded(number: int) -> None:
+    case = CASES[number]
+    solver = parser({"tag": "answer", "keep_tag": True, "default": "No solution found"})
+    judge = parser({"choice": "solver"})
+
+    def action(made: Parser, text: str, views: list[RoleView]) -> Any:
+        try:
+            return made.parse(text, {"solver": views})
+        except ParseFailure:
+            return made.default
+
+    views = [
+        RoleView(index, action(solver, text, [])) for index, text in enumerate(case["solver_responses"], 1)
+    ]
+    found = [view.action for view in views] + [action(judge, case["judge_response"], views)]
+    assert found == [trajectory["action"] for trajectory in case["expected"]["trajectories"]]
+
+
+# regex
+
+
+def test_a_pattern_s_named_group_is_the_action_else_its_first_else_all_of_it() -> None:
+    text = "Result = 42."
+    assert read({"regex": r"(\w+) = (?P<action>\d+)"}, text) == "42"
+    assert read({"regex": r"= (\d+)"}, text) == "42"
+    assert read({"regex": r"\d+"}, text) == "42"
+
+
+def test_a_pattern_may_take_the_last_match_and_ignore_case() -> None:
+    assert read({"regex": r"\d+", "which": "last"}, "1 2 3") == "3"
+    assert read({"regex": "result: (.*)", "ignore_case": True}, "RESULT: a\nb") == "a\nb"
+
+
+def test_a_pattern_that_finds_nothing_is_malformed() -> None:
+    assert failure({"regex": r"\d+"}, "none") == "malformed_output"
+    assert failure({"regex": "a(b)?"}, "a") == "malformed_output"
+    assert failure({"regex": "a"}, "\ud800") == "malformed_output"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("(unclosed", "missing"),
+        ("(?=ahead)", "no lookarounds"),
+        ("((a{1000}){1000}){1000}", "repetition"),
+        ("a" * 1001, "too long"),
+        ("(a)" * 21, "groups"),
+        ("\ud800", "Unicode"),
+    ],
+)
+def test_a_pattern_that_cannot_be_used_says_why_before_anything_runs(pattern: str, message: str) -> None:
+    with pytest.raises(BadOptions, match=message):
+        parser({"regex": pattern})
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(x+x+)+y", "(a|aa)+$", "(.*)*(.*)*y", "(?:a?){30}a{30}b"])
+def test_no_pattern_backtracks_forever(pattern: str) -> None:
+    began = time.perf_counter()
+    with pytest.raises(ParseFailure):
+        read({"regex": pattern}, "a" * 20_000 + "!")
+    assert time.perf_counter() - began < 1.0
+
+
+# one_of and text
+
+
+def test_one_of_finds_the_one_word_that_stands_in_the_answer() -> None:
+    words = {"one_of": ["correct", "incorrect", "not sure"]}
+    assert read(words, "I find it INCORRECT.") == "incorrect"
+    assert read(words, "correct! Yes, correct.") == "correct"
+    assert read(words, "I am not sure") == "not sure"
+
+
+@pytest.mark.parametrize("text", ["", "perhaps", "correct or incorrect", "correctness", "in_correct"])
+def test_one_of_refuses_none_and_two(text: str) -> None:
+    assert failure({"one_of": ["correct", "incorrect"]}, text) == "malformed_output"
+
+
+def test_the_longest_of_overlapping_words_is_meant() -> None:
+    words = {"one_of": ["correct", "not correct"]}
+    assert read(words, "This is not correct.") == "not correct"
+    assert read({"one_of": ["yes", "yes please"]}, "Yes please") == "yes please"
+
+
+@pytest.mark.parametrize("words", ["yes", [], [""], ["a", "A"], [True]])
+def test_one_of_needs_different_words(words: object) -> None:
+    with pytest.raises(BadOptions):
+        parser({"one_of": words})
+
+
+def test_text_is_the_whole_answer_and_an_empty_one_is_malformed() -> None:
+    assert read("text", "  a\nb \n") == "a\nb"
+    assert failure("text", " \n") == "malformed_output"
+
+
+# no text does harm
+
+ANY_PARSER = [
     {"tag": "answer"},
-    {"tag": "answer", "which": "last", "one_of": ["a"]},
+    {"tag": "answer", "which": "last", "keep_tag": True},
+    {"tag": "answer", "one_of": ["kiss", "is"]},
     {"choice": "solver"},
-    {"regex": "<(.*?)>"},
+    {"regex": r"<(\w+)>", "which": "last", "ignore_case": True},
     "json",
-    {"one_of": ["yes", "no"]},
+    {"json": {"schema": {"type": "object", "required": ["a"], "properties": {"a": {"multipleOf": 0.1}}}}},
+    {"one_of": ["kiss", "is"]},
     "text",
 ]
 PIECES = st.sampled_from(
-    ["<answer>", "</answer>", "<ANSWER>", "1", "-", "{", "}", "[", "]", '"', ":", "yes", "\n", "\x00"]
+    [
+        *'<>/[]{}",:0.-',
+        "<answer>",
+        "</answer>",
+        "ANSWER",
+        "```json\n",
+        "kiſſ",
+        "İS",
+        "1e999",
+        "NaN",
+        "\\ud800",
+    ]
+)
+ANY_TEXT = st.one_of(
+    st.text(), st.text(st.characters(exclude_categories=())), st.lists(PIECES, max_size=30).map("".join)
 )
 
 
-@given(st.sampled_from(EVERY), st.one_of(st.text(), st.lists(PIECES).map("".join)))
-def test_any_text_is_read_or_fails_by_name(raw: Any, response: str) -> None:
-    parser = made(raw)
+@settings(max_examples=300, deadline=None)
+@given(text=ANY_TEXT, number=st.integers(0, len(ANY_PARSER) - 1))
+def test_a_parser_reads_any_text_or_names_the_failure(text: str, number: int) -> None:
     try:
-        parser.parse(response, CANDIDATES)
-    except ParseFailure as error:
-        assert error.name in (MALFORMED, UNPARSEABLE)
+        read(ANY_PARSER[number], text, solvers("a", "b"))
+    except ParseFailure as failure:
+        assert failure.name in ("malformed_output", "unparseable_choice")
+        assert len(str(failure)) < 500
 
 
-@given(st.lists(st.text(), min_size=1, max_size=9), st.data())
-def test_the_kth_candidate_is_chosen_by_k(actions: list[str], data: st.DataObject) -> None:
-    k = data.draw(st.integers(1, len(actions)))
-    upstream = {"solver": [RoleView(i, action) for i, action in enumerate(actions, 1)]}
-    assert made({"choice": "solver"}).parse(f"<answer>{k}</answer>", upstream) == actions[k - 1]
+@pytest.mark.parametrize("yaml", ANY_PARSER, ids=str)
+@pytest.mark.parametrize(
+    "piece", ["<answer>", "</answer>", "[", "```json\n", "kiss ", '{"a":', "<answer>1</answer>"]
+)
+def test_a_long_answer_is_read_in_time_that_grows_with_its_length(yaml: object, piece: str) -> None:
+    began = time.perf_counter()
+    with contextlib.suppress(ParseFailure):
+        read(yaml, piece * (300_000 // len(piece)), solvers("a"))
+    assert time.perf_counter() - began < 2.0
+
+
+def test_a_typical_answer_is_read_in_microseconds() -> None:
+    text = "Let me think. 25 - 18 = 7, then times 15.\n" * 20 + "<answer>2</answer>"
+    for yaml in ({"tag": "answer", "keep_tag": True}, {"choice": "solver"}):
+        made, upstream = parser(yaml), solvers("a", "b")
+        began = time.perf_counter()
+        for _ in range(2000):
+            made.parse(text, upstream)
+        assert (time.perf_counter() - began) / 2000 < 50e-6

@@ -1,92 +1,227 @@
-"""What each reward gives, and what it says it reads."""
+"""Rewards: what each pays for, which task fields it reads, and what it hides from prompts."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.isolation import Isolation
-from engine.registry import BadOptions, Call
-from roles import rewards
-from roles.vocabulary import Reward, Score
+from engine.registry import BadOptions
+from roles.vocabulary import Score
+from tests.roles.vocabulary import earned, reward
 
-
-def made(raw: Any) -> Reward:
-    return rewards.build(Call.parse(raw))
-
-
-TASK = {"id": "1", "answer": "Paris", "nums": [3, 4], "target": 7, "aliases": ["Paris", "the City of Light"]}
 RIGHT, WRONG = Score(1.0, True), Score(0.0, False)
 
 
+def test_countdown_pays_for_an_expression_that_solves_the_task() -> None:
+    task = {"nums": [3, 4], "target": 7}
+    assert earned("countdown", "<answer>3 + 4</answer>", **task) == RIGHT
+    assert earned("countdown", "<answer>3 * 4</answer>", **task) == WRONG
+    assert earned("countdown", "No solution found", **task) == WRONG
+    assert earned("countdown", "<answer>9**9**9**9</answer>", **task) == WRONG
+    assert reward("countdown").fields == ("nums", "target")
+
+
+@pytest.mark.parametrize("nums", ["[3, 4]", "3 4", None, [3.0, 4.0], ["3", "4"]])
+def test_numbers_that_are_no_list_of_numbers_are_an_error_and_not_a_zero(nums: object) -> None:
+    with pytest.raises(TypeError, match="list of whole numbers"):
+        earned("countdown", "<answer>3 + 4</answer>", nums=nums, target=7)
+
+
+def test_exact_match_compares_with_a_field_that_no_prompt_may_show() -> None:
+    assert earned("exact_match", " paris ", answer="Paris") == RIGHT
+    assert earned("exact_match", "London", answer="Paris") == WRONG
+    assert earned("exact_match", "7", answer=7) == RIGHT
+    assert earned({"exact_match": {"field": "gold"}}, "a  b", gold="A B") == RIGHT
+    assert earned({"exact_match": {"ignore_case": False}}, "paris", answer="Paris") == WRONG
+    assert earned({"exact_match": {"punctuation": False}}, "Paris.", answer="paris") == RIGHT
+    assert earned("exact_match", "Paris.", answer="paris") == WRONG
+    made = reward({"exact_match": {"field": "gold"}})
+    assert made.fields == made.labels == ("gold",)
+
+
+def test_a_list_of_answers_accepts_each_of_them() -> None:
+    assert earned("exact_match", "NYC", answer=["New York", "NYC"]) == RIGHT
+    assert earned("f1", "NYC", answer=["New York", "NYC"]) == RIGHT
+    assert earned("exact_match", "", answer=[]) == WRONG
+    assert earned("f1", "", answer=[]) == WRONG
+
+
 @pytest.mark.parametrize(
-    ("reward", "action", "expected"),
+    ("given_answer", "gold", "f1"),
     [
-        ("countdown", "<answer>3 + 4</answer>", 1.0),
-        ("countdown", "<answer>3 + 3</answer>", 0.0),
-        ("countdown", "<answer>9**9**9**9</answer>", 0.0),
-        ("countdown", "3 + 4", 0.0),
-        ("exact_match", " paris ", 1.0),
-        ({"exact_match": {"ignore_case": False}}, "paris", 0.0),
-        ({"exact_match": {"punctuation": False}}, "Paris.", 1.0),
-        ({"exact_match": {"field": "aliases"}}, "the city of light", 1.0),
-        ("f1", "the Paris", 1.0),
-        ("f1", "Paris in France", 0.5),
-        ({"json_field": "city.name", "field": "answer"}, {"city": {"name": "Paris"}}, 1.0),
-        ({"json_field": "cities.1", "value": "Rome"}, {"cities": ["Paris", "Rome"]}, 1.0),
-        ({"json_field": "sure", "value": True}, {"sure": 1}, 0.0),
-        ({"json_field": "missing", "value": 1}, {}, 0.0),
+        ("The Eiffel Tower!", "eiffel tower", 1.0),
+        ("the tall tower", "tower", 2 / 3),
+        ("x x y", "x y y", 2 / 3),
+        ("", "", 1.0),
+        ("the", "an", 1.0),
+        ("", "tower", 0.0),
+        ("bridge", "tower", 0.0),
     ],
 )
-def test_an_action_earns(reward: Any, action: Any, expected: float) -> None:
-    score = made(reward).score(TASK, action, {})
-    assert score.reward == pytest.approx(expected)
-    assert score.is_correct == (expected == 1.0)
+def test_f1_is_the_overlap_of_words_as_in_squad(given_answer: str, gold: str, f1: float) -> None:
+    score = earned("f1", given_answer, answer=gold)
+    assert score.reward == pytest.approx(f1)
+    assert score.is_correct == (f1 == 1.0)
 
 
-@pytest.mark.parametrize(("verdict", "truth", "expected"), [
-    ("correct", RIGHT, 1.0), ("correct", WRONG, 0.0), ("Incorrect", WRONG, 1.0), ("who knows", RIGHT, 0.0),
-])  # fmt: skip
-def test_agreeing_is_rewarded_whichever_way_the_truth_lies(
-    verdict: str, truth: Score, expected: float
-) -> None:
-    assert made({"agrees_with": "judge"}).score(TASK, verdict, {"judge": [truth]}).reward == expected
+@given(st.text(), st.text())
+def test_f1_is_the_same_both_ways_and_between_0_and_1(one: str, other: str) -> None:
+    value = earned("f1", one, answer=other).reward
+    assert 0.0 <= value <= 1.0
+    assert value == earned("f1", other, answer=one).reward
 
 
-def test_a_weighted_sum_keeps_each_term_in_the_signals() -> None:
-    reward = made(
-        {"weighted": {"right": {"reward": "countdown", "weight": 0.9}, "same": {"reward": "exact_match"}}}
-    )
-    score = reward.score(TASK, "<answer>3 + 4</answer>", {})
-    assert score == Score(0.9, False, {"right": 1.0, "same": 0.0})
-    assert reward.fields == ("nums", "target", "answer")
-    assert reward.labels == ("answer",)
+def test_json_field_compares_a_path_of_the_action() -> None:
+    action = {"result": {"values": [1, {"n": 5}], "ok": True}}
+    assert earned({"json_field": "result.values.1.n", "field": "gold"}, action, gold=5) == RIGHT
+    assert earned({"json_field": "result.values.1.n", "field": "gold"}, action, gold=6) == WRONG
+    assert earned({"json_field": "result.ok", "value": True}, action) == RIGHT
+    assert earned({"json_field": "result.ok", "value": 1}, action) == WRONG
+    assert earned({"json_field": "result.ok", "value": None}, {"result": {"ok": None}}) == RIGHT
+    assert reward({"json_field": "a", "field": "gold"}).labels == ("gold",)
+    assert reward({"json_field": "a", "value": 1}).fields == ()
 
 
-def test_a_misspelt_term_of_a_sum_gets_the_nearest_name() -> None:
-    with pytest.raises(BadOptions, match="did you mean 'countdown'"):
-        made({"weighted": {"right": {"reward": "countdwn"}}})
+@pytest.mark.parametrize("action", ["", "text", None, 5, [], {}, {"a": 1}, {"a": [1]}, {"a": {"x": 1}}])
+def test_a_path_that_is_not_there_earns_nothing(action: object) -> None:
+    assert earned({"json_field": "a.b", "value": 1}, action) == WRONG
+    assert earned({"json_field": "a.7", "value": 1}, action) == WRONG
+
+
+@pytest.mark.parametrize("options", [{}, {"field": "gold", "value": 1}])
+def test_json_field_compares_with_one_thing(options: dict[str, Any]) -> None:
+    with pytest.raises(BadOptions, match="give one"):
+        reward({"json_field": "a", **options})
 
 
 @pytest.mark.parametrize(
-    "raw", ["countdown", "exact_match", "f1", {"agrees_with": "judge"}, {"weighted": {"a": {"reward": "f1"}}}]
+    ("verdict", "judge", "pays"),
+    [
+        ("correct", RIGHT, 1.0),
+        (" INCORRECT ", WRONG, 1.0),
+        ("incorrect", RIGHT, 0.0),
+        ("correct", WRONG, 0.0),
+        ("?", WRONG, 0.0),
+    ],
 )
-def test_a_score_can_be_sent_to_another_process(raw: Any) -> None:
-    assert callable(pickle.loads(pickle.dumps(made(raw).score)))
+def test_agrees_with_pays_when_the_verdict_is_true(verdict: str, judge: Score, pays: float) -> None:
+    score = earned({"agrees_with": "judge"}, verdict, {"judge": [judge]})
+    assert score == Score(pays, pays == 1.0)
+    assert reward({"agrees_with": "judge"}).roles == ("judge",)
 
 
-def test_math_knows_equal_values_and_runs_where_it_can_be_stopped() -> None:
-    pytest.importorskip("math_verify", reason="needs the extra `math`")
-    reward = made("math")
-    assert reward.timeout is not None
+def test_a_role_of_several_is_right_when_all_of_it_is_and_the_words_may_be_others() -> None:
+    yaml = {"agrees_with": "solver", "right": "ja", "wrong": "nein"}
+    assert earned(yaml, "nein", {"solver": [RIGHT, WRONG]}) == RIGHT
+    assert earned(yaml, "ja", {"solver": [RIGHT, RIGHT]}) == RIGHT
+    with pytest.raises(BadOptions, match="different"):
+        reward({"agrees_with": "judge", "right": "Yes", "wrong": "yes"})
 
-    async def scores() -> list[float]:
+
+TERMS = {
+    "right": {"reward": "countdown", "weight": 0.9},
+    "match": {"reward": {"exact_match": {"field": "solution"}}, "weight": 0.1},
+    "seen": {"reward": {"f1": {"field": "solution"}}, "weight": 0},
+}
+TASK = {"nums": [3, 4], "target": 7, "solution": "<answer>3+4</answer>"}
+
+
+def test_a_weighted_sum_keeps_each_term_as_a_signal() -> None:
+    score = earned({"weighted": TERMS}, "<answer>4+3</answer>", **TASK)
+    assert score.reward == pytest.approx(0.9)
+    assert not score.is_correct
+    assert {name: score.signals[name] for name in ("right", "match")} == {"right": 1.0, "match": 0.0}
+    assert set(score.signals) == set(TERMS)
+
+
+def test_a_weighted_sum_is_right_when_every_term_of_positive_weight_is() -> None:
+    assert earned({"weighted": TERMS}, "<answer>3+4</answer>", **TASK).is_correct
+    penalty = {"long": {"reward": {"exact_match": {"field": "solution"}}, "weight": -0.5}}
+    score = earned(
+        {"weighted": {"right": {"reward": "countdown"}, **penalty}}, "<answer>4+3</answer>", **TASK
+    )
+    assert (score.reward, score.is_correct) == (1.0, True)
+
+
+def test_a_weighted_sum_reads_hides_and_waits_for_what_its_terms_do() -> None:
+    made = reward({"weighted": {**TERMS, "says": {"reward": {"agrees_with": "judge"}}}})
+    assert made.fields == ("nums", "target", "solution")
+    assert made.labels == ("solution",)
+    assert made.roles == ("judge",)
+    assert made.timeout is None
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        ({}, "positive weight"),
+        ({"a": {"reward": "countdown", "weight": 0}}, "positive weight"),
+        ({"a": {"reward": "countdwn"}}, "a: unknown reward 'countdwn'; did you mean 'countdown'"),
+        ({"a": {"reward": {"f1": {"feld": "x"}}}}, "a: reward 'f1': feld"),
+        ({"a": {"reward": "countdown", "wight": 1}}, "wight"),
+        ({"a": {"reward": "countdown", "weight": math.inf}}, "finite"),
+        ({"a": "countdown"}, "dictionary|instance of Term"),
+    ],
+)
+def test_a_faulty_term_is_named(terms: object, message: str) -> None:
+    with pytest.raises(BadOptions, match=message):
+        reward({"weighted": terms})
+
+
+@pytest.mark.parametrize(
+    ("action", "gold", "right"),
+    [
+        ("\\frac{1}{2}", "0.5", True),
+        ("$x + 1$", "1 + x", True),
+        ("The answer is \\boxed{12}", "12", True),
+        ("13", "12", False),
+        ("nonsense (", "12", False),
+    ],
+)
+def test_math_compares_values_and_not_text(action: str, gold: str, right: bool) -> None:
+    pytest.importorskip("math_verify")
+    assert earned("math", action, answer=gold) == (RIGHT if right else WRONG)
+
+
+def test_math_runs_in_a_worker_whose_time_starts_with_the_library_loaded() -> None:
+    pytest.importorskip("math_verify")
+    made = reward({"weighted": {"right": {"reward": {"math": {"timeout": 0.5}}}, "f1": {"reward": "f1"}}})
+    assert made.timeout == 0.5
+    assert made.labels == ("answer",)
+
+    async def score(action: str) -> Score:
         async with Isolation() as isolation:
-            pairs = [("1/2", "0.5"), ("x+1", "1+x"), ("2", "3")]
-            found = [await isolation.run(reward.score, {"answer": g}, a, {}, limit=10) for g, a in pairs]
-        return [score.reward for score in found]
+            arguments = ({"id": "t", "answer": "1/2"}, action, {})
+            return await isolation.run(made.score, *arguments, limit=made.timeout or 0.0)
 
-    assert asyncio.run(scores()) == [1.0, 1.0, 0.0]
+    assert asyncio.run(score("0.5")).signals["right"] == 1.0
+    with pytest.raises(TimeoutError):
+        asyncio.run(score("9^{9^{9^{9}}}"))
+
+
+def test_a_time_limit_must_leave_some_time() -> None:
+    with pytest.raises(BadOptions, match="greater than 0"):
+        reward({"math": {"timeout": 0}})
+
+
+@pytest.mark.parametrize(
+    "yaml",
+    [
+        "countdown",
+        "exact_match",
+        "f1",
+        {"json_field": "a", "value": 1},
+        {"agrees_with": "x"},
+        {"weighted": TERMS},
+    ],
+    ids=str,
+)
+def test_a_reward_can_be_sent_to_another_process(yaml: object) -> None:
+    pickle.loads(pickle.dumps(reward(yaml).score))

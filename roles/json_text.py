@@ -1,0 +1,146 @@
+"""Finds a JSON value in a model's text, and checks it against a JSON Schema from a spec.
+
+Both come from strangers. A value that could not be written out again (no Unicode, no finite number, nested
+too deeply) counts as none. A schema is checked when it is made; it fetches nothing, and what it may cost is
+bounded. Everything here raises ValueError with a sentence for the person who reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from importlib import import_module
+from itertools import islice
+from typing import Any, cast
+
+from roles.patterns import Pattern, compile_pattern
+
+MAX_DEPTH = 64
+"""Objects and lists inside one another."""
+MAX_STARTS = 64
+"""How many brackets are tried as the start of a value."""
+MAX_REFERENCES = 10_000
+"""How often one check may follow a `$ref`: schemas that refer to each other can multiply."""
+
+_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_BRACKET = re.compile(r"[\[{]")
+
+Check = Callable[[Any], None]
+"""Raises ValueError where a value does not fit."""
+
+
+def find_json(text: str) -> Any:
+    """All of the text, else a fenced block, else the first object or list that stands in it."""
+    value = _first_value(text)
+    _check_storable(value)
+    return value
+
+
+def _first_value(text: str) -> Any:
+    for whole in (text, *_FENCE.findall(text)):
+        with suppress(ValueError, RecursionError):
+            return _DECODER.decode(whole.strip())
+    for bracket in islice(_BRACKET.finditer(text), MAX_STARTS):
+        with suppress(ValueError, RecursionError):
+            return _DECODER.raw_decode(text, bracket.start())[0]
+    raise ValueError("the answer holds no JSON")
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def _check_storable(value: object, depth: int = MAX_DEPTH) -> None:
+    if depth == 0:
+        raise ValueError("nested too deeply")
+    if isinstance(value, str):
+        value.encode()  # a lone surrogate raises
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError("the number is too large")
+    elif isinstance(value, dict):
+        for key, member in cast("dict[str, Any]", value).items():
+            key.encode()
+            _check_storable(member, depth - 1)
+    elif isinstance(value, list):
+        for member in cast("list[Any]", value):
+            _check_storable(member, depth - 1)
+
+
+def schema_check(schema: dict[str, Any]) -> Check:
+    """The check that a JSON Schema (2020-12) makes; raises ValueError where the schema is no good."""
+    # Imported here, because they are slow to load; as Any, because their types are partial.
+    library: Any = import_module("jsonschema")
+    referencing: Any = import_module("referencing")
+    specification: Any = import_module("referencing.jsonschema").DRAFT202012
+    unresolvable: type[Exception] = referencing.exceptions.Unresolvable
+    draft: Any = library.Draft202012Validator
+    registry = referencing.Registry().with_resource("", specification.create_resource(schema))
+    patterns: dict[str, Pattern] = {}
+    try:
+        draft.check_schema(schema)
+        for keyword, value in _keywords(schema):
+            if keyword == "patternProperties":
+                raise ValueError("a schema's patternProperties are not supported; use properties")
+            if keyword == "pattern":
+                patterns[value] = compile_pattern(value)
+            elif not value.startswith("#"):
+                raise ValueError(f"a schema may only refer to itself (#/$defs/…), not to {value!r}")
+            elif keyword == "$ref":
+                registry.resolver().lookup(value)
+    except library.SchemaError as error:
+        raise ValueError(f"schema is not a JSON Schema: {error.message}") from error
+    except unresolvable as error:
+        raise ValueError(f"the schema refers to a place that it does not have: {error}") from error
+    except RecursionError as error:
+        raise ValueError("the schema is nested too deeply") from error
+
+    followed = 0
+
+    def reference(validator: Any, target: Any, instance: Any, around: Any) -> Iterator[Any]:
+        nonlocal followed
+        followed += 1
+        if followed > MAX_REFERENCES:
+            raise ValueError(f"the schema refers to itself more than {MAX_REFERENCES:,} times")
+        yield from draft.VALIDATORS["$ref"](validator, target, instance, around)
+
+    def pattern(validator: Any, wanted: str, instance: Any, around: Any) -> Iterator[Any]:
+        if isinstance(instance, str) and patterns[wanted].search(instance) is None:
+            yield library.ValidationError(f"{instance[:40]!r} does not match {wanted!r}")
+
+    keywords = {"$ref": reference, "$dynamicRef": reference, "pattern": pattern}
+    validator = library.validators.extend(draft, keywords)(schema, registry=registry)
+
+    def check(value: Any) -> None:
+        nonlocal followed
+        followed = 0
+        try:
+            problem = library.exceptions.best_match(validator.iter_errors(value))
+        except (unresolvable, RecursionError, ArithmeticError) as error:
+            raise ValueError("the JSON is beyond what the schema can check") from error
+        if problem is not None:
+            raise ValueError(
+                f"the JSON does not fit the schema at {problem.json_path}: {problem.message[:200]}"
+            )
+
+    return check
+
+
+def _keywords(schema: object) -> Iterator[tuple[str, str]]:
+    """The keywords that need a look, with their text, wherever they stand."""
+    if isinstance(schema, Mapping):
+        for key, value in cast("Mapping[str, Any]", schema).items():
+            if key == "patternProperties":
+                yield key, ""
+            elif key in ("$ref", "$dynamicRef", "pattern") and isinstance(value, str):
+                yield key, value
+            yield from _keywords(value)
+    elif isinstance(schema, list):
+        for member in cast("list[Any]", schema):
+            yield from _keywords(member)

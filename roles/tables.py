@@ -1,0 +1,119 @@
+"""Files of tasks: the rows of a .jsonl, .csv or .parquet file, one at a time, each with its line's number.
+
+Rows come out as plain JSON values, so that an episode can be written with its task. A .csv file's values are
+all text. Whatever is wrong with a file is a DataError that names it, and the line where there is one.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic_core import from_json, to_jsonable_python
+
+from engine.errors import DataError, UsageError
+from engine.registry import nearest
+
+Row = Mapping[str, Any]
+
+BATCH = 1024
+"""Rows of a parquet file that are held at once."""
+
+
+def find_table(folder: Path, name: str) -> Path:
+    """The file of that name at or below `folder`; raises DataError where it is elsewhere or nowhere."""
+    if not name.endswith(SUFFIXES):
+        raise DataError(f"cannot read {name!r}; expected a file that ends in {', '.join(SUFFIXES)}")
+    try:
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder.resolve()):
+            raise DataError(f"{name} lies outside the spec's folder; put it beside the spec or below it")
+        if not path.is_file():
+            beside = [entry.name for entry in path.parent.glob("*") if entry.suffix in SUFFIXES]
+            close = nearest(path.name, beside)
+            hint = f"; did you mean {close!r}?" if close else ""
+            raise DataError(f"there is no file {name!r} beside the spec{hint}")
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that go in circles
+        raise DataError(f"cannot read {name!r}: {error}") from error
+    return path
+
+
+def read_table(path: Path) -> Iterator[tuple[int, Row]]:
+    """Each row with its number: its line, or in a parquet file its place, from 1."""
+    try:
+        yield from _READERS[path.suffix](path)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path.name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path.name}: {error.strerror or error}") from error
+
+
+def plain_row(row: Row, where: str) -> Row:
+    """The row as JSON values: dates become ISO text, decimals text. Raises DataError for what has no form."""
+    try:
+        return cast("Row", to_jsonable_python(row))
+    except ValueError as error:
+        raise DataError(f"{where}: a value is neither text, number, list nor mapping: {error}") from error
+
+
+def _jsonl(path: Path) -> Iterator[tuple[int, Row]]:
+    with path.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                row = from_json(line, allow_inf_nan=False)
+            except ValueError as error:
+                said = str(error).replace("line 1 ", "")
+                raise DataError(f"{path.name}:{number}: not JSON: {said}") from error
+            if not isinstance(row, dict):
+                raise DataError(f"{path.name}:{number}: not an object with a row's fields")
+            yield number, cast("Row", row)
+
+
+def _csv(path: Path) -> Iterator[tuple[int, Row]]:
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.DictReader(lines)
+        try:
+            header = reader.fieldnames or ()
+            if "" in header or len(set(header)) < len(header):
+                raise DataError(
+                    f"{path.name}:1: the header names a column twice, or leaves one without a name"
+                )
+            for row in reader:
+                if None in row or None in row.values():
+                    message = f"not as many fields as the header's {len(header)}"
+                    raise DataError(f"{path.name}:{reader.line_num}: {message}")
+                yield reader.line_num, row
+        except csv.Error as error:
+            raise DataError(f"{path.name}:{reader.line_num}: not CSV: {error}") from error
+
+
+def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
+    if importlib.util.find_spec("pyarrow") is None:
+        raise UsageError("parquet files need the library pyarrow: pip install 'rolegraph[data]'")
+    pyarrow: Any = importlib.import_module("pyarrow")  # it has no type stubs
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    try:
+        number = 0
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(BATCH):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, plain_row(row, f"{path.name}:{number}")
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path.name} is not a parquet file: {error}") from error
+
+
+_READERS: dict[str, Callable[[Path], Iterator[tuple[int, Row]]]] = {
+    ".jsonl": _jsonl,
+    ".parquet": _parquet,
+    ".csv": _csv,
+}
+
+SUFFIXES = tuple(_READERS)
+"""How the files end that can be read."""

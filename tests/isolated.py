@@ -1,0 +1,72 @@
+"""What the tests of isolation run in a worker: functions that end in every way there is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def sleep(seconds: float, started: str | None = None) -> str:
+    if started:
+        Path(started).write_text(str(os.getpid()))
+    time.sleep(seconds)
+    return "slept"
+
+
+def spin_in_c() -> int:
+    """One call that never looks at a signal."""
+    return 7**200_000_000
+
+
+class Odd(Exception):
+    """An exception that cannot be unpickled: it takes two arguments and keeps one."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(one + other)
+
+
+def raise_value_error() -> None:
+    raise ValueError("out of range")
+
+
+def raise_odd() -> None:
+    raise Odd("very ", "odd")
+
+
+def leave() -> None:
+    sys.exit(3)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def unpicklable() -> Callable[[], int]:
+    return lambda: 1
+
+
+def _refuse() -> None:
+    raise ImportError("not on this machine")
+
+
+class Refusing:
+    """Pickles, and then refuses to be made."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return _refuse, ()
+
+
+def give_refusing() -> Refusing:
+    return Refusing()
+
+
+def keys() -> list[str]:
+    return sorted(name for name in os.environ if name.startswith("ROLEGRAPH_TEST_"))

@@ -1,0 +1,127 @@
+"""JSON in a model's answer: where it is found, what a schema says of it, and what neither can do."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic_core import to_json
+
+from engine.registry import BadOptions
+from roles.vocabulary import ParseFailure
+from tests.roles.vocabulary import parser, read
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (' {"a": 1} ', {"a": 1}),
+        ("[1, 2]", [1, 2]),
+        ("7", 7),
+        ('Here it is:\n```json\n{"a": 1}\n```\nDone.', {"a": 1}),
+        ('```\n{"a": 1}\n```', {"a": 1}),
+        ('I say {"a": {"b": [1]}} and {"c": 2}.', {"a": {"b": [1]}}),
+        ("the set {x} holds [1, 2]", [1, 2]),
+    ],
+)
+def test_json_is_the_whole_answer_or_a_fence_or_the_first_value_in_it(text: str, value: Any) -> None:
+    assert read("json", text) == value
+
+
+@given(VALUES)
+def test_any_json_is_read_as_it_was_written(value: Any) -> None:
+    assert read("json", json.dumps(value)) == value
+
+
+@given(st.dictionaries(st.text(), VALUES, min_size=1))
+def test_an_object_is_found_between_words(value: dict[str, Any]) -> None:
+    assert read("json", f"I think: {json.dumps(value)} - that is it") == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", "none", "{'a': 1}", '{"a": 1', "NaN", "1e999", '"\\ud800"', "[" * 100 + "]" * 100]
+)
+def test_what_is_no_json_or_could_not_be_written_again_is_malformed(text: str) -> None:
+    with pytest.raises(ParseFailure) as raised:
+        read("json", text)
+    assert raised.value.name == "malformed_output"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.sampled_from('[]{}",:0123456789.eE-\\udNaN'), max_size=80))
+def test_whatever_is_read_can_be_written(text: str) -> None:
+    try:
+        value = read("json", text)
+    except ParseFailure:
+        return
+    to_json(value)
+
+
+def test_a_schema_says_where_the_answer_does_not_fit() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    yaml = {"json": {"schema": schema}}
+    assert read(yaml, '{"n": 3}') == {"n": 3}
+    with pytest.raises(ParseFailure, match=r"at \$\.n: 'three' is not of type 'integer'"):
+        read(yaml, '{"n": "three"}')
+
+
+def test_a_schema_may_refer_to_its_own_parts() -> None:
+    tree = {"type": "object", "properties": {"left": {"$ref": "#"}, "n": {"$ref": "#/$defs/n"}}}
+    yaml = {"json": {"schema": {**tree, "$defs": {"n": {"type": "integer"}}}}}
+    assert read(yaml, '{"left": {"left": {"n": 1}}}') == {"left": {"left": {"n": 1}}}
+    with pytest.raises(ParseFailure, match=r"left\.left\.n"):
+        read(yaml, '{"left": {"left": {"n": "1"}}}')
+
+
+def test_a_schema_s_pattern_is_searched_without_backtracking() -> None:
+    yaml = {"json": {"schema": {"pattern": "^(a+)+$"}}}
+    assert read(yaml, '"aaa"') == "aaa"
+    began = time.perf_counter()
+    with pytest.raises(ParseFailure, match="does not match"):
+        read(yaml, json.dumps("a" * 10_000 + "!"))
+    assert time.perf_counter() - began < 1.0
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "nope"}, "not a JSON Schema"),
+        ({"$ref": "http://127.0.0.1:9/schema.json"}, "only refer to itself"),
+        ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "only refer to itself"),
+        ({"$ref": "#/$defs/gone"}, "a place that it does not have"),
+        ({"pattern": "(?=x)"}, "lookarounds"),
+        ({"patternProperties": {"(a+)+$": {}}}, "not supported"),
+        (["a"], "dictionary"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_says_why_before_anything_runs(schema: Any, message: str) -> None:
+    with pytest.raises(BadOptions, match=message):
+        parser({"json": {"schema": schema}})
+
+
+def test_a_schema_that_refers_to_itself_without_end_fails_the_answer_and_no_more() -> None:
+    with pytest.raises(ParseFailure, match="beyond what the schema can check"):
+        read({"json": {"schema": {"$ref": "#"}}}, "{}")
+
+
+def test_a_schema_that_multiplies_is_stopped() -> None:
+    levels = {
+        f"l{n}": {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}, {"$ref": f"#/$defs/l{n + 1}"}]} for n in range(30)
+    }
+    yaml = {"json": {"schema": {"$ref": "#/$defs/l0", "$defs": {**levels, "l30": {"type": "object"}}}}}
+    made = parser(yaml)
+    began = time.perf_counter()
+    for _ in range(2):
+        with pytest.raises(ParseFailure, match="10,000 times"):
+            made.parse("{}", {})
+    assert time.perf_counter() - began < 5.0

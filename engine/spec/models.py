@@ -107,7 +107,7 @@ class Role(_Model):
     estimator: CallField | None = None
     """How its advantage is computed. A trainable role needs one."""
     trainable: bool = True
-    """Whether training changes it. A role with neither reward nor estimator is not trained either way."""
+    """Whether training changes it; then it needs a reward and an estimator."""
     model: Annotated[ModelRef | None, BeforeValidator(_as_model)] = None
     """A model of its own; None uses the spec's."""
     sampling: Sampling | None = None

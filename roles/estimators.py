@@ -34,5 +34,5 @@ def reinforce_plus_plus_baseline() -> Estimator:
 
 @estimators.register("prpo")
 def prpo() -> Estimator:
-    """Reward less the mean of the role's whole batch, over its standard deviation."""
+    """Reward less the mean of the role's whole batch, over its deviation (rLLM's continual learning)."""
     return Estimator("prpo")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import re
 import string
 from collections import Counter
@@ -80,15 +81,20 @@ class _Math:
         self.field = field
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        importlib.import_module("math_verify")
+        _math_library()
         self.__dict__.update(state)
 
     def __call__(self, task: Task, action: Any, verdicts: Verdicts) -> Score:
-        library: Any = importlib.import_module("math_verify")  # its types say less than it takes
+        library = _math_library()
         # Its own limits are signals, which only work in a main thread; ours stops the whole process.
         gold = library.parse(_as_math(task[self.field]), parsing_timeout=None)
         answer = library.parse(_as_math(action), parsing_timeout=None)
         return _scored(float(bool(library.verify(gold, answer, timeout_seconds=None))))
+
+
+def _math_library() -> Any:
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it remarks on limits that are off
+    return importlib.import_module("math_verify")
 
 
 def _as_math(value: object) -> str:

@@ -58,6 +58,7 @@ def test_a_list_of_answers_accepts_each_of_them() -> None:
     [
         ("The Eiffel Tower!", "eiffel tower", 1.0),
         ("the tall tower", "tower", 2 / 3),
+        ("Paris in France", "Paris", 0.5),
         ("x x y", "x y y", 2 / 3),
         ("", "", 1.0),
         ("the", "an", 1.0),
@@ -180,6 +181,7 @@ def test_a_faulty_term_is_named(terms: object, message: str) -> None:
     [
         ("\\frac{1}{2}", "0.5", True),
         ("$x + 1$", "1 + x", True),
+        ("x+1", "1+x", True),
         ("The answer is \\boxed{12}", "12", True),
         ("13", "12", False),
         ("nonsense (", "12", False),

@@ -1,54 +1,31 @@
-"""The service's compute: one thread, one policy; operations on training runs, and sampling in batches.
+"""What the service computes with: one policy, the training runs on it, its checkpoints, and sampling.
 
-Everything that touches torch goes through `Backend`'s single thread. Sampling requests gather while the
-thread is busy; when it is free, all that want the same weights are drawn together. Knows no HTTP.
+Each call is handed to the compute thread and awaited here. Knows no HTTP.
 """
 
-# torch, peft and transformers leave parts of their types unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TypeVar
 
-import torch
 from torch import Tensor
 
+from engine.local.batcher import Batcher, Job
 from engine.local.checkpoints import Checkpoints
 from engine.local.policy import LoraShape, Policy
-from engine.local.sampling import Draw, draw_all
-from engine.local.trainer import AdamSettings, Datum, Refused, TrainingRun
+from engine.local.sampling import Draw
+from engine.local.trainer import AdamSettings, Datum, Missing, Refused, TrainingRun
+from engine.local.worker import Worker
 
 T = TypeVar("T")
 
-MAX_BATCH = 256
-"""Sequences drawn together."""
-MAX_SAMPLERS = 4
-"""Sampler weights that are kept loaded; others are read again when they are asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampler:
-    """Weights to sample from. None: the base model."""
-
-    shape: LoraShape | None = None
-    weights: Mapping[str, Tensor] | None = None
-
-
-@dataclass(slots=True)
-class Job:
-    """One request to sample: `draws` sequences of one prompt, and the prompt's own log-probabilities."""
-
-    sampler: str
-    draws: Sequence[Draw]
-    want_prompt_logprobs: bool
-    done: asyncio.Future[None]
-    prompt_logprobs: list[float] = field(default_factory=list[float])
-    """Temperature 1; NaN for the first token, which nothing precedes."""
+MAX_LOADED = 4
+"""Checkpoints that are kept loaded for sampling; others are read again when they are asked for."""
+MAX_SNAPSHOTS = 100
+"""Unnamed sampling weights that are kept on disk; beyond it, those not used for longest are dropped."""
 
 
 class Backend:
@@ -57,26 +34,29 @@ class Backend:
     def __init__(self, policy: Policy, checkpoints: Checkpoints) -> None:
         self.policy = policy
         self.checkpoints = checkpoints
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
         self._runs: dict[str, TrainingRun] = {}
-        self._samplers: dict[str, Sampler] = {}
-        self._loaded: OrderedDict[str, None] = OrderedDict()
-        self._waiting: list[Job] = []
-        self._drawing: asyncio.Task[None] | None = None
+        self._loaded: OrderedDict[str, str] = OrderedDict()
+        """Adapters that hold a checkpoint for sampling, by its path; the one used last is last."""
+        self._stale: set[str] = set()
+        """Loaded checkpoints that have been written anew since."""
+        self._numbers = itertools.count(1)
+        self._snapshots: OrderedDict[str, None] = OrderedDict()
+        self._batcher = Batcher(policy, self._load)
+        self._worker = Worker(self._batcher)
 
     async def _compute(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return await asyncio.wrap_future(self._worker.submit(work))
 
     def close(self) -> None:
         """Stop the compute thread; what it is doing is finished first."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._worker.close()
 
     # training
 
     def run(self, name: str) -> TrainingRun:
         """A training run by its model id; raises Refused."""
         if name not in self._runs:
-            raise Refused(f"there is no model {name!r}; it was never created, or was unloaded")
+            raise Missing(f"there is no model {name!r}; it was never created, or was unloaded")
         return self._runs[name]
 
     async def create(self, name: str, shape: LoraShape) -> None:
@@ -88,6 +68,11 @@ class Backend:
         run = self.run(name)
         del self._runs[name]
         await self._compute(run.end)
+
+    async def unload_all(self, prefix: str) -> None:
+        """End the training runs whose model ids begin so."""
+        for name in [name for name in self._runs if name.startswith(prefix)]:
+            await self.unload(name)
 
     async def forward_backward(
         self, name: str, data: Sequence[Datum], loss: str, config: Mapping[str, float], *, backward: bool
@@ -129,96 +114,58 @@ class Backend:
 
     # sampling
 
-    def add_sampler(self, name: str, sampler: Sampler) -> None:
-        """Make weights known under a sampling session's name."""
-        self._samplers[name] = sampler
+    async def save_sampler(self, name: str, checkpoint: str, *, kept: bool) -> str:
+        """Write a training run's weights to sample from; returns the path.
 
-    async def snapshot(self, name: str) -> Sampler:
-        """A training run's weights as they are now."""
+        Those that are not `kept` may be dropped when many newer ones have been used since.
+        """
         run = self.run(name)
-        return Sampler(run.shape, await self._compute(lambda: self.policy.weights(name)))
 
-    async def save_sampler(self, name: str, checkpoint: str, sampler: Sampler) -> str:
-        """Write weights to sample from; returns the path."""
-        if sampler.shape is None or sampler.weights is None:
-            raise Refused("the base model needs no checkpoint")
-        shape, weights = sampler.shape, sampler.weights
-        return await self._compute(
-            lambda: self.checkpoints.save(name, "sampler_weights", checkpoint, shape, weights)
-        )
+        def save() -> str:
+            weights = self.policy.weights(name)
+            path = self.checkpoints.save(name, "sampler_weights", checkpoint, run.shape, weights)
+            if path in self._loaded:
+                self._stale.add(path)
+            if not kept:
+                self._snapshots[path] = None
+                while len(self._snapshots) > MAX_SNAPSHOTS:
+                    self.checkpoints.remove(self._snapshots.popitem(last=False)[0])
+            return path
 
-    async def read_sampler(self, path: str) -> Sampler:
-        """The weights of a checkpoint."""
-        found = await self._compute(lambda: self.checkpoints.load(path, optimizer=False))
-        return Sampler(found.shape, found.weights)
+        return await self._compute(save)
 
-    async def sample(self, sampler: str, draws: Sequence[Draw], *, prompt_logprobs: bool) -> Job:
-        """Draw sequences together with whatever else wants the same weights; raises Refused."""
-        if sampler not in self._samplers:
-            raise Refused(f"there is no sampling session {sampler!r}")
-        job = Job(sampler, draws, prompt_logprobs, asyncio.get_running_loop().create_future())
-        self._waiting.append(job)
-        if self._drawing is None or self._drawing.done():
-            self._drawing = asyncio.create_task(self._draw_waiting())
-        await job.done
+    async def shape(self, path: str) -> LoraShape:
+        """The shape of a checkpoint; raises Refused where it cannot be used."""
+        return await self._compute(lambda: self.checkpoints.load(path, optimizer=False).shape)
+
+    async def sample(self, path: str | None, draws: Sequence[Draw], *, prompt_logprobs: bool) -> Job:
+        """Draw sequences from a checkpoint's weights (None: the base model's); raises Refused."""
+        job = Job(path, draws, prompt_logprobs)
+        self._worker.sample(job)
+        await asyncio.wrap_future(job.done)
         return job
 
-    async def _draw_waiting(self) -> None:
-        while self._waiting:
-            await asyncio.sleep(0)  # let requests that have just arrived join the batch
-            first = self._waiting[0].sampler
-            batch: list[Job] = []
-            for job in self._waiting:
-                if job.sampler == first and (not batch or _size(batch) + len(job.draws) <= MAX_BATCH):
-                    batch.append(job)
-            taken = set(map(id, batch))
-            self._waiting = [job for job in self._waiting if id(job) not in taken]
-            error: Exception | None = None
-            try:
-                await self._compute(lambda batch=batch: self._draw(batch))
-            except Exception as caught:  # it belongs to the requests of this batch, which report it
-                error = caught
-            for job in batch:
-                if not job.done.done():
-                    if error is None:
-                        job.done.set_result(None)
-                    else:
-                        job.done.set_exception(error)
+    def _load(self, path: str) -> str:
+        """The adapter that holds a checkpoint's weights. Nothing is being drawn from it now."""
+        if path in self._snapshots:
+            self._snapshots.move_to_end(path)
+        if path in self._stale:
+            self._drop(path)
+        if path not in self._loaded:
+            found = self.checkpoints.load(path, optimizer=False)
+            idle = [other for other, name in self._loaded.items() if name not in self._batcher.in_use()]
+            for other in idle[: max(0, len(self._loaded) + 1 - MAX_LOADED)]:
+                self._drop(other)
+            adapter = f"sampler-{next(self._numbers)}"
+            self.policy.add_adapter(adapter, found.shape)
+            self.policy.set_weights(adapter, found.weights)
+            self._loaded[path] = adapter
+        self._loaded.move_to_end(path)
+        return self._loaded[path]
 
-    def _draw(self, batch: Sequence[Job]) -> None:
-        adapter = self._load(batch[0].sampler)
-        scored = [job for job in batch if job.want_prompt_logprobs]
-        for job in scored:
-            job.prompt_logprobs = self._prompt_logprobs(adapter, job.draws[0].prompt)
-        draws = [draw for job in batch for draw in job.draws]
-        for start in range(0, len(draws), MAX_BATCH):
-            draw_all(self.policy, adapter, draws[start : start + MAX_BATCH])
-
-    def _prompt_logprobs(self, adapter: str | None, prompt: Sequence[int]) -> list[float]:
-        if len(prompt) == 1:
-            return [float("nan")]
-        with torch.inference_mode():
-            found = self.policy.logprobs(adapter, [prompt[:-1]], [prompt[1:]])[0]
-        return [float("nan"), *found.tolist()]
-
-    def _load(self, name: str) -> str | None:
-        """The adapter that holds a sampler's weights; None for the base model."""
-        sampler = self._samplers[name]
-        if sampler.shape is None or sampler.weights is None:
-            return None
-        adapter = f"sampler:{name}"
-        if adapter not in self._loaded:
-            while len(self._loaded) >= MAX_SAMPLERS:
-                self.policy.drop_adapter(self._loaded.popitem(last=False)[0])
-            self.policy.add_adapter(adapter, sampler.shape)
-            self.policy.set_weights(adapter, sampler.weights)
-        self._loaded[adapter] = None
-        self._loaded.move_to_end(adapter)
-        return adapter
-
-
-def _size(batch: Sequence[Job]) -> int:
-    return sum(len(job.draws) for job in batch)
+    def _drop(self, path: str) -> None:
+        self.policy.drop_adapter(self._loaded.pop(path))
+        self._stale.discard(path)
 
 
 def _layers(shape: LoraShape) -> tuple[bool, bool, bool]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -71,6 +72,10 @@ class Checkpoints:
         except OSError as error:
             raise Refused(f"cannot write the checkpoint {path}: {error.strerror}") from error
         return path
+
+    def remove(self, path: str) -> None:
+        """Delete a checkpoint."""
+        shutil.rmtree(self._where(path), ignore_errors=True)
 
     def load(self, path: str, *, optimizer: bool) -> Checkpoint:
         """Read a checkpoint. Raises Refused where it is missing, broken or of another base model."""

@@ -17,10 +17,16 @@ R = TypeVar("R")
 
 MAX_KEPT = 20_000
 """Finished operations whose results can still be fetched."""
+MAX_KEPT_BYTES = 2**28
+"""What their results may take up together."""
 FIRST_SEQ_ID = 1
 """The seq_id of a model's first operation after its creation."""
 GAP_SECONDS = 5.0
 """How long an operation waits for one before it that has not arrived."""
+
+
+class Cancelled(Exception):
+    """An operation that was stopped because its client no longer wanted it."""
 
 
 class Turns:
@@ -68,6 +74,7 @@ class Futures:
         self._keys: dict[str, object] = {}
         self._turns: dict[str, Turns] = {}
         self._counter = itertools.count(1)
+        self._bytes = 0
 
     def start(self, key: object, work: Callable[[], Awaitable[object]]) -> str:
         """Take an operation on, unless one with that key was taken on before; returns its id."""
@@ -78,6 +85,7 @@ class Futures:
             self._ids[key] = request_id
             self._keys[request_id] = key
         self._tasks[request_id] = asyncio.create_task(_awaited(work))
+        self._tasks[request_id].add_done_callback(self._note_size)
         self._forget_old()
         return request_id
 
@@ -89,9 +97,14 @@ class Futures:
         return self.start((model_id, seq_id), lambda: turns.take(seq_id, work))
 
     async def result(self, request_id: str, seconds: float) -> object:
-        """The result; raises what the operation raised, TimeoutError if not done, KeyError if unknown."""
+        """The result. Raises what the operation raised, TimeoutError, Cancelled, or KeyError if unknown."""
         task = self._tasks[request_id]
-        return await asyncio.wait_for(asyncio.shield(task), seconds)
+        await asyncio.wait([task], timeout=seconds)
+        if not task.done():
+            raise TimeoutError
+        if task.cancelled():
+            raise Cancelled("the request was cancelled")
+        return task.result()
 
     def cancel(self, request_id: str) -> None:
         """Stop an operation that nobody wants any more."""
@@ -99,11 +112,25 @@ class Futures:
         if task is not None:
             task.cancel()
 
+    def _note_size(self, task: asyncio.Task[object]) -> None:
+        self._bytes += _size(task)
+
     def _forget_old(self) -> None:
-        while len(self._tasks) > MAX_KEPT and next(iter(self._tasks.values())).done():
-            old, _ = self._tasks.popitem(last=False)
+        while len(self._tasks) > MAX_KEPT or self._bytes > MAX_KEPT_BYTES:
+            old, task = next(iter(self._tasks.items()))
+            if not task.done():
+                return
+            del self._tasks[old]
+            self._bytes -= _size(task)
             if old in self._keys:
                 del self._ids[self._keys.pop(old)]
+
+
+def _size(task: asyncio.Task[object]) -> int:
+    if task.cancelled() or task.exception() is not None:
+        return 0
+    result = task.result()
+    return len(result) if isinstance(result, bytes) else 0
 
 
 async def _awaited(work: Callable[[], Awaitable[object]]) -> object:

@@ -29,10 +29,6 @@ class _Child(uvicorn.Server):
         yield
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
-
-
 def launch(
     model_dir: Path,
     name: str,
@@ -46,7 +42,7 @@ def launch(
 ) -> None:
     """Serve a model until stopped. The child of a run prints its port, and leaves signals to its parent."""
     if not child:
-        signal.signal(signal.SIGTERM, _leave)  # so that folders are removed
+        signal.signal(signal.SIGTERM, _leave)
     listener = _listen(host, port)
     policy = Policy(model_dir, threads)
     backend = Backend(policy, Checkpoints(state_dir, name))
@@ -66,6 +62,11 @@ def launch(
         asyncio.run(server.serve(sockets=[listener]))
     finally:
         backend.close()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """End in good order, so that a temporary folder is removed."""
+    sys.exit(128 + number)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -29,6 +29,8 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from engine.errors import UsageError
+
+T = TypeVar("T")
 
 LORA_ALPHA = 32
 """As hosted Tinker has it: the adapter's output is scaled by alpha / rank."""
@@ -156,6 +158,13 @@ class Policy:
                 layers[name] = min(module.weight.shape)
         return dict(sorted(layers.items()))
 
+    def decode(self, rows: list[list[int]]) -> list[str]:
+        """Texts of token sequences, with the special tokens."""
+        texts: list[str] = self.tokenizer.batch_decode(
+            rows, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return texts
+
     # numbers
 
     def logprobs(
@@ -178,3 +187,13 @@ class Policy:
             logits: Tensor = model(input_ids=ids, attention_mask=mask, use_cache=False).logits.float()
         chosen = logits.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
         return chosen - logits.logsumexp(-1)
+
+
+def padded_batches(items: Sequence[T], length: Callable[[T], int], limit: int) -> list[list[T]]:
+    """Items, by length, in batches of at most `limit` tokens when padded."""
+    batches: list[list[T]] = []
+    for item in sorted(items, key=length):
+        if not batches or (len(batches[-1]) + 1) * length(item) > limit:
+            batches.append([])
+        batches[-1].append(item)
+    return batches

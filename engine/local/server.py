@@ -7,26 +7,21 @@ takes a 5xx for a reason to try again at once.
 
 from __future__ import annotations
 
-import asyncio
-import hmac
 import itertools
-import json
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar, cast
+from collections.abc import Awaitable, Callable
 
-from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.local import wire
-from engine.local.backend import Backend, Sampler
-from engine.local.futures import Futures
+from engine.local.backend import Backend
+from engine.local.calls import Endpoint, KeyCheck, field, guarded, not_served, raw, read, refusal
+from engine.local.futures import Cancelled, Futures
 from engine.local.trainer import Missing, Refused
 
 POLL_SECONDS = 20.0
@@ -34,21 +29,19 @@ POLL_SECONDS = 20.0
 
 _logger = logging.getLogger(__name__)
 
-B = TypeVar("B", bound=BaseModel)
-Endpoint = Callable[[Request], Awaitable[Response]]
-
 
 class Service:
     """The API's state: sessions and futures.
 
-    `name` is the model's, `names` all that clients may call it; `tokenizer` is the folder it is read from.
+    `name` is the model's, `names` are all that clients may call it; `tokenizer` is its tokenizer's folder.
     """
 
     def __init__(self, backend: Backend, name: str, names: frozenset[str], *, tokenizer: str) -> None:
         self.backend, self.name, self.names, self.tokenizer = backend, name, names, tokenizer
         self.futures = Futures()
+        self._sessions: set[str] = set()
         self._sampling: dict[str, str | None] = {}
-        """The checkpoint that each sampling session reads; None for the base model or a run's weights."""
+        """The checkpoint that each sampling session draws from; None for the base model."""
         self._saved = itertools.count(1)
 
     def app(self, api_key: str | None) -> Starlette:
@@ -59,7 +52,7 @@ class Service:
             "telemetry": self._nothing,
             "create_session": self._create_session,
             "session_heartbeat": self._heartbeat,
-            "sessions/{session_id}/finish": self._nothing,
+            "sessions/{session_id}/finish": self._finish_session,
             "create_model": self._create_model,
             "get_info": self._get_info,
             "unload_model": self._unload_model,
@@ -79,10 +72,10 @@ class Service:
             "get_server_capabilities": self._capabilities,
             "samplers/{sampler_id:path}": self._get_sampler,
         }
-        routes = [Route(f"/api/v1/{path}", _guarded(do), methods=["POST"]) for path, do in posts.items()]
-        routes += [Route(f"/api/v1/{path}", _guarded(do), methods=["GET"]) for path, do in gets.items()]
-        routes.append(Route("/{path:path}", _not_served, methods=["GET", "POST", "PUT", "DELETE"]))
-        return Starlette(routes=routes, middleware=[Middleware(_KeyCheck, api_key=api_key)])
+        routes = [Route(f"/api/v1/{path}", guarded(do), methods=["POST"]) for path, do in posts.items()]
+        routes += [Route(f"/api/v1/{path}", guarded(do), methods=["GET"]) for path, do in gets.items()]
+        routes.append(Route("/{path:path}", not_served, methods=["GET", "POST", "PUT", "DELETE"]))
+        return Starlette(routes=routes, middleware=[Middleware(KeyCheck, api_key=api_key)])
 
     # sessions and what there is
 
@@ -108,18 +101,38 @@ class Service:
         return JSONResponse({"supported_models": [model]})
 
     async def _create_session(self, request: Request) -> Response:
-        return JSONResponse({"type": "create_session", "session_id": f"session-{uuid.uuid4().hex[:12]}"})
+        session_id = f"session-{uuid.uuid4().hex[:12]}"
+        self._sessions.add(session_id)
+        return JSONResponse({"type": "create_session", "session_id": session_id})
 
     async def _heartbeat(self, request: Request) -> Response:
+        session_id = await field(request, "session_id")
+        if session_id not in self._sessions:
+            return refusal(410, f"the session {session_id} is over")
         return JSONResponse({"type": "session_heartbeat"})
+
+    async def _finish_session(self, request: Request) -> Response:
+        session_id = str(request.path_params["session_id"])
+        self._sessions.discard(session_id)
+        for sampler in [name for name in self._sampling if name.startswith(f"{session_id}:")]:
+            del self._sampling[sampler]
+        await self.backend.unload_all(f"{session_id}:")
+        return JSONResponse({"status": "accepted"})
+
+    def _check_session(self, session_id: str | None) -> None:
+        if session_id not in self._sessions:
+            raise Missing(f"there is no session {session_id!r}; it was never created, or is finished")
 
     # training
 
     async def _create_model(self, request: Request) -> Response:
-        body = await _read(request, wire.CreateModelBody)
+        body = await read(request, wire.CreateModelBody)
+        self._check_session(body.session_id)
         self._check_name(body.base_model)
         if body.lora_config is None:
             raise Refused("only LoRA training is served here; give a lora_config")
+        if body.optimizer_config is not None and body.optimizer_config.type != "adamw":
+            raise Refused(f"the optimizer {body.optimizer_config.type!r} is not served here; adamw is")
         shape = body.lora_config.shape()
         model_id = f"{body.session_id}:train:{body.model_seq_id}"
 
@@ -130,7 +143,7 @@ class Service:
         return self._taken(self.futures.start(("create", model_id), create), model_id)
 
     async def _get_info(self, request: Request) -> Response:
-        model_id = await _field(request, "model_id")
+        model_id = await field(request, "model_id")
         run = self.backend.run(model_id)
         model = {"arch": "causal_lm", "model_name": self.name, "tokenizer_id": self.tokenizer}
         return JSONResponse(
@@ -145,7 +158,7 @@ class Service:
         )
 
     async def _unload_model(self, request: Request) -> Response:
-        model_id = await _field(request, "model_id")
+        model_id = await field(request, "model_id")
 
         async def unload() -> object:
             await self.backend.unload(model_id)
@@ -154,7 +167,7 @@ class Service:
         return self._taken(self.futures.start(("unload", model_id), unload), model_id)
 
     async def _forward_backward(self, request: Request) -> Response:
-        asked = wire.TrainRequest(await _raw(request))
+        asked = wire.TrainRequest(await raw(request))
         self.backend.run(asked.model_id)
 
         async def train() -> object:
@@ -166,7 +179,7 @@ class Service:
         return self._in_turn(asked.model_id, asked.seq_id, train)
 
     async def _optim_step(self, request: Request) -> Response:
-        body = await _read(request, wire.OptimStepBody)
+        body = await read(request, wire.OptimStepBody)
         if body.adam_params is None:
             raise Refused("only Adam is served here; give adam_params")
         settings = body.adam_params.settings()
@@ -177,7 +190,7 @@ class Service:
         return self._in_turn(body.model_id, body.seq_id, step)
 
     async def _save_weights(self, request: Request) -> Response:
-        body = await _read(request, wire.SaveBody)
+        body = await read(request, wire.SaveBody)
         name = body.path or f"checkpoint-{next(self._saved):06d}"
 
         async def save() -> object:
@@ -187,7 +200,7 @@ class Service:
         return self._in_turn(body.model_id, body.seq_id, save)
 
     async def _load_weights(self, request: Request) -> Response:
-        body = await _read(request, wire.LoadBody)
+        body = await read(request, wire.LoadBody)
         model_id = body.model_id or f"{body.session_id}:train:{body.model_seq_id}"
 
         async def load() -> object:
@@ -195,70 +208,74 @@ class Service:
             return {"type": "load_weights", "path": body.path, "model_id": model_id}
 
         if body.model_id is None:
+            self._check_session(body.session_id)
             return self._taken(self.futures.start(("create", model_id), load), model_id)
         self.backend.run(model_id)
         return self._in_turn(model_id, body.seq_id, load)
 
     async def _weights_info(self, request: Request) -> Response:
-        path = await _field(request, "tinker_path")
-        shape = (await self.backend.read_sampler(path)).shape
-        info = {"base_model": self.name, "is_lora": True}
-        if shape is not None:
-            info |= {
+        path = await field(request, "tinker_path")
+        shape = await self.backend.shape(path)
+        return JSONResponse(
+            {
+                "base_model": self.name,
+                "is_lora": True,
                 "lora_rank": shape.rank,
                 "train_unembed": shape.train_unembed,
                 "train_mlp": shape.train_mlp,
                 "train_attn": shape.train_attn,
             }
-        return JSONResponse(info)
+        )
 
     # sampling
 
     async def _save_for_sampler(self, request: Request) -> Response:
-        body = await _read(request, wire.SaveBody)
+        body = await read(request, wire.SaveBody)
 
         async def save() -> object:
-            sampler = await self.backend.snapshot(body.model_id)
-            if body.path is None:
-                session = f"{body.model_id}:sampler:{body.sampling_session_seq_id or 0}"
-                self._sampling[session] = None
-                self.backend.add_sampler(session, sampler)
-                return {"type": "save_weights_for_sampler", "sampling_session_id": session}
-            path = await self.backend.save_sampler(body.model_id, body.path, sampler)
-            return {"type": "save_weights_for_sampler", "path": path}
+            if body.path is not None:
+                path = await self.backend.save_sampler(body.model_id, body.path, kept=True)
+                return {"type": "save_weights_for_sampler", "path": path}
+            snapshot = f"snapshot-{next(self._saved):06d}"
+            session = f"{body.model_id}:sampler:{body.sampling_session_seq_id or 0}"
+            self._sampling[session] = await self.backend.save_sampler(body.model_id, snapshot, kept=False)
+            return {"type": "save_weights_for_sampler", "sampling_session_id": session}
 
         return self._in_turn(body.model_id, body.seq_id, save)
 
     async def _create_sampling_session(self, request: Request) -> Response:
-        body = await _read(request, wire.SessionBody)
+        body = await read(request, wire.SessionBody)
+        self._check_session(body.session_id)
         session = f"{body.session_id}:sample:{body.sampling_session_seq_id}"
         if body.base_model is not None:
             self._check_name(body.base_model)
         if body.model_path is None and body.base_model is None:
             raise Refused("name a base_model or a model_path to sample from")
         if session not in self._sampling:
-            path = body.model_path
-            self.backend.add_sampler(session, await self.backend.read_sampler(path) if path else Sampler())
-            self._sampling[session] = path
+            if body.model_path is not None:
+                await self.backend.shape(body.model_path)
+            self._sampling[session] = body.model_path
         return JSONResponse({"type": "create_sampling_session", "sampling_session_id": session})
 
     async def _get_sampler(self, request: Request) -> Response:
         sampler_id = str(request.path_params["sampler_id"])
         if sampler_id not in self._sampling:
-            return _refusal(404, f"there is no sampling session {sampler_id!r}")
+            return refusal(404, f"there is no sampling session {sampler_id!r}")
         path = self._sampling[sampler_id]
         return JSONResponse({"sampler_id": sampler_id, "base_model": self.name, "model_path": path})
 
     async def _sample(self, request: Request) -> Response:
-        body = await _read(request, wire.SampleBody)
+        body = await read(request, wire.SampleBody)
         session = body.sampling_session_id
         if session is None:
             raise Refused("sample through a sampling session (create_sampling_session)")
-        policy = self.backend.policy
+        if session not in self._sampling:
+            raise Missing(f"there is no sampling session {session!r}")
+        path, policy = self._sampling[session], self.backend.policy
 
         async def draw() -> object:
             draws = body.draws(context=policy.context, vocabulary=policy.vocabulary, end_ids=policy.end_ids)
-            job = await self.backend.sample(session, draws, prompt_logprobs=bool(body.prompt_logprobs))
+            job = await self.backend.sample(path, draws, prompt_logprobs=bool(body.prompt_logprobs))
             return wire.sample_response(job, body.prompt_logprobs_last_n)
 
         key = None if body.seq_id is None else (session, body.seq_id)
@@ -269,17 +286,15 @@ class Service:
     # futures
 
     async def _retrieve(self, request: Request) -> Response:
-        request_id = await _field(request, "request_id")
+        request_id = await field(request, "request_id")
         try:
             result = await self.futures.result(request_id, POLL_SECONDS)
         except KeyError:
-            return _refusal(410, f"there is no request {request_id}, or its result is no longer kept")
+            return refusal(410, f"there is no request {request_id}, or its result is no longer kept")
         except TimeoutError:
             pending = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
             return JSONResponse(pending, status_code=408)
-        except asyncio.CancelledError:
-            raise
-        except Refused as error:
+        except (Refused, Cancelled) as error:
             return JSONResponse(wire.failure(str(error), "user"))
         except Exception as error:  # the client must hear of it, as a failure of ours
             _logger.exception("request %s failed", request_id)
@@ -289,7 +304,7 @@ class Service:
         return JSONResponse(result)
 
     async def _cancel(self, request: Request) -> Response:
-        self.futures.cancel(await _field(request, "request_id"))
+        self.futures.cancel(await field(request, "request_id"))
         return JSONResponse({"status": "accepted"})
 
     def _in_turn(self, model_id: str, seq_id: int | None, work: Callable[[], Awaitable[object]]) -> Response:
@@ -301,61 +316,3 @@ class Service:
     def _check_name(self, name: str) -> None:
         if name not in self.names:
             raise Missing(f"this service has no model {name!r}; it serves {self.name!r}")
-
-
-class _KeyCheck:
-    """Refuses calls without the key."""
-
-    def __init__(self, app: ASGIApp, api_key: str | None) -> None:
-        self._app, self._key = app, api_key
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._key and scope["path"] != "/api/v1/healthz":
-            given = dict(scope["headers"]).get(b"x-api-key", b"")
-            if not hmac.compare_digest(given, self._key.encode()):
-                await _refusal(401, "this service needs its key, in the header X-API-Key")(
-                    scope, receive, send
-                )
-                return
-        await self._app(scope, receive, send)
-
-
-def _guarded(do: Endpoint) -> Endpoint:
-    async def endpoint(request: Request) -> Response:
-        try:
-            return await do(request)
-        except Refused as error:
-            return _refusal(404 if isinstance(error, Missing) else 400, str(error))
-        except ValidationError as error:
-            detail = error.errors(include_url=False)[0]
-            return _refusal(422, f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}")
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            return _refusal(422, f"not JSON: {error}")
-
-    return endpoint
-
-
-async def _not_served(request: Request) -> Response:
-    return _refusal(404, f"{request.method} {request.url.path} is not served by this local service")
-
-
-def _refusal(status: int, message: str) -> JSONResponse:
-    return JSONResponse({"detail": message}, status_code=status)
-
-
-async def _read(request: Request, kind: type[B]) -> B:
-    return kind.model_validate_json(await _raw(request))
-
-
-async def _field(request: Request, name: str) -> str:
-    body: object = json.loads(await _raw(request))
-    value = cast("Mapping[str, object]", body).get(name) if isinstance(body, dict) else None
-    if not isinstance(value, str):
-        raise Refused(f"the request has no {name}")
-    return value
-
-
-async def _raw(request: Request) -> bytes:
-    if encoding := request.headers.get("content-encoding"):
-        raise Refused(f"a body in {encoding} is not served here; client/config does not ask for it")
-    return await request.body()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from engine.local.losses import LOSSES, NEEDS, OPTIONS
-from engine.local.policy import LoraShape, Policy
+from engine.local.policy import LoraShape, Policy, padded_batches
 
 MAX_BATCH_TOKENS = 16_384
 """Padded tokens of one forward pass; a larger batch is cut up, with the same gradients."""
@@ -71,7 +71,8 @@ class TrainingRun:
         self._check(data, loss, config)
         total = 0.0
         logprobs: list[Tensor] = [torch.empty(0)] * len(data)
-        for batch in _batches(data, self.policy.vocabulary):
+        limit = min(MAX_BATCH_TOKENS, MAX_BATCH_LOGITS // self.policy.vocabulary)
+        for batch in padded_batches(range(len(data)), lambda position: len(data[position].tokens), limit):
             chosen = [data[position] for position in batch]
             targets = [datum.inputs["target_tokens"].long().tolist() for datum in chosen]
             with torch.set_grad_enabled(backward):
@@ -150,14 +151,3 @@ class TrainingRun:
             targets = datum.inputs["target_tokens"]
             if targets.min() < 0 or targets.max() >= self.policy.vocabulary:
                 raise Refused(f"datum {position} has a target token that the model does not know")
-
-
-def _batches(data: Sequence[Datum], vocabulary: int) -> list[list[int]]:
-    """Positions of the data, by length, in batches that keep to the limits above when padded."""
-    limit = min(MAX_BATCH_TOKENS, MAX_BATCH_LOGITS // vocabulary)
-    batches: list[list[int]] = [[]]
-    for position in sorted(range(len(data)), key=lambda p: len(data[p].tokens)):
-        if batches[-1] and (len(batches[-1]) + 1) * len(data[position].tokens) > limit:
-            batches.append([])
-        batches[-1].append(position)
-    return batches

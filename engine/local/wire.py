@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tinker.proto import tinker_public_pb2 as public
 from torch import Tensor
 
-from engine.local.backend import Job
+from engine.local.batcher import Job
 from engine.local.policy import LoraShape
 from engine.local.sampling import Draw
 from engine.local.trainer import AdamSettings, Datum, Refused
@@ -43,6 +43,12 @@ class LoraBody(_Body):
         return LoraShape(self.rank, self.train_attn, self.train_mlp, self.train_unembed, self.seed)
 
 
+class OptimizerBody(_Body):
+    """`optimizer_config` of create_model."""
+
+    type: str
+
+
 class CreateModelBody(_Body):
     """create_model."""
 
@@ -50,6 +56,7 @@ class CreateModelBody(_Body):
     model_seq_id: int
     base_model: str
     lora_config: LoraBody | None = None
+    optimizer_config: OptimizerBody | None = None
 
 
 class AdamBody(_Body):
@@ -138,6 +145,7 @@ class SampleBody(_Body):
     topk_sample_logprobs: int = 0
     prompt_alt_tokens_k: int = 0
     target_prompt_logprobs: dict[str, Any] | None = None
+    record_stability_info: bool | None = None
 
     def draws(self, *, context: int, vocabulary: int, end_ids: frozenset[int]) -> list[Draw]:
         """The sequences it asks for; raises Refused."""
@@ -146,6 +154,7 @@ class SampleBody(_Body):
             "topk_sample_logprobs",
             "prompt_alt_tokens_k",
             "target_prompt_logprobs",
+            "record_stability_info",
         )
         for name in unserved:
             if getattr(self, name):
@@ -169,7 +178,7 @@ class SampleBody(_Body):
                 params.temperature,
                 params.top_p,
                 params.top_k,
-                None if params.seed is None else _nth_seed(params.seed, number),
+                None if params.seed is None else (params.seed % 2**64, number),
                 ids,
                 texts,
             )
@@ -181,11 +190,6 @@ def _tokens(chunk: _Chunk) -> list[int]:
     if chunk.type != "encoded_text":
         raise Refused(f"{chunk.type} in a prompt is not served here; only text is")
     return chunk.tokens
-
-
-def _nth_seed(seed: int, number: int) -> int:
-    """A seed of its own for each of a request's samples."""
-    return (seed + number * 0x9E3779B97F4A7C15) & (2**63 - 1)
 
 
 def sample_response(job: Job, last_n: int | None) -> bytes:

@@ -13,7 +13,7 @@ tinker = pytest.importorskip("tinker")
 
 from tinker import types  # noqa: E402
 
-from engine.local import Running, running  # noqa: E402
+from engine.local import Running  # noqa: E402
 
 pytestmark = pytest.mark.service
 
@@ -301,6 +301,7 @@ def test_fresh_sampling_weights_are_those_of_the_training_run_at_that_moment(
         (lambda t: t.load_state("tinker://nobody/weights/nothing"), "there is no checkpoint"),
         (lambda t: t.load_state("tinker://../weights/x"), "is not a checkpoint's path"),
         (lambda t: t.save_state("../../escape"), "is not a checkpoint's path"),
+        (lambda t: t.save_weights_external("x"), "not served by this local service"),
     ],
 )
 def test_what_cannot_be_done_is_said(
@@ -338,10 +339,105 @@ def test_a_retried_request_is_carried_out_once(client: tinker.ServiceClient, ser
         assert http.get("/api/v1/no_such_call").status_code == 404
 
 
-def test_a_folder_that_holds_no_model_is_the_user_s_mistake(tmp_path: Path) -> None:
-    from engine.errors import UsageError
+def test_an_abandoned_request_ends_with_a_word(service: Running, client: tinker.ServiceClient) -> None:
+    import httpx
 
-    with pytest.raises(UsageError, match=r"no config\.json"), running(tmp_path):
-        pass
-    with pytest.raises(UsageError, match="there is no model folder"), running(tmp_path / "nowhere"):
-        pass
+    session = sampler(client, service)._sampling_session_id
+    body = {
+        "prompt": {"chunks": [{"type": "encoded_text", "tokens": PROMPT}]},
+        "sampling_params": {"max_tokens": 240, "stop": []},
+        "sampling_session_id": session,
+        "seq_id": 12345,
+        "num_samples": 200,
+    }
+    with httpx.Client(base_url=service.base_url, headers={"X-API-Key": service.api_key}, timeout=30) as http:
+        request_id = http.post("/api/v1/asample", json=body).json()["request_id"]
+        http.post("/api/v1/cancel_future", json={"request_id": request_id})
+        answer = http.post("/api/v1/retrieve_future", json={"request_id": request_id})
+    assert (answer.status_code, answer.json()["error"]) == (200, "the request was cancelled")
+
+
+def test_a_loss_of_the_client_s_own_trains(client: tinker.ServiceClient, service: Running) -> None:
+    training = trainer(client, service)
+
+    def halved(
+        data: list[types.Datum], logprobs: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        return -0.5 * sum((row.sum() for row in logprobs), torch.tensor(0.0)), {}
+
+    losses: list[float] = []
+    for _ in range(5):
+        out = training.forward_backward_custom([datum("cross_entropy", PROMPT)], halved).result()
+        training.optim_step(ADAM).result()
+        losses.append(out.metrics["loss:sum"])
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_more_rank_than_the_layers_have_is_cut_to_theirs(
+    client: tinker.ServiceClient, service: Running
+) -> None:
+    training = trainer(client, service, rank=512)
+    training.forward_backward([datum("cross_entropy", PROMPT)], "cross_entropy").result()
+    training.optim_step(ADAM).result()
+    path = training.save_weights_for_sampler("wide").result().path
+    assert client.create_sampling_client(model_path=path).result().compute_logprobs(prompt()).result()
+
+
+def test_an_adapter_trains_only_the_layers_asked_for(client: tinker.ServiceClient, service: Running) -> None:
+    nothing = {"train_mlp": False, "train_attn": False, "train_unembed": False}
+    for part in nothing:
+        asked = {**nothing, part: True}
+        training = client.create_lora_training_client(base_model=service.model_name, rank=4, **asked).result()
+        training.forward_backward([datum("cross_entropy", PROMPT)], "cross_entropy").result()
+        assert training.optim_step(ADAM).result().metrics["unclipped_grad_l2:mean"] > 0
+
+
+def test_a_name_written_again_is_what_new_samples_are_drawn_from(
+    client: tinker.ServiceClient, service: Running
+) -> None:
+    training = trainer(client, service)
+    found: list[list[float | None]] = []
+    for _ in range(2):
+        training.forward_backward([datum("cross_entropy", PROMPT)], "cross_entropy").result()
+        training.optim_step(ADAM).result()
+        path = training.save_weights_for_sampler("latest").result().path
+        one = client.create_sampling_client(model_path=path).result()
+        found.append(one.compute_logprobs(prompt()).result())
+    assert found[0] != found[1]
+
+
+def test_a_finished_session_frees_what_it_held_and_disturbs_no_other(
+    client: tinker.ServiceClient, service: Running
+) -> None:
+    other = tinker.ServiceClient(base_url=service.base_url, api_key=service.api_key)
+    ended, kept = trainer(other, service), trainer(client, service)
+    for training in (ended, kept):
+        training.forward_backward([datum("cross_entropy", PROMPT)], "cross_entropy").result()
+    other.close("success").result()
+    assert kept.optim_step(ADAM).result().metrics["unclipped_grad_l2:mean"] > 0
+    import httpx
+
+    with httpx.Client(base_url=service.base_url, headers={"X-API-Key": service.api_key}) as http:
+        gone = http.post("/api/v1/get_info", json={"model_id": ended.model_id})
+        assert gone.status_code == 404
+        assert http.post("/api/v1/get_info", json={"model_id": kept.model_id}).status_code == 200
+
+
+def test_the_tokenizer_of_the_model_is_found_by_the_client(
+    client: tinker.ServiceClient, service: Running
+) -> None:
+    tokenizer = trainer(client, service).get_tokenizer()
+    assert tokenizer.decode(tokenizer.encode("1 + 2")) == "1 + 2"
+
+
+def test_calls_can_be_awaited(client: tinker.ServiceClient, service: Running) -> None:
+    async def both() -> int:
+        training = await client.create_lora_training_client(base_model=service.model_name, rank=4)
+        step = training.forward_backward([datum("cross_entropy", PROMPT)], "cross_entropy")
+        await training.optim_step(ADAM)
+        await step
+        one = await training.save_weights_and_get_sampling_client()
+        response = await one.sample(prompt(), 2, types.SamplingParams(max_tokens=3, stop=[]))
+        return sum(len(sequence.tokens) for sequence in response.sequences)
+
+    assert asyncio.run(both()) == 6

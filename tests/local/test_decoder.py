@@ -1,0 +1,144 @@
+"""Sequences drawn side by side say what they would say alone, whoever joins or leaves meanwhile."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the extra `local`")
+
+from engine.local.batcher import Batcher, Job  # noqa: E402
+from engine.local.decoder import Decoder  # noqa: E402
+from engine.local.policy import LoraShape, Policy  # noqa: E402
+from engine.local.sampling import Draw  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def policy(model_dir: Path) -> Policy:
+    return Policy(model_dir, threads=1)
+
+
+@pytest.fixture(scope="module")
+def gpt2(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    """Another architecture: learned positions, Conv1D layers."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    folder = tmp_path_factory.mktemp("gpt2")
+    for file in model_dir.glob("*token*"):
+        shutil.copy(file, folder)
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=260, n_embd=32, n_layer=2, n_head=2, n_positions=256, bos_token_id=0, eos_token_id=0
+    )
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    return Policy(folder, threads=1)
+
+
+def make_draw(chance: random.Random, number: int, longest: int = 60) -> Draw:
+    prompt = [chance.randrange(4, 260) for _ in range(chance.randint(1, longest))]
+    return Draw(prompt, chance.randint(1, 90), chance.choice([0.5, 1.0]), seed=(number, 0))
+
+
+def check(policy: Policy, adapter: str | None, draw: Draw) -> None:
+    """Logprobs are a plain forward pass's, at the draw's temperature."""
+    tokens = [*draw.prompt, *draw.tokens]
+    with torch.inference_mode(), policy.using(adapter) as model:
+        logits = model(input_ids=torch.tensor([tokens])).logits[0].float() / draw.temperature
+    found = logits.log_softmax(-1)[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])]
+    assert draw.logprobs == pytest.approx(found[len(draw.prompt) - 1 :].tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sequences_may_join_and_leave_at_any_step(policy: Policy, seed: int) -> None:
+    chance = random.Random(seed)
+    decoder = Decoder(policy, None)
+    draws, removed = list[Draw](), set[Draw]()
+    for number in range(60):
+        if chance.random() < 0.4:
+            joining = [make_draw(chance, 100 * number + n) for n in range(chance.randint(1, 5))]
+            decoder.add(joining)
+            draws += joining
+        if decoder.live and chance.random() < 0.1:
+            unwanted = chance.sample(decoder.live, 1)
+            decoder.remove(unwanted)
+            removed.update(unwanted)
+        decoder.step()
+    while decoder.live:
+        decoder.step()
+    assert len(draws) > 30
+    for draw in draws:
+        assert draw in removed or len(draw.tokens) == draw.max_tokens
+        check(policy, None, draw)
+
+
+def test_other_architectures_and_adapters_are_drawn_from_alike(gpt2: Policy) -> None:
+    gpt2.add_adapter("one", LoraShape(4, seed=1))
+    torch.manual_seed(1)
+    gpt2.set_weights("one", {key: torch.randn_like(w) * 0.1 for key, w in gpt2.weights("one").items()})
+    chance = random.Random(0)
+    for adapter in (None, "one"):
+        decoder = Decoder(gpt2, adapter)
+        draws = [make_draw(chance, number) for number in range(8)]
+        decoder.add(draws[:4])
+        decoder.step()
+        decoder.add(draws[4:])
+        while decoder.live:
+            decoder.step()
+        for draw in draws:
+            check(gpt2, adapter, draw)
+
+
+def test_a_prompt_of_many_samples_is_read_once_and_each_sample_is_its_own(policy: Policy) -> None:
+    prompt = [5, 80, 90, 100]
+    draws = [Draw(prompt, 12, seed=(3, number)) for number in range(8)]
+    decoder = Decoder(policy, None)
+    decoder.add(draws)
+    while decoder.live:
+        decoder.step()
+    assert len({tuple(draw.tokens) for draw in draws}) == 8
+    for draw in draws:
+        check(policy, None, draw)
+
+
+def test_a_short_request_need_not_wait_for_a_long_one(policy: Policy) -> None:
+    batcher = Batcher(policy, load=str)
+    long, short = (
+        Job(None, [Draw([5, 6, 7], 200, seed=(1, 0))]),
+        Job(None, [Draw([8, 9], 5, seed=(2, 0))]),
+    )
+    batcher.add(long)
+    for _ in range(10):
+        batcher.step()
+    batcher.add(short)
+    for _ in range(20):
+        batcher.step()
+    assert short.done.done()
+    assert not long.done.done()
+
+
+def test_an_abandoned_request_is_drawn_no_further(policy: Policy) -> None:
+    batcher = Batcher(policy, load=str)
+    job = Job(None, [Draw([5, 6, 7], 200, seed=(1, n)) for n in range(3)])
+    batcher.add(job)
+    for _ in range(5):
+        batcher.step()
+    job.done.cancel()
+    batcher.step()
+    assert not batcher.busy
+
+
+def test_weights_that_cannot_be_loaded_fail_only_those_who_asked_for_them(policy: Policy) -> None:
+    def load(path: str) -> str:
+        raise ValueError(f"no {path}")
+
+    batcher = Batcher(policy, load)
+    lost, fine = Job("tinker://x", [Draw([5], 4)]), Job(None, [Draw([5], 4)])
+    batcher.add(lost)
+    batcher.add(fine)
+    while batcher.busy:
+        batcher.step()
+    assert str(lost.done.exception()) == "no tinker://x"
+    assert fine.done.result() is None

@@ -7,13 +7,14 @@ that was counted. `read_episodes` reads them back and names the line that is bro
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pydantic_core import from_json, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from engine.episode import Episode
 from engine.errors import DataError, UsageError, WorldError
@@ -39,7 +40,7 @@ class RunFolder:
 
     def append(self, episode: Episode) -> None:
         """Write one episode; raises WorldError when the disk does not take it."""
-        line = to_json(episode.to_dict()) + b"\n"
+        line = _line(episode)
         start = os.lseek(self._file, 0, os.SEEK_END)
         try:
             written = os.write(self._file, line)
@@ -57,6 +58,14 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self._file)
+
+
+def _line(episode: Episode) -> bytes:
+    data = episode.to_dict()
+    try:
+        return to_json(data) + b"\n"
+    except PydanticSerializationError:  # half a character in a model's text: written as a question mark
+        return json.dumps(data, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 def read_episodes(path: Path) -> Iterator[Episode]:

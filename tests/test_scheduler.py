@@ -43,14 +43,15 @@ def test_the_makespan_is_the_critical_path_and_not_the_sum_of_the_levels(tmp_pat
     barrier = max(0.4, 0.1) + max(0.1, 0.4) + 0.2
     assert barrier > 1.3 * critical_path
 
-    start = time.perf_counter()
-    episode = run_one(
-        plan, ScriptedModel(lambda request: request.role, lambda request: LATENCY[request.role])
-    )
-    makespan = time.perf_counter() - start
+    model = ScriptedModel(lambda request: request.role, lambda request: LATENCY[request.role])
+    makespans: list[float] = []
+    for _ in range(3):  # the best of three: a busy machine can only add to it
+        start = time.perf_counter()
+        episode = run_one(plan, model)
+        makespans.append(time.perf_counter() - start)
+        assert [t.action for t in episode.trajectories] == ["a", "b", "a2", "b2", "end"]
 
-    assert [t.action for t in episode.trajectories] == ["a", "b", "a2", "b2", "end"]
-    assert makespan < 1.05 * critical_path
+    assert min(makespans) < 1.05 * critical_path
 
 
 def test_instances_of_a_role_run_side_by_side() -> None:

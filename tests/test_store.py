@@ -57,6 +57,12 @@ def test_a_full_disk_keeps_the_episodes_before_it(tmp_path: Path) -> None:
     assert [e.id for e in read_episodes(folder.episodes)] == ["t0:0"]
 
 
+def test_half_a_character_in_a_model_s_text_does_not_end_the_run(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, "") as folder:
+        folder.append(Episode(id="t:0", task={"id": "t", "question": "half \ud83d"}, trajectories=()))
+    assert [e.task["question"] for e in read_episodes(folder.episodes)] == ["half ?"]
+
+
 def test_a_line_cut_short_by_a_crash_is_passed_over_and_a_broken_one_is_named(tmp_path: Path) -> None:
     with RunFolder(tmp_path, "") as folder:
         folder.append(episode(0))

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 import traceback
@@ -59,7 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    sys.exit(_run(words, debug))
+    code = _run(words, debug)
+    if "tinker" in sys.modules:
+        # The SDK's native threads now and then abort while the interpreter is torn down, after all is done.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _run(words: list[str], debug: bool) -> int:

@@ -256,7 +256,7 @@ def test_a_url_of_something_else_is_a_usage_error() -> None:
 
 
 ALONE = """
-import asyncio, sys
+import asyncio, os, sys
 from pathlib import Path
 from engine.errors import ModelError
 from engine.models import Request, open_model
@@ -279,6 +279,8 @@ async def main():
     await model.aclose()
 
 asyncio.run(main())
+sys.stdout.flush()
+os._exit(0)  # as the command does: the SDK's native threads now and then abort in the interpreter's teardown
 """
 
 

@@ -190,6 +190,28 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
+class TrajectoryGroup:
+    """What one role did on one task, over all rollouts: G = count × K trajectories, fewer where some failed.
+
+    `group_id` is `task_id:role`; `rollouts` tells the episode that each trajectory is from.
+    """
+
+    group_id: str
+    trajectories: Sequence[Trajectory]
+    rollouts: Sequence[int] = ()
+
+    @property
+    def task_id(self) -> str:
+        """The part of `group_id` before the colon."""
+        return self.group_id.rpartition(":")[0]
+
+    @property
+    def role(self) -> str:
+        """The part of `group_id` after the colon."""
+        return self.group_id.rpartition(":")[2]
+
+
+@dataclass(frozen=True, slots=True)
 class Episode:
     """One rollout of a workflow on one task. `id` is `task_id:rollout_idx`."""
 

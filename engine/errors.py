@@ -4,6 +4,7 @@
     ├── UserError            the person can mend it: exit code 2
     │   ├── SpecError        a spec is wrong; carries every diagnostic of the file
     │   ├── DataError        a dataset is missing, unreadable or lacks a column
+    │   ├── AdvantageError   a reward, signal or estimator gave what nothing can learn from
     │   └── UsageError       a command, flag, key or name is wrong
     ├── ModelError           one call to a model failed: becomes a named failure, not the end of a run
     └── WorldError           the machine or network failed: exit code 1
@@ -43,6 +44,10 @@ class SpecError(UserError, ValueError):
 
 class DataError(UserError, ValueError):
     """A dataset that is missing, unreadable, or lacks a column that the spec reads."""
+
+
+class AdvantageError(UserError, ValueError):
+    """A reward that is no finite number, an advantage of the wrong type, an estimator's wrong shape."""
 
 
 class UsageError(UserError, ValueError):

@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from engine.episode import FailureName, Task, Trajectory
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.episode import FailureName, Task, Trajectory, TrajectoryGroup
 from engine.registry import Registry
 
 Split = Literal["train", "validation"]
@@ -86,6 +89,10 @@ class Reward:
     """Seconds. None: pure and fast, runs in place. A number: runs in a process stopped at the limit."""
 
 
+Floats = NDArray[np.float64]
+LossName = Literal["importance_sampling", "ppo", "cross_entropy"]
+
+
 @dataclass(frozen=True, slots=True)
 class Estimator:
     """How a role learns."""
@@ -94,6 +101,11 @@ class Estimator:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     min_group: int = 1
     """The smallest group (count × rollouts) it can work with."""
+    compute: Callable[[Sequence[Floats], Sequence[TrajectoryGroup]], Sequence[Floats]] | None = None
+    """`compute(rewards_P_G, groups)`: advantages for each member of each of a role's P groups, an array [G]
+    each, in the same order. None: the steps carry their advantages already (`precomputed`)."""
+    loss: LossName = "importance_sampling"
+    """The loss of a role that names none; grpo has ppo, as in rLLM."""
 
 
 @dataclass(frozen=True, slots=True)

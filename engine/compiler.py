@@ -16,26 +16,29 @@ import networkx as nx
 
 from engine.errors import SpecError
 from engine.graph import ancestors, check_graph, instance_graph, role_graph, unknown_role
-from engine.plan import Plan, RolePlan
+from engine.learning import estimator_findings, loss_of, training_findings
+from engine.plan import Plan, RolePlan, SignalPlan
 from engine.prompts import read_template
 from engine.registry import Call, Registry
-from engine.resolve import digest, resolve, resolve_dataset
+from engine.resolve import digest, resolve, resolve_dataset, resolve_prompt, resolve_teacher
 from engine.spec.diagnostics import Diagnostic, Finding, Path
 from engine.spec.loader import load_spec
 from engine.spec.merge import dump
 from engine.spec.models import PromptSource, Role, Spec
-from engine.templates import Surroundings, Template
+from engine.templates import REWARD_FIELDS, VIEW_FIELDS, Surroundings, Template
 from roles.vocabulary import (
     Dataset,
     Estimator,
     Metric,
     Parser,
     Reward,
+    Signal,
     Split,
     estimators,
     metrics,
     parsers,
     rewards,
+    signals,
 )
 
 T = TypeVar("T")
@@ -84,12 +87,19 @@ class _Compiler:
         parsed = {name: self.parser(name, role) for name, role in spec.roles.items()}
         scored = {name: self.reward(name, role) for name, role in spec.roles.items()}
         learnt = {name: self.estimator(name, role) for name, role in spec.roles.items()}
+        taught = {
+            name: self.build(signals, role.signal, ("roles", name, "signal")) if role.signal else None
+            for name, role in spec.roles.items()
+        }
         measured = {name: self.metric(name, call) for name, call in spec.episode.metrics.items()}
         data_sets = self.datasets(scored)
         labels = {label for reward in scored.values() if reward for label in reward.labels}
         hidden = frozenset({*spec.data.hidden, *labels, *(f for d in data_sets.values() for f in d.hidden)})
         columns = self.columns(data_sets)
         prompts = {name: self.templates(name, role, columns, hidden) for name, role in spec.roles.items()}
+        signal_plans = {name: self.signal(name, found, columns) for name, found in taught.items() if found}
+        losses = {name: loss_of(role, learnt[name], taught[name]) for name, role in spec.roles.items()}
+        self.findings += training_findings(spec, taught)
         if any(finding.severity == "error" for finding in self.findings):
             return None
         positions = {name: position for position, name in enumerate(spec.roles)}
@@ -106,6 +116,8 @@ class _Compiler:
                 parser=_present(parsed[name]),
                 reward=scored[name],
                 estimator=learnt[name],
+                signal=signal_plans.get(name),
+                loss=losses[name],
                 trainable=role.trainable,
                 model=role.model or spec.model,
                 sampling=role.sampling or spec.sampling,
@@ -118,7 +130,7 @@ class _Compiler:
             name=spec.name,
             spec=spec,
             resolved=dump(data),
-            hash=self.hash(data, prompts),
+            hash=self.hash(data, prompts, signal_plans),
             roles=roles,
             scoring=tuple(positions[name] for name in order if (reward := scored[name]) and reward.roles),
             correct=positions[spec.episode.correct or order[-1]],
@@ -140,8 +152,8 @@ class _Compiler:
     def reward(self, name: str, role: Role) -> Reward | None:
         path = ("roles", name, "reward")
         if role.reward is None:
-            if role.trainable:
-                hint = "give it a reward, or say `trainable: false`"
+            if role.trainable and role.signal is None:
+                hint = "give it a reward or a signal, or say `trainable: false`"
                 self.findings.append(
                     Finding(("roles", name), f"{name} is trained, but has no reward", "", hint, at_key=True)
                 )
@@ -161,24 +173,24 @@ class _Compiler:
 
     def estimator(self, name: str, role: Role) -> Estimator | None:
         path = ("roles", name, "estimator")
-        if role.estimator is None:
-            if role.trainable and role.reward is not None:
-                hint = f"give it one of {', '.join(estimators.names())}, or say `trainable: false`"
-                self.findings.append(
-                    Finding(
-                        ("roles", name), f"{name} is trained, but has no estimator", "", hint, at_key=True
-                    )
-                )
-            return None
-        estimator = self.build(estimators, role.estimator, path)
-        group = role.count * self.spec.train.rollouts
-        if estimator and role.trainable and group < estimator.min_group:
-            message = f"{role.estimator.name} compares the members of a group, and {name}'s group has {group}"
-            hint = "raise `count` or `train.rollouts`, or use reinforce"
-            self.findings.append(
-                Finding(path, message, f"count × rollouts of at least {estimator.min_group}", hint)
-            )
+        estimator = self.build(estimators, role.estimator, path) if role.estimator else None
+        if role.trainable:
+            group = role.count * self.spec.train.rollouts
+            self.findings += estimator_findings(name, role, estimator, group)
         return estimator
+
+    def signal(self, name: str, signal: Signal, columns: Sequence[str] | None) -> SignalPlan:
+        """A signal with its teacher and template resolved."""
+        path = ("roles", name, "signal")
+        teacher, findings = resolve_teacher(signal.teacher, path)
+        self.findings += findings
+        source, findings = resolve_prompt(signal.demonstration, path)
+        self.findings += findings
+        before = ancestors(self.spec, name)
+        counts = {other: role.count for other, role in self.spec.roles.items() if other in before}
+        around = Surroundings(counts, tuple(self.spec.roles), columns, fields=(*VIEW_FIELDS, *REWARD_FIELDS))
+        demonstration = self.template(path, source, around)
+        return SignalPlan(signal.advantages, teacher, demonstration, signal.weight)
 
     def metric(self, name: str, call: Call) -> Metric | None:
         path = ("episode", "metrics", name)
@@ -263,10 +275,15 @@ class _Compiler:
     # identity
 
     def hash(
-        self, data: Mapping[str, Any], prompts: Mapping[str, tuple[Template | None, Template | None]]
+        self,
+        data: Mapping[str, Any],
+        prompts: Mapping[str, tuple[Template | None, Template | None]],
+        taught: Mapping[str, SignalPlan],
     ) -> str:
         """A digest of the spec, its templates and the vocabulary it uses."""
         sources = {name: [t.source if t else None for t in pair] for name, pair in prompts.items()}
+        for name, signal in taught.items():
+            sources[name].append(signal.demonstration.source if signal.demonstration else None)
         identity = {"spec": data, "templates": sources, "vocabulary": self.vocabulary}
         return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
 
+from engine.episode import Step
 from engine.graph import Instance
 from engine.spec.models import ModelRef, OnFailure, Sampling, Spec
 from engine.templates import Template
-from roles.vocabulary import Dataset, Estimator, Metric, Parser, Reward, Split
+from roles.vocabulary import Dataset, Estimator, LossName, Metric, Parser, Reward, Split
+
+Advantages = Callable[[Step, Sequence[float] | None], Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class SignalPlan:
+    """A role's signal, with its names resolved. `advantages` or `demonstration` is given."""
+
+    advantages: Advantages | None
+    teacher: ModelRef | None
+    demonstration: Template | None
+    weight: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +39,8 @@ class RolePlan:
     parser: Parser
     reward: Reward | None
     estimator: Estimator | None
+    signal: SignalPlan | None
+    loss: LossName
     trainable: bool
     model: ModelRef
     sampling: Sampling

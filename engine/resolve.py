@@ -5,17 +5,21 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
-from typing import TypeVar
+from typing import TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
 
 from engine.errors import UserError
 from engine.registry import BadOptions, Call, Registry, UnknownName, nearest
 from engine.spec.diagnostics import Finding, Path
+from engine.spec.models import ModelRef, PromptSource, as_model, as_prompt
 from roles import open_dataset
 from roles.vocabulary import Dataset, Split
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 
 def resolve(registry: Registry[T], call: Call, path: Path) -> tuple[T | None, list[Finding]]:
@@ -43,6 +47,40 @@ def resolve_dataset(
         return None, list(_options(error, path))
     except UserError as error:
         return None, [Finding(path, str(error))]
+
+
+def resolve_teacher(written: object, path: Path) -> tuple[ModelRef | None, list[Finding]]:
+    """The model that a signal's `teacher` names, if any: a reference, or `{model: reference}`."""
+    if written is None:
+        return None, []
+    if isinstance(written, Mapping):
+        own = cast("Mapping[str, object]", written)
+        written = own["model"] if set(own) == {"model"} else own
+    expected = "a model, such as tinker:NAME or local:FOLDER"
+    ref, findings = _validated(as_model(written), ModelRef, path, "teacher", expected)
+    if ref is not None and ref.provider not in ("local", "tinker"):
+        message = f"a teacher must give the log-probabilities of given tokens, which {ref.provider} does not"
+        return None, [Finding(path, message, "a local or a tinker model", word=ref.provider)]
+    return ref, findings
+
+
+def resolve_prompt(written: object, path: Path) -> tuple[PromptSource | None, list[Finding]]:
+    """The template that a signal names, if any, written as a role's prompt is."""
+    if written is None:
+        return None, []
+    expected = "a template's file name, or {inline: text}"
+    return _validated(as_prompt(written), PromptSource, path, "demonstration", expected)
+
+
+def _validated(
+    value: object, kind: type[M], path: Path, key: str, expected: str
+) -> tuple[M | None, list[Finding]]:
+    try:
+        return kind.model_validate(value), []
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        where = ".".join(map(str, (key, *detail["loc"])))
+        return None, [Finding(path, f"{where}: {detail['msg'].lower()}", expected, word=key)]
 
 
 def digest(factory: object) -> str:

@@ -23,6 +23,8 @@ MAX_SOURCE = 64_000
 
 VIEW_FIELDS = ("action", "response", "thought", "index")
 """What a prompt may read of another role."""
+REWARD_FIELDS = ("reward", "is_correct")
+"""What a demonstration may read besides."""
 _SECRETS = {"reward", "is_correct", "correct", "signals", "score", "advantage", "label", "failure"}
 _RESERVED = {"task", "loop", "range"}
 
@@ -58,6 +60,8 @@ class Surroundings:
     """The task's fields; None where they are not known."""
     hidden: frozenset[str] = frozenset()
     """Fields that give the answer away."""
+    fields: tuple[str, ...] = VIEW_FIELDS
+    """What it may read of a role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,22 +181,24 @@ class _Walk:
             return self.fault(node, name, f"{name!r} cannot be read from a prompt")
         if kind == "task":
             return self.task_field(node, name)
-        if kind == "roles" and name in VIEW_FIELDS:
+        if kind == "roles" and name in self.around.fields:
             hint = "loop over it: {% for one in … %}, or take one with [0]"
             return self.fault(
                 node, name, f"this is a list of role instances; it has no {name!r} itself", hint
             )
-        if kind in ("role", "roles") and name not in VIEW_FIELDS:
+        if kind in ("role", "roles") and name not in self.around.fields:
             if name in _SECRETS:
                 return self.fault(
                     node,
                     name,
                     f"{name!r} would leak the label: prompts never see rewards",
-                    f"there is {_names(VIEW_FIELDS)}",
+                    f"there is {_names(self.around.fields)}",
                 )
-            close = nearest(name, list(VIEW_FIELDS))
+            close = nearest(name, list(self.around.fields))
             hint = f"did you mean {close!r}?" if close else ""
-            return self.fault(node, name, f"a role has no {name!r}; there is {_names(VIEW_FIELDS)}", hint)
+            return self.fault(
+                node, name, f"a role has no {name!r}; there is {_names(self.around.fields)}", hint
+            )
         return "other"
 
     def task_field(self, node: nodes.Node, name: str) -> Kind:

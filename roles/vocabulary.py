@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.episode import FailureName, Task, Trajectory, TrajectoryGroup
+from engine.episode import FailureName, Step, Task, Trajectory, TrajectoryGroup
 from engine.registry import Registry
 
 Split = Literal["train", "validation"]
@@ -108,6 +108,27 @@ class Estimator:
     """The loss of a role that names none; grpo has ppo, as in rLLM."""
 
 
+class Signal(NamedTuple):
+    """What sets a role's advantages token by token, in place of a reward. One of the first two is given.
+
+    It is asked after an episode is over, so a demonstration may see what no prompt may: hidden task fields
+    and the rewards of the roles before.
+    """
+
+    advantages: Callable[[Step, Sequence[float] | None], Sequence[float]] | None = None
+    """`advantages(step, teacher)`: a number for each of the step's T response tokens. `teacher` holds the
+    teacher's log-probabilities of them, [T], at temperature 1; None without a teacher."""
+    demonstration: object = None
+    """A template, as a prompt is written in a spec: the turn that the role should have given. Text of nothing
+    but white space is no demonstration."""
+    teacher: object = None
+    """A model, as it is written in a spec, whose log-probabilities `advantages` compares with."""
+    loss: LossName = "importance_sampling"
+    """The loss of a role that names none."""
+    weight: float = 1.0
+    """What each token of a demonstration counts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A number for each episode, from the trajectories of one role."""
@@ -131,5 +152,6 @@ class Dataset:
 parsers: Registry[Parser] = Registry("parser", "rolegraph.parsers")
 rewards: Registry[Reward] = Registry("reward", "rolegraph.rewards")
 estimators: Registry[Estimator] = Registry("estimator", "rolegraph.estimators")
+signals: Registry[Signal] = Registry("signal", "rolegraph.signals")
 metrics: Registry[Metric] = Registry("metric", "rolegraph.metrics")
 datasets: Registry[Dataset] = Registry("dataset", "rolegraph.datasets")

@@ -57,7 +57,7 @@ def episodes_of(case: Mapping[str, Any]) -> list[Episode]:
 
 
 def estimators_of(case: Mapping[str, Any], episodes: list[Episode]) -> dict[str, Estimator]:
-    """What a spec of that case says: where rLLM's flag is on, a role that carries advantages is precomputed."""
+    """What a spec of that case says: with rLLM's flag on, a role that carries advantages is precomputed."""
     config = case["config"]
     found: dict[str, Estimator] = {}
     for trajectory in (t for episode in episodes for t in episode.trajectories):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-KINDS = ("specs", "parsers", "rewards", "estimators", "metrics", "datasets")
+KINDS = ("specs", "parsers", "rewards", "estimators", "signals", "metrics", "datasets")
 
 
 @click.command("list")
 @click.argument("kind", required=False, type=click.Choice(KINDS))
 def command(kind: str | None) -> None:
-    """Show the shipped specs and what a spec may name: parsers, rewards, estimators, metrics, datasets."""
+    """Show the shipped specs and what a spec may name: parsers, rewards, estimators, …"""
     sections = {name: _items(name) for name in KINDS if kind in (None, name)}
     width = max(len(name) for items in sections.values() for name in items)
     for title, items in sections.items():

@@ -25,17 +25,24 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _as_prompt(value: object) -> object:
+def as_prompt(value: object) -> object:
+    """A prompt as it may be written: a file's name stands for `{file: name}`."""
     return {"file": value} if isinstance(value, str) else value
 
 
-def _as_model(value: object) -> object:
+def as_model(value: object) -> object:
+    """A model as it may be written: `provider:name` stands for a mapping."""
     if not isinstance(value, str):
         return value
     provider, colon, name = value.partition(":")
     return {"provider": provider, "name": name} if colon else {"provider": provider}
 
 
+def _as_schedule(value: object) -> object:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+LossName = Literal["importance_sampling", "ppo", "cross_entropy"]
 Strings = Annotated[list[str], BeforeValidator(_as_list)]
 
 
@@ -61,7 +68,7 @@ class ModelRef(_Model):
     """The endpoint; None is the provider's own."""
     checkpoint: str | None = None
     """A `tinker://` path of sampling weights; None samples from the model as it is."""
-    concurrency: Annotated[int, Field(ge=1)] = 128
+    concurrency: Annotated[int, Field(ge=1)] = 512
     """How many calls may be under way at once."""
 
 
@@ -96,19 +103,24 @@ class Role(_Model):
     """How many instances run side by side."""
     needs: Strings = []
     """Roles whose answers this one waits for."""
-    prompt: Annotated[PromptSource, BeforeValidator(_as_prompt)]
+    prompt: Annotated[PromptSource, BeforeValidator(as_prompt)]
     """What it is asked: the user's turn."""
-    system: Annotated[PromptSource | None, BeforeValidator(_as_prompt)] = None
+    system: Annotated[PromptSource | None, BeforeValidator(as_prompt)] = None
     """The system turn before it."""
     parser: CallField = Call("text")
     """How its answer is read."""
     reward: CallField | None = None
-    """What it earns. A trainable role needs one."""
+    """What it earns. A trainable role needs one, or a signal."""
     estimator: CallField | None = None
     """How its advantage is computed. A trainable role needs one."""
+    signal: CallField | None = None
+    """What sets a `precomputed` role's advantages, token by token, in place of a reward."""
+    loss: LossName | None = None
+    """The loss it is trained with; None takes the estimator's own: `ppo` for grpo, else
+    `importance_sampling`; `cross_entropy` for imitation."""
     trainable: bool = True
-    """Whether training changes it; then it needs a reward and an estimator."""
-    model: Annotated[ModelRef | None, BeforeValidator(_as_model)] = None
+    """Whether training changes it; then it needs an estimator, and a reward or a signal."""
+    model: Annotated[ModelRef | None, BeforeValidator(as_model)] = None
     """A model of its own; None uses the spec's."""
     sampling: Sampling | None = None
     """How its answers are drawn; None uses the spec's."""
@@ -138,13 +150,70 @@ class EpisodeSpec(_Model):
     """Numbers reported for each episode."""
 
 
+class Schedule(_Model):
+    """How the learning rate goes on after the warm-up."""
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    """`linear` and `cosine` fall to `floor` at the last step."""
+    warmup: Annotated[int, Field(ge=0)] = 0
+    """Steps in which the rate rises from 0."""
+    floor: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """The share of the learning rate that is left at the end."""
+
+
+class Lora(_Model):
+    """The adapter that training changes."""
+
+    rank: Annotated[int, Field(ge=1, le=1024)] = 32
+    """Its rank."""
+    attention: bool = True
+    """Whether it changes the attention layers."""
+    mlp: bool = True
+    """Whether it changes the feed-forward layers."""
+    unembed: bool = True
+    """Whether it changes the layer that gives the logits."""
+
+
+class Validation(_Model):
+    """How the policy is measured on the validation data, with the same seeds every time."""
+
+    every: Annotated[int, Field(ge=0)] = 10
+    """Steps between measurements; 0 measures only before and after. Both of these are always made."""
+    tasks: Annotated[int, Field(ge=1)] = 128
+    """How many tasks, from the first on."""
+    rollouts: Annotated[int, Field(ge=1)] = 2
+    """Episodes for each."""
+    best: str = "correct"
+    """The figure by which the best checkpoint is chosen: `correct`, or one of the spec's metrics."""
+
+
 class Train(_Model):
-    """How rollouts are grouped for training."""
+    """How the roles are trained."""
 
     rollouts: Annotated[int, Field(ge=1)] = 8
     """K, the episodes for each task."""
     batch_size: Annotated[int, Field(ge=1)] = 16
-    """Tasks in a batch."""
+    """Tasks in a step."""
+    steps: Annotated[int, Field(ge=1)] | None = None
+    """Updates of the policy; None follows from `epochs`."""
+    epochs: Annotated[int, Field(ge=1)] | None = None
+    """Times through the training data, in a new order each; with `steps` too, whichever ends first. Neither
+    is one epoch."""
+    learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-4
+    """Adam's."""
+    schedule: Annotated[Schedule, BeforeValidator(_as_schedule)] = Schedule()
+    """`constant`, `linear`, `cosine`, or a mapping with `kind`, `warmup` and `floor`."""
+    gradient_clip: Annotated[float, Field(ge=0.0)] = 1.0
+    """The largest norm of the gradient of the mean loss over a step's trajectories; 0 does not clip."""
+    lora: Lora = Lora()
+    """The adapter."""
+    validation: Validation = Validation()
+    """How it is measured on the way."""
+    checkpoint_every: Annotated[int, Field(ge=1)] = 10
+    """Steps between checkpoints. The best and the last are kept besides."""
+    staleness: Annotated[int, Field(ge=0, le=64)] = 0
+    """Updates by which rollouts may be behind: 0 waits for each update; n makes the rollouts of n batches
+    while earlier ones are learnt from, and says so in each Step."""
 
 
 class Spec(_Model):
@@ -158,7 +227,7 @@ class Spec(_Model):
     """What it does, in a sentence."""
     data: Data = Data()
     """Where tasks come from."""
-    model: Annotated[ModelRef, BeforeValidator(_as_model)] = ModelRef()
+    model: Annotated[ModelRef, BeforeValidator(as_model)] = ModelRef()
     """Where answers come from, unless a role has a model of its own."""
     sampling: Sampling = Sampling()
     """How answers are drawn, unless a role says otherwise."""
@@ -167,4 +236,4 @@ class Spec(_Model):
     episode: EpisodeSpec = EpisodeSpec()
     """What is said of a whole episode."""
     train: Train = Train()
-    """How rollouts are grouped for training."""
+    """How the roles are trained."""

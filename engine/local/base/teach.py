@@ -28,7 +28,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from engine.local.base.measure import measure, table
 from engine.local.base.tokenizer import CONTEXT, END, START, build_tokenizer, chat_prompt
-from engine.local.base.turns import Turn, turns
+from engine.local.base.turns import SHARES, Turn, turns
 
 MUON_RATE, ADAM_RATE = 0.02, 0.003
 """Peak learning rates of the matrices, and of the embedding and the norms."""
@@ -55,6 +55,12 @@ class Course:
     seed: int = 1
     workers: int = 3
     """Processes, each with one thread on a CPU; the figures hold for any number."""
+    start: Path | None = None
+    """A model to go on from; None starts from random weights."""
+    judge: float = SHARES["judge"]
+    """The share of the judge's turns."""
+    cool: bool = False
+    """Let the rate fall to zero over the second half."""
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
@@ -157,14 +163,20 @@ def teach(rank: int, course: Course, meeting: str) -> None:
         dist.init_process_group("gloo", init_method=where, rank=rank, world_size=course.workers)
     tokenizer = build_tokenizer()
     model = build_model(tokenizer, course.seed)
+    if course.start is not None:
+        weights = LlamaForCausalLM.from_pretrained(course.start, dtype=torch.float32, local_files_only=True)
+        model.load_state_dict(weights.state_dict())
     if torch.cuda.is_available():
         model.cuda()  # pyright: ignore[reportCallIssue]
     teacher = Teacher(model, course.workers)
     size = course.batch // course.workers
-    feed = batches(tokenizer, turns(course.seed * 1000 + rank), size)
+    feed = batches(tokenizer, turns(course.seed * 1000 + rank, course.judge), size)
     began = time.monotonic()
     for step in range(course.steps):
-        loss, right = teacher.step(next(feed), min((step + 1) / WARM_UP, 1.0))
+        rate = min((step + 1) / WARM_UP, 1.0)
+        if course.cool:
+            rate *= min(1.0, 2 * (1 - step / course.steps))
+        loss, right = teacher.step(next(feed), rate)
         if rank == 0 and step % 50 == 0:
             log.info("%5d %5.0f s  loss %.3f  right %.3f", step, time.monotonic() - began, loss, right)
     if rank == 0:
@@ -180,11 +192,16 @@ def main() -> None:
     what.add_argument("--evaluate", type=Path, metavar="DIR", help="measure the model that is there")
     for name, default in (("steps", 500), ("batch", 96), ("seed", 1), ("workers", 3), ("sets", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--start", type=Path, metavar="DIR", help="go on from the model that is there")
+    parser.add_argument("--judge", type=float, default=SHARES["judge"], help="the share of judge turns")
+    parser.add_argument("--cool", action="store_true", help="let the rate fall to zero in the second half")
     given = parser.parse_args()
     if given.evaluate:
         sys.stdout.write(table(measure(given.evaluate, given.sets)) + "\n")
         return
-    course = Course(given.out, given.steps, given.batch, given.seed, given.workers)
+    course = Course(
+        given.out, given.steps, given.batch, given.seed, given.workers, given.start, given.judge, given.cool
+    )
     with tempfile.TemporaryDirectory() as folder:
         spawn(teach, (course, f"{folder}/meeting"), nprocs=course.workers)
 

@@ -41,11 +41,12 @@ class Turn:
     response: str
 
 
-def turns(seed: int) -> Iterator[Turn]:
-    """An endless stream; the same seed gives the same turns."""
+def turns(seed: int, judge: float = SHARES["judge"]) -> Iterator[Turn]:
+    """An endless stream, the same for the same arguments. `judge` is the share of the judge's turns."""
     rng = random.Random(f"turns {seed}")
     roles = list(SHARES)
-    weights = list(SHARES.values())
+    others = (1 - judge) / (1 - SHARES["judge"])
+    weights = [judge if role == "judge" else share * others for role, share in SHARES.items()]
     while True:
         for task in generate(_CHUNK, seed=rng.getrandbits(32), split="train"):
             role = rng.choices(roles, weights)[0]

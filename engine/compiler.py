@@ -29,6 +29,7 @@ from engine.templates import REWARD_FIELDS, VIEW_FIELDS, Surroundings, Template
 from roles.vocabulary import (
     Dataset,
     Estimator,
+    LossName,
     Metric,
     Parser,
     Reward,
@@ -98,7 +99,9 @@ class _Compiler:
         columns = self.columns(data_sets)
         prompts = {name: self.templates(name, role, columns, hidden) for name, role in spec.roles.items()}
         signal_plans = {name: self.signal(name, found, columns) for name, found in taught.items() if found}
-        losses = {name: loss_of(role, learnt[name], taught[name]) for name, role in spec.roles.items()}
+        losses: dict[str, LossName] = {
+            name: loss_of(role, learnt[name], taught[name]) for name, role in spec.roles.items()
+        }
         self.findings += training_findings(spec, taught)
         if any(finding.severity == "error" for finding in self.findings):
             return None

@@ -27,8 +27,6 @@ def estimator_findings(name: str, role: Role, estimator: Estimator | None, group
     if estimator.compute is not None and role.signal is not None:
         message = f"{name} has a signal, which the estimator {estimator.name} would replace"
         yield Finding(at, message, "estimator: precomputed", "or remove the signal")
-    elif estimator.compute is not None and role.reward is None:
-        yield Finding(at, f"the estimator {estimator.name} of {name} needs a reward", "a `reward`")
     if group < estimator.min_group:
         message = f"{estimator.name} compares the members of a group, and {name}'s group has {group}"
         hint = "raise `count` or `train.rollouts`, or use reinforce"

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from engine.registry import Call, CallField
+from roles.vocabulary import LossName
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
@@ -42,7 +43,6 @@ def _as_schedule(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
 
-LossName = Literal["importance_sampling", "ppo", "cross_entropy"]
 Strings = Annotated[list[str], BeforeValidator(_as_list)]
 
 

@@ -40,7 +40,7 @@ class RunFolder:
 
     def append(self, episode: Episode) -> None:
         """Write one episode; raises WorldError when the disk does not take it."""
-        line = _line(episode)
+        line = episode_line(episode)
         start = os.lseek(self._file, 0, os.SEEK_END)
         try:
             written = os.write(self._file, line)
@@ -60,7 +60,8 @@ class RunFolder:
         os.close(self._file)
 
 
-def _line(episode: Episode) -> bytes:
+def episode_line(episode: Episode) -> bytes:
+    """An episode as one line of JSON."""
     data = episode.to_dict()
     try:
         return to_json(data) + b"\n"

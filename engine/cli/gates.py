@@ -1,17 +1,24 @@
-"""Opens every model that a plan names, starting the local service for those that live on this machine."""
+"""Opens every model that a plan names, starting a local service for those that live on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from engine.local import BASE_MODEL, running
+from engine.errors import UsageError
+from engine.local import BASE_MODEL, TEACHER_MODEL, Running, running
 from engine.models import open_model
 from engine.models.gate import Gate
+from engine.models.tinker import TinkerModel
 from engine.models.types import Model
 from engine.plan import Plan
+from engine.signals import Teacher
 from engine.spec.models import ModelRef
+from engine.training import Home, TrainingFolder
+
+SHIPPED = {"rolegraph-base": BASE_MODEL, "rolegraph-teacher": TEACHER_MODEL}
 
 
 @asynccontextmanager
@@ -24,22 +31,58 @@ async def open_gates(
     Raises UsageError (a missing key, folder or extra) or WorldError (an endpoint that is down).
     """
     async with AsyncExitStack() as stack:
-        gates: dict[ModelRef, Gate] = {}
-        for ref in dict.fromkeys(role.model for role in plan.roles):
-            model = (
-                await _local(ref, stack)
-                if ref.provider == "local"
-                else await open_model(ref, trusted_url=trusted_url)
-            )
-            gates[ref] = Gate(model, ref.concurrency)
-            stack.push_async_callback(gates[ref].aclose)
-        yield gates
+        yield await Opener(stack, trusted_url).gates(role.model for role in plan.roles)
 
 
-async def _local(ref: ModelRef, stack: AsyncExitStack) -> Model:
-    folder = Path(ref.name) if ref.name else BASE_MODEL
-    service = stack.enter_context(running(folder))
-    served = ref.model_copy(
-        update={"provider": "tinker", "name": service.model_name, "base_url": service.base_url}
-    )
-    return await open_model(served, api_key=service.api_key, tokenizer_dir=folder)
+class Opener:
+    """Opens models for as long as a stack is open; one service for each local folder."""
+
+    def __init__(self, stack: AsyncExitStack, trusted_url: str | None = None) -> None:
+        self._stack, self._trusted_url = stack, trusted_url
+        self._services: dict[tuple[Path, Path | None], Running] = {}
+
+    async def gates(self, refs: Iterable[ModelRef]) -> dict[ModelRef, Gate]:
+        """A gate for each model."""
+        return {ref: Gate(await self.model(ref), ref.concurrency) for ref in dict.fromkeys(refs)}
+
+    async def teachers(self, plan: Plan) -> dict[ModelRef, Teacher]:
+        """The models that trainable roles' signals compare with."""
+        signals = [role.signal for role in plan.roles if role.trainable and role.signal is not None]
+        found: dict[ModelRef, Teacher] = {}
+        for ref in dict.fromkeys(signal.teacher for signal in signals if signal.teacher is not None):
+            model = await self.model(ref)
+            if not isinstance(model, TinkerModel):
+                raise UsageError(f"a teacher must be a local or a tinker model, not {ref.provider}")
+            found[ref] = Teacher(model, asyncio.Semaphore(ref.concurrency))
+        return found
+
+    async def model(self, ref: ModelRef) -> Model:
+        """One open model."""
+        if ref.provider == "local":
+            home = self.home(ref)
+            opened = await open_model(home.ref, api_key=home.api_key, tokenizer_dir=home.tokenizer_dir)
+        else:
+            opened = await open_model(ref, trusted_url=self._trusted_url)
+        self._stack.push_async_callback(opened.aclose)
+        return opened
+
+    def home(self, ref: ModelRef, state_dir: Path | None = None) -> Home:
+        """Where a model lives, its service started if it is this machine's. Checkpoints go to `state_dir`."""
+        if ref.provider != "local":
+            return Home(ref, trusted_url=self._trusted_url)
+        folder = SHIPPED[ref.name or "rolegraph-base"] if ref.name in (None, *SHIPPED) else Path(ref.name)
+        checkpoint = ref.checkpoint
+        if checkpoint is not None and not checkpoint.startswith("tinker://"):
+            run = TrainingFolder(Path(checkpoint))
+            checkpoint, state_dir = run.best().sampler, run.weights
+        key = folder, state_dir
+        if key not in self._services:
+            self._services[key] = self._stack.enter_context(running(folder, state_dir=state_dir))
+        service = self._services[key]
+        changes = {
+            "provider": "tinker",
+            "name": service.model_name,
+            "base_url": service.base_url,
+            "checkpoint": checkpoint,
+        }
+        return Home(ref.model_copy(update=changes), service.api_key, folder)

@@ -19,6 +19,7 @@ from engine.errors import RolegraphError
 
 VERBS = {
     "run": "Run a spec on its tasks and write the episodes.",
+    "train": "Train the roles of a spec.",
     "validate": "Check specs and show every fault.",
     "list": "Show the specs and the vocabulary that a spec may use.",
     "serve": "Serve a local model folder over the Tinker API.",
@@ -50,6 +51,7 @@ def cli() -> None:
 
     \b
     rolegraph run solver_judge                 a shipped spec, on the model that comes with it
+    rolegraph train solver_judge               teach its roles, and see what they learn
     rolegraph run my.yaml --model openai:gpt-5 roles.solver.count=4
     rolegraph validate specs/*.yaml
     """

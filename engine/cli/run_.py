@@ -12,7 +12,6 @@ import click
 
 if TYPE_CHECKING:
     from engine.plan import Plan
-    from engine.spec.models import ModelRef
     from roles.vocabulary import Dataset, Split
 
 
@@ -57,23 +56,13 @@ def command(
 
     KEY.PATH=VALUE changes a value of the spec, as in roles.solver.count=4.
     """
-    from engine.compiler import compile_file
+    from engine.cli.overrides import compile_with
 
-    words = [*overrides, *([f"model={model}"] if model else [])]
-    plan = compile_file(spec, words)
-    if base_url:
-        plan = compile_file(spec, [*words, f"model={_at(plan.spec.model, base_url)}"])
+    plan = compile_with(spec, overrides, model, base_url)
     folder = out or Path("runs") / f"{plan.name}-{datetime.now():%Y%m%d-%H%M%S}"
     return asyncio.run(
         _run(plan, _dataset(plan, split), limit, rollouts, folder, seed, concurrency, base_url)
     )
-
-
-def _at(ref: ModelRef, base_url: str) -> str:
-    import json
-
-    provider = "tinker" if ref.provider == "local" else ref.provider
-    return json.dumps({**ref.model_dump(exclude_none=True), "provider": provider, "base_url": base_url})
 
 
 def _dataset(plan: Plan, split: Split | None) -> Dataset:

@@ -27,6 +27,8 @@ from engine.errors import UsageError, WorldError
 
 BASE_MODEL = Path(__file__).parent / "base" / "model"
 """The folder of the model that comes with the package."""
+TEACHER_MODEL = BASE_MODEL.parent / "teacher"
+"""The folder of the model that comes with the package to teach it: the same, taught for longer."""
 BASE_NAME = "rolegraph-base"
 """What the service calls it."""
 START_SECONDS = 120.0

@@ -34,6 +34,10 @@ class Tokenizer(Protocol):
         """The tokens beside the ones learnt from text, by id: markers of turns among them."""
         ...
 
+    def get_vocab(self) -> Mapping[str, int]:
+        """Every token's text and id."""
+        ...
+
     def apply_chat_template(
         self, conversation: list[dict[str, str]], *, add_generation_prompt: bool, tokenize: bool
     ) -> str:
@@ -79,6 +83,14 @@ class ChatFormat:
         """`(thought, text)` of response `ids`, without the token or the stop text that ended it."""
         kept = ids[:-1] if ids and ids[-1] in self.end_ids else ids
         return split_reasoning(cut_at_stop(self._decode(kept), stop), opened=thinking)
+
+    def turn(self, text: str) -> tuple[int, ...]:
+        """The tokens of a turn that the model should give, with the one that ends it."""
+        return (*self._tokenizer.encode(text, add_special_tokens=False), *self.end_ids[:1])
+
+    def same_tokens(self, other: ChatFormat) -> bool:
+        """Whether both models mean the same by every token id."""
+        return self._tokenizer.get_vocab() == other._tokenizer.get_vocab()
 
     def _render_pairs(self, pairs: tuple[tuple[str, str], ...]) -> Prompt:
         try:

@@ -40,14 +40,8 @@ class Gate:
         except ModelError as error:
             if not error.transient:
                 raise
-        retrying = AsyncRetrying(
-            retry=retry_if_exception(_may_pass),
-            stop=stop_after_attempt(ATTEMPTS - 1),
-            wait=wait_exponential_jitter(initial=2 * FIRST_WAIT, max=LONGEST_WAIT, jitter=FIRST_WAIT),
-            reraise=True,
-        )
         await asyncio.sleep(FIRST_WAIT)
-        return await retrying(self._once, request, seconds)
+        return await retrying(ATTEMPTS - 1, 2 * FIRST_WAIT)(self._once, request, seconds)
 
     async def _once(self, request: Request, seconds: float | None) -> Completion:
         await self._slots.acquire()
@@ -64,6 +58,16 @@ class Gate:
     async def aclose(self) -> None:
         """Let go of the model's connections."""
         await self._model.aclose()
+
+
+def retrying(attempts: int = ATTEMPTS, first_wait: float = FIRST_WAIT) -> AsyncRetrying:
+    """Calls a function again when it raises a ModelError that may pass; the last one goes through."""
+    return AsyncRetrying(
+        retry=retry_if_exception(_may_pass),
+        stop=stop_after_attempt(attempts),
+        wait=wait_exponential_jitter(initial=first_wait, max=LONGEST_WAIT, jitter=FIRST_WAIT),
+        reraise=True,
+    )
 
 
 def _may_pass(error: BaseException) -> bool:

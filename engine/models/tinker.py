@@ -34,7 +34,8 @@ class TinkerModel:
     """A sampling client and the chat format of its model.
 
     `context` is the longest prompt and answer together, in tokens, where the service says. `service` is
-    closed with the model; None leaves that to whoever opened it.
+    closed with the model; None leaves that to whoever opened it. `weight_version` counts the updates that its
+    weights have had, where that is known.
     """
 
     def __init__(
@@ -46,9 +47,11 @@ class TinkerModel:
         context: int | None = None,
         key: str | None = None,
         service: tinker.ServiceClient | None = None,
+        weight_version: int | None = None,
     ) -> None:
         self._client = client
-        self._chat = chat
+        self.chat = chat
+        self._weight_version = weight_version
         self._url = url
         self._context = context
         self._key = key
@@ -57,7 +60,7 @@ class TinkerModel:
 
     async def complete(self, request: Request) -> Completion:
         """Answer one request; raises ModelError."""
-        prompt = self._chat.prompt(request.messages)
+        prompt = self.chat.prompt(request.messages)
         params = self._params(request, prompt)
         call = asyncio.ensure_future(
             self._client.sample(tinker.ModelInput.from_ints(list(prompt.ids)), 1, params).coroutine()
@@ -80,7 +83,7 @@ class TinkerModel:
         ids, logprobs = sequence.tokens, sequence.logprobs or []
         if logprobs and len(logprobs) != len(ids):
             raise ModelError(f"{self._url} gave {len(logprobs)} log-probabilities for {len(ids)} tokens.")
-        thought, text = self._chat.answer(ids, stop=request.sampling.stop, thinking=prompt.thinking)
+        thought, text = self.chat.answer(ids, stop=request.sampling.stop, thinking=prompt.thinking)
         return Completion(
             text=text,
             thought=thought,
@@ -88,7 +91,22 @@ class TinkerModel:
             response_ids=ids,
             logprobs=logprobs,
             finish_reason=sequence.stop_reason,
+            weight_version=self._weight_version,
         )
+
+    async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
+        """Log-probabilities of given response tokens, [T], at temperature 1; raises ModelError."""
+        tokens = tinker.ModelInput.from_ints([*prompt_ids, *response_ids])
+        try:
+            found = await self._client.compute_logprobs(tokens)
+        except Exception as error:  # as in `complete`
+            raise ModelError(redact(said(error), self._key), transient=_is_transient(error)) from error
+        wanted = [value for value in found[len(prompt_ids) :] if value is not None]
+        if len(wanted) != len(response_ids):
+            raise ModelError(
+                f"{self._url} gave {len(wanted)} log-probabilities for {len(response_ids)} tokens."
+            )
+        return wanted
 
     async def aclose(self) -> None:
         """End the session, unless somebody else opened it."""
@@ -112,9 +130,9 @@ class TinkerModel:
                 )
             max_tokens = min(max_tokens, room)
         # The wire takes texts or token ids, not both.
-        stop: Sequence[str] | Sequence[int] | None = self._chat.end_ids or None
+        stop: Sequence[str] | Sequence[int] | None = self.chat.end_ids or None
         if sampling.stop:
-            stop = [*sampling.stop, *self._chat.end_texts]
+            stop = [*sampling.stop, *self.chat.end_texts]
         return tinker.SamplingParams(
             max_tokens=max_tokens,
             temperature=sampling.temperature,

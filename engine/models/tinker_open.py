@@ -9,7 +9,9 @@ import asyncio
 import difflib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -24,18 +26,27 @@ from engine.models.tokenizer import load_tokenizer
 from engine.spec.models import ModelRef
 
 _OPEN_SECONDS = 60.0
+NO_RETRIES = RetryConfig(enable_retry_logic=False)
+"""The gate before a model tries again; the SDK would do so for minutes."""
 
 _logger = logging.getLogger(__name__)
 
 
-async def open_tinker(
-    ref: ModelRef,
-    *,
-    api_key: str | None = None,
-    tokenizer_dir: Path | None = None,
-    trusted_url: str | None = None,
-) -> TinkerModel:
-    """Open `ref.name`, or its `checkpoint`, or the service's first model. Arguments as in `open_model`."""
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An open session with a Tinker service."""
+
+    service: tinker.ServiceClient
+    url: str
+    key: str | None
+    lengths: Mapping[str, int | None]
+    """The models that it offers, each with its context length where it says."""
+
+
+async def open_session(
+    ref: ModelRef, *, api_key: str | None = None, trusted_url: str | None = None
+) -> Session:
+    """A session with the service that `ref` lives on. Arguments as in `open_model`."""
     url = TINKER.url(ref.base_url)
     os.environ.setdefault("TINKER_TELEMETRY", "0")
     key = _find_key(url, api_key, trusted_url)
@@ -47,15 +58,41 @@ async def open_tinker(
     service = tinker.ServiceClient(base_url=url, api_key=key)
     try:
         # The SDK's constructors wait for the network.
-        client, context = await asyncio.to_thread(_connect, service, ref, url, key)
-        name = client.get_base_model()
-        tokenizer = await asyncio.to_thread(load_tokenizer, tokenizer_dir or hub_name(name))
+        return Session(service, url, key, await asyncio.to_thread(_offered, url, key))
     except BaseException:
         service.close("errored")
         raise
+
+
+async def open_tinker(
+    ref: ModelRef,
+    *,
+    api_key: str | None = None,
+    tokenizer_dir: Path | None = None,
+    trusted_url: str | None = None,
+) -> TinkerModel:
+    """Open `ref.name`, or its `checkpoint`, or the service's first model. Arguments as in `open_model`."""
+    session = await open_session(ref, api_key=api_key, trusted_url=trusted_url)
+    try:
+        client = await asyncio.to_thread(_connect, session, ref)
+        name = client.get_base_model()
+        chat = await open_chat(name, tokenizer_dir)
+    except BaseException:
+        session.service.close("errored")
+        raise
     return TinkerModel(
-        client, ChatFormat(tokenizer, name), url=url, context=context, key=key, service=service
+        client,
+        chat,
+        url=session.url,
+        context=session.lengths.get(name),
+        key=session.key,
+        service=session.service,
     )
+
+
+async def open_chat(name: str, tokenizer_dir: Path | None) -> ChatFormat:
+    """How the model of that name writes a chat; without a folder, its tokenizer is found by the name."""
+    return ChatFormat(await asyncio.to_thread(load_tokenizer, tokenizer_dir or hub_name(name)), name)
 
 
 def hub_name(name: str) -> str:
@@ -99,40 +136,60 @@ def _find_key(url: str, explicit: str | None, trusted_url: str | None) -> str | 
     return key
 
 
-def _connect(
-    service: tinker.ServiceClient, ref: ModelRef, url: str, key: str | None
-) -> tuple[tinker.SamplingClient, int | None]:
-    """The sampling client that `ref` asks for, and its model's context length. Blocks."""
-    names: list[str] = []
-    try:
+def _offered(url: str, key: str | None) -> dict[str, int | None]:
+    with saying_why(url, key):
         capabilities = tinker.RestClient(base_url=url, api_key=key).get_server_capabilities()
         models = capabilities.result(timeout=_OPEN_SECONDS).supported_models
-        names = [model.model_name for model in models if model.model_name and model.sampleable is not False]
-        name = ref.name if ref.name or ref.checkpoint else _only_model(names, url)
-        client = service.create_sampling_client(
-            model_path=ref.checkpoint,
-            base_model=name,
-            retry_config=RetryConfig(enable_retry_logic=False),
-        ).result(timeout=_OPEN_SECONDS)
+    return {m.model_name: m.max_context_length for m in models if m.model_name and m.sampleable is not False}
+
+
+def _connect(session: Session, ref: ModelRef) -> tinker.SamplingClient:
+    """The sampling client that `ref` asks for. Blocks."""
+    try:
+        with saying_why(session.url, session.key):
+            client = session.service.create_sampling_client(
+                model_path=ref.checkpoint,
+                base_model=None if ref.checkpoint else model_of(session, ref),
+                retry_config=NO_RETRIES,
+            ).result(timeout=_OPEN_SECONDS)
+    except _REFUSALS as error:
+        raise UsageError(_no_such_model(ref, session, redact(said(error), session.key))) from error
+    quiet(client)
+    return client
+
+
+_REFUSALS = (tinker.NotFoundError, tinker.BadRequestError, tinker.UnprocessableEntityError)
+
+
+@contextmanager
+def saying_why(url: str, key: str | None) -> Generator[None, None, None]:
+    """Turn what the SDK raises into an error for the person; what is refused as such goes through."""
+    try:
+        yield
     except (tinker.AuthenticationError, tinker.PermissionDeniedError) as error:
         raise UsageError(f"{url} refuses the key in {TINKER.key_variable}.") from error
-    except (tinker.NotFoundError, tinker.BadRequestError, tinker.UnprocessableEntityError) as error:
-        raise UsageError(_no_such_model(ref, url, names, redact(said(error), key))) from error
+    except _REFUSALS:
+        raise
     except TimeoutError as error:
         raise WorldError(f"The Tinker service at {url} gave no model in {_OPEN_SECONDS:.0f} s.") from error
     except (tinker.TinkerError, httpx.HTTPError) as error:
         raise WorldError(f"Cannot open a model at {url}: {redact(said(error), key)}") from error
-    # A call cancelled just before the close fails in the SDK's own loop, where nobody awaits it any more.
+
+
+def quiet(client: tinker.SamplingClient | tinker.TrainingClient) -> None:
+    """A call cancelled just before the close fails in the SDK's own loop, where nobody awaits it any more."""
     client.holder.get_loop().set_exception_handler(_note_leftover)
-    lengths = {model.model_name: model.max_context_length for model in models}
-    return client, lengths.get(client.get_base_model())
 
 
 def _note_leftover(_: asyncio.AbstractEventLoop, context: Mapping[str, object]) -> None:
     _logger.debug("Left over in the SDK's loop: %s", context.get("exception") or context.get("message"))
 
 
-def _only_model(names: Sequence[str], url: str) -> str:
+def model_of(session: Session, ref: ModelRef) -> str:
+    """The name that `ref` gives, or the service's only or first model's."""
+    names, url = [*session.lengths], session.url
+    if ref.name:
+        return ref.name
     if not names:
         raise WorldError(f"The Tinker service at {url} offers no model to sample from.")
     if url == TINKER.home:
@@ -140,8 +197,8 @@ def _only_model(names: Sequence[str], url: str) -> str:
     return names[0]
 
 
-def _no_such_model(ref: ModelRef, url: str, names: Sequence[str], reason: str) -> str:
-    wanted = ref.checkpoint or ref.name
+def _no_such_model(ref: ModelRef, session: Session, reason: str) -> str:
+    wanted, url, names = ref.checkpoint or ref.name, session.url, [*session.lengths]
     close = difflib.get_close_matches(ref.name or "", names, n=1, cutoff=0.5)
     hint = f" Did you mean {close[0]!r}?" if close else f" It offers {_some(names)}." if names else ""
     return f"{url} cannot sample from {wanted!r}: {reason}{hint}"

@@ -1,0 +1,160 @@
+"""`rolegraph train SPEC`: trains the roles of a spec, or goes on with a run that was stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from engine.plan import Plan
+    from engine.training import TrainingFolder
+    from engine.training.trackers import TrackerName
+
+RUNS = Path("runs")
+
+
+@click.command("train")
+@click.argument("spec", required=False)
+@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE…]")
+@click.option("--model", help="What to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
+@click.option("--base-url", help="A Tinker service to train on, in place of one started for the run.")
+@click.option("--out", type=click.Path(path_type=Path), help="The run's folder. Default: runs/NAME-TIME.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of data order, draws and the adapter.")
+@click.option("--resume", is_flag=True, help="Go on at the last checkpoint of the newest run, or of --out.")
+@click.option(
+    "--controls", is_flag=True, help="At the end, compare with the untrained workflow and the solver alone."
+)
+@click.option(
+    "--track",
+    type=click.Choice(["tensorboard", "wandb"]),
+    multiple=True,
+    help="Send metrics to a tracker as well.",
+)
+def command(
+    spec: str | None,
+    overrides: tuple[str, ...],
+    model: str | None,
+    base_url: str | None,
+    out: Path | None,
+    seed: int,
+    resume: bool,
+    controls: bool,
+    track: tuple[TrackerName, ...],
+) -> int:
+    """Train every trainable role of SPEC (a file, or the name of a shipped one), as its `train` says.
+
+    KEY.PATH=VALUE changes a value of the spec, as in train.steps=50 or train.learning_rate=0.001.
+    """
+    from engine.cli.overrides import compile_with
+    from engine.errors import UsageError
+    from engine.training.folder import TrainingFolder, newest
+
+    folder: TrainingFolder | None = None
+    if resume:
+        named = compile_with(spec, overrides, model, base_url).name if spec else None
+        folder = TrainingFolder(out or newest(RUNS, named))
+        about = folder.about()
+        seed = about["seed"]
+        if spec is None:
+            spec, overrides = about["spec"], tuple(about["overrides"])
+            model, base_url = model or about["model_flag"], base_url or about["base_url"]
+    if spec is None:
+        raise UsageError("which spec? Give a file, or the name of a shipped one, such as solver_judge")
+    plan = compile_with(spec, overrides, model, base_url)
+    if folder is None:
+        folder = TrainingFolder(out or RUNS / f"{plan.name}-{datetime.now():%Y%m%d-%H%M%S}")
+    started_as = {"spec": spec, "overrides": list(overrides), "model_flag": model, "base_url": base_url}
+    return asyncio.run(_train(_Asked(plan, folder, seed, resume, controls, track, base_url, started_as)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the command line came to."""
+
+    plan: Plan
+    folder: TrainingFolder
+    seed: int
+    resume: bool
+    controls: bool
+    track: Sequence[TrackerName]
+    base_url: str | None
+    started_as: dict[str, object]
+    """What `--resume` needs to compile the same plan again."""
+
+
+async def _train(asked: _Asked) -> int:
+    from engine.cli.gates import Opener
+    from engine.cli.train_display import TrainDisplay
+    from engine.isolation import Isolation
+    from engine.training import Learner, Setup, train
+    from engine.training.order import planned_steps
+    from engine.training.trackers import open_tracker
+    from engine.training.trainable import check_trainable
+
+    plan, folder = asked.plan, asked.folder
+    check_trainable(plan)
+    rows = list(plan.data["train"].rows(None))
+    steps = planned_steps(plan.spec.train, len(rows))
+    held_out = (
+        list(plan.data["validation"].rows(plan.spec.train.validation.tasks))
+        if "validation" in plan.data
+        else []
+    )
+    roles = {
+        role.name: {
+            "estimator": role.estimator.name if role.estimator else None,
+            "loss": role.loss,
+            "trainable": role.trainable,
+        }
+        for role in plan.roles
+    }
+    about = {
+        "seed": asked.seed,
+        "steps": steps,
+        "roles": roles,
+        "metrics": list(plan.metrics),
+        **asked.started_as,
+    }
+    if asked.resume:
+        folder.check_same(plan)
+        start = folder.rewind()
+    else:
+        folder.begin(plan, about)
+        start = None
+    async with contextlib.AsyncExitStack() as stack:
+        trackers = [open_tracker(name, folder.path, plan.name, about) for name in asked.track]
+        display = stack.enter_context(TrainDisplay(plan, folder, steps, trackers, start.step if start else 0))
+        display.note("starting the model …")
+        opener = Opener(stack, asked.base_url)
+        home = opener.home(plan.spec.model, folder.weights)
+        learner = await stack.enter_async_context(
+            Learner.open(
+                home,
+                plan.spec.train.lora,
+                asked.seed,
+                state=start.state if start else None,
+                version=start.version if start else 0,
+            )
+        )
+        setup = Setup(
+            plan,
+            asked.seed,
+            steps,
+            rows,
+            held_out,
+            learner,
+            await opener.gates(role.model for role in plan.roles if not role.trainable),
+            await opener.teachers(plan),
+            await stack.enter_async_context(Isolation()),
+            folder,
+            display,
+        )
+        await train(setup, start)
+    return 0

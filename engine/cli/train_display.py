@@ -1,0 +1,166 @@
+"""What a person sees of training: a live table, or a line a step where there is no terminal.
+
+Everything it shows is in metrics.jsonl too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from engine.plan import Plan
+from engine.training import TrainingFolder
+from engine.training.trackers import Tracker
+
+Metrics = Mapping[str, float]
+
+
+class TrainDisplay:
+    """Looks on: a table on a terminal, lines elsewhere, and trackers."""
+
+    def __init__(
+        self, plan: Plan, folder: TrainingFolder, steps: int, trackers: Sequence[Tracker], done: int
+    ) -> None:
+        self._plan, self._folder, self._steps, self._done = plan, folder, steps, done
+        self._trackers = trackers
+        self._latest: dict[str, float] = {}
+        self._first: dict[str, float] = {}
+        self._began = time.monotonic()
+        self._console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+            TextColumn("[dim]{task.fields[note]}"),
+        )
+        self._bar = self._progress.add_task(plan.name, total=steps, completed=done, note="", left="")
+        self._live = Live(self._view(), console=self._console, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+        for tracker in self._trackers:
+            tracker.close()
+        self._close()
+
+    def note(self, text: str) -> None:
+        """What is going on just now."""
+        self._progress.update(self._bar, note=text)
+        self._live.update(self._view())
+
+    def warn(self, text: str) -> None:
+        """Something that the person should know."""
+        self._console.print(f"warning: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        """A step's metrics, which are safe on disk."""
+        if not self._first:
+            self._first = {k: v for k, v in metrics.items() if k.startswith("validation/")}
+        self._latest |= metrics
+        if step > self._done:
+            each = (time.monotonic() - self._began) / (step - self._done)
+            self._progress.update(
+                self._bar, completed=step, left=f"{_clock(each * (self._steps - step))} left"
+            )
+        else:
+            self._began = time.monotonic()
+        for tracker in self._trackers:
+            tracker.log(step, metrics)
+        if self._console.is_terminal:
+            self._live.update(self._view())
+        else:
+            self._console.print(self._line(step, metrics), soft_wrap=True, highlight=False)
+
+    def _line(self, step: int, metrics: Metrics) -> str:
+        parts = [f"step {step}/{self._steps}"]
+        for role in self._plan.roles:
+            if f"reward/{role.name}/mean" in metrics:
+                parts.append(f"{role.name} {metrics[f'reward/{role.name}/mean']:.3f}")
+        for prefix, word in (("episode/", ""), ("validation/", "validation ")):
+            parts += [
+                f"{word}{name} {metrics[prefix + name]:.3f}"
+                for name in self._plan.metrics
+                if prefix + name in metrics
+            ]
+        if "tokens/per_second" in metrics:
+            parts.append(f"{metrics['tokens/per_second']:,.0f} tokens/s")
+        if "time/step" in metrics:
+            parts.append(f"{metrics['time/step']:.1f} s")
+        return "  ".join(parts)
+
+    def _view(self) -> Group:
+        latest = self._latest
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table.add_column("role", style="bold")
+        for heading in ("estimator", "reward", "advantage ±", "informative", "too easy", "too hard", "KL"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for role in self._plan.roles:
+            name = role.name
+            cells = [
+                f"reward/{name}/mean",
+                f"advantage/{name}/std",
+                f"batch/{name}/fractions/effective",
+                f"batch/{name}/fractions/too_easy",
+                f"batch/{name}/fractions/too_hard",
+                f"kl/{name}",
+            ]
+            formats = ("{:.3f}", "{:.3f}", "{:.0%}", "{:.0%}", "{:.0%}", "{:.4f}")
+            estimator = role.estimator.name if role.estimator and role.trainable else "–"
+            table.add_row(
+                name,
+                estimator,
+                *(f.format(latest[c]) if c in latest else "–" for c, f in zip(cells, formats, strict=True)),
+            )
+        figures = Table(box=SIMPLE_HEAD, pad_edge=False)
+        figures.add_column("figure", style="bold")
+        for heading in ("this step", "validation", "before training"):
+            figures.add_column(heading, justify="right", no_wrap=True)
+        for name in ("correct", *self._plan.metrics):
+            row = (
+                latest.get(f"episode/{name}"),
+                latest.get(f"validation/{name}"),
+                self._first.get(f"validation/{name}"),
+            )
+            figures.add_row(name, *("–" if value is None else f"{value:.3f}" for value in row))
+        speed = f"{latest['tokens/per_second']:,.0f} tokens/s" if "tokens/per_second" in latest else ""
+        return Group(self._progress, table, figures, speed)
+
+    def _close(self) -> None:
+        out = Console(soft_wrap=True)
+        figures = [name for name in ("correct", *self._plan.metrics) if f"validation/{name}" in self._latest]
+        if figures:
+            table = Table(box=SIMPLE_HEAD, pad_edge=False)
+            table.add_column("validation", style="bold")
+            for heading in ("before", "now", "change"):
+                table.add_column(heading, justify="right", no_wrap=True)
+            for name in figures:
+                now = self._latest[f"validation/{name}"]
+                before = self._first.get(f"validation/{name}", now)
+                table.add_row(name, f"{before:.3f}", f"{now:.3f}", f"{now - before:+.3f}")
+            out.print(table)
+        done = int(self._latest.get("step", self._done))
+        out.print(
+            f"{done} of {self._steps} steps in {_clock(time.monotonic() - self._began)}", highlight=False
+        )
+        out.print(str(self._folder.path), highlight=False)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

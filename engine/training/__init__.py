@@ -1,0 +1,10 @@
+"""Rollout, group, advantage, update, validate: trains every trainable role of a plan over the Tinker SDK.
+
+`train` is the loop; the other files are its parts. Starting services and drawing tables is for others.
+"""
+
+from engine.training.folder import Checkpoint, TrainingFolder
+from engine.training.learner import Home, Learner
+from engine.training.loop import Setup, Watcher, train
+
+__all__ = ["Checkpoint", "Home", "Learner", "Setup", "TrainingFolder", "Watcher", "train"]

@@ -1,0 +1,53 @@
+"""Figures of a set of episodes: what validation, the live table and comparisons show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from engine.episode import Episode
+from engine.plan import Plan
+
+Metrics = dict[str, float]
+
+
+def episode_figures(plan: Plan, episode: Episode) -> Metrics:
+    """`correct` and the spec's metrics of one episode."""
+    return {"correct": float(episode.is_correct), **{name: episode.metrics[name] for name in plan.metrics}}
+
+
+def figures(plan: Plan, episodes: Sequence[Episode], prefix: str) -> Metrics:
+    """Means over episodes under `prefix`: `correct`, the spec's metrics, and `reward/{role}`."""
+    found: Metrics = {}
+    for episode in episodes:
+        for name, value in episode_figures(plan, episode).items():
+            found[f"{prefix}/{name}"] = found.get(f"{prefix}/{name}", 0.0) + value / len(episodes)
+    for name, rewards in rewards_by_role(episodes).items():
+        found[f"{prefix}/reward/{name}"] = sum(rewards) / len(rewards)
+    return found
+
+
+def failures(episodes: Sequence[Episode]) -> Metrics:
+    """`failures/{role}/{name}`: how many trajectories failed, and how."""
+    counts = Counter(
+        f"failures/{t.name}/{t.failure.name.value}"
+        for episode in episodes
+        for t in episode.trajectories
+        if t.failure is not None
+    )
+    return {name: float(count) for name, count in counts.items()}
+
+
+def rewards_by_role(episodes: Sequence[Episode]) -> Mapping[str, list[float]]:
+    """Each role's rewards; roles without a reward are left out."""
+    found: dict[str, list[float]] = {}
+    for episode in episodes:
+        for t in episode.trajectories:
+            if t.reward is not None:
+                found.setdefault(t.name, []).append(t.reward)
+    return found
+
+
+def response_tokens(episodes: Sequence[Episode]) -> int:
+    """Tokens that the models wrote."""
+    return sum(len(s.response_ids) for episode in episodes for t in episode.trajectories for s in t.steps)

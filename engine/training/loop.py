@@ -1,0 +1,308 @@
+"""The loop: rollout → group → filter → advantage → forward_backward → optim_step → new weights → validate.
+
+In: a Setup (a plan, an open learner, models and teachers, a folder). Out: lines in the folder and calls to
+the watcher. Everything random follows from the seed and the step, so a run that is taken up again at a
+checkpoint goes on as if it had not been stopped. Knows no service, no table and no report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Protocol
+
+import numpy as np
+
+from engine.advantage import Estimated, estimate, group_episodes, reward_metrics
+from engine.episode import Episode, Task, Trajectory
+from engine.errors import WorldError
+from engine.isolation import Isolation
+from engine.models.gate import Gate
+from engine.plan import Plan
+from engine.runner import stream
+from engine.scheduler import Workflow
+from engine.signals import Teacher, apply_signals
+from engine.spec.models import ModelRef
+from engine.training.datums import lessons
+from engine.training.figures import Metrics, failures, figures, response_tokens, rewards_by_role
+from engine.training.folder import Checkpoint, TrainingFolder
+from engine.training.learner import Learner
+from engine.training.order import batch, derive
+from engine.training.rate import learning_rate
+
+
+class Watcher(Protocol):
+    """Whoever looks on: a table, a tracker."""
+
+    def note(self, text: str) -> None:
+        """What is going on just now."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """Something that the person should know."""
+        ...
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A step's metrics, which are safe on disk; step 0 is the validation before training."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a run trains with."""
+
+    plan: Plan
+    seed: int
+    steps: int
+    rows: Sequence[Task]
+    """The training tasks."""
+    held_out: Sequence[Task]
+    """The validation tasks; none where the spec has none."""
+    learner: Learner
+    gates: Mapping[ModelRef, Gate]
+    """The models of the roles that are not trained."""
+    teachers: Mapping[ModelRef, Teacher]
+    isolation: Isolation
+    folder: TrainingFolder
+    watcher: Watcher
+
+
+POLICY = ModelRef(provider="tinker", name="the policy in training")
+"""Stands for the policy in a plan whose trainable roles sample from it."""
+
+
+async def train(setup: Setup, start: Checkpoint | None = None) -> None:
+    """Train to the last step, from the beginning or from a checkpoint that the learner holds.
+
+    Raises WorldError where the service, a teacher or the disk fails, and AdvantageError for a reward or an
+    estimator that nothing can be learnt from; the checkpoints before it stay usable.
+    """
+    async with _Rollouts(setup) as rollouts:
+        await _Loop(setup, rollouts, start).run(start.step if start else 0)
+
+
+class _Rollouts:
+    """Episodes of the current policy. Weights are asked for once for each version."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._plan = replace(
+            setup.plan,
+            roles=tuple(replace(r, model=POLICY) if r.trainable else r for r in setup.plan.roles),
+        )
+        self._stack = AsyncExitStack()
+        self._gate: tuple[int, Gate] | None = None
+        self._ahead: set[asyncio.Task[list[Episode]]] = set()
+
+    async def __aenter__(self) -> _Rollouts:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._ahead:
+            task.cancel()
+        await asyncio.gather(*self._ahead, return_exceptions=True)
+        await self._stack.aclose()
+
+    async def start(self, tasks: Sequence[Task], rollouts: int, seed: int) -> asyncio.Task[list[Episode]]:
+        """Begin the episodes of some tasks with the weights as they are now: K for each, in order."""
+        gates = dict(self._setup.gates)
+        gates[POLICY] = await self._policy()
+        workflow = Workflow(self._plan, gates, self._setup.isolation, seed)
+
+        async def run() -> list[Episode]:
+            found = [
+                e async for e in stream(workflow, tasks, rollouts=rollouts, concurrency=len(tasks) * rollouts)
+            ]
+            place = {task["id"]: number for number, task in enumerate(tasks)}
+            return sorted(found, key=lambda e: (place[e.task_id], e.rollout_idx))
+
+        task = asyncio.create_task(run())
+        self._ahead.add(task)
+        task.add_done_callback(self._ahead.discard)
+        return task
+
+    async def _policy(self) -> Gate:
+        learner = self._setup.learner
+        if self._gate is None or self._gate[0] != learner.version:
+            self._gate = (
+                learner.version,
+                Gate(await learner.sampler(), self._setup.plan.spec.model.concurrency),
+            )
+        return self._gate[1]
+
+
+class _Loop:
+    """One run while it goes on."""
+
+    def __init__(self, setup: Setup, rollouts: _Rollouts, start: Checkpoint | None) -> None:
+        self.setup, self.rollouts = setup, rollouts
+        self.train = setup.plan.spec.train
+        self.learnt = {role.name: role for role in setup.plan.roles if role.trainable}
+        self.best = max(
+            (c.validation[self._figure] for c in setup.folder.checkpoints() if c.best), default=None
+        )
+        self.saved = start.step if start else 0
+        self.warned: set[str] = set()
+
+    @property
+    def _figure(self) -> str:
+        return f"validation/{self.train.validation.best}"
+
+    async def run(self, done: int) -> None:
+        setup, train = self.setup, self.train
+        if done == 0:
+            metrics = {"step": 0.0, **await self.validate(0)}
+            self.best = metrics.get(self._figure)
+            self.log(0, metrics)
+        pending: deque[asyncio.Task[list[Episode]]] = deque()
+        launched = done
+        for step in range(done + 1, setup.steps + 1):
+            setup.watcher.note(f"step {step}: rollouts")
+            began = monotonic()
+            while launched < min(step + train.staleness, setup.steps):
+                launched += 1
+                tasks = batch(setup.rows, train, setup.seed, launched)
+                pending.append(
+                    await self.rollouts.start(tasks, train.rollouts, derive(setup.seed, "train", launched))
+                )
+            episodes = await pending.popleft()
+            times = {"time/rollout": monotonic() - began}
+            metrics = await self.learn(step, episodes, times)
+            last = step == setup.steps
+            if last or (train.validation.every and step % train.validation.every == 0):
+                metrics |= await self.validate(step, times)
+            times["time/step"] = monotonic() - began
+            metrics |= times
+            metrics["tokens/per_second"] = metrics["tokens/response"] / max(1e-9, times["time/rollout"])
+            self.log(step, metrics)
+            await self.checkpoint(step, metrics, last)
+
+    async def learn(self, step: int, episodes: list[Episode], times: Metrics) -> Metrics:
+        """One batch's episodes to an update; its metrics."""
+        setup = self.setup
+        self._check_answers(step, episodes)
+        setup.watcher.note(f"step {step}: advantages")
+        began = monotonic()
+        version = setup.learner.version
+        episodes = [_marked(episode, version) for episode in episodes]
+        signalled = await apply_signals(setup.plan, episodes, setup.teachers, setup.learner.chat.turn)
+        groups, metrics = group_episodes(signalled.episodes)
+        estimators = {name: role.estimator for name, role in self.learnt.items() if role.estimator}
+        estimated = estimate(groups, estimators)
+        self._warn([*signalled.warnings, *estimated.warnings])
+        times["time/advantage"] = monotonic() - began
+        setup.folder.write_episodes("train", step, _with_advantages(signalled.episodes, estimated))
+        metrics |= estimated.metrics | signalled.metrics
+        for name, rewards in rewards_by_role(episodes).items():
+            if f"reward/{name}/mean" not in metrics:
+                metrics |= reward_metrics(name, np.array(rewards))
+        metrics |= figures(setup.plan, episodes, "episode") | failures(episodes)
+        metrics["tokens/response"] = float(response_tokens(episodes))
+        metrics["staleness/mean"] = _staleness(episodes, version)
+        rate = learning_rate(self.train, step, setup.steps)
+        metrics["optim/learning_rate"] = rate
+        return metrics | await self.update(step, estimated, rate, times)
+
+    async def update(self, step: int, estimated: Estimated, rate: float, times: Metrics) -> Metrics:
+        setup = self.setup
+        own = lessons(estimated.groups, self.learnt)
+        data = sum(len(lesson.data) for lesson in own)
+        metrics = {"step": float(step), "optim/data": float(data)}
+        if not own:
+            self._warn([f"step {step} taught nothing: every advantage in it is 0"], once=False)
+            return metrics
+        setup.watcher.note(f"step {step}: update")
+        began = monotonic()
+        updated = await setup.learner.update(own, rate, self.train.gradient_clip)
+        times["time/update"] = monotonic() - began
+        metrics |= {f"loss/{name}/mean": value for name, value in updated.loss.items()}
+        metrics |= {f"kl/{name}": value for name, value in updated.kl.items()}
+        if updated.grad_norm is not None:
+            metrics["optim/grad_norm"] = updated.grad_norm
+        return metrics
+
+    async def validate(self, step: int, times: Metrics | None = None) -> Metrics:
+        """Figures of the policy as it is now, on the held-out tasks, with the same seeds every time."""
+        setup = self.setup
+        if not setup.held_out:
+            return {}
+        setup.watcher.note(f"step {step}: validation")
+        began = monotonic()
+        seed = derive(setup.seed, "validation")
+        task = await self.rollouts.start(setup.held_out, self.train.validation.rollouts, seed)
+        episodes = await task
+        self._check_answers(step, episodes)
+        setup.folder.write_episodes("validation", step, episodes)
+        if times is not None:
+            times["time/validate"] = monotonic() - began
+        found = figures(setup.plan, episodes, "validation")
+        return found | {f"validation/{name}": count for name, count in failures(episodes).items()}
+
+    async def checkpoint(self, step: int, metrics: Metrics, last: bool) -> None:
+        """Save where it is due, and where the validation was the best so far."""
+        figure = metrics.get(self._figure)
+        better = figure is not None and (self.best is None or figure > self.best)
+        if not (last or better or step % self.train.checkpoint_every == 0):
+            return
+        self.setup.watcher.note(f"step {step}: checkpoint")
+        saved = await self.setup.learner.save(f"step-{step:06d}")
+        validation = {name: value for name, value in metrics.items() if name.startswith("validation/")}
+        version = self.setup.learner.version
+        self.setup.folder.add_checkpoint(step, version, saved, best=better, validation=validation)
+        if better:
+            self.best = figure
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        metrics = {"step": float(step), **metrics}
+        self.setup.folder.add_metrics(metrics)
+        self.setup.watcher.log(step, metrics)
+
+    def _warn(self, texts: Sequence[str], *, once: bool = True) -> None:
+        """Tell of each kind of warning once; how many there were is in the metrics."""
+        for text in texts:
+            kind = text.partition(":")[0].split(",")[0] if once else text
+            if kind not in self.warned:
+                self.warned.add(kind)
+                self.setup.watcher.warn(text)
+
+    def _check_answers(self, step: int, episodes: Sequence[Episode]) -> None:
+        """A batch in which no model call was answered is a service that is gone, not a lesson."""
+        trajectories = [t for episode in episodes for t in episode.trajectories]
+        if any(t.steps for t in trajectories):
+            return
+        first = next((t.failure.message for t in trajectories if t.failure), "no trajectory was finished")
+        raise WorldError(f"no model call of step {step} was answered: {first}")
+
+
+def _marked(episode: Episode, version: int) -> Episode:
+    """The episode with, on each Step, by how many updates its weights are behind those that learn from it."""
+
+    def marked(own: Trajectory) -> Trajectory:
+        steps = tuple(
+            replace(s, metadata={**s.metadata, "staleness": version - s.weight_version})
+            if s.weight_version is not None
+            else s
+            for s in own.steps
+        )
+        return replace(own, steps=steps)
+
+    return replace(episode, trajectories=tuple(map(marked, episode.trajectories)))
+
+
+def _staleness(episodes: Sequence[Episode], version: int) -> float:
+    versions = [s.weight_version for e in episodes for t in e.trajectories for s in t.steps]
+    behind = [version - own for own in versions if own is not None]
+    return sum(behind) / len(behind) if behind else 0.0
+
+
+def _with_advantages(episodes: Sequence[Episode], estimated: Estimated) -> list[Episode]:
+    """The episodes with the trajectories that learnt in place of those that were sampled."""
+    learnt = {t.uid: t for group in estimated.groups for t in group.trajectories}
+    return [
+        replace(episode, trajectories=tuple(learnt.get(t.uid, t) for t in episode.trajectories))
+        for episode in episodes
+    ]

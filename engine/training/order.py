@@ -1,0 +1,45 @@
+"""Which tasks a step learns from, and with which seeds: all follows from the run's seed and the step."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+
+from engine.episode import Task
+from engine.errors import UsageError
+from engine.spec.models import Train
+
+
+def planned_steps(train: Train, rows: int) -> int:
+    """How many steps a run has; raises UsageError where the data does not fill one batch."""
+    each = _steps_in_epoch(train, rows)
+    ends = [n for n in (train.steps, train.epochs and train.epochs * each) if n]
+    return min(ends, default=each)
+
+
+def batch(rows: Sequence[Task], train: Train, seed: int, step: int) -> list[Task]:
+    """The tasks of step `step`, counted from 1. Each epoch goes through the data in an order of its own.
+
+    What does not fill a batch at the end of an epoch is left out of that epoch.
+    """
+    epoch, position = divmod(step - 1, _steps_in_epoch(train, len(rows)))
+    order = list(range(len(rows)))
+    random.Random(f"{seed} order {epoch}").shuffle(order)
+    start = position * train.batch_size
+    return [rows[i] for i in order[start : start + train.batch_size]]
+
+
+def derive(seed: int, *purpose: object) -> int:
+    """A seed of its own for each purpose, below 2³¹."""
+    key = " ".join(map(str, (seed, *purpose)))
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) & 0x7FFFFFFF
+
+
+def _steps_in_epoch(train: Train, rows: int) -> int:
+    if rows < train.batch_size:
+        raise UsageError(
+            f"the training data has {rows} tasks, which do not fill a batch of {train.batch_size}; "
+            "lower `train.batch_size` or give more data"
+        )
+    return rows // train.batch_size

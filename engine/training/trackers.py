@@ -1,0 +1,68 @@
+"""Metrics to a tracker, through the tracker's own library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from engine.errors import UsageError
+
+TrackerName = Literal["tensorboard", "wandb"]
+
+
+class Tracker(Protocol):
+    """Where metrics go besides the run's folder."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A step's metrics."""
+        ...
+
+    def close(self) -> None:
+        """Write out what is left."""
+        ...
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path, name: str, config: Mapping[str, Any]) -> None:
+        from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingTypeStubs]
+
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        for key, value in metrics.items():
+            self._writer.add_scalar(key, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _WandB:
+    def __init__(self, folder: Path, name: str, config: Mapping[str, Any]) -> None:
+        import wandb
+
+        self._run: Any = wandb.init(  # pyright: ignore[reportUnknownMemberType]
+            project="rolegraph", name=f"{name} {folder.name}", dir=str(folder), config=dict(config)
+        )
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+_TRACKERS: dict[TrackerName, tuple[str, Callable[[Path, str, Mapping[str, Any]], Tracker]]] = {
+    "tensorboard": ("tensorboardX", _TensorBoard),
+    "wandb": ("wandb", _WandB),
+}
+
+
+def open_tracker(name: TrackerName, folder: Path, run: str, config: Mapping[str, Any]) -> Tracker:
+    """A tracker of a run in `folder`; raises UsageError where its library is not installed."""
+    module, make = _TRACKERS[name]
+    if find_spec(module) is None:
+        raise UsageError(f"{name} is not installed: pip install 'rolegraph[{name}]'")
+    return make(folder, run, config)

@@ -56,13 +56,13 @@ class Size:
 
     width: float = 400
     height: float = 208
-    left: float = 52
+    left: float = 54
     right: float = 14
     top: float = 12
     bottom: float = 28
 
 
-WIDE = Size(width=540, height=240)
+WIDE = Size(width=540, height=246, bottom=34)
 """Of a chart that has half a page."""
 
 
@@ -219,11 +219,10 @@ def _grid(x: Axis, y: Axis, size: Size) -> str:
         parts.append(f'<line class="grid" x1="{size.left:g}" x2="{size.width - size.right:g}" ')
         parts.append(f'y1="{at}" y2="{at}"/><text class="tick y" x="{size.left - 8:g}" y="{at}" dy="0.32em">')
         parts.append(f"{_tick(tick, step)}</text>")
-    bottom = size.height - size.bottom
     room = 14 if x.at(x.ticks[0]) < size.left + 10 else 8
-    parts.append(f'<text class="tick y" x="{size.left - room:g}" y="{bottom + 20:g}">step</text>')
+    parts.append(f'<text class="tick y" x="{size.left - room:g}" y="{size.height - 8:g}">step</text>')
     for tick in x.ticks:
-        parts.append(f'<text class="tick x" x="{x.at(tick):.1f}" y="{bottom + 20:g}">{tick:,.0f}</text>')
+        parts.append(f'<text class="tick x" x="{x.at(tick):.1f}" y="{size.height - 8:g}">{tick:,.0f}</text>')
     return "".join(parts)
 
 

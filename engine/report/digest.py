@@ -103,10 +103,21 @@ class _Reader:
 
     def episodes(self, path: Path) -> Iterator[Episode]:
         for line in whole_lines(path):
-            try:
-                yield Episode.from_dict(from_json(line))
-            except (ValueError, KeyError, TypeError, AttributeError):
+            episode = _episode(line)
+            if episode is None:
                 self.unreadable += 1
+            else:
+                yield episode
+
+
+def _episode(line: bytes) -> Episode | None:
+    try:
+        data: Any = from_json(line)
+        if not isinstance(data["id"], str) or not isinstance(data["task"], dict):
+            return None
+        return Episode.from_dict(data)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def read_digest(folder: Path, roles: Iterable[str]) -> Digest:

@@ -76,6 +76,7 @@ def write_report(folder: Path) -> Path:
         draft.write_text(page, encoding="utf-8", errors="replace")
         os.replace(draft, path)  # noqa: PTH105
     except OSError as error:
+        draft.unlink(missing_ok=True)
         raise WorldError(f"cannot write {path}: {error.strerror}") from error
     return path
 

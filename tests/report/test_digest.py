@@ -61,9 +61,10 @@ def test_a_file_that_was_only_just_begun_leaves_the_samples_to_the_step_before(t
 
 def test_a_broken_line_is_counted_and_the_others_are_read(tmp_path: Path) -> None:
     path = write_folder(tmp_path, rollouts(1))
-    path.write_text("{}\n[]\nnonsense\n" + path.read_text())
+    foreign = {"id": 3, "task": [], "trajectories": [], "is_correct": False}
+    path.write_text(f"{{}}\n[]\nnonsense\n{json.dumps(foreign)}\n" + path.read_text())
     digest = read_digest(tmp_path, ROLES)
-    assert digest.unreadable == 3
+    assert digest.unreadable == 4
     assert digest.groups[0].seen == 3
 
 

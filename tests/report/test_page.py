@@ -210,3 +210,4 @@ def test_a_report_that_cannot_be_written_is_the_world_s_fault(tmp_path: Path) ->
     (folder / "report.html").mkdir()
     with pytest.raises(WorldError, match="cannot write"):
         write_report(folder)
+    assert not (folder / ".report.html.part").exists()

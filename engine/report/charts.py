@@ -18,7 +18,7 @@ from itertools import pairwise
 from engine.report.reading import Point
 
 COLOURS = 8
-MOST_POINTS = 400
+MOST_POINTS = 250
 """A longer line is drawn by the means of its neighbours; more would not be seen."""
 MOST_BARS = 120
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -34,7 +34,7 @@ class Stroke(StrEnum):
     BOLD = "bold"
     """The line that counts, with a dot at each point: validation."""
     MEAN = "mean"
-    """A bold line without dots, in the colour of text: the mean of runs."""
+    """A bolder line without dots: the mean of runs."""
     DASHED = "dashed"
     """A level to compare with."""
 
@@ -57,7 +57,7 @@ class Size:
     width: float = 400
     height: float = 208
     left: float = 54
-    right: float = 14
+    right: float = 22
     top: float = 12
     bottom: float = 28
 
@@ -158,7 +158,7 @@ def stack_chart(
     gap = min((b - a for a, b in pairwise(steps)), default=1.0)
     room = size.width - size.left - size.right
     x = _steps_axis([steps[0] - gap / 2, steps[-1] + gap / 2] if steps else [], size, whole_steps=steps)
-    width = room * gap / (x.high - x.low) * (0.82 if len(steps) <= 60 else 1.0)
+    width = room * gap / (x.high - x.low) * (0.82 if len(steps) <= 60 else 1.05)
     parts = [_grid(x, y, size)]
     tips: dict[float, list[str]] = {}
     base = dict.fromkeys(steps, 0.0)
@@ -221,8 +221,11 @@ def _grid(x: Axis, y: Axis, size: Size) -> str:
         parts.append(f"{_tick(tick, step)}</text>")
     room = 14 if x.at(x.ticks[0]) < size.left + 10 else 8
     parts.append(f'<text class="tick y" x="{size.left - room:g}" y="{size.height - 8:g}">step</text>')
+    x_step = 10_000.0 if x.ticks[-1] >= 10_000 else 1.0
     for tick in x.ticks:
-        parts.append(f'<text class="tick x" x="{x.at(tick):.1f}" y="{size.height - 8:g}">{tick:,.0f}</text>')
+        parts.append(
+            f'<text class="tick x" x="{x.at(tick):.1f}" y="{size.height - 8:g}">{_tick(tick, x_step)}</text>'
+        )
     return "".join(parts)
 
 

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from engine.episode import Step
 from engine.errors import WorldError
-from engine.report.charts import interval, number
+from engine.report.charts import MOST_BARS, interval, number
 from engine.report.digest import Digest, advantages, clipped, instance, question, read_digest
 from engine.report.panels import sections
 from engine.report.reading import Run, read_run
@@ -102,6 +102,7 @@ def render(run: Run, digest: Digest) -> str:
         controls=measured(run),
         others=others(run, drawn),
         digest=digest,
+        long=len(run.lines) > MOST_BARS,
         question=question,
         instance=instance,
         spread=spread,

@@ -17,7 +17,7 @@ from engine.report.reading import Point, Run, read_run
 
 PALETTE = ("#3b82f6", "#e5761b", "#1fa971", "#dd4f4f", "#9061f0", "#d6459b", "#1695b8", "#8a8f36")
 INK = "#768390"
-_SIZE = Size(width=440, height=264, left=50, right=16, top=40, bottom=30)
+_SIZE = Size(width=440, height=264, left=50, right=20, top=40, bottom=30)
 _ACROSS = 3
 _LEGEND = 30
 
@@ -62,13 +62,12 @@ def _lines(runs: Sequence[Run], name: str) -> list[Line]:
         stroke = Stroke.THIN if len(members) > 1 else Stroke.BOLD
         for at, run in members:
             label = f"{spec}, seed {run.info.seed}" if several else f"seed {run.info.seed}"
-            lines.append(thinned(Line(label, _series(run, name), at, stroke)))
+            colour = at if several or len(members) == 1 else 1 + at % (COLOURS - 1)
+            lines.append(thinned(Line(label, _series(run, name), colour, stroke)))
         if len(members) > 1:
-            colour = members[0][0] if several else COLOURS - 1
             label = f"{spec}, mean" if several else "mean"
-            lines.append(
-                thinned(Line(label, _mean([_series(run, name) for _, run in members]), colour, Stroke.MEAN))
-            )
+            mean = _mean([_series(run, name) for _, run in members])
+            lines.append(thinned(Line(label, mean, members[0][0] if several else 0, Stroke.MEAN)))
     return lines
 
 
@@ -123,7 +122,7 @@ def _style() -> str:
         "text{font:13px ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;"
         f"fill:{INK}}}.title{{font-size:15px;font-weight:600}}.y{{text-anchor:end}}.x{{text-anchor:middle}}"
         f".grid{{stroke:{INK};stroke-opacity:.22}}.line{{fill:none;stroke-linejoin:round;"
-        "stroke-linecap:round;stroke-width:2}.line.thin{stroke-width:1.5;stroke-opacity:.7}"
+        "stroke-linecap:round;stroke-width:2}.line.thin{stroke-width:1.6;stroke-opacity:.85}"
         ".line.bold{stroke-width:2.8}.line.mean{stroke-width:3.6}.band{opacity:.14}"
-        f"{colours}.line.mean.c{COLOURS - 1}{{stroke:{INK}}}"
+        f"{colours}"
     )

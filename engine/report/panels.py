@@ -223,7 +223,7 @@ def _signals(run: Run) -> list[Panel | None]:
         if key.startswith("signal/"):
             role, _, name = key.removeprefix("signal/").partition("/")
             colour = roles.index(role) if role in roles else 0
-            title = f"{name.replace('_', ' ')}: {role}" if name else role
+            title = f"Signal {name}: {role}" if name else f"Signal {role}"
             found.append(_lines(title, [Line(name or role, run.series(key), colour)], [key], named=False))
     return found
 

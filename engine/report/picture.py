@@ -62,6 +62,8 @@ def _lines(runs: Sequence[Run], name: str) -> list[Line]:
         stroke = Stroke.THIN if len(members) > 1 else Stroke.BOLD
         for at, run in members:
             label = f"{spec}, seed {run.info.seed}" if several else f"seed {run.info.seed}"
+            if sum(other.info.seed == run.info.seed for _, other in members) > 1:
+                label = f"{label} ({run.folder.name})"
             colour = at if several or len(members) == 1 else 1 + at % (COLOURS - 1)
             lines.append(thinned(Line(label, _series(run, name), colour, stroke)))
         if len(members) > 1:

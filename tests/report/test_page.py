@@ -71,7 +71,7 @@ def test_the_page_shows_the_run_from_its_header_to_its_spec(tmp_path: Path) -> N
     for anchor in ("learning", "rewards", "groups", "optimisation", "failures", "barren", "episodes", "rest"):
         assert section(text, anchor), anchor
         assert f'href="#{anchor}"' in text
-    assert "reverse kl: judge" in section(text, "optimisation")
+    assert "Signal reverse_kl: judge" in section(text, "optimisation")
     assert "malformed_output" in section(text, "failures")
     assert "What is hard?" in section(text, "barren")
     assert "asked of judge 1" in section(text, "episodes")

@@ -61,6 +61,11 @@ def test_runs_of_different_specs_are_told_apart_by_name(tmp_path: Path) -> None:
     assert {"one, seed 0", "two, seed 0"} <= set(texts(draw_curves(runs)))
 
 
+def test_runs_of_one_seed_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name) for name in ("long", "short")]
+    assert {"seed 0 (long)", "seed 0 (short)"} <= set(texts(draw_curves(runs)))
+
+
 def test_a_figure_that_no_run_has_is_named_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no run has the figure 'juge_acc'; did you mean 'judge_acc'\?"):
         draw_curves([write_run(tmp_path / "run")], ["juge_acc"])

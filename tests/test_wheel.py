@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ def test_an_installed_wheel_runs_a_shipped_spec_on_the_shipped_model(tmp_path: P
     pip = [sys.executable, "-m", "pip", "--quiet"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], check=True)
     (wheel,) = tmp_path.glob("rolegraph-*.whl")
+    assert {"report.html.j2", "report.css", "report.js"} <= report_files(wheel)
     site = tmp_path / "site"
     subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
     command = [
@@ -37,3 +39,9 @@ def test_an_installed_wheel_runs_a_shipped_spec_on_the_shipped_model(tmp_path: P
     )
     assert done.returncode == 0, done.stderr
     assert len(list(read_episodes(tmp_path / "out" / "episodes.jsonl"))) == 4
+
+
+def report_files(wheel: Path) -> set[str]:
+    start = "engine/report/"
+    with zipfile.ZipFile(wheel) as archive:
+        return {name.removeprefix(start) for name in archive.namelist() if name.startswith(start)}

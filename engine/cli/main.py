@@ -21,6 +21,7 @@ VERBS = {
     "run": "Run a spec on its tasks and write the episodes.",
     "train": "Train the roles of a spec.",
     "validate": "Check specs and show every fault.",
+    "report": "Show a training run as one page that opens offline.",
     "list": "Show the specs and the vocabulary that a spec may use.",
     "serve": "Serve a local model folder over the Tinker API.",
 }

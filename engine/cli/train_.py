@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -85,7 +85,7 @@ class _Asked:
     controls: bool
     track: Sequence[TrackerName]
     base_url: str | None
-    started_as: dict[str, object]
+    started_as: Mapping[str, object]
     """What `--resume` needs to compile the same plan again."""
 
 

@@ -1,0 +1,45 @@
+"""`rolegraph report RUN`: a training run's folder as one page, and curves of several as one picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("report")
+@click.argument(
+    "runs", nargs=-1, required=True, metavar="RUN [RUN…]", type=click.Path(path_type=Path, file_okay=False)
+)
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.svg",
+    help="Also draw the learning curves of all the runs in one picture.",
+)
+@click.option(
+    "--figure",
+    "figures",
+    multiple=True,
+    metavar="NAME",
+    help="What the picture shows; may be given again. Default: the spec's metrics.",
+)
+def command(runs: tuple[Path, ...], picture: Path | None, figures: tuple[str, ...]) -> None:
+    """Write report.html into each RUN, the folder of a training run, and print its path.
+
+    The page needs no network: it opens from disk, and can be sent as one file.
+    """
+    from engine.errors import UsageError, WorldError
+    from engine.report import draw_curves, write_report
+
+    if figures and picture is None:
+        raise UsageError("--figure says what --picture shows; give --picture FILE.svg too")
+    for run in runs:
+        click.echo(str(write_report(run)))
+    if picture is not None:
+        drawn = draw_curves(runs, figures)
+        try:
+            picture.write_text(drawn, encoding="utf-8")
+        except OSError as error:
+            raise WorldError(f"cannot write {picture}: {error.strerror}") from error
+        click.echo(str(picture))

@@ -1,0 +1,267 @@
+"""Numbers to SVG: line charts, stacked bars, intervals. Pure functions; this file knows no run.
+
+Colours are classes (`c0` to `c7`), given by the page or picture that a chart is put into. Every text is
+escaped here. A chart is drawn at a fixed size and scaled by its view box.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from html import escape
+from itertools import pairwise
+
+from engine.report.reading import Point
+
+COLOURS = 8
+MOST_POINTS = 250
+"""A longer line is drawn by the means of its neighbours; more would not be seen."""
+MOST_BARS = 120
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class Stroke(StrEnum):
+    """How a line is drawn."""
+
+    PLAIN = "plain"
+    """A line as most are."""
+    THIN = "thin"
+    """A line in the background: training, or one run of several."""
+    BOLD = "bold"
+    """The line that counts, with a dot at each point: validation."""
+    MEAN = "mean"
+    """A bolder line without dots: the mean of runs."""
+    DASHED = "dashed"
+    """A level to compare with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line, with a band around it where `band` has (step, low, high)."""
+
+    label: str
+    points: Sequence[Point]
+    colour: int = 0
+    stroke: Stroke = Stroke.PLAIN
+    band: Sequence[tuple[float, float, float]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of a chart, and of the room around its plot for tick labels."""
+
+    width: float = 400
+    height: float = 208
+    left: float = 54
+    right: float = 22
+    top: float = 12
+    bottom: float = 28
+
+
+WIDE = Size(width=540, height=246, bottom=34)
+"""Of a chart that has half a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A scale from values to pixels."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: Sequence[float] = ()
+
+    def at(self, value: float) -> float:
+        """The pixel of a value."""
+        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+
+def text(value: object) -> str:
+    """Escaped, and without the characters that XML does not have."""
+    return escape(_NOT_XML.sub("\ufffd", str(value)))
+
+
+def number(value: float) -> str:
+    """As a person reads it: three or four digits, thousands apart."""
+    if value == 0 or 0.001 <= abs(value) < 10_000:
+        shown = f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:.3g}"
+        return f"{value:.3f}" if abs(value) < 1 and not float(value).is_integer() else shown
+    return f"{value:,.0f}" if abs(value) >= 1 else _short(value)
+
+
+def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round numbers that cover low to high; the first is at or under low, the last at or over high."""
+    if high - low <= 1e-12 * max(abs(low), abs(high), 1e-12):
+        margin = abs(low) * 0.1 or 1.0
+        low, high = low - margin, high + margin
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * (1 - 1e-9))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [index * step for index in range(first, last + 1)]
+
+
+def thin(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Point]:
+    """At most about `most` points: neighbours are put together at their means."""
+    size = math.ceil(len(points) / most)
+    if size <= 1:
+        return points
+    return [_middle(points[start : start + size]) for start in range(0, len(points), size)]
+
+
+def line_chart(label: str, lines: Sequence[Line], size: Size | None = None) -> str:
+    """Lines over steps, as an `<svg>` to stand in a page; the values to show on hover are in `data-hover`."""
+    size = size or Size()
+    lines = [thinned(line) for line in lines]
+    tips: dict[float, list[str]] = {}
+    for line in lines:
+        for step, value in line.points:
+            tips.setdefault(step, []).append(f"{line.label}  {number(value)}")
+    x, inner = plot(lines, size)
+    return _svg(label, size, inner, x, tips)
+
+
+def plot(lines: Sequence[Line], size: Size) -> tuple[Axis, str]:
+    """The inside of a line chart: its grid, tick labels, bands and lines."""
+    values = [value for line in lines for _, value in line.points]
+    values += [value for line in lines for _, low, high in line.band for value in (low, high)]
+    steps = [step for line in lines for step, _ in line.points]
+    x, y = _steps_axis(steps, size), _values_axis(values, size)
+    parts = [_grid(x, y, size)]
+    parts += [_band(line, x, y) for line in lines if len(line.band) > 1]
+    parts += [_path(line, x, y) for line in sorted(lines, key=lambda line: line.stroke is Stroke.BOLD)]
+    return x, "".join(parts)
+
+
+def thinned(line: Line) -> Line:
+    """The line with fewer points, where it has very many."""
+    lows = thin([(step, low) for step, low, _ in line.band])
+    highs = thin([(step, high) for step, _, high in line.band])
+    band = [(step, low, high) for (step, low), (_, high) in zip(lows, highs, strict=True)]
+    return Line(line.label, thin(line.points), line.colour, line.stroke, band)
+
+
+def stack_chart(
+    label: str, layers: Sequence[tuple[str, str, Sequence[Point]]], whole: float | None = None
+) -> str:
+    """Bars over steps, each a stack of (label, class, points); `whole` is the axis' end, if it is known."""
+    size = Size()
+    thinned_layers = [(name, kind, dict(thin(points, MOST_BARS))) for name, kind, points in layers]
+    steps = sorted({step for _, _, points in thinned_layers for step in points})
+    sums = {step: sum(points.get(step, 0.0) for _, _, points in thinned_layers) for step in steps}
+    y = _values_axis([0.0, whole or max(sums.values(), default=1.0) or 1.0], size)
+    gap = min((b - a for a, b in pairwise(steps)), default=1.0)
+    room = size.width - size.left - size.right
+    x = _steps_axis([steps[0] - gap / 2, steps[-1] + gap / 2] if steps else [], size, whole_steps=steps)
+    width = room * gap / (x.high - x.low) * (0.82 if len(steps) <= 60 else 1.05)
+    parts = [_grid(x, y, size)]
+    tips: dict[float, list[str]] = {}
+    base = dict.fromkeys(steps, 0.0)
+    for name, kind, points in thinned_layers:
+        for step, value in points.items():
+            top, bottom = y.at(base[step] + value), y.at(base[step])
+            base[step] += value
+            tips.setdefault(step, []).append(f"{name}  {number(value)}")
+            if bottom - top > 0.01:
+                parts.append(
+                    f'<rect class="bar {kind}" x="{x.at(step) - width / 2:.1f}" y="{top:.1f}" '
+                    f'width="{width:.1f}" height="{bottom - top:.1f}"/>'
+                )
+    return _svg(label, size, "".join(parts), x, tips)
+
+
+def interval(mean: float, low: float, high: float, ends: tuple[float, float]) -> str:
+    """A mean and its interval on a scale from ends[0] to ends[1], one line high."""
+    axis = Axis(ends[0], ends[1] if ends[1] > ends[0] else ends[0] + 1, 6, 194)
+    return (
+        f'<svg class="interval" viewBox="0 0 200 16" role="img" '
+        f'aria-label="{number(mean)}, from {number(low)} to {number(high)}">'
+        '<line class="grid" x1="0" x2="200" y1="8" y2="8"/>'
+        f'<line class="range" x1="{axis.at(low):.1f}" x2="{axis.at(high):.1f}" y1="8" y2="8"/>'
+        f'<circle cx="{axis.at(mean):.1f}" cy="8" r="4"/></svg>'
+    )
+
+
+def _svg(label: str, size: Size, inner: str, x: Axis, tips: Mapping[float, Sequence[str]]) -> str:
+    hover = [[round(x.at(step), 1), "\n".join([f"step {step:g}", *tips[step]])] for step in sorted(tips)]
+    kind = "chart wide" if size == WIDE else "chart"
+    return (
+        f'<svg class="{kind}" viewBox="0 0 {size.width:g} {size.height:g}" role="img" '
+        f'aria-label="{text(label)}" data-hover="{text(json.dumps(hover, ensure_ascii=False))}">{inner}'
+        f'<line class="cursor" y1="{size.top:g}" y2="{size.height - size.bottom:g}"/></svg>'
+    )
+
+
+def _steps_axis(steps: Sequence[float], size: Size, whole_steps: Sequence[float] = ()) -> Axis:
+    low, high = (min(steps), max(steps)) if steps else (0.0, 1.0)
+    if high == low:
+        low, high = low - 1, high + 1
+    first, last = (whole_steps[0], whole_steps[-1]) if whole_steps else (low, high)
+    ticks = [tick for tick in nice_ticks(low, high, 7) if first <= tick <= last and tick == round(tick)]
+    return Axis(low, high, size.left, size.width - size.right, ticks or [first])
+
+
+def _values_axis(values: Sequence[float], size: Size) -> Axis:
+    ticks = nice_ticks(min(values), max(values), 4) if values else [0.0, 1.0]
+    return Axis(ticks[0], ticks[-1], size.height - size.bottom, size.top, ticks)
+
+
+def _grid(x: Axis, y: Axis, size: Size) -> str:
+    step = y.ticks[1] - y.ticks[0] if len(y.ticks) > 1 else 1.0
+    parts: list[str] = []
+    for tick in y.ticks:
+        at = f"{y.at(tick):.1f}"
+        parts.append(f'<line class="grid" x1="{size.left:g}" x2="{size.width - size.right:g}" ')
+        parts.append(f'y1="{at}" y2="{at}"/><text class="tick y" x="{size.left - 8:g}" y="{at}" dy="0.32em">')
+        parts.append(f"{_tick(tick, step)}</text>")
+    room = 14 if x.at(x.ticks[0]) < size.left + 10 else 8
+    parts.append(f'<text class="tick y" x="{size.left - room:g}" y="{size.height - 8:g}">step</text>')
+    x_step = 10_000.0 if x.ticks[-1] >= 10_000 else 1.0
+    for tick in x.ticks:
+        parts.append(
+            f'<text class="tick x" x="{x.at(tick):.1f}" y="{size.height - 8:g}">{_tick(tick, x_step)}</text>'
+        )
+    return "".join(parts)
+
+
+def _tick(value: float, step: float) -> str:
+    if abs(value) < step / 1000:
+        return "0"
+    for size, unit in ((1e9, ""), (1e6, "M"), (1e3, "k")):
+        if step >= size:
+            return f"{value / size:g}{unit}".replace("-", "−") if unit else _short(value)
+    if step < 1e-4:
+        return _short(value)
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    if round(step, decimals) != step and abs(round(step, decimals) - step) > step * 1e-6:
+        decimals += 1
+    return f"{value:,.{decimals}f}".replace("-", "−")
+
+
+def _short(value: float) -> str:
+    return re.sub(r"e([+-])0", r"e\1", f"{value:.3g}").replace("-", "−", value < 0)
+
+
+def _middle(points: Sequence[Point]) -> Point:
+    return points[len(points) // 2][0], sum(value for _, value in points) / len(points)
+
+
+def _band(line: Line, x: Axis, y: Axis) -> str:
+    there = [f"{x.at(step):.1f},{y.at(high):.1f}" for step, _, high in line.band]
+    back = [f"{x.at(step):.1f},{y.at(low):.1f}" for step, low, _ in reversed(line.band)]
+    return f'<polygon class="band c{line.colour % COLOURS}" points="{" ".join(there + back)}"/>'
+
+
+def _path(line: Line, x: Axis, y: Axis) -> str:
+    kind = f"c{line.colour % COLOURS}"
+    places = [(f"{x.at(step):.1f}", f"{y.at(value):.1f}") for step, value in line.points]
+    joined = " ".join(f"{a},{b}" for a, b in places)
+    drawn = f'<polyline class="line {line.stroke} {kind}" points="{joined}"/>' if len(places) > 1 else ""
+    if (line.stroke is Stroke.BOLD and len(places) <= 60) or len(places) == 1:
+        drawn += "".join(f'<circle class="dot {kind}" cx="{a}" cy="{b}" r="3.2"/>' for a, b in places)
+    return drawn

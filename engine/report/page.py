@@ -1,0 +1,184 @@
+"""The report: a run's data put into `report.html.j2`, with its style and script inside the file.
+
+Autoescape is on: what models wrote is hostile text. A content security policy lets the page load nothing
+and run no script but its own, which the policy names by its hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from engine.episode import Step
+from engine.errors import WorldError
+from engine.report.charts import MOST_BARS, interval, number
+from engine.report.digest import Digest, advantages, clipped, instance, question, read_digest
+from engine.report.panels import sections
+from engine.report.reading import Run, read_run
+
+REPORT = "report.html"
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of the spec at its best. `first` is the untrained model's."""
+
+    name: str
+    best: float
+    step: int
+    last: float
+    first: float | None
+    split: str
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A figure that no chart shows."""
+
+    key: str
+    first: float
+    last: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A row of the comparison with controls; `drawn` is its interval."""
+
+    figure: str
+    name: str
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+    drawn: Markup
+
+
+def write_report(folder: Path) -> Path:
+    """Write `report.html` into a training run's folder and return its path.
+
+    Raises UsageError where the folder is none of a training run, WorldError where it cannot be written.
+    """
+    run = read_run(folder)
+    page = render(run, read_digest(folder, run.info.roles))
+    path, draft = folder / REPORT, folder / f".{REPORT}.part"
+    try:
+        draft.write_text(page, encoding="utf-8", errors="replace")
+        os.replace(draft, path)  # noqa: PTH105
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise WorldError(f"cannot write {path}: {error.strerror}") from error
+    return path
+
+
+def render(run: Run, digest: Digest) -> str:
+    """The page's text."""
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "clipped": clipped, "svg": Markup}
+    script = (_HERE / "report.js").read_text(encoding="utf-8")
+    shown = sections(run)
+    drawn = {key for section in shown for panel in section.panels for key in panel.keys}
+    return environment.get_template("report.html.j2").render(
+        run=run,
+        info=run.info,
+        figures=figures(run),
+        sections=shown,
+        controls=measured(run),
+        others=others(run, drawn),
+        digest=digest,
+        long=len(run.lines) > MOST_BARS,
+        question=question,
+        instance=instance,
+        spread=spread,
+        prompt=prompt,
+        fields=fields,
+        style=Markup((_HERE / "report.css").read_text(encoding="utf-8")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def figures(run: Run) -> list[Figure]:
+    """Each of the spec's figures at its best validation, or its best batch where nothing was validated."""
+    found: list[Figure] = []
+    for name in run.info.metrics:
+        for split, key in (("validation", f"validation/{name}"), ("training batch", f"episode/{name}")):
+            if points := run.series(key):
+                step, best = max(points, key=lambda point: point[1])
+                first = points[0][1] if points[0][0] == 0 and len(points) > 1 else None
+                found.append(Figure(name, best, int(step), points[-1][1], first, split))
+                break
+    return found
+
+
+def measured(run: Run) -> list[Measured]:
+    """The controls, and under those of a figure what this run's last validation gave."""
+    rows: list[Measured] = []
+    for figure in dict.fromkeys(control.figure for control in run.controls):
+        controls = [control for control in run.controls if control.figure == figure]
+        last = (run.series(f"validation/{figure}") or [None])[-1]
+        values = [end for control in controls for end in (control.low, control.high, control.mean)]
+        values += [last[1]] if last else []
+        ends = (min(values), max(values))
+        for control in controls:
+            drawn = Markup(interval(control.mean, control.low, control.high, ends))
+            rows.append(
+                Measured(figure, control.name, control.mean, control.low, control.high, control.n, drawn)
+            )
+        if last:
+            drawn = Markup(interval(last[1], last[1], last[1], ends))
+            rows.append(Measured(figure, f"this run, step {last[0]:g}", last[1], None, None, 0, drawn))
+    return rows
+
+
+def others(run: Run, drawn: set[str]) -> list[Other]:
+    """The figures that no chart shows."""
+    found: list[Other] = []
+    for key in run.keys:
+        if key not in drawn:
+            values = [value for _, value in run.series(key)]
+            found.append(Other(key, values[0], values[-1], min(values), max(values)))
+    return found
+
+
+def spread(steps: Sequence[Step]) -> str:
+    """The advantages of some steps as one number, or as their mean, least and greatest."""
+    found = advantages(steps)
+    if not found:
+        return ""
+    low, high, mean = min(found), max(found), sum(found) / len(found)
+    if high - low < 1e-9:
+        return signed(mean)
+    return f"mean {signed(mean)}, tokens {signed(low)} to {signed(high)}"
+
+
+def signed(value: float) -> str:
+    """With its sign, which is what an advantage is about."""
+    return "0" if value == 0 else f"{'+' if value > 0 else '−'}{number(abs(value))}"
+
+
+def prompt(step: Step) -> str:
+    """The last thing that the model was asked."""
+    asked = [message.get("content", "") for message in step.chat_completions if message.get("role") == "user"]
+    return clipped(asked[-1]) if asked else ""
+
+
+def fields(task: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a task holds beside its question."""
+    return [(name, clipped(value, 300)) for name, value in task.items() if name not in ("id", "question")][:8]

@@ -1,0 +1,240 @@
+"""A run's figures arranged into charts, in the order in which a person asks about them.
+
+In goes a `Run`; out come sections of panels, each with its SVG, its legend and the figures that it drew, so
+that what no panel drew can be listed. A panel without data does not come out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.report.charts import WIDE, Line, Size, Stroke, line_chart, stack_chart
+from engine.report.reading import Control, Point, Run
+
+SHARES = (
+    ("informative", "good"),
+    ("too easy", "easy"),
+    ("too hard", "hard"),
+    ("other equal", "rest"),
+)
+STAGES = ("rollout", "update", "weights", "validate")
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One chart. `legend` holds (label, class) for each thing drawn."""
+
+    title: str
+    svg: str
+    legend: Sequence[tuple[str, str]]
+    keys: frozenset[str]
+    """The figures that it draws."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Charts that belong together. `anchor` is its place in the page."""
+
+    anchor: str
+    title: str
+    note: str
+    panels: Sequence[Panel]
+
+
+def sections(run: Run) -> list[Section]:
+    """Every section that has something to show."""
+    roles = list(run.info.roles)
+    found = [
+        Section(
+            "learning",
+            "Learning curves",
+            "Thin: the training batches. Bold: validation; step 0 is the untrained model.",
+            _present([_metric(run, name) for name in run.info.metrics]),
+        ),
+        Section(
+            "rewards",
+            "Rewards and advantages",
+            "Mean reward of a batch with one standard deviation around it, cut at the least and the greatest "
+            "reward; and how far advantages spread.",
+            _present([*(_reward(run, role, at) for at, role in enumerate(roles)), _advantage(run, roles)]),
+        ),
+        Section(
+            "groups",
+            "What groups taught",
+            "A group whose rewards are all equal gives nothing to compare: all 1 or more is too easy, all 0 "
+            "or less too hard.",
+            _present([*(_shares(run, role) for role in roles), _group_rewards(run, roles)]),
+        ),
+        Section(
+            "optimisation",
+            "Optimisation, signals and speed",
+            "",
+            _present(
+                [
+                    _by_role(run, "KL: sampling policy to trained", "kl/{}", roles),
+                    _by_role(run, "Loss", "loss/{}/mean", roles),
+                    _single(run, "Gradient norm", "optim/grad_norm"),
+                    _single(run, "Learning rate", "optim/learning_rate"),
+                    _single(run, "Tokens in a response", "tokens/response"),
+                    _single(run, "Tokens per second", "tokens/per_second"),
+                    _time(run),
+                    *_signals(run),
+                ]
+            ),
+        ),
+        Section(
+            "failures",
+            "Failures",
+            "Role instances without a usable answer, by the failure's name.",
+            _present([_failures(run, role) for role in roles]),
+        ),
+    ]
+    if run.done and not found[-1].panels:
+        found[-1] = Section(
+            "failures", "Failures", "In training, every role instance gave a usable answer.", []
+        )
+    return [section for section in found if section.panels or (section.anchor == "failures" and run.done)]
+
+
+def _present(panels: Sequence[Panel | None]) -> list[Panel]:
+    return [panel for panel in panels if panel is not None]
+
+
+def _lines(
+    title: str, lines: Sequence[Line], keys: Sequence[str], size: Size | None = None, named: bool = True
+) -> Panel | None:
+    lines = [line for line in lines if line.points]
+    if not lines:
+        return None
+    legend = [(line.label, f"c{line.colour} {line.stroke}") for line in lines] if named else []
+    return Panel(title, line_chart(title, lines, size), legend, frozenset(keys))
+
+
+def _metric(run: Run, name: str) -> Panel | None:
+    train, validation = run.series(f"episode/{name}"), run.series(f"validation/{name}")
+    steps = [step for step, _ in [*train, *validation]]
+    controls = [
+        Line(control.name, [(min(steps), control.mean), (max(steps), control.mean)], 3 + at, Stroke.DASHED)
+        for at, control in enumerate(_controls(run, name))
+        if steps
+    ]
+    lines = [
+        Line("train", train, 0, Stroke.THIN if validation else Stroke.PLAIN),
+        Line("validation", validation, 0, Stroke.BOLD),
+        *controls,
+    ]
+    return _lines(name, lines, [f"episode/{name}", f"validation/{name}"], WIDE)
+
+
+def _controls(run: Run, figure: str) -> list[Control]:
+    return [control for control in run.controls if control.figure == figure]
+
+
+def _reward(run: Run, role: str, colour: int) -> Panel | None:
+    keys = [f"reward/{role}/{part}" for part in ("mean", "std", "min", "max")]
+    means = run.series(keys[0])
+    spread, least, most = (dict(run.series(key)) for key in keys[1:])
+    band = [
+        (
+            step,
+            max(value - spread[step], least.get(step, -math.inf)),
+            min(value + spread[step], most.get(step, math.inf)),
+        )
+        for step, value in means
+        if step in spread
+    ]
+    validation = Line("validation", run.series(f"validation/reward/{role}"), colour, Stroke.BOLD)
+    kind = Stroke.THIN if validation.points else Stroke.PLAIN
+    lines = [Line("train, mean ± std" if band else "train, mean", means, colour, kind, band), validation]
+    return _lines(f"Reward: {role}", lines, [*keys, f"validation/reward/{role}"])
+
+
+def _advantage(run: Run, roles: Sequence[str]) -> Panel | None:
+    return _by_role(run, "Standard deviation of advantages", "advantage/{}/std", roles)
+
+
+def _by_role(run: Run, title: str, key: str, roles: Sequence[str]) -> Panel | None:
+    keys = [key.format(role) for role in roles]
+    pairs = zip(roles, keys, strict=True)
+    return _lines(title, [Line(role, run.series(name), at) for at, (role, name) in enumerate(pairs)], keys)
+
+
+def _single(run: Run, title: str, key: str) -> Panel | None:
+    return _lines(title, [Line(title.lower(), run.series(key))], [key], named=False)
+
+
+def _shares(run: Run, role: str) -> Panel | None:
+    base = f"batch/{role}/"
+    names = [f"{base}fractions/effective", f"{base}fractions/too_easy", f"{base}fractions/too_hard"]
+    informative, total = dict(run.series(f"{base}informative")), dict(run.series(f"{base}total"))
+    effective, easy, hard = (dict(run.series(name)) for name in names)
+    for step, count in informative.items():
+        if step not in effective and total.get(step):
+            effective[step] = count / total[step]
+    rest = {
+        step: max(0.0, 1 - share - easy.get(step, 0.0) - hard.get(step, 0.0))
+        for step, share in effective.items()
+    }
+    layers = [
+        (label, kind, sorted(shares.items()))
+        for (label, kind), shares in zip(SHARES, (effective, easy, hard, rest), strict=True)
+    ]
+    if not any(points for _, _, points in layers):
+        return None
+    title = f"Groups of {role}"
+    info = run.info.roles[role]
+    keys = frozenset([*names, f"{base}informative", f"{base}total"])
+    return Panel(title, stack_chart(title, layers, whole=1.0), SHARES, keys, info.estimator)
+
+
+def _group_rewards(run: Run, roles: Sequence[str]) -> Panel | None:
+    lines: list[Line] = []
+    keys: list[str] = []
+    for at, role in enumerate(roles):
+        names = [f"batch/{role}/group_reward_mean/{part}" for part in ("p10", "p50", "p90")]
+        low, middle, high = (dict(run.series(name)) for name in names)
+        band = [(step, low[step], high[step]) for step in sorted(low) if step in high]
+        lines.append(Line(f"{role}, median and 10–90 %", sorted(middle.items()), at, band=band))
+        keys += names
+    return _lines("Mean reward of a group", lines, keys)
+
+
+def _time(run: Run) -> Panel | None:
+    layers: list[tuple[str, str, list[Point]]] = []
+    known = dict.fromkeys(stage for stage in STAGES)
+    known |= dict.fromkeys(key.removeprefix("time/") for key in run.keys if key.startswith("time/"))
+    for stage in known:
+        if stage != "step" and (points := run.series(f"time/{stage}")):
+            layers.append((stage, f"c{len(layers) % 8}", points))
+    if not layers:
+        return None
+    keys = frozenset(f"time/{name}" for name, _, _ in layers) | {"time/step"}
+    title = "Seconds of a step, by stage"
+    return Panel(title, stack_chart(title, layers), [(name, kind) for name, kind, _ in layers], keys)
+
+
+def _signals(run: Run) -> list[Panel | None]:
+    roles = list(run.info.roles)
+    found: list[Panel | None] = []
+    for key in run.keys:
+        if key.startswith("signal/"):
+            role, _, name = key.removeprefix("signal/").partition("/")
+            colour = roles.index(role) if role in roles else 0
+            title = f"Signal {name}: {role}" if name else f"Signal {role}"
+            found.append(_lines(title, [Line(name or role, run.series(key), colour)], [key], named=False))
+    return found
+
+
+def _failures(run: Run, role: str) -> Panel | None:
+    start = f"failures/{role}/"
+    keys = [key for key in run.keys if key.startswith(start) and any(value for _, value in run.series(key))]
+    if not keys:
+        return None
+    layers = [(key.removeprefix(start), f"c{at + 3}", run.series(key)) for at, key in enumerate(keys[:5])]
+    layers += [(key.removeprefix(start), f"c{at}", run.series(key)) for at, key in enumerate(keys[5:8])]
+    title = f"Failures of {role}"
+    legend = [(f"{name} {sum(value for _, value in points):,.0f}", kind) for name, kind, points in layers]
+    return Panel(title, stack_chart(title, layers), legend, frozenset(keys[:8]))

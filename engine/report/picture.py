@@ -1,0 +1,130 @@
+"""Learning curves of one or several runs as one SVG file that stands alone, such as for a README.
+
+The background is left clear and every colour is of a middle tone, so that the picture can be read on white
+and on black. Runs of one spec share a panel for each figure: a line for each seed, and their mean bold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.errors import UsageError
+from engine.registry import nearest
+from engine.report.charts import COLOURS, Line, Size, Stroke, plot, text, thinned
+from engine.report.reading import Point, Run, read_run
+
+PALETTE = ("#3b82f6", "#e5761b", "#1fa971", "#dd4f4f", "#9061f0", "#d6459b", "#1695b8", "#8a8f36")
+INK = "#768390"
+_SIZE = Size(width=440, height=264, left=50, right=20, top=40, bottom=30)
+_ACROSS = 3
+_LEGEND = 30
+
+
+def draw_curves(folders: Sequence[Path], figures: Sequence[str] = ()) -> str:
+    """The picture's text: a panel for each figure, by default each of the specs' figures.
+
+    A figure is one of the spec's (its validation, or its training batches where nothing was validated), or
+    the full name of any figure in `metrics.jsonl`. Raises UsageError where a run or a figure is missing.
+    """
+    runs = [read_run(folder) for folder in folders]
+    if not runs:
+        raise UsageError("a picture of learning curves needs at least one run")
+    names = list(figures) or list(dict.fromkeys(name for run in runs for name in run.info.metrics))
+    panels = {name: _lines(runs, name) for name in names}
+    shown = {name: lines for name, lines in panels.items() if lines}
+    missing = [name for name in names if name not in shown]
+    if missing and (figures or not shown):
+        raise UsageError(_missing(runs, missing[0]))
+    if not shown:
+        raise UsageError(f"{folders[0]}: the spec names no figures; say which to draw")
+    return _picture(runs, shown)
+
+
+def _series(run: Run, name: str) -> list[Point]:
+    return run.series(f"validation/{name}") or run.series(f"episode/{name}") or run.series(name)
+
+
+def _missing(runs: Sequence[Run], name: str) -> str:
+    if not any(run.lines for run in runs):
+        return f"{runs[0].folder}: no step is finished yet, so there is nothing to draw"
+    known = {key.removeprefix("validation/").removeprefix("episode/") for run in runs for key in run.keys}
+    near = nearest(name, sorted(known))
+    return f"no run has the figure {name!r}" + (f"; did you mean {near!r}?" if near else "")
+
+
+def _lines(runs: Sequence[Run], name: str) -> list[Line]:
+    several = len({run.info.name for run in runs}) > 1
+    lines: list[Line] = []
+    for spec in dict.fromkeys(run.info.name for run in runs):
+        members = [(at, run) for at, run in enumerate(runs) if run.info.name == spec and _series(run, name)]
+        stroke = Stroke.THIN if len(members) > 1 else Stroke.BOLD
+        for at, run in members:
+            label = f"{spec}, seed {run.info.seed}" if several else f"seed {run.info.seed}"
+            if sum(other.info.seed == run.info.seed for _, other in members) > 1:
+                label = f"{label} ({run.folder.name})"
+            colour = at if several or len(members) == 1 else 1 + at % (COLOURS - 1)
+            lines.append(thinned(Line(label, _series(run, name), colour, stroke)))
+        if len(members) > 1:
+            label = f"{spec}, mean" if several else "mean"
+            mean = _mean([_series(run, name) for _, run in members])
+            lines.append(thinned(Line(label, mean, members[0][0] if several else 0, Stroke.MEAN)))
+    return lines
+
+
+def _mean(series: Sequence[Sequence[Point]]) -> list[Point]:
+    """At the steps that every run has: a mean of fewer would jump where one ends."""
+    values = [dict(points) for points in series]
+    steps = sorted(set(values[0]).intersection(*values[1:]))
+    return [(step, math.fsum(value[step] for value in values) / len(values)) for step in steps]
+
+
+def _picture(runs: Sequence[Run], panels: dict[str, list[Line]]) -> str:
+    across = min(_ACROSS, len(panels))
+    legend = list({line.label: line for lines in panels.values() for line in lines}.values())
+    width = across * _SIZE.width
+    keys, legend_height = _keys(legend, width) if len(legend) > 1 else ("", 0.0)
+    height = legend_height + math.ceil(len(panels) / across) * _SIZE.height
+    parts: list[str] = []
+    for at, (name, lines) in enumerate(panels.items()):
+        x, y = at % across * _SIZE.width, legend_height + at // across * _SIZE.height
+        title = f'<text class="title" x="{_SIZE.left:g}" y="22">{text(name)}</text>'
+        parts.append(f'<g transform="translate({x:g} {y:g})">{title}{plot(lines, _SIZE)[1]}</g>')
+    about = ", ".join(dict.fromkeys(run.info.name for run in runs))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+        f'height="{height:g}" role="img">\n<title>Learning curves of {text(about)}: '
+        f"{text(', '.join(panels))}</title>\n<style>{_style()}</style>\n{keys}\n"
+        + "\n".join(parts)
+        + "\n</svg>\n"
+    )
+
+
+def _keys(lines: Sequence[Line], width: float) -> tuple[str, float]:
+    parts: list[str] = []
+    x, y = _SIZE.left, 20.0
+    for line in lines:
+        room = 34 + 7.4 * len(line.label) + 20
+        if x + room > width and x > _SIZE.left:
+            x, y = _SIZE.left, y + 22
+        kind = f"line {line.stroke} c{line.colour % COLOURS}"
+        parts.append(f'<polyline class="{kind}" points="{x:g},{y - 4:g} {x + 24:g},{y - 4:g}"/>')
+        parts.append(f'<text class="key" x="{x + 32:g}" y="{y:g}">{text(line.label)}</text>')
+        x += room
+    return "".join(parts), y - 20 + _LEGEND
+
+
+def _style() -> str:
+    colours = "".join(
+        f".line.c{at},.dot.c{at}{{stroke:{colour}}}.dot.c{at},.band.c{at}{{fill:{colour}}}"
+        for at, colour in enumerate(PALETTE)
+    )
+    return (
+        "text{font:13px ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;"
+        f"fill:{INK}}}.title{{font-size:15px;font-weight:600}}.y{{text-anchor:end}}.x{{text-anchor:middle}}"
+        f".grid{{stroke:{INK};stroke-opacity:.22}}.line{{fill:none;stroke-linejoin:round;"
+        "stroke-linecap:round;stroke-width:2}.line.thin{stroke-width:1.6;stroke-opacity:.85}"
+        ".line.bold{stroke-width:2.8}.line.mean{stroke-width:3.6}.band{opacity:.14}"
+        f"{colours}"
+    )

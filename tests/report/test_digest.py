@@ -1,0 +1,78 @@
+"""Episodes are read once and little of them is kept: the barren groups, and a few samples."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from engine.episode import Episode
+from engine.report.digest import SAMPLES, read_digest
+from tests.report.runs import rollout, rollouts, write_episodes, write_run
+
+ROLES = ("solver", "judge")
+
+
+def test_groups_of_equal_rewards_are_counted_for_each_task_with_the_reason(tmp_path: Path) -> None:
+    digest = read_digest(write_run(tmp_path / "run"), ROLES)
+    solver, judge = digest.groups
+    assert (solver.role, solver.seen, solver.equal) == ("solver", 12, 8)
+    rows = {row.task: (row.seen, row.easy, row.hard, row.question) for row in solver.tasks}
+    assert rows == {"easy": (4, 4, 0, "What is easy?"), "hard": (4, 0, 4, "What is hard?")}
+    assert (judge.role, judge.equal) == ("judge", 8)
+
+
+def test_equal_rewards_between_nought_and_one_are_neither_easy_nor_hard(tmp_path: Path) -> None:
+    write_folder(tmp_path, [rollout("t", at, [0.5, 0.5], advantage=0.25) for at in range(2)])
+    row = read_digest(tmp_path, ROLES).groups[0].tasks[0]
+    assert (row.equal, row.easy, row.hard, row.other, row.advantage) == (1, 0, 0, 1, 0.25)
+
+
+def test_one_reward_alone_is_no_group(tmp_path: Path) -> None:
+    write_folder(tmp_path, [rollout("t", 0, [1.0])])
+    assert read_digest(tmp_path, ROLES).groups == ()
+
+
+def test_the_samples_are_of_the_last_step_and_each_of_another_task(tmp_path: Path) -> None:
+    digest = read_digest(write_run(tmp_path / "run"), ROLES)
+    assert [(group.split, group.step) for group in digest.samples] == [("train", 4), ("validation", 4)]
+    for group in digest.samples:
+        for side in ("best solver", "worst solver", "best judge", "worst judge"):
+            ids = [s.episode.task_id for s in group.samples if any(r.startswith(side) for r in s.reasons)]
+            assert len(ids) == len(set(ids)) == SAMPLES
+
+
+def test_the_best_has_the_highest_advantage_and_the_worst_the_lowest(tmp_path: Path) -> None:
+    tasks = {"low": -2.0, "middle": 0.0, "high": 3.0, "other": 0.1, "another": -0.1}
+    write_folder(tmp_path, [rollout(task, 0, [1.0], advantage=value) for task, value in tasks.items()])
+    (group,) = read_digest(tmp_path, ROLES).samples
+    reasons = {sample.episode.task_id: sample.reasons for sample in group.samples}
+    assert reasons["high"] == ("best solver", "best judge")
+    assert reasons["low"] == ("worst solver", "worst judge")
+    assert "middle" not in reasons
+
+
+def test_a_file_that_was_only_just_begun_leaves_the_samples_to_the_step_before(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    line = json.dumps(rollout("t", 0, [1.0]).to_dict())
+    (folder / "episodes" / "train-000005.jsonl").write_text(line[:50])
+    digest = read_digest(folder, ROLES)
+    assert (digest.samples[0].step, digest.unreadable) == (4, 0)
+
+
+def test_a_broken_line_is_counted_and_the_others_are_read(tmp_path: Path) -> None:
+    path = write_folder(tmp_path, rollouts(1))
+    foreign = {"id": 3, "task": [], "trajectories": [], "is_correct": False}
+    path.write_text(f"{{}}\n[]\nnonsense\n{json.dumps(foreign)}\n" + path.read_text())
+    digest = read_digest(tmp_path, ROLES)
+    assert digest.unreadable == 4
+    assert digest.groups[0].seen == 3
+
+
+def test_a_run_without_episodes_has_an_empty_digest(tmp_path: Path) -> None:
+    digest = read_digest(tmp_path, ROLES)
+    assert (digest.groups, digest.samples) == ((), ())
+
+
+def write_folder(folder: Path, episodes: list[Episode]) -> Path:
+    (folder / "episodes").mkdir(parents=True, exist_ok=True)
+    return write_episodes(folder, "train", 1, episodes)

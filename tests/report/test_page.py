@@ -1,0 +1,213 @@
+"""The report is one file that loads nothing and trusts no text of the run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from engine.errors import UsageError, WorldError
+from engine.report import write_report
+from tests.report.runs import rollout, write_episodes, write_lines, write_run
+
+HOSTILE = '</pre></details><script>alert(1)</script><img src=x onerror="alert(1)">{{ 7 * 7 }} \x00 ‮'
+LOADS = ("src", "href", "srcset", "data", "action", "poster", "xlink:href", "background")
+EMPTY = {"meta", "br", "img", "link", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """The page's tags, the things it would load, and whether every tag is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.handlers: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Iterable[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in EMPTY:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name in LOADS and not (value or "").startswith("#"):
+                self.loads.append(f"{tag} {name}={value}")
+            if name.startswith("on"):
+                self.handlers.append(name)
+
+    def handle_startendtag(self, tag: str, attrs: Iterable[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def page(folder: Path) -> str:
+    return write_report(folder).read_text(encoding="utf-8")
+
+
+def section(text: str, anchor: str) -> str:
+    found = re.search(rf'<section id="{anchor}">.*?</section>', text, re.DOTALL)
+    return found[0] if found else ""
+
+
+def test_the_page_shows_the_run_from_its_header_to_its_spec(tmp_path: Path) -> None:
+    text = page(write_run(tmp_path / "run", seed=3))
+    for words in (
+        "solver_judge",
+        "seed 3",
+        "rolegraph-base",
+        "1f0c9a7e2b",
+        "4 of 4",
+        "best validation, step",
+    ):
+        assert words in text
+    for anchor in ("learning", "rewards", "groups", "optimisation", "failures", "barren", "episodes", "rest"):
+        assert section(text, anchor), anchor
+        assert f'href="#{anchor}"' in text
+    assert "Signal reverse_kl: judge" in section(text, "optimisation")
+    assert "malformed_output" in section(text, "failures")
+    assert "What is hard?" in section(text, "barren")
+    assert "asked of judge 1" in section(text, "episodes")
+    assert "solver: {count: 2}" in section(text, "rest")
+
+
+def test_the_page_loads_nothing_and_all_its_tags_are_closed(tmp_path: Path) -> None:
+    text = page(write_run(tmp_path / "run"))
+    read = Page(text)
+    assert (read.loads, read.handlers, read.open) == ([], [], [])
+    assert not {"link", "img", "iframe", "object", "embed", "base", "form"} & set(read.tags)
+    style = text[text.index("<style>") : text.index("</style>")]
+    assert "url(" not in style
+    assert "@import" not in style
+    assert "http://" not in text
+    assert "https://" not in text
+
+
+def test_every_chart_is_well_formed(tmp_path: Path) -> None:
+    charts = re.findall(r"<svg.*?</svg>", page(write_run(tmp_path / "run")), re.DOTALL)
+    assert len(charts) >= 14
+    for chart in charts:
+        ElementTree.fromstring(chart)
+
+
+def test_text_of_models_tasks_and_files_is_escaped(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    calm = Page(page(folder))
+    info = json.loads((folder / "run.json").read_text())
+    for key in ("name", "hash", "model", "version"):
+        info[key] = HOSTILE
+    info["metrics"].append(HOSTILE)
+    info["roles"]["judge"]["estimator"] = HOSTILE
+    (folder / "run.json").write_text(json.dumps(info))
+    (folder / "spec.yaml").write_text(HOSTILE)
+    control = {"name": HOSTILE, "figure": "judge_acc", "mean": 0.5, "low": 0.4, "high": 0.6, "n": 9}
+    (folder / "controls.json").write_text(json.dumps([control]))
+    with (folder / "metrics.jsonl").open("a") as file:
+        names = (HOSTILE, f"validation/{HOSTILE}", f"failures/solver/{HOSTILE}", f"signal/judge/{HOSTILE}")
+        file.write(json.dumps({"step": 3} | dict.fromkeys(names, 1)) + "\n")
+    write_episodes(folder, "train", 4, [rollout(HOSTILE, at, [0.0, 0.0], text=HOSTILE) for at in range(2)])
+    text = page(folder)
+    read = Page(text)
+    assert read.tags.count("script") == calm.tags.count("script") == 1
+    assert "img" not in read.tags
+    assert (read.loads, read.handlers, read.open) == ([], [], [])
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in section(text, "episodes")
+    assert "{{ 7 * 7 }}" in text
+    for chart in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        ElementTree.fromstring(chart)
+
+
+def test_the_policy_names_the_one_script_by_its_hash(tmp_path: Path) -> None:
+    import base64
+    import hashlib
+
+    text = page(write_run(tmp_path / "run"))
+    script = text[text.index("<script>") + len("<script>") : text.index("</script>")]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest.replace('+', '&#43;')}'" in text or f"'sha256-{digest}'" in text
+    assert "default-src 'none'" in text
+
+
+def test_a_killed_run_has_a_report_that_says_so(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", steps=3, planned=9)
+    for path in (folder / "metrics.jsonl", folder / "episodes" / "train-000003.jsonl"):
+        path.write_bytes(path.read_bytes()[:-40])
+    text = page(folder)
+    assert re.search(r"2 of 9\s*<span class=\"chip warn\">not finished", text)
+
+
+def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", steps=0, planned=9)
+    (folder / "metrics.jsonl").write_text("")
+    text = page(folder)
+    assert "No step is finished yet" in text
+    assert not Page(text).open
+
+
+def test_a_run_without_validation_shows_its_batches(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    write_lines(folder / "metrics.jsonl", [{"step": n, "episode/judge_acc": n / 4} for n in range(1, 5)])
+    text = page(folder)
+    assert "best training batch, step 4" in text
+    assert "judge_acc" in section(text, "learning")
+
+
+def test_any_single_figure_alone_makes_a_report(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for key in sorted({key for line in lines for key in line} - {"step"}):
+        write_lines(folder / "metrics.jsonl", [{"step": n, key: 0.5} for n in range(1, 3)])
+        assert not Page(page(folder)).open, key
+
+
+def test_figures_that_no_chart_shows_are_in_a_table(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    write_lines(folder / "metrics.jsonl", [{"step": n, "strange/thing": n * 10} for n in range(1, 4)])
+    cells = [re.sub("<.*?>", "", cell) for cell in re.findall(r"<td.*?</td>", section(page(folder), "rest"))]
+    assert cells == ["strange/thing", "10", "30", "10", "30"]
+
+
+def test_controls_stand_beside_the_last_validation(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    control = {"name": "untrained", "figure": "judge_acc", "mean": 0.45, "low": 0.4, "high": 0.5, "n": 512}
+    (folder / "controls.json").write_text(json.dumps([control]))
+    learning = section(page(folder), "learning")
+    assert "0.400 – 0.500" in learning
+    assert "this run, step 4" in learning
+    assert learning.count('class="interval"') == 2
+
+
+def test_advantages_for_each_token_are_shown_by_their_mean_and_ends(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    episode = rollout("t", 0, [1.0])
+    data = episode.to_dict()
+    data["trajectories"][0]["steps"][0]["advantage"] = [0.5, -0.25, 0.5]
+    (folder / "episodes" / "train-000004.jsonl").write_text(json.dumps(data) + "\n")
+    assert "advantage mean +0.250, tokens −0.250 to +0.500" in page(folder)
+
+
+def test_a_role_without_failures_is_said_to_have_none(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    write_lines(folder / "metrics.jsonl", [{"step": 1, "failures/solver/timeout": 0}])
+    assert "every role instance gave a usable answer" in section(page(folder), "failures")
+
+
+def test_a_folder_that_is_no_run_gets_no_report(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        write_report(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_that_cannot_be_written_is_the_world_s_fault(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / "report.html").mkdir()
+    with pytest.raises(WorldError, match="cannot write"):
+        write_report(folder)
+    assert not (folder / ".report.html.part").exists()

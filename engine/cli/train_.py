@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from engine.cli.train_display import TrainDisplay
     from engine.plan import Plan
     from engine.training import TrainingFolder
     from engine.training.trackers import TrackerName
@@ -29,9 +30,6 @@ RUNS = Path("runs")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of data order, draws and the adapter.")
 @click.option("--resume", is_flag=True, help="Go on at the last checkpoint of the newest run, or of --out.")
 @click.option(
-    "--controls", is_flag=True, help="At the end, compare with the untrained workflow and the solver alone."
-)
-@click.option(
     "--track",
     type=click.Choice(["tensorboard", "wandb"]),
     multiple=True,
@@ -45,7 +43,6 @@ def command(
     out: Path | None,
     seed: int,
     resume: bool,
-    controls: bool,
     track: tuple[TrackerName, ...],
 ) -> int:
     """Train every trainable role of SPEC (a file, or the name of a shipped one), as its `train` says.
@@ -71,7 +68,7 @@ def command(
     if folder is None:
         folder = TrainingFolder(out or RUNS / f"{plan.name}-{datetime.now():%Y%m%d-%H%M%S}")
     started_as = {"spec": spec, "overrides": list(overrides), "model_flag": model, "base_url": base_url}
-    return asyncio.run(_train(_Asked(plan, folder, seed, resume, controls, track, base_url, started_as)))
+    return asyncio.run(_train(_Asked(plan, folder, seed, resume, track, base_url, started_as)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,6 @@ class _Asked:
     folder: TrainingFolder
     seed: int
     resume: bool
-    controls: bool
     track: Sequence[TrackerName]
     base_url: str | None
     started_as: Mapping[str, object]
@@ -156,5 +152,25 @@ async def _train(asked: _Asked) -> int:
             folder,
             display,
         )
-        await train(setup, start)
+        try:
+            await train(setup, start)
+        finally:
+            await asyncio.to_thread(_conclude, plan, folder, steps, display)
     return 0
+
+
+def _conclude(plan: Plan, folder: TrainingFolder, steps: int, display: TrainDisplay) -> None:
+    """What is there after a run, finished or not: the controls and the report."""
+    from dataclasses import asdict
+
+    from engine.report import write_report
+    from engine.store import read_episodes
+    from engine.training.compare import controls
+
+    first, last = (folder.episodes_file("validation", step) for step in (0, steps))
+    if first.exists() and last.exists():
+        rows = controls(plan, [*read_episodes(first)], [*read_episodes(last)])
+        folder.write("controls.json", [asdict(row) for row in rows])
+        display.controls(rows)
+    if (folder.path / "metrics.jsonl").exists():
+        write_report(folder.path)

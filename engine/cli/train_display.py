@@ -15,9 +15,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from engine.plan import Plan
 from engine.training import TrainingFolder
+from engine.training.compare import Control
 from engine.training.trackers import Tracker
 
 Metrics = Mapping[str, float]
@@ -33,6 +35,7 @@ class TrainDisplay:
         self._trackers = trackers
         self._latest: dict[str, float] = {}
         self._first: dict[str, float] = {}
+        self._controls: Sequence[Control] = ()
         self._began = time.monotonic()
         self._console = Console(stderr=True)
         self._progress = Progress(
@@ -85,6 +88,10 @@ class TrainDisplay:
             self._live.update(self._view())
         else:
             self._console.print(self._line(step, metrics), soft_wrap=True, highlight=False)
+
+    def controls(self, rows: Sequence[Control]) -> None:
+        """Whom the gain belongs to; shown at the end."""
+        self._controls = rows
 
     def _line(self, step: int, metrics: Metrics) -> str:
         parts = [f"step {step}/{self._steps}"]
@@ -153,11 +160,20 @@ class TrainDisplay:
                 before = self._first.get(f"validation/{name}", now)
                 table.add_row(name, f"{before:.3f}", f"{now:.3f}", f"{now - before:+.3f}")
             out.print(table)
+        if self._controls:
+            table = Table(box=SIMPLE_HEAD, pad_edge=False)
+            table.add_column("on the same validation tasks", style="bold")
+            table.add_column("figure")
+            table.add_column("mean and 95 % interval", justify="right", no_wrap=True)
+            for row in self._controls:
+                table.add_row(row.name, row.figure, Text(f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]"))
+            out.print(table)
         done = int(self._latest.get("step", self._done))
         out.print(
             f"{done} of {self._steps} steps in {_clock(time.monotonic() - self._began)}", highlight=False
         )
-        out.print(str(self._folder.path), highlight=False)
+        report = self._folder.path / "report.html"
+        out.print(str(report if report.exists() else self._folder.path), highlight=False)
 
 
 def _clock(seconds: float) -> str:

@@ -114,8 +114,11 @@ class TrainingFolder:
     def write_episodes(self, kind: str, step: int, episodes: Iterable[Episode]) -> None:
         """The episodes of one step, `train` or `validation`."""
         self._made(self.path / EPISODES)
-        lines = b"".join(map(episode_line, episodes))
-        self._write(self.path / EPISODES / f"{kind}-{step:06d}.jsonl", lines)
+        self._write(self.episodes_file(kind, step), b"".join(map(episode_line, episodes)))
+
+    def episodes_file(self, kind: str, step: int) -> Path:
+        """Where the episodes of one step are."""
+        return self.path / EPISODES / f"{kind}-{step:06d}.jsonl"
 
     def add_checkpoint(
         self, step: int, version: int, saved: Saved, *, best: bool, validation: Mapping[str, float]

@@ -59,6 +59,10 @@ class Course:
     """A model to go on from; None starts from random weights."""
     judge: float = SHARES["judge"]
     """The share of the judge's turns."""
+    guess: float = 0.0
+    """The share of the turns that guess in place of working the answer out."""
+    rate: float = 1.0
+    """The share of the peak rates: less to add to what a model knows than to teach it."""
     cool: bool = False
     """Let the rate fall to zero over the second half."""
 
@@ -170,10 +174,10 @@ def teach(rank: int, course: Course, meeting: str) -> None:
         model.cuda()  # pyright: ignore[reportCallIssue]
     teacher = Teacher(model, course.workers)
     size = course.batch // course.workers
-    feed = batches(tokenizer, turns(course.seed * 1000 + rank, course.judge), size)
+    feed = batches(tokenizer, turns(course.seed * 1000 + rank, judge=course.judge, guess=course.guess), size)
     began = time.monotonic()
     for step in range(course.steps):
-        rate = min((step + 1) / WARM_UP, 1.0)
+        rate = course.rate * min((step + 1) / WARM_UP, 1.0)
         if course.cool:
             rate *= min(1.0, 2 * (1 - step / course.steps))
         loss, right = teacher.step(next(feed), rate)
@@ -194,13 +198,24 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--start", type=Path, metavar="DIR", help="go on from the model that is there")
     parser.add_argument("--judge", type=float, default=SHARES["judge"], help="the share of judge turns")
+    parser.add_argument("--guess", type=float, default=0.0, help="the share of turns that guess")
+    parser.add_argument("--rate", type=float, default=1.0, help="the share of the usual learning rates")
     parser.add_argument("--cool", action="store_true", help="let the rate fall to zero in the second half")
     given = parser.parse_args()
     if given.evaluate:
         sys.stdout.write(table(measure(given.evaluate, given.sets)) + "\n")
         return
     course = Course(
-        given.out, given.steps, given.batch, given.seed, given.workers, given.start, given.judge, given.cool
+        given.out,
+        given.steps,
+        given.batch,
+        given.seed,
+        given.workers,
+        given.start,
+        given.judge,
+        given.guess,
+        given.rate,
+        given.cool,
     )
     with tempfile.TemporaryDirectory() as folder:
         spawn(teach, (course, f"{folder}/meeting"), nprocs=course.workers)

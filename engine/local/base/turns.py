@@ -1,8 +1,9 @@
 """Synthetic turns of the shipped prompts: what the base model is taught.
 
 In goes a seed; out comes an endless stream of (role, prompt, response), rendered from the real templates on
-countdown tasks of the train split. A response works the arithmetic out before it answers. This file knows no
-tokenizer and no model.
+countdown tasks of the train split. A response works the arithmetic out before it answers or, in a share of
+the turns, guesses: that share is what reinforcement learning can take away. This file knows no tokenizer and
+no model.
 """
 
 from __future__ import annotations
@@ -41,8 +42,11 @@ class Turn:
     response: str
 
 
-def turns(seed: int, judge: float = SHARES["judge"]) -> Iterator[Turn]:
-    """An endless stream, the same for the same arguments. `judge` is the share of the judge's turns."""
+def turns(seed: int, *, judge: float = SHARES["judge"], guess: float = 0.0) -> Iterator[Turn]:
+    """An endless stream, the same for the same arguments.
+
+    `judge` is the share of the judge's turns, `guess` that of the turns of each role which skip the work.
+    """
     rng = random.Random(f"turns {seed}")
     roles = list(SHARES)
     others = (1 - judge) / (1 - SHARES["judge"])
@@ -50,7 +54,7 @@ def turns(seed: int, judge: float = SHARES["judge"]) -> Iterator[Turn]:
     while True:
         for task in generate(_CHUNK, seed=rng.getrandbits(32), split="train"):
             role = rng.choices(roles, weights)[0]
-            yield _TURNS[role](task, rng)
+            yield _TURNS[role](task, rng, rng.random() < guess)
 
 
 def ask_solver(task: CountdownTask) -> str:
@@ -98,19 +102,21 @@ def _work(node: ast.expr, done: list[str]) -> int:
     return value
 
 
-def _solver(task: CountdownTask, rng: random.Random) -> Turn:
+def _solver(task: CountdownTask, rng: random.Random, guess: bool) -> Turn:
+    if guess:
+        return Turn("solver", ask_solver(task), _tagged(_scramble(task["nums"], rng)))
     response = f"{steps(task['solution'])}\n{_tagged(task['solution'])}"
     return Turn("solver", ask_solver(task), response)
 
 
-def _judge(task: CountdownTask, rng: random.Random) -> Turn:
+def _judge(task: CountdownTask, rng: random.Random, guess: bool) -> Turn:
     """Candidates are worked through until one is right; where none is, any may be chosen."""
     count = rng.choice(COUNTS)
     right = rng.choice((0.3, 0.5, 0.7)) if count == 2 else 1.5 / count
     actions = [_candidate(task, rng, right) for _ in range(count)]
     lines: list[str] = []
     choice = rng.randint(1, count)
-    for index, action in enumerate(actions, 1):
+    for index, action in enumerate(() if guess else actions, 1):
         lines.append(f"{index}: {_check(action, task)}\n")
         if _is_right(action, task):
             choice = index
@@ -118,11 +124,12 @@ def _judge(task: CountdownTask, rng: random.Random) -> Turn:
     return Turn("judge", ask_judge(task, actions), "".join(lines) + f"<answer>{choice}</answer>")
 
 
-def _validator(task: CountdownTask, rng: random.Random) -> Turn:
+def _validator(task: CountdownTask, rng: random.Random, guess: bool) -> Turn:
     action = _candidate(task, rng, 0.5)
-    verdict = "correct" if _is_right(action, task) else "incorrect"
-    response = f"{_check(action, task)}\n<verdict>{verdict}</verdict>"
-    return Turn("validator", ask_validator(task, action), response)
+    right = rng.random() < 0.5 if guess else _is_right(action, task)
+    work = "" if guess else f"{_check(action, task)}\n"
+    verdict = "correct" if right else "incorrect"
+    return Turn("validator", ask_validator(task, action), f"{work}<verdict>{verdict}</verdict>")
 
 
 _TURNS = {"solver": _solver, "judge": _judge, "validator": _validator}

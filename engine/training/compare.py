@@ -1,0 +1,115 @@
+"""How sure a figure is, and whom a gain belongs to: intervals, paired differences and controls.
+
+Pure. Episodes of one task share its difficulty, so tasks, not episodes, are drawn again in the bootstrap.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.episode import Episode, Trajectory
+from engine.plan import Plan
+from engine.training.figures import episode_figures, rewards_by_role
+
+RESAMPLES = 2000
+LEVEL = 95
+"""Percent of the bootstrap's means that an interval covers."""
+
+ByTask = Mapping[str, float]
+"""A figure's mean for each task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean with its confidence interval, over `n` tasks."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One line of the comparison that tells whom a gain belongs to."""
+
+    name: str
+    figure: str
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+def interval(values: ByTask) -> Interval:
+    """The mean over tasks, with a percentile bootstrap's interval (Efron, 1979). No task gives zeros."""
+    found = np.array([*values.values()])
+    if not found.size:
+        return Interval(0.0, 0.0, 0.0, 0)
+    draws = np.random.default_rng(0).integers(len(found), size=(RESAMPLES, len(found)))
+    tail = (100 - LEVEL) / 2
+    low, high = np.percentile(found[draws].mean(axis=1), (tail, 100 - tail))
+    return Interval(float(found.mean()), float(low), float(high), len(found))
+
+
+def difference(now: ByTask, before: ByTask) -> Interval:
+    """The paired difference over the tasks that both have."""
+    return interval({task: value - before[task] for task, value in now.items() if task in before})
+
+
+def by_task(plan: Plan, episodes: Sequence[Episode]) -> dict[str, ByTask]:
+    """`correct`, the spec's metrics and each role's reward, by figure and task."""
+    found: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for episode in episodes:
+        own = episode_figures(plan, episode)
+        own |= {f"reward/{name}": sum(r) / len(r) for name, r in rewards_by_role([episode]).items()}
+        for figure, value in own.items():
+            found[figure][episode.task_id].append(value)
+    return {figure: {task: sum(v) / len(v) for task, v in tasks.items()} for figure, tasks in found.items()}
+
+
+def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode]) -> list[Control]:
+    """The untrained workflow, each first role alone as trained, and the trained workflow, on the same tasks.
+
+    A role that needs no other answers the same alone as in the workflow. Alone it has pass@1, the mean over
+    its instances, and the majority of its N answers to a task, those of all rollouts together.
+    """
+    rows = [_control("untrained workflow", "correct", by_task(plan, untrained).get("correct", {}))]
+    for role in plan.roles:
+        if role.needs or role.reward is None or len(plan.roles) == 1:
+            continue
+        votes = _votes(role.name, trained)
+        size = max(map(len, votes.values()), default=0)
+        rows.append(_control(f"trained {role.name} alone", "pass@1", _each(votes, _mean_correct)))
+        rows.append(_control(f"trained {role.name} alone", f"majority of {size}", _each(votes, _majority)))
+    return [*rows, _control("trained workflow", "correct", by_task(plan, trained).get("correct", {}))]
+
+
+def _control(name: str, figure: str, values: ByTask) -> Control:
+    found = interval(values)
+    return Control(name, figure, found.mean, found.low, found.high, found.n)
+
+
+def _votes(role: str, episodes: Sequence[Episode]) -> dict[str, list[Trajectory]]:
+    found: defaultdict[str, list[Trajectory]] = defaultdict(list)
+    for episode in episodes:
+        found[episode.task_id] += [t for t in episode.trajectories if t.name == role]
+    return found
+
+
+def _each(votes: Mapping[str, list[Trajectory]], measure: Callable[[list[Trajectory]], float]) -> ByTask:
+    return {task: measure(own) for task, own in votes.items() if own}
+
+
+def _mean_correct(own: list[Trajectory]) -> float:
+    return sum(t.is_correct for t in own) / len(own)
+
+
+def _majority(own: list[Trajectory]) -> float:
+    """Whether the commonest action is right; of equally common ones, the first given."""
+    winner = Counter(str(t.action) for t in own).most_common(1)[0][0]
+    return float(next(t for t in own if str(t.action) == winner).is_correct)

@@ -1,0 +1,180 @@
+"""Order, rates, datums and comparisons: the parts of the loop that compute and touch nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.advantage import estimate, group_episodes
+from engine.episode import Episode, Step, Trajectory
+from engine.errors import UsageError
+from engine.spec.models import Schedule, Train
+from engine.training.compare import by_task, controls, difference, interval
+from engine.training.datums import datum, lessons
+from engine.training.order import batch, derive, planned_steps
+from engine.training.rate import learning_rate
+from tests.edge import solver_judge
+
+ROWS = [{"id": str(i)} for i in range(10)]
+
+
+# order
+
+
+def test_an_epoch_goes_through_the_data_once_and_each_in_its_own_order() -> None:
+    train = Train(batch_size=3)
+    epochs = [
+        [t["id"] for step in steps for t in batch(ROWS, train, 7, step)] for steps in ((1, 2, 3), (4, 5, 6))
+    ]
+    assert all(len(set(epoch)) == 9 for epoch in epochs)
+    assert epochs[0] != epochs[1]
+
+
+def test_the_same_seed_and_step_give_the_same_tasks_whatever_went_before() -> None:
+    train = Train(batch_size=4)
+    assert batch(ROWS, train, 1, 5) == batch(ROWS, train, 1, 5)
+    assert [batch(ROWS, train, 1, s) for s in range(1, 6)] != [batch(ROWS, train, 2, s) for s in range(1, 6)]
+
+
+@given(st.integers(1, 10), st.integers(1, 60), st.integers(0, 5))
+def test_a_batch_never_holds_a_task_twice(size: int, step: int, seed: int) -> None:
+    ids = Counter(t["id"] for t in batch(ROWS, Train(batch_size=size), seed, step))
+    assert len(ids) == size
+    assert max(ids.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "steps"),
+    [
+        ({}, 3),
+        ({"epochs": 2}, 6),
+        ({"steps": 5}, 5),
+        ({"epochs": 1, "steps": 5}, 3),
+        ({"epochs": 4, "steps": 5}, 5),
+    ],
+)
+def test_steps_and_epochs_end_a_run_whichever_comes_first(keys: dict[str, int], steps: int) -> None:
+    assert planned_steps(Train(batch_size=3, **keys), 10) == steps
+
+
+def test_data_that_does_not_fill_a_batch_is_refused() -> None:
+    with pytest.raises(UsageError, match="10 tasks, which do not fill a batch of 16"):
+        planned_steps(Train(), 10)
+
+
+def test_seeds_differ_by_purpose() -> None:
+    seeds = {derive(1, "train", 1), derive(1, "train", 2), derive(1, "validation"), derive(2, "train", 1)}
+    assert len(seeds) == 4
+
+
+# rate
+
+
+def test_the_rate_rises_in_the_warm_up_and_falls_to_the_floor() -> None:
+    train = Train(learning_rate=1.0, schedule=Schedule(kind="linear", warmup=2, floor=0.1))
+    rates = [learning_rate(train, step, 6) for step in range(1, 7)]
+    assert rates == pytest.approx([0.5, 1.0, 1.0, 0.7, 0.4, 0.1])
+    cosine = Train(learning_rate=1.0, schedule=Schedule(kind="cosine"))
+    assert [learning_rate(cosine, step, 3) for step in (1, 2, 3)] == pytest.approx([1.0, 0.5, 0.0])
+    assert learning_rate(Train(learning_rate=0.5), 100, 100) == 0.5
+
+
+# datums
+
+STEP = Step(prompt_ids=[1, 2, 3], response_ids=[4, 5], logprobs=[-0.1, -0.2], advantage=2.0)
+
+
+def arrays(step: Step, loss: str = "ppo", share: float = 0.5) -> dict[str, list[float]]:
+    found = datum(step, loss, share, "here")  # type: ignore[arg-type]
+    assert found is not None
+    return {"tokens": found.model_input.to_ints(), **{k: v.tolist() for k, v in found.loss_fn_inputs.items()}}
+
+
+def test_a_datum_is_shifted_by_one_and_counts_only_the_response() -> None:
+    assert arrays(STEP) == {
+        "tokens": [1, 2, 3, 4],
+        "target_tokens": [2, 3, 4, 5],
+        "logprobs": pytest.approx([0, 0, -0.1, -0.2]),
+        "advantages": [0, 0, 1.0, 1.0],
+    }
+
+
+def test_advantages_of_tokens_keep_their_places() -> None:
+    assert arrays(replace(STEP, advantage=(1.0, -1.0)))["advantages"] == [0, 0, 0.5, -0.5]
+
+
+def test_a_demonstration_takes_the_place_of_what_was_sampled() -> None:
+    step = replace(STEP, advantage=1.0, metadata={"demonstration": {"text": "…", "ids": [7, 8, 9]}})
+    found = arrays(step, "cross_entropy")
+    assert found["target_tokens"] == [2, 3, 7, 8, 9]
+    assert found["weights"] == [0, 0, 0.5, 0.5, 0.5]
+
+
+def test_nothing_is_sent_where_there_is_nothing_to_learn() -> None:
+    assert datum(replace(STEP, advantage=0.0), "ppo", 1.0, "here") is None
+
+
+def test_a_step_without_tokens_is_refused_by_its_place() -> None:
+    with pytest.raises(UsageError, match="t:0/solver/1, step 0 has no token ids"):
+        datum(replace(STEP, prompt_ids=()), "ppo", 1.0, "t:0/solver/1, step 0")
+
+
+def episode(task: str, rollout: int, solvers: list[float], judge: float) -> Episode:
+    own = [
+        Trajectory("solver", i + 1, (replace(STEP, advantage=None, action=str(r)),), r, r > 0)
+        for i, r in enumerate(solvers)
+    ]
+    last = Trajectory("judge", 1, (replace(STEP, advantage=None),), judge, judge > 0)
+    figures = {"solver_acc": sum(solvers) / len(solvers), "judge_acc": judge}
+    return Episode(f"{task}:{rollout}", {"id": task}, [*own, last], judge > 0, figures)
+
+
+def test_zero_advantages_are_left_out_but_count_in_the_mean() -> None:
+    plan = solver_judge()
+    roles = {role.name: role for role in plan.roles}
+    episodes = [episode("a", 0, [1.0, 0.0], 1.0), episode("b", 0, [1.0, 1.0], 0.0)]
+    groups, _ = group_episodes(episodes)
+    done = estimate(groups, {name: role.estimator for name, role in roles.items() if role.estimator})
+    solver, judge = lessons(done.groups, roles)
+    assert (solver.role, solver.loss, len(solver.data)) == ("solver", "ppo", 2)  # the group of b is all equal
+    assert (judge.role, judge.loss, len(judge.data)) == ("judge", "importance_sampling", 1)
+    assert judge.data[0].loss_fn_inputs["advantages"].tolist()[-1] == pytest.approx(1 / 6)
+
+
+# comparisons
+
+
+def test_an_interval_covers_its_mean_and_narrows_with_more_tasks() -> None:
+    few = interval({str(i): float(i % 2) for i in range(10)})
+    many = interval({str(i): float(i % 2) for i in range(1000)})
+    assert few.low < few.mean == 0.5 < few.high
+    assert many.high - many.low < (few.high - few.low) / 5
+
+
+def test_a_paired_difference_does_not_see_how_hard_the_tasks_are() -> None:
+    before = {str(i): float(i) for i in range(50)}
+    gap = difference({task: value + 0.25 for task, value in before.items()}, before)
+    assert (gap.low, gap.mean, gap.high) == (0.25, 0.25, 0.25)
+
+
+def test_figures_are_means_for_each_task() -> None:
+    found = by_task(solver_judge(), [episode("a", 0, [1.0, 0.0], 1.0), episode("a", 1, [1.0, 1.0], 0.0)])
+    assert found["correct"] == {"a": 0.5}
+    assert found["reward/solver"] == {"a": 0.75}
+
+
+def test_controls_tell_the_solver_alone_from_the_workflow() -> None:
+    plan = solver_judge()
+    untrained = [episode("a", 0, [0.0, 0.0], 0.0)]
+    trained = [episode("a", k, [1.0, 0.0] if k else [1.0, 1.0], 1.0) for k in range(2)]
+    rows = [(row.name, row.figure, row.mean) for row in controls(plan, untrained, trained)]
+    assert rows == [
+        ("untrained workflow", "correct", 0.0),
+        ("trained solver alone", "pass@1", 0.75),
+        ("trained solver alone", "majority of 4", 1.0),
+        ("trained workflow", "correct", 1.0),
+    ]

@@ -1,4 +1,4 @@
-"""Where the specs and prompts that come with the package lie, in a checkout and in an installed wheel."""
+"""Where the specs, prompts and models that come with the package lie, in a checkout and in a wheel."""
 
 from __future__ import annotations
 
@@ -9,3 +9,8 @@ _ROOT = _PACKAGE / "_shipped" if (_PACKAGE / "_shipped").is_dir() else _PACKAGE.
 
 SPECS = _ROOT / "specs"
 PROMPTS = _ROOT / "prompts"
+
+BASE_NAME = "rolegraph-base"
+_MODELS = _PACKAGE / "local" / "base"
+MODELS = {BASE_NAME: _MODELS / "model", "rolegraph-teacher": _MODELS / "teacher"}
+"""Folders of the models, by the names that a service and a spec know them by."""

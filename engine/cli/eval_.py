@@ -119,16 +119,16 @@ def _show(plan: Plan, before: list[Episode], now: list[Episode], as_json: bool) 
         click.echo(json.dumps(shown, indent=1))
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("figure", style="bold")
+    table.add_column("figure", style="bold", no_wrap=True)
     for heading in ("base", "checkpoint", "difference"):
         table.add_column(heading, justify="right", no_wrap=True)
     for figure, (old, new, gap) in rows.items():
         sure = "bold green" if gap.low > 0 else "bold red" if gap.high < 0 else ""
         table.add_row(
             figure,
-            Text(f"{old.mean:.3f} [{old.low:.3f}, {old.high:.3f}]"),
-            Text(f"{new.mean:.3f} [{new.low:.3f}, {new.high:.3f}]"),
-            Text(f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"),
+            Text(f"{old.mean:.3f} [{old.low:.2f}, {old.high:.2f}]"),
+            Text(f"{new.mean:.3f} [{new.low:.2f}, {new.high:.2f}]"),
+            Text(f"{gap.mean:+.3f} [{gap.low:+.2f}, {gap.high:+.2f}]"),
             style=sure,
         )
     out = Console(soft_wrap=True)

@@ -8,17 +8,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from engine.errors import UsageError
-from engine.local import BASE_MODEL, TEACHER_MODEL, Running, running
+from engine.local import Running, running
 from engine.models import open_model
 from engine.models.gate import Gate
 from engine.models.tinker import TinkerModel
 from engine.models.types import Model
 from engine.plan import Plan
+from engine.shipped import BASE_NAME, MODELS
 from engine.signals import Teacher
 from engine.spec.models import ModelRef
 from engine.training import Home, TrainingFolder
-
-SHIPPED = {"rolegraph-base": BASE_MODEL, "rolegraph-teacher": TEACHER_MODEL}
 
 
 @asynccontextmanager
@@ -70,7 +69,8 @@ class Opener:
         """Where a model lives, its service started if it is this machine's. Checkpoints go to `state_dir`."""
         if ref.provider != "local":
             return Home(ref, trusted_url=self._trusted_url)
-        folder = SHIPPED[ref.name or "rolegraph-base"] if ref.name in (None, *SHIPPED) else Path(ref.name)
+        name = ref.name or BASE_NAME
+        folder = MODELS.get(name) or Path(name)
         checkpoint = ref.checkpoint
         if checkpoint is not None and not checkpoint.startswith("tinker://"):
             run = TrainingFolder(Path(checkpoint))

@@ -172,6 +172,8 @@ class TrainDisplay:
         out.print(
             f"{done} of {self._steps} steps in {_clock(time.monotonic() - self._began)}", highlight=False
         )
+        if done < self._steps:
+            out.print(f"go on with: rolegraph train --resume --out {self._folder.path}", highlight=False)
         report = self._folder.path / "report.html"
         out.print(str(report if report.exists() else self._folder.path), highlight=False)
 

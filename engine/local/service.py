@@ -24,13 +24,10 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from engine.errors import UsageError, WorldError
+from engine.shipped import BASE_NAME, MODELS
 
-BASE_MODEL = Path(__file__).parent / "base" / "model"
+BASE_MODEL = MODELS[BASE_NAME]
 """The folder of the model that comes with the package."""
-TEACHER_MODEL = BASE_MODEL.parent / "teacher"
-"""The folder of the model that comes with the package to teach it: the same, taught for longer."""
-BASE_NAME = "rolegraph-base"
-"""What the service calls it."""
 START_SECONDS = 120.0
 STOP_SECONDS = 5.0
 KEY_VARIABLE = "ROLEGRAPH_SERVICE_KEY"
@@ -65,8 +62,9 @@ def check_model_folder(folder: Path) -> None:
 
 
 def model_name(folder: Path, name: str | None = None) -> str:
-    """What the service calls the model of a folder: the shipped one's own name, else the folder's path."""
-    return name or (BASE_NAME if folder.resolve() == BASE_MODEL.resolve() else str(folder.resolve()))
+    """What the service calls the model of a folder: a shipped one's own name, else the folder's path."""
+    path = folder.resolve()
+    return name or next((known for known, own in MODELS.items() if own == path), str(path))
 
 
 def serve(

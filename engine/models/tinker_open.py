@@ -23,6 +23,7 @@ from engine.models.chat import ChatFormat
 from engine.models.keys import TINKER, redact
 from engine.models.tinker import TinkerModel, get_health, said
 from engine.models.tokenizer import load_tokenizer
+from engine.shipped import MODELS
 from engine.spec.models import ModelRef
 
 _OPEN_SECONDS = 60.0
@@ -92,7 +93,8 @@ async def open_tinker(
 
 async def open_chat(name: str, tokenizer_dir: Path | None) -> ChatFormat:
     """How the model of that name writes a chat; without a folder, its tokenizer is found by the name."""
-    return ChatFormat(await asyncio.to_thread(load_tokenizer, tokenizer_dir or hub_name(name)), name)
+    source = tokenizer_dir or MODELS.get(name) or hub_name(name)
+    return ChatFormat(await asyncio.to_thread(load_tokenizer, source), name)
 
 
 def hub_name(name: str) -> str:

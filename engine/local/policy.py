@@ -10,12 +10,14 @@ Axes: B sequences, T tokens (padded), V vocabulary.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import logging
 import os
 import re
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -29,6 +31,7 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from engine.errors import UsageError
+from engine.local.prefixes import Layout, layout, rows_of
 
 T = TypeVar("T")
 
@@ -37,6 +40,7 @@ LORA_ALPHA = 32
 DEFAULT_CONTEXT = 4096
 SMALL_MODEL = 20_000_000
 """Parameters below which one thread is faster than several that wait for each other."""
+_logger = logging.getLogger(__name__)
 _ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
 
 
@@ -59,11 +63,10 @@ class Policy:
         transformers_logging.disable_progress_bar()
         warnings.filterwarnings("ignore", module="peft")
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
         try:
             base: Any = AutoModelForCausalLM.from_pretrained(
-                str(folder),
-                dtype=torch.float32 if self.device.type == "cpu" else torch.bfloat16,
-                local_files_only=True,
+                str(folder), dtype=self.dtype, local_files_only=True
             )
             self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
@@ -168,25 +171,51 @@ class Policy:
     # numbers
 
     def logprobs(
-        self, name: str | None, sequences: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
-    ) -> Tensor:
-        """Log-probabilities [B, T] of targets[b][t] after sequences[b][: t + 1], at temperature 1.
+        self,
+        name: str | None,
+        sequences: Sequence[Sequence[int]],
+        targets: Sequence[Tensor],
+        limit: int,
+    ) -> Generator[tuple[list[int], Tensor], None, None]:
+        """Log-probabilities of targets[b][t] after sequences[b][: t + 1], at temperature 1.
 
-        Right-padded: entries past a sequence's length mean nothing. Differentiable where grad is enabled.
+        In batches of about `limit` tokens: which sequences, and their log-probabilities one after the other.
+        Differentiable where grad is enabled.
         """
-        longest = max(map(len, sequences))
-        ids = torch.zeros(len(sequences), longest, dtype=torch.long)
-        wanted = torch.zeros_like(ids)
-        mask = torch.zeros_like(ids)
-        for row, (tokens, target) in enumerate(zip(sequences, targets, strict=True)):
-            ids[row, : len(tokens)] = torch.tensor(tokens)
-            wanted[row, : len(target)] = torch.tensor(target)
-            mask[row, : len(tokens)] = 1
-        ids, wanted, mask = ids.to(self.device), wanted.to(self.device), mask.to(self.device)
+        rows = rows_of(sequences, share=self.shares)
+        for batch in padded_batches(rows, len, limit):
+            laid = layout(batch, self.dtype, self.device)
+            wanted = torch.cat([targets[number] for number in laid.numbers]).to(self.device)
+            yield laid.numbers, self._logprobs(name, laid, wanted)
+
+    def _logprobs(self, name: str | None, laid: Layout, wanted: Tensor) -> Tensor:
         with self.using(name) as model:
-            logits: Tensor = model(input_ids=ids, attention_mask=mask, use_cache=False).logits.float()
-        chosen = logits.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
-        return chosen - logits.logsumexp(-1)
+            out: Any = model(
+                input_ids=laid.ids, attention_mask=laid.mask, position_ids=laid.positions, use_cache=False
+            )
+        logits: Tensor = out.logits.float()
+        chosen = logits.flatten()[laid.places * logits.shape[-1] + wanted]
+        return chosen - logits.logsumexp(-1).flatten()[laid.places]
+
+    @cached_property
+    def shares(self) -> bool:
+        """Whether sequences can share a row: the model obeys a mask and positions of our own."""
+        config: Any = cast("Any", self._base).config
+        kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
+        if getattr(config, "sliding_window", None) or any(kind != "full_attention" for kind in kinds):
+            return False
+        sequences = [[1, 2, 3, 2, 1], [1, 2, 0, 1, 2, 3]]
+        targets = torch.tensor([0] * 11, device=self.device)
+        found: list[Tensor] = []
+        try:
+            with torch.inference_mode():
+                for share in (True, False):
+                    laid = layout(rows_of(sequences, share=share), self.dtype, self.device)
+                    found.append(self._logprobs(None, laid, targets).cpu())
+        except Exception as error:  # a model that takes no such mask may fail in any way
+            _logger.debug("sequences are not shared: %s", error)
+            return False
+        return torch.allclose(found[0], found[1], atol=1e-4 if self.dtype == torch.float32 else 0.1)
 
 
 def padded_batches(items: Sequence[T], length: Callable[[T], int], limit: int) -> list[list[T]]:

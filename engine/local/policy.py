@@ -28,6 +28,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.func import functional_call
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
@@ -41,8 +42,10 @@ LORA_ALPHA = 32
 """As hosted Tinker has it: the adapter's output is scaled by alpha / rank."""
 DEFAULT_CONTEXT = 4096
 SMALL_MODEL = 20_000_000
-"""Parameters below which one thread is faster than several that wait for each other, and a copy of the model
-costs little memory."""
+"""Parameters below which one thread samples faster than several that wait for each other, and a copy of the
+model costs little memory."""
+SMALL_TRAIN_THREADS = 2
+"""For training a small model: its batches are larger, and the client only waits meanwhile."""
 _logger = logging.getLogger(__name__)
 _ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
 
@@ -81,7 +84,9 @@ class Policy:
         self._merged: dict[str, nn.Module] = {}
         """Frozen adapters: models whose weights have them in."""
         self.small = sum(parameter.numel() for parameter in self._base.parameters()) < SMALL_MODEL
-        torch.set_num_threads(threads or (1 if self.small else os.cpu_count() or 1))
+        cores = os.cpu_count() or 1
+        self._train_threads = threads or min(cores, SMALL_TRAIN_THREADS if self.small else cores)
+        torch.set_num_threads(threads or (1 if self.small else cores))
         self._peft: PeftModel | None = None
         self.vocabulary: int = base.config.vocab_size
         self.context: int = getattr(base.config, "max_position_embeddings", None) or DEFAULT_CONTEXT
@@ -168,6 +173,16 @@ class Policy:
                 self._peft.set_adapter(name)
             yield self._peft
 
+    @contextmanager
+    def training(self) -> Generator[None, None, None]:
+        """Compute with the number of threads that is best for training."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._train_threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
     def _targets(self, shape: LoraShape) -> dict[str, int]:
         """The layers that an adapter of that shape trains, and their ranks."""
         unembed = cast("Any", self._base).get_output_embeddings()
@@ -212,10 +227,16 @@ class Policy:
             yield laid.numbers, self._logprobs(name, laid, wanted)
 
     def _logprobs(self, name: str | None, laid: Layout, wanted: Tensor) -> Tensor:
+        inputs = {"input_ids": laid.ids, "attention_mask": laid.mask, "position_ids": laid.positions}
         with self.using(name) as model:
-            out: Any = model(
-                input_ids=laid.ids, attention_mask=laid.mask, position_ids=laid.positions, use_cache=False
-            )
+            if model is self._peft and self.small:
+                weights = {f"{layer}.weight": w for layer, w in self._merged_weights(name or "").items()}
+                # Embedding and unembedding may be one tensor, of which an adapter changes one use only.
+                out: Any = functional_call(
+                    self._plain, weights, kwargs={**inputs, "use_cache": False}, tie_weights=False
+                )
+            else:
+                out = model(**inputs, use_cache=False)
         logits: Tensor = out.logits.float()
         chosen = logits.flatten()[laid.places * logits.shape[-1] + wanted]
         return chosen - logits.logsumexp(-1).flatten()[laid.places]

@@ -19,7 +19,7 @@ from torch import Tensor
 from engine.local.losses import LOSSES, NEEDS, OPTIONS
 from engine.local.policy import LoraShape, Policy
 
-MAX_BATCH_TOKENS = {"cpu": 2_048, "cuda": 16_384}
+MAX_BATCH_TOKENS = {"cpu": 4_096, "cuda": 16_384}
 """Padded tokens of one forward pass; a larger batch is cut up, with the same gradients. A processor's caches
 hold what passes between the layers of few tokens only."""
 MAX_BATCH_LOGITS = 2**26
@@ -75,7 +75,7 @@ class TrainingRun:
         device = self.policy.device
         limit = min(MAX_BATCH_TOKENS[device.type], MAX_BATCH_LOGITS // self.policy.vocabulary)
         targets = [datum.inputs["target_tokens"].long() for datum in data]
-        with torch.set_grad_enabled(backward):
+        with self.policy.training(), torch.set_grad_enabled(backward):
             batches = self.policy.logprobs(self.name, [datum.tokens for datum in data], targets, limit)
             for numbers, found in batches:
                 inputs = {

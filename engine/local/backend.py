@@ -159,6 +159,7 @@ class Backend:
             adapter = f"sampler-{next(self._numbers)}"
             self.policy.add_adapter(adapter, found.shape)
             self.policy.set_weights(adapter, found.weights)
+            self.policy.freeze(adapter)
             self._loaded[path] = adapter
         self._loaded.move_to_end(path)
         return self._loaded[path]

@@ -120,24 +120,22 @@ class Batcher:
             self._score(self._groups[weights].adapter, jobs)
 
     def _score(self, adapter: str | None, jobs: Sequence[Job]) -> None:
-        for batch in padded_batches(jobs, lambda job: len(job.draws[0].prompt), MAX_READ_TOKENS):
-            longer = [job for job in batch if len(job.draws[0].prompt) > 1]
-            for job in batch:
-                job.prompt_logprobs = [float("nan")]
-            if not longer:
-                continue
-            prompts = [job.draws[0].prompt for job in longer]
-            try:
-                with torch.inference_mode():
-                    found = self._policy.logprobs(
-                        adapter, [p[:-1] for p in prompts], [p[1:] for p in prompts]
-                    )
-            except Exception as error:  # belongs to these requests
-                for job in longer:
-                    job.finish(error)
-                continue
-            for job, row in zip(longer, found.tolist(), strict=True):
-                job.prompt_logprobs += row[: len(job.draws[0].prompt) - 1]
+        for job in jobs:
+            job.prompt_logprobs = [float("nan")]
+        longer = [job for job in jobs if len(job.draws[0].prompt) > 1]
+        prompts = [job.draws[0].prompt for job in longer]
+        targets = [torch.tensor(prompt[1:]) for prompt in prompts]
+        try:
+            with torch.inference_mode():
+                for numbers, found in self._policy.logprobs(
+                    adapter, [prompt[:-1] for prompt in prompts], targets, MAX_READ_TOKENS
+                ):
+                    own = found.split([len(targets[number]) for number in numbers])
+                    for number, values in zip(numbers, own, strict=True):
+                        longer[number].prompt_logprobs += values.tolist()
+        except Exception as error:  # belongs to these requests
+            for job in longer:
+                job.finish(error)
 
     def _advance(self, group: _Group) -> None:
         for job in [job for job in group.jobs if job.done.done()]:

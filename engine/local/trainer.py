@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from engine.local.losses import LOSSES, NEEDS, OPTIONS
-from engine.local.policy import LoraShape, Policy, padded_batches
+from engine.local.policy import LoraShape, Policy
 
-MAX_BATCH_TOKENS = 16_384
-"""Padded tokens of one forward pass; a larger batch is cut up, with the same gradients."""
+MAX_BATCH_TOKENS = {"cpu": 4_096, "cuda": 16_384}
+"""Padded tokens of one forward pass; a larger batch is cut up, with the same gradients. A processor's caches
+hold what passes between the layers of few tokens only."""
 MAX_BATCH_LOGITS = 2**26
 """Logits (tokens times vocabulary) of one forward pass."""
 
@@ -71,25 +72,26 @@ class TrainingRun:
         self._check(data, loss, config)
         total = 0.0
         logprobs: list[Tensor] = [torch.empty(0)] * len(data)
-        limit = min(MAX_BATCH_TOKENS, MAX_BATCH_LOGITS // self.policy.vocabulary)
-        for batch in padded_batches(range(len(data)), lambda position: len(data[position].tokens), limit):
-            chosen = [data[position] for position in batch]
-            targets = [datum.inputs["target_tokens"].long().tolist() for datum in chosen]
-            with torch.set_grad_enabled(backward):
-                found = self.policy.logprobs(self.name, [datum.tokens for datum in chosen], targets)
-                losses: list[Tensor] = []
-                for row, (position, datum) in enumerate(zip(batch, chosen, strict=True)):
-                    own = found[row, : len(datum.tokens)]
-                    inputs = {key: value.to(own) for key, value in datum.inputs.items()}
-                    losses.append(LOSSES[loss](own, inputs, config))
-                    logprobs[position] = own.detach().cpu()
-                summed = torch.stack(losses).sum()
+        device = self.policy.device
+        limit = min(MAX_BATCH_TOKENS[device.type], MAX_BATCH_LOGITS // self.policy.vocabulary)
+        targets = [datum.inputs["target_tokens"].long() for datum in data]
+        with self.policy.training(), torch.set_grad_enabled(backward):
+            batches = self.policy.logprobs(self.name, [datum.tokens for datum in data], targets, limit)
+            for numbers, found in batches:
+                inputs = {
+                    key: torch.cat([data[number].inputs[key] for number in numbers]).to(device)
+                    for key in NEEDS[loss]
+                }
+                summed = LOSSES[loss](found, inputs, config)
                 if not math.isfinite(summed.item()):
                     self._optimizer.zero_grad()
                     raise Refused("the loss is not finite; the gradients gathered so far were dropped")
                 if backward:
                     summed.backward()
-            total += summed.item()
+                total += summed.item()
+                own = found.detach().cpu().split([len(data[number].tokens) for number in numbers])
+                for number, values in zip(numbers, own, strict=True):
+                    logprobs[number] = values
         return total, logprobs
 
     def step(self, settings: AdamSettings) -> dict[str, float]:

@@ -91,6 +91,34 @@ def test_other_architectures_and_adapters_are_drawn_from_alike(gpt2: Policy) -> 
             check(gpt2, adapter, draw)
 
 
+@pytest.mark.parametrize("kind", ["policy", "gpt2"])
+def test_a_frozen_adapter_gives_the_numbers_of_the_unmerged_one(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    policy: Policy = request.getfixturevalue(kind)
+    for number, name in enumerate(("frozen", "other")):
+        policy.add_adapter(name, LoraShape(4, seed=number))
+        torch.manual_seed(number)
+        given = policy.weights(name)
+        policy.set_weights(name, {key: torch.randn_like(w) * 0.1 for key, w in given.items()})
+    ids = torch.tensor([[5, 80, 90, 100, 110]])
+
+    def logprobs(name: str | None) -> torch.Tensor:
+        with torch.inference_mode(), policy.using(name) as model:
+            return model(input_ids=ids).logits.log_softmax(-1)
+
+    base, before, other = logprobs(None), logprobs("frozen"), logprobs("other")
+    policy.freeze("frozen")
+    after = logprobs("frozen")
+    assert torch.allclose(after, before, atol=1e-5)
+    assert not torch.allclose(after, base, atol=1e-2)
+    assert torch.equal(logprobs("other"), other)
+    policy.drop_adapter("other")
+    assert torch.equal(logprobs("frozen"), after)
+    policy.drop_adapter("frozen")
+    assert torch.equal(logprobs(None), base)
+
+
 def test_a_prompt_of_many_samples_is_read_once_and_each_sample_is_its_own(policy: Policy) -> None:
     prompt = [5, 80, 90, 100]
     draws = [Draw(prompt, 12, seed=(3, number)) for number in range(8)]

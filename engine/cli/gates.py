@@ -10,6 +10,7 @@ from pathlib import Path
 from engine.errors import UsageError
 from engine.local import Running, running
 from engine.models import open_model
+from engine.models.chat import ChatFormat
 from engine.models.gate import Gate
 from engine.models.tinker import TinkerModel
 from engine.models.types import Model
@@ -44,14 +45,22 @@ class Opener:
         """A gate for each model."""
         return {ref: Gate(await self.model(ref), ref.concurrency) for ref in dict.fromkeys(refs)}
 
-    async def teachers(self, plan: Plan) -> dict[ModelRef, Teacher]:
-        """The models that trainable roles' signals compare with."""
-        signals = [role.signal for role in plan.roles if role.trainable and role.signal is not None]
+    async def teachers(self, plan: Plan, policy: ChatFormat) -> dict[ModelRef, Teacher]:
+        """The models that trainable roles' signals compare with, which must mean the same by every token."""
+        signals = {
+            role.name: role.signal for role in plan.roles if role.trainable and role.signal is not None
+        }
         found: dict[ModelRef, Teacher] = {}
-        for ref in dict.fromkeys(signal.teacher for signal in signals if signal.teacher is not None):
+        for name, signal in signals.items():
+            ref = signal.teacher
+            if ref is None or ref in found:
+                continue
             model = await self.model(ref)
-            if not isinstance(model, TinkerModel):
-                raise UsageError(f"a teacher must be a local or a tinker model, not {ref.provider}")
+            if not isinstance(model, TinkerModel) or not model.chat.same_tokens(policy):
+                raise UsageError(
+                    f"the teacher of {name} has another vocabulary than the policy, so it cannot say how likely "
+                    "the policy's tokens are; choose a teacher of the same family"
+                )
             found[ref] = Teacher(model, asyncio.Semaphore(ref.concurrency))
         return found
 

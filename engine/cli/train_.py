@@ -147,7 +147,7 @@ async def _train(asked: _Asked) -> int:
             held_out,
             learner,
             await opener.gates(role.model for role in plan.roles if not role.trainable),
-            await opener.teachers(plan),
+            await opener.teachers(plan, learner.chat),
             await stack.enter_async_context(Isolation()),
             folder,
             display,

@@ -22,6 +22,7 @@ from tests.cli.conftest import ENVIRONMENT
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 from engine.local import BASE_MODEL, Running, running
+from tests.local.conftest import make_model
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
@@ -351,7 +352,6 @@ def test_a_full_disk_at_a_checkpoint_is_named_and_the_last_good_one_stays_usable
         (["roles.judge.model=openai:x"], "judge has a model of its own", 2),
         (["roles.judge.sampling={temperature: 0.5}"], "learns from what the policy itself says", 2),
         (["roles.solver.trainable=false", "roles.judge.trainable=false"], "there is nothing to train", 2),
-        (["--model", "tinker:x", "--base-url", "http://127.0.0.1:9"], "No Tinker service answers", 1),
         (["--model", "tinker:Qwen/Qwen3-8B"], "TINKER_API_KEY is not set", 2),
     ],
 )
@@ -360,6 +360,19 @@ def test_what_cannot_be_trained_is_said_at_once(
 ) -> None:
     _, noted = train(tmp_path / "run", "solver_judge", *SMALL, *words, code=code)
     assert said in noted
+
+
+def test_a_service_that_is_not_there_is_named(tmp_path: Path) -> None:
+    nowhere = Running("http://127.0.0.1:9", "", "tml-any", 0)
+    _, noted = train(tmp_path / "run", "solver_judge", *SMALL, service=nowhere, code=1)
+    assert "No Tinker service answers at http://127.0.0.1:9" in noted
+
+
+def test_a_teacher_of_another_vocabulary_is_refused(service: Running, tmp_path: Path) -> None:
+    other = make_model(tmp_path / "other")
+    teacher = f"roles.judge.signal={{reverse_kl: {{teacher: {{provider: local, name: '{other}'}}}}}}"
+    _, noted = train(tmp_path / "run", "solver_judge_distill", *SMALL, teacher, service=service, code=2)
+    assert "the teacher of judge has another vocabulary" in noted
 
 
 def test_a_refused_key_is_named(service: Running, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from engine.local.base.measure import measure, table
+from engine.local.base.measure import load, measure, table
 from engine.local.base.tokenizer import CONTEXT, END, START, build_tokenizer, chat_prompt
 from engine.local.base.turns import SHARES, Turn, turns
 
@@ -165,11 +165,12 @@ def teach(rank: int, course: Course, meeting: str) -> None:
         torch.set_num_threads(1)
         where = f"file://{meeting}"
         dist.init_process_group("gloo", init_method=where, rank=rank, world_size=course.workers)
-    tokenizer = build_tokenizer()
-    model = build_model(tokenizer, course.seed)
-    if course.start is not None:
-        weights = LlamaForCausalLM.from_pretrained(course.start, dtype=torch.float32, local_files_only=True)
-        model.load_state_dict(weights.state_dict())
+    if course.start is None:
+        tokenizer = build_tokenizer()
+        model = build_model(tokenizer, course.seed)
+    else:
+        model, tokenizer = load(course.start)
+        model.set_attn_implementation("eager")
     if torch.cuda.is_available():
         model.cuda()  # pyright: ignore[reportCallIssue]
     teacher = Teacher(model, course.workers)

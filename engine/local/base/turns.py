@@ -54,7 +54,7 @@ def turns(seed: int, *, judge: float = SHARES["judge"], guess: float = 0.0) -> I
     while True:
         for task in generate(_CHUNK, seed=rng.getrandbits(32), split="train"):
             role = rng.choices(roles, weights)[0]
-            yield _TURNS[role](task, rng, rng.random() < guess)
+            yield _TURNS[role](task, rng, guess > 0 and rng.random() < guess)
 
 
 def ask_solver(task: CountdownTask) -> str:

@@ -58,8 +58,8 @@ class Opener:
             model = await self.model(ref)
             if not isinstance(model, TinkerModel) or not model.chat.same_tokens(policy):
                 raise UsageError(
-                    f"the teacher of {name} has another vocabulary than the policy, so it cannot say how likely "
-                    "the policy's tokens are; choose a teacher of the same family"
+                    f"the teacher of {name} has another vocabulary than the policy, so it cannot say how "
+                    "likely the policy's tokens are; choose a teacher of the same family"
                 )
             found[ref] = Teacher(model, asyncio.Semaphore(ref.concurrency))
         return found

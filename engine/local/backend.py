@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 MAX_LOADED = 4
 """Checkpoints that are kept loaded for sampling; others are read again when they are asked for."""
-MAX_SNAPSHOTS = 100
+MAX_SNAPSHOTS = 12
 """Unnamed sampling weights that are kept on disk; beyond it, those not used for longest are dropped."""
 
 

@@ -58,8 +58,8 @@ class Measured:
     figure: str
     name: str
     mean: float
-    low: float | None
-    high: float | None
+    low: float
+    high: float
     n: int
     drawn: Markup
 
@@ -128,23 +128,13 @@ def figures(run: Run) -> list[Figure]:
 
 
 def measured(run: Run) -> list[Measured]:
-    """The controls, and under those of a figure what this run's last validation gave."""
-    rows: list[Measured] = []
-    for figure in dict.fromkeys(control.figure for control in run.controls):
-        controls = [control for control in run.controls if control.figure == figure]
-        last = (run.series(f"validation/{figure}") or [None])[-1]
-        values = [end for control in controls for end in (control.low, control.high, control.mean)]
-        values += [last[1]] if last else []
-        ends = (min(values), max(values))
-        for control in controls:
-            drawn = Markup(interval(control.mean, control.low, control.high, ends))
-            rows.append(
-                Measured(figure, control.name, control.mean, control.low, control.high, control.n, drawn)
-            )
-        if last:
-            drawn = Markup(interval(last[1], last[1], last[1], ends))
-            rows.append(Measured(figure, f"this run, step {last[0]:g}", last[1], None, None, 0, drawn))
-    return rows
+    """The controls in the order of their file, all drawn to one scale."""
+    values = [end for control in run.controls for end in (control.low, control.high, control.mean)]
+    ends = (min(values, default=0.0), max(values, default=1.0))
+    return [
+        Measured(c.figure, c.name, c.mean, c.low, c.high, c.n, Markup(interval(c.mean, c.low, c.high, ends)))
+        for c in run.controls
+    ]
 
 
 def others(run: Run, drawn: set[str]) -> list[Other]:

@@ -51,7 +51,7 @@ class RunInfo(_Data):
 
 
 class Control(_Data):
-    """A figure measured beside the run, to compare with: its mean and an interval of n episodes."""
+    """A figure measured beside the run, to compare with: its mean and an interval over n tasks."""
 
     name: str
     figure: str

@@ -211,7 +211,7 @@ class Train(_Model):
     """How it is measured on the way."""
     checkpoint_every: Annotated[int, Field(ge=1)] = 10
     """Steps between checkpoints. The best and the last are kept besides."""
-    staleness: Annotated[int, Field(ge=0, le=64)] = 0
+    staleness: Annotated[int, Field(ge=0, le=8)] = 0
     """Updates by which rollouts may be behind: 0 waits for each update; n makes the rollouts of n batches
     while earlier ones are learnt from, and says so in each Step."""
 

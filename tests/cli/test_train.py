@@ -224,7 +224,6 @@ LEARN = (
     "train.batch_size=8",
     "train.rollouts=8",
     "train.steps=20",
-    "train.learning_rate=0.004",
     "train.validation={every: 0, tasks: 96, rollouts: 1}",
 )
 RIGHT = [
@@ -239,13 +238,13 @@ def reward(role: str, weight: float) -> str:
     return f"roles.{role}.reward={{weighted: {{{terms}}}}}"
 
 
-@pytest.mark.parametrize(("solver", "judge"), [(1, 1), (-1, -1), (1, -1)])
+@pytest.mark.parametrize(("solver", "judge", "rate"), [(1, 1, 0.002), (-1, -1, 0.004), (1, -1, 0.004)])
 def test_each_role_follows_the_sign_of_its_own_reward(
-    solver: int, judge: int, service: Running, tmp_path: Path
+    solver: int, judge: int, rate: float, service: Running, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
     rewards = [reward("solver", solver), reward("judge", judge), "roles.judge.estimator=grpo"]
-    train(out, "solver_judge", *LEARN, *RIGHT, *rewards, service=service)
+    train(out, "solver_judge", *LEARN, *RIGHT, *rewards, f"train.learning_rate={rate}", service=service)
     for role, sign in (("solver", solver), ("judge", judge)):
         before, after = figure(out, f"{role}_right")
         assert (after - before) * sign > 0.1, (role, before, after)

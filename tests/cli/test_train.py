@@ -314,6 +314,18 @@ def test_a_judge_learns_from_a_teacher_while_the_solver_stays_on_grpo(
     assert isinstance(judge.advantage, list) and len(judge.advantage) == len(judge.response_ids)
 
 
+def test_a_judge_learns_to_imitate_what_a_demonstration_writes(service: Running, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = "{% if loop.first %}<answer>{{ c.index }}</answer>{% endif %}"
+    template = f"{{% for c in solver if c.is_correct %}}{first}{{% endfor %}}"
+    signal = f"roles.judge.signal={{imitation: {{demonstration: {{inline: '{template}'}}}}}}"
+    words = (*SMALL, "train.batch_size=8", "train.steps=8", "roles.judge.estimator=precomputed", signal)
+    train(out, "solver_judge", *words, service=service)
+    lines = metrics(out)[1:]
+    assert all(0 < line["signal/judge/demonstrations"] <= 32 for line in lines)
+    assert lines[-1]["loss/judge/mean"] < lines[0]["loss/judge/mean"] * 0.6
+
+
 def test_rollouts_may_run_ahead_and_say_by_how_much(service: Running, tmp_path: Path) -> None:
     out = tmp_path / "run"
     train(out, "solver_judge", *SMALL, "train.staleness=1", "train.steps=3", service=service)

@@ -82,6 +82,8 @@ class Reward:
     """Those of them that give the answer away: no prompt may show them."""
     roles: tuple[str, ...] = ()
     """Roles whose scores it reads."""
+    signals: tuple[str, ...] = ()
+    """The named terms that its scores report."""
     timeout: float | None = None
     """Seconds. None: pure and fast, runs in place. A number: runs in a process stopped at the limit."""
 
@@ -138,6 +140,8 @@ class Metric:
 
     measure: Callable[[Sequence[Trajectory]], float]
     role: str
+    signal: str | None = None
+    """The term of the role's reward that it reads, if it reads one."""
 
 
 @dataclass(frozen=True, slots=True)

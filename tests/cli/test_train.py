@@ -223,7 +223,7 @@ def figure(out: Path, name: str) -> tuple[float, float]:
 LEARN = (
     "train.batch_size=8",
     "train.rollouts=8",
-    "train.steps=20",
+    "train.steps=16",
     "train.validation={every: 0, tasks: 96, rollouts: 1}",
 )
 RIGHT = [
@@ -301,7 +301,7 @@ def test_a_judge_learns_from_a_teacher_while_the_solver_stays_on_grpo(
     service: Running, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    train(out, "solver_judge_distill", *LEARN, "train.steps=10", "train.validation.tasks=2", service=service)
+    train(out, "solver_judge_distill", *LEARN, "train.steps=6", "train.validation.tasks=2", service=service)
     gaps = [line["signal/judge/reverse_kl"] for line in metrics(out)[1:]]
     assert np.mean(gaps[-2:]) < np.mean(gaps[:2]) / 2
     episodes = [*read_episodes(out / "episodes" / "train-000001.jsonl")]

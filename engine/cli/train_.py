@@ -122,6 +122,9 @@ async def _train(asked: _Asked) -> int:
     if asked.resume:
         folder.check_same(plan)
         start = folder.rewind()
+        if start is not None and start.step >= steps:
+            click.echo(f"{folder.path} is finished: all {steps} steps are done")
+            return 0
     else:
         folder.check_new()
         start = None

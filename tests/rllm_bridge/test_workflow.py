@@ -290,3 +290,9 @@ def test_wrong_answers_earn_nothing() -> None:
     episode = one(SOLVER_JUDGE, RecordedEngine(lambda p: "<answer>1</answer>" if is_judge(p) else WRONG))
     assert [t.reward for t in episode.trajectories] == [0.0, 0.0, 0.0]
     assert not episode.is_correct
+
+
+def test_a_teacher_of_this_machine_needs_someone_to_open_it() -> None:
+    engine: Any = RecordedEngine(agreeable)
+    with pytest.raises(UsageError, match="`open_model` in the workflow_args"):
+        compile_workflow("solver_judge_distill")(engine, None)

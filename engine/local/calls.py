@@ -29,9 +29,11 @@ class KeyCheck:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI has it."""
         if scope["type"] == "http" and self._key and scope["path"] != HEALTH:
-            given = dict(scope["headers"]).get(b"x-api-key", b"")
+            headers = dict(scope["headers"])
+            bearer = headers.get(b"authorization", b"").removeprefix(b"Bearer ")
+            given = headers.get(b"x-api-key") or bearer
             if not hmac.compare_digest(given, self._key.encode()):
-                await refusal(401, "this service needs its key, in the header X-API-Key")(
+                await refusal(401, "this service needs its key, in the header X-API-Key or as a bearer's")(
                     scope, receive, send
                 )
                 return

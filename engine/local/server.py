@@ -21,6 +21,7 @@ from starlette.routing import Route
 from engine.local import wire
 from engine.local.backend import Backend
 from engine.local.calls import Endpoint, KeyCheck, field, guarded, not_served, raw, read, refusal
+from engine.local.chat import ChatService, openai_endpoint
 from engine.local.futures import Cancelled, Futures
 from engine.local.trainer import Missing, Refused
 
@@ -74,6 +75,9 @@ class Service:
         }
         routes = [Route(f"/api/v1/{path}", guarded(do), methods=["POST"]) for path, do in posts.items()]
         routes += [Route(f"/api/v1/{path}", guarded(do), methods=["GET"]) for path, do in gets.items()]
+        chat = ChatService(self.backend, self.name, self.names)
+        routes.append(Route("/v1/chat/completions", openai_endpoint(chat.complete), methods=["POST"]))
+        routes.append(Route("/v1/models", openai_endpoint(chat.models), methods=["GET"]))
         routes.append(Route("/{path:path}", not_served, methods=["GET", "POST", "PUT", "DELETE"]))
         return Starlette(routes=routes, middleware=[Middleware(KeyCheck, api_key=api_key)])
 

@@ -1,0 +1,69 @@
+"""A run of rLLM's trainer as a Python script of its own, to be read, changed and kept.
+
+Everything that the spec sets in rLLM's config stands in it; roles, prompts and rewards stay in the spec.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from engine.rllm_bridge.config import as_words, overrides
+from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
+from engine.rllm_bridge.launch import Prepared, is_served
+from engine.shipped import BASE_NAME, MODELS
+from engine.spec.models import ModelRef
+
+FOLDER_KEYS = ("model.name", "actor_rollout_ref.model.path")
+"""Keys that hold a local model's folder, which the script looks up where it runs."""
+
+
+def script(prepared: Prepared) -> str:
+    """The script, formatted."""
+    run = prepared.run
+    ref = run.plan.spec.model
+    values = overrides(run)
+    folder_key = next((key for key in FOLDER_KEYS if ref.provider == "local" and key in values), None)
+    if folder_key is not None:
+        del values[folder_key]
+    held_out = run.train.validation.tasks if "validation" in run.plan.data else None
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters["literal"] = _literal
+    return environment.get_template("train.py.j2").render(
+        name=run.plan.name,
+        spec=prepared.spec,
+        own=prepared.words,
+        config=[*as_words(values), *prepared.passed],
+        backend=run.backend,
+        estimators=estimator_map(run.plan, run.backend),
+        custom=sorted(custom_estimators(run.plan, run.backend)),
+        hook=hook_reasons(run.plan, run.backend),
+        held_out=held_out,
+        folder_key=folder_key,
+        folder=_folder(ref),
+        shipped=ref.provider == "local" and (ref.name or BASE_NAME) in MODELS,
+        served=is_served(run),
+    )
+
+
+def _folder(ref: ModelRef) -> str:
+    return _literal(ref.name or BASE_NAME)
+
+
+def _literal(value: object) -> str:
+    """A value as Python source, with the quotes that formatters choose."""
+    if isinstance(value, str):
+        plain = repr(value)
+        return plain if '"' in value else '"' + plain[1:-1].replace("\\'", "'") + '"'
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_literal, cast('tuple[object, ...]', value)))})"
+    return repr(value)

@@ -18,6 +18,9 @@ Task = Mapping[str, Any]
 Message = Mapping[str, str]
 """One chat turn: `role` and `content`, and on an assistant's turn `reasoning` where the model marks it."""
 
+WITHHELD = "withheld_steps"
+"""The key of a trajectory's `info` for the steps that rLLM must not see, because it would train on them."""
+
 
 class FailureName(StrEnum):
     """Why a role instance did not give a usable answer."""
@@ -52,6 +55,18 @@ class TerminationReason(StrEnum):
 
     ERROR = "error"
     """A role with `on_failure: {then: fail}` failed in another way."""
+
+    MAX_PROMPT_LENGTH_EXCEEDED = "max_prompt_length_exceeded"
+    """rLLM's engine refused a prompt that is longer than its limit."""
+
+    MAX_RESPONSE_LENGTH_EXCEEDED = "max_response_length_exceeded"
+    """Under rLLM: an answer was cut off at its limit, and could not be read."""
+
+    MAX_TURNS_EXCEEDED = "max_turns_exceeded"
+    """Of rLLM's own workflows: no turn was left."""
+
+    UNKNOWN = "unknown"
+    """rLLM has no name for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +168,9 @@ class Trajectory:
         """The last step's action; None where there is no step."""
         return self.steps[-1].action if self.steps else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The shape of `rllm.types.Trajectory.to_dict`; what rLLM has no field for goes to `info`."""
+    @property
+    def info(self) -> dict[str, Any]:
+        """What rLLM's Trajectory has no field for."""
         info: dict[str, Any] = {"index": self.index, "is_correct": self.is_correct}
         if self.signals:
             info["signals"] = dict(self.signals)
@@ -162,13 +178,17 @@ class Trajectory:
             info["failure"] = self.failure.to_dict()
         if self.masked:
             info["masked"] = True
+        return info
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shape of `rllm.types.Trajectory.to_dict`; what rLLM has no field for goes to `info`."""
         return {
             "uid": self.uid,
             "name": self.name,
             "task": None,
             "steps": [step.to_dict() for step in self.steps],
             "reward": self.reward,
-            "info": info,
+            "info": self.info,
         }
 
     @classmethod
@@ -176,10 +196,11 @@ class Trajectory:
         """Read what `to_dict`, ours or rLLM's, wrote."""
         info: Mapping[str, Any] = data.get("info") or {}
         failure = info.get("failure")
+        steps: Sequence[Mapping[str, Any]] = data["steps"] or info.get(WITHHELD, ())
         return cls(
             name=data["name"],
             index=info.get("index", 1),
-            steps=tuple(Step.from_dict(step) for step in data["steps"]),
+            steps=tuple(Step.from_dict(step) for step in steps),
             reward=data["reward"],
             is_correct=info.get("is_correct", False),
             uid=data.get("uid", ""),

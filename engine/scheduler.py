@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.episode import Episode, Failure, FailureName, Message, Task
@@ -35,9 +35,14 @@ class Workflow:
     seed: int | None = None
     """With a seed, the same model gives the same episodes."""
 
-    def run_episode(self, task: Task, rollout: int = 0) -> Coroutine[None, None, Episode]:
-        """One episode. What fails is named in it; only cancellation and faults of this program raise."""
-        return _Run(self, task, rollout).episode()
+    def run_episode(
+        self, task: Task, rollout: int = 0, interrupted: Callable[[Episode], None] | None = None
+    ) -> Coroutine[None, None, Episode]:
+        """One episode. What fails is named in it; only cancellation and faults of this program raise.
+
+        Before it raises, `interrupted` is given the episode as far as it came.
+        """
+        return _Run(self, task, rollout, interrupted).episode()
 
 
 class _Stop(Exception):
@@ -51,6 +56,7 @@ class _Run:
         "active",
         "base_seed",
         "finished",
+        "interrupted",
         "messages",
         "outcomes",
         "remaining",
@@ -65,10 +71,16 @@ class _Run:
         "waiting",
     )
 
-    def __init__(self, shared: Workflow, task: Task, rollout: int) -> None:
+    def __init__(
+        self,
+        shared: Workflow,
+        task: Task,
+        rollout: int,
+        interrupted: Callable[[Episode], None] | None,
+    ) -> None:
         roles = shared.plan.roles
         hidden = shared.plan.hidden
-        self.shared, self.task, self.rollout = shared, task, rollout
+        self.shared, self.task, self.rollout, self.interrupted = shared, task, rollout, interrupted
         self.base_seed = None if shared.seed is None else self._hash(shared.seed)
         self.visible = {key: value for key, value in task.items() if key not in hidden}
         self.waiting = [len(role.needs) for role in roles]
@@ -91,14 +103,19 @@ class _Run:
             await self.finished
             if self.stopped is None:
                 await self._score_late()
+            if self.stopped is not None and not isinstance(self.stopped, _Stop):
+                raise self.stopped
+        except BaseException:
+            if self.interrupted is not None:
+                self.interrupted(self._assemble(stopped=True))
+            raise
         finally:
             if self.active:
                 await self._cancel()
-        if self.stopped is not None and not isinstance(self.stopped, _Stop):
-            raise self.stopped
-        return assemble(
-            self.shared.plan, self.task, self.rollout, self.outcomes, stopped=self.stopped is not None
-        )
+        return self._assemble(stopped=self.stopped is not None)
+
+    def _assemble(self, *, stopped: bool) -> Episode:
+        return assemble(self.shared.plan, self.task, self.rollout, self.outcomes, stopped=stopped)
 
     # which instance runs when
 
@@ -201,7 +218,8 @@ class _Run:
                 completion = await gate.complete(request, role.timeout)
                 action = role.parser.parse(completion.text, upstream)
             except TimeoutError:
-                failure = Failure(FailureName.TIMEOUT, f"no answer within {role.timeout:g} s")
+                within = "in time" if role.timeout is None else f"within {role.timeout:g} s"
+                failure = Failure(FailureName.TIMEOUT, f"no answer {within}")
             except ModelError as error:
                 failure = Failure(FailureName.MODEL_ERROR, str(error))
             except ParseFailure as error:

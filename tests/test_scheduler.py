@@ -251,3 +251,32 @@ def test_every_episode_carries_the_hash_of_what_made_it() -> None:
         return episode.metadata["hash"]
 
     assert stamped() == stamped() != stamped("roles.solver.count=3")
+
+
+def test_a_client_s_own_timeout_is_named_where_the_role_has_no_limit() -> None:
+    def answer(request: Request) -> str:
+        if request.role == "judge":
+            raise TimeoutError
+        return RIGHT
+
+    judge = run_one(solver_judge(), ScriptedModel(answer)).trajectories[-1]
+    assert judge.failure is not None
+    assert (judge.failure.name, judge.failure.message) == (FailureName.TIMEOUT, "no answer in time")
+
+
+def test_an_episode_that_is_cancelled_hands_over_what_it_has() -> None:
+    model = ScriptedModel(by_role({"solver": RIGHT, "judge": "<answer>1</answer>"}), late_judge)
+    kept: list[Episode] = []
+
+    async def cancelled() -> None:
+        async with asyncio.timeout(0.1):
+            await workflow(solver_judge(), model).run_episode(COUNTDOWN, 0, kept.append)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(cancelled())
+    assert [(t.name, t.reward) for t in kept[0].trajectories] == [("solver", 1.0), ("solver", 1.0)]
+    assert not kept[0].is_correct
+
+
+def late_judge(request: Request) -> float:
+    return 5.0 if request.role == "judge" else 0.0

@@ -1,4 +1,51 @@
-"""The same spec on rLLM: as a Workflow that its trainer takes, and as the config that it is launched with.
+"""The same spec under rLLM: a Workflow class for its trainer, the hook that groups for it, and the launch.
 
-The only package that imports rLLM, and only inside the functions that need it.
+The only package that imports rllm, and only when one of these is called: `pip install 'rolegraph[rllm]'`.
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import UsageError
+from engine.plan import Plan
+
+if TYPE_CHECKING:
+    from engine.rllm_bridge.grouping import Grouping
+
+__all__ = ["compile_workflow", "grouping_hook"]
+
+
+def compile_workflow(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> type[Any]:
+    """An `rllm.workflows.workflow.Workflow` class that runs the spec, for `AgentTrainer(workflow_class=…)`.
+
+    The class of a spec's name or file can be pickled; that of a Plan cannot. See `SpecWorkflow` for the
+    `workflow_args` it takes. Raises SpecError, and UsageError for what rLLM cannot train.
+    """
+    _need_rllm()
+    from engine.rllm_bridge.source import source_of
+    from engine.rllm_bridge.workflow import workflow_class
+
+    return workflow_class(source_of(spec, overrides))
+
+
+def grouping_hook(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> Grouping:
+    """A `traj_grouping_hook` for rLLM's synchronous trainers: our own estimators' advantages for every role.
+
+    Needed where a spec mixes precomputed and estimated roles, which rLLM alone does not train together; set
+    `rllm.algorithm.use_precomputed_advantage=true` beside it.
+    """
+    _need_rllm()
+    from engine.rllm_bridge.grouping import Grouping
+    from engine.rllm_bridge.source import source_of
+
+    return Grouping(source_of(spec, overrides))
+
+
+def _need_rllm() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("rllm") is None:
+        raise UsageError("This needs rLLM: pip install 'rolegraph[rllm]'.")

@@ -84,10 +84,14 @@ def _role(plan: Plan, role: RolePlan, backend: Backend) -> Iterator[Finding]:
     if role.name == UNNAMED:
         # types.py and trainer/algorithms/transform.py: that name means "unnamed", and is replaced.
         yield Finding(at, f"rLLM renames trajectories called {UNNAMED}", "another name", at_key=True)
-    if role.model != plan.spec.model:
+    if role.model != plan.spec.model and role.trainable:
         # engine/unified_workflow_engine.py: one rollout engine for the whole workflow.
-        message = f"rLLM asks one model for every role, so {role.name} cannot have its own"
-        yield Finding((*at, "model"), message, "", "remove it, or train without --trainer rllm")
+        message = f"{role.name} has a model of its own, but rLLM trains one for all roles"
+        yield Finding((*at, "model"), message, "", "remove its `model`, or say `trainable: false`")
+    elif role.model != plan.spec.model and role.model.provider == "local" and backend == "verl":
+        # trainer/verl/verl_launcher.py: workflows are made in a Ray actor, perhaps on another machine.
+        message = f"the model of {role.name} would be served here, and asked from wherever Ray runs"
+        yield Finding((*at, "model"), message, "a model with a base_url that all machines reach")
     if not role.trainable:
         return
     if role.signal is not None and role.signal.demonstration is not None:

@@ -12,7 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from engine.rllm_bridge.config import as_words, overrides
 from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
-from engine.rllm_bridge.launch import Prepared, is_served
+from engine.rllm_bridge.launch import Prepared
+from engine.rllm_bridge.services import is_served
 from engine.shipped import BASE_NAME, MODELS
 from engine.spec.models import ModelRef
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,14 @@ import yaml
 
 from engine.compiler import Compiled, check_file
 from engine.errors import SpecError, UsageError
+from engine.models.keys import TINKER, KeyRule
 from engine.rllm_bridge.checks import findings
 from engine.rllm_bridge.compose import INSTALL, as_yaml, compose, has_rllm, has_verl
-from engine.rllm_bridge.config import Launch, as_words, model_name, overrides, split_words
+from engine.rllm_bridge.config import Launch, as_words, overrides, split_words
 from engine.rllm_bridge.estimators import Backend, custom_estimators, estimator_map, hook_reasons
+from engine.rllm_bridge.services import is_served, served
 from engine.spec.diagnostics import Diagnostic
+from engine.spec.models import ModelRef
 
 NEEDS: Mapping[Backend, tuple[str, str]] = {
     "tinker": ("tinker", INSTALL),
@@ -30,6 +32,7 @@ NEEDS: Mapping[Backend, tuple[str, str]] = {
     "fireworks": ("fireworks", "pip install 'rllm[fireworks] @ git+https://github.com/rllm-org/rllm.git'"),
 }
 """What each backend imports, and the command that installs it."""
+FIREWORKS = KeyRule("FIREWORKS_API_KEY", "FIREWORKS_BASE_URL", "https://api.fireworks.ai")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +80,24 @@ def prepare(
         compiled = check_for(backend, spec, [*own, *passed])
     if compiled.plan is None:
         raise SpecError([d for d in compiled.diagnostics if d.severity == "error"])
+    plan = compiled.plan
+    _check_keys(plan.spec.model, backend, base_url)
     from engine.training.order import planned_steps
 
-    plan = compiled.plan
     rows = sum(1 for _ in plan.data["train"].rows(None))
     where = None if folder is None else str(folder)
     steps = planned_steps(plan.spec.train, rows)
     run = Launch(plan, backend, rows, steps, seed, where, resume, trackers)
     return Prepared(spec, tuple(own), tuple(passed), run, compiled.diagnostics)
+
+
+def _check_keys(ref: ModelRef, backend: Backend, trusted_url: str | None) -> None:
+    """Raises UsageError where rLLM would send the environment's key to a URL that only the spec names."""
+    rule = {"tinker": TINKER, "fireworks": FIREWORKS}.get(backend)
+    if rule is not None and ref.base_url is not None:
+        url = rule.url(ref.base_url)
+        if not rule.trusts(url, trusted_url):
+            raise UsageError(rule.withheld(url))
 
 
 def require(backend: Backend) -> None:
@@ -125,36 +138,10 @@ def launch(prepared: Prepared) -> None:
     require(prepared.run.backend)
     from engine.rllm_bridge.trainer import trainer
 
-    with served(prepared.run) as run:
+    os.environ.setdefault("TINKER_TELEMETRY", "0")
+    with served(prepared.run) as (run, services):
         words = replace(prepared, run=run).overrides()
-        trainer(run, prepared.spec, prepared.words, words).train()
-
-
-@contextmanager
-def served(run: Launch) -> Generator[Launch, None, None]:
-    """The run with a place for its model: on tinker, a local folder is served for the time of the block."""
-    if not is_served(run):
-        yield run
-        return
-    from engine.local import running
-
-    state = None if run.folder is None else Path(run.folder) / "weights"
-    with running(Path(model_name(run.plan.spec.model) or ""), state_dir=state) as service:
-        before = os.environ.get("TINKER_API_KEY")
-        os.environ["TINKER_API_KEY"] = service.api_key
-        try:
-            yield replace(run, base_url=service.base_url)
-        finally:
-            if before is None:
-                del os.environ["TINKER_API_KEY"]
-            else:
-                os.environ["TINKER_API_KEY"] = before
-
-
-def is_served(run: Launch) -> bool:
-    """Whether the model is one of this machine, for which a service has to be started."""
-    ref = run.plan.spec.model
-    return run.backend == "tinker" and ref.provider == "local" and not (run.base_url or ref.base_url)
+        trainer(run, prepared.spec, prepared.words, words, services).train()
 
 
 def _yaml(value: object) -> str:

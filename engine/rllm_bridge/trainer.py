@@ -9,31 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from engine.rllm_bridge import compile_workflow, grouping_hook
 from engine.rllm_bridge.compose import compose
 from engine.rllm_bridge.config import Launch
 from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
+from engine.rllm_bridge.services import Services
 from roles.vocabulary import Estimator
 
 
-def trainer(run: Launch, spec: str, own: Sequence[str], words: Sequence[str]) -> Any:
+def trainer(run: Launch, spec: str, own: Sequence[str], words: Sequence[str], services: Services) -> Any:
     """rLLM's AgentTrainer for a spec, ready to `train()`. `own` are the spec's overrides, `words` rLLM's."""
     from rllm.data import Dataset
     from rllm.trainer.unified_trainer import AgentTrainer
 
-    from engine.rllm_bridge.grouping import grouping_hook
-    from engine.rllm_bridge.workflow import compile_workflow
-
     plan = run.plan
     register(custom_estimators(plan, run.backend))
-    hook = {"traj_grouping_hook": grouping_hook(plan)} if hook_reasons(plan, run.backend) else {}
-    validation = (
-        list(plan.data["validation"].rows(plan.spec.train.validation.tasks))
-        if "validation" in plan.data
-        else []
-    )
+    hook = {"traj_grouping_hook": grouping_hook(spec, own)} if hook_reasons(plan, run.backend) else {}
+    held_out = plan.data.get("validation")
+    validation = [] if held_out is None else list(held_out.rows(plan.spec.train.validation.tasks))
     return AgentTrainer(
         config=compose(words, run.backend),
         workflow_class=compile_workflow(spec, own),
+        # verl makes its workflows in a process of its own, where they open models themselves.
+        workflow_args={} if run.backend == "verl" else {"open_model": services.open},
         train_dataset=Dataset(list(plan.data["train"].rows(None)), plan.name, "train"),
         val_dataset=Dataset(validation, plan.name, "validation") if validation else None,
         backend=run.backend,

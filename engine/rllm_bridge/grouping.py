@@ -1,0 +1,89 @@
+"""Groups rLLM's episodes as rLLM does, and gives every step the advantage that our estimators compute.
+
+rLLM's synchronous tinker backend computes no advantage at all once one step of a batch has one, and then
+drops every trajectory without. Here, where all episodes of a batch are in hand, each role gets its own.
+Its asynchronous trainer ignores such hooks.
+"""
+# rLLM is on no registry, so it is missing where types are checked.
+# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import rllm.types as theirs
+from rllm.trainer.algorithms.transform import (
+    _default_traj_grouping_hook as group_as_rllm,  # pyright: ignore[reportPrivateUsage]
+)
+
+from engine.advantage import Estimated, estimate
+from engine.episode import TrajectoryGroup
+from engine.rllm_bridge.convert import trajectory_from_rllm
+from engine.rllm_bridge.source import Source
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """A `traj_grouping_hook`; it can be pickled as far as its source can."""
+
+    source: Source
+
+    def __call__(
+        self, episodes: list[theirs.Episode], transform_config: Any, compact_filtering_config: Any = None
+    ) -> list[theirs.TrajectoryGroup]:
+        """rLLM's groups, without what is masked or not trained, their advantages set in place.
+
+        The groups of a validation get none: rLLM only wants their rewards. Raises AdvantageError.
+        """
+        roles = {role.name: role for role in self.source.plan.roles}
+        estimators = {name: r.estimator for name, r in roles.items() if r.trainable and r.estimator}
+        groups = group_as_rllm(episodes, transform_config, compact_filtering_config)
+        kept = [found for group in groups if (found := _trainable(group, set(estimators))).trajectories]
+        if any(not episode.metadata.get("validation") for episode in episodes):
+            ours = [_group_from_rllm(group) for group in kept]
+            estimated = estimate(ours, estimators)
+            for group, made in zip(kept, estimated.groups, strict=True):
+                _set_advantages(group, made)
+            _report(estimated, {name: own.name for name, own in estimators.items()})
+        return kept
+
+
+def _trainable(group: theirs.TrajectoryGroup, learnt: set[str]) -> theirs.TrajectoryGroup:
+    """The group without its masked trajectories; empty if its role is not trained."""
+    keep = [
+        group.group_role in learnt and not (own.metadata or {}).get("masked") for own in group.trajectories
+    ]
+    if not all(keep):
+        group.trajectories = [own for own, kept in zip(group.trajectories, keep, strict=True) if kept]
+        group.metadata = [own for own, kept in zip(group.metadata, keep, strict=True) if kept]
+    return group
+
+
+def _group_from_rllm(group: theirs.TrajectoryGroup) -> TrajectoryGroup:
+    rollouts = tuple(int(own["rollout_idx"]) for own in group.metadata)
+    return TrajectoryGroup(group.group_id, tuple(map(trajectory_from_rllm, group.trajectories)), rollouts)
+
+
+def _set_advantages(group: theirs.TrajectoryGroup, made: TrajectoryGroup) -> None:
+    for own, found in zip(group.trajectories, made.trajectories, strict=True):
+        for step, ours in zip(own.steps, found.steps, strict=True):
+            value = ours.advantage
+            step.advantage = [float(v) for v in value] if isinstance(value, Sequence) else value
+
+
+def _report(estimated: Estimated, estimators: dict[str, str]) -> None:
+    for warning in estimated.warnings[:8]:
+        log.warning(warning)
+    for role, estimator in estimators.items():
+        figures = [
+            f"{name} {estimated.metrics[key]:.4g}"
+            for name in ("mean", "std", "fraction_zero")
+            if (key := f"advantage/{role}/{name}") in estimated.metrics
+        ]
+        log.info("%s: advantages by %s: %s", role, estimator, ", ".join(figures) or "none")

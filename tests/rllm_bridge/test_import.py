@@ -1,0 +1,24 @@
+"""The bridge costs nothing until it is used, and says what it needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from engine.errors import UsageError
+from engine.rllm_bridge import compile_workflow
+
+
+def test_importing_the_bridge_does_not_import_rllm() -> None:
+    program = "import sys, engine.rllm_bridge, engine.rllm_bridge.source; print('rllm' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.skipif(find_spec("rllm") is not None, reason="rLLM is installed")
+def test_without_rllm_it_says_how_to_get_it() -> None:
+    with pytest.raises(UsageError, match=r"pip install 'rolegraph\[rllm\]'"):
+        compile_workflow("solver_judge")

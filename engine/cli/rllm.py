@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import click
 
 from engine.errors import UsageError
-from engine.rllm_bridge.estimators import Backend
+from engine.rllm_bridge.estimators import Backend, estimator_map
 from engine.rllm_bridge.launch import Prepared, describe, launch, prepare
 
 RUNS = Path("runs")
@@ -47,8 +48,14 @@ def train_with_rllm(
     show_warnings(prepared)
     if print_config:
         click.echo(describe(prepared))
-    else:
-        launch(prepared)
+        return 0
+    # The grouping hook says in its log by which estimator each role's advantages came.
+    log = logging.getLogger("engine.rllm_bridge")
+    log.setLevel(logging.INFO)
+    log.addHandler(logging.StreamHandler())
+    for role, own in estimator_map(prepared.run.plan, backend).items():
+        click.echo(f"{role}: {' with '.join(own) if isinstance(own, tuple) else own}", err=True)
+    launch(prepared)
     return 0
 
 

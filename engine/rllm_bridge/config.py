@@ -134,7 +134,12 @@ TABLE: tuple[Row, ...] = (
     ),
     _everywhere("sampling.top_p", lambda run: _sampling(run).top_p, "rllm.rollout.val.top_p"),
     # Learning
-    _everywhere("train.steps, train.epochs", lambda run: run.steps, "rllm.trainer.total_batches"),
+    # The asynchronous loop counts on before it compares, and so ends one update early.
+    _everywhere(
+        "train.steps, train.epochs",
+        lambda run: run.steps + (run.train.staleness > 0),
+        "rllm.trainer.total_batches",
+    ),
     _everywhere("train.steps, train.epochs", lambda run: _epochs(run), "rllm.trainer.total_epochs"),
     Row(
         "train.learning_rate",

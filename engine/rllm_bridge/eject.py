@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from engine.rllm_bridge.config import as_words, overrides
 from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
 from engine.rllm_bridge.launch import Prepared
-from engine.rllm_bridge.services import is_served
+from engine.rllm_bridge.services import is_served, others
 from engine.shipped import BASE_NAME, MODELS
 from engine.spec.models import ModelRef
 
@@ -30,6 +30,10 @@ def script(prepared: Prepared) -> str:
     if folder_key is not None:
         del values[folder_key]
     held_out = run.train.validation.tasks if "validation" in run.plan.data else None
+    served = is_served(run)
+    folders = [_folder(other) for other in others(run.plan) if other.provider == "local"]
+    policy = _folder(ref) if folder_key is not None else ""
+    arguments = [*(["service"] if served else []), *(["services"] if folders else [])]
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -50,14 +54,20 @@ def script(prepared: Prepared) -> str:
         hook=hook_reasons(run.plan, run.backend),
         held_out=held_out,
         folder_key=folder_key,
-        folder=_folder(ref),
-        shipped=ref.provider == "local" and (ref.name or BASE_NAME) in MODELS,
-        served=is_served(run),
+        folder=policy,
+        others=folders,
+        shipped=any("MODELS[" in folder for folder in (policy, *folders)),
+        paths=any("Path(" in folder for folder in (policy, *folders)),
+        served=served,
+        arguments=arguments,
+        given=[name if name == "service" else "Services(started)" for name in arguments],
     )
 
 
 def _folder(ref: ModelRef) -> str:
-    return _literal(ref.name or BASE_NAME)
+    """The expression that finds a local model's folder where the script runs."""
+    name = ref.name or BASE_NAME
+    return f"MODELS[{_literal(name)}]" if name in MODELS else f"Path({_literal(name)}).resolve()"
 
 
 def _literal(value: object) -> str:

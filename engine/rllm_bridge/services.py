@@ -62,7 +62,7 @@ def served(run: Launch) -> Generator[tuple[Launch, Services], None, None]:
         for ref in others(run.plan):
             if ref.provider == "local" and ref.checkpoint is not None:
                 raise UsageError(
-                    f"under rLLM a local model has no checkpoint: serve it, and give its base_url"
+                    "under rLLM a local model has no checkpoint: serve it, and give its base_url"
                 )
             folder = model_name(ref) or ""
             if ref.provider == "local" and folder not in services.running:

@@ -53,6 +53,7 @@ def train_with_rllm(
     log = logging.getLogger("engine.rllm_bridge")
     log.setLevel(logging.INFO)
     log.addHandler(logging.StreamHandler())
+    log.propagate = False
     for role, own in estimator_map(prepared.run.plan, backend).items():
         click.echo(f"{role}: {' with '.join(own) if isinstance(own, tuple) else own}", err=True)
     launch(prepared)

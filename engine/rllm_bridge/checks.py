@@ -221,7 +221,8 @@ def _data(plan: Plan) -> Iterator[Finding]:
         return
     size = plan.spec.train.batch_size
     for split, dataset in plan.data.items():
-        names = [str(row["id"]) for row in dataset.rows(None)]
+        limit = None if split == "train" else plan.spec.train.validation.tasks
+        names = [str(row["id"]) for row in dataset.rows(limit)]
         cut = next((name for name in names if ":" in name), None)
         if cut is not None:
             # types.py, Episode.task_id: whatever stands before the first colon.

@@ -178,10 +178,8 @@ def test_a_fault_stands_where_it_is_written(tmp_path: Path) -> None:
 
 
 def test_a_role_may_not_be_called_what_rllm_takes_for_no_name(tmp_path: Path) -> None:
-    spec = write_spec(
-        tmp_path,
-        "extends: solver_judge.yaml\nroles:\n  default_traj_name:\n    prompt: {inline: Hi}\n    trainable: false\n",
-    )
+    role = "  default_traj_name:\n    prompt: {inline: Hi}\n    trainable: false\n"
+    spec = write_spec(tmp_path, f"extends: solver_judge.yaml\nroles:\n{role}")
     assert "renames trajectories" in str(only(check("tinker", spec=str(spec))))
 
 

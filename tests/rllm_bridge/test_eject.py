@@ -48,6 +48,7 @@ def test_a_script_compiles_and_a_linter_and_a_formatter_leave_it_as_it_is(
 ) -> None:
     script = ejected(rolegraph, *CASES[case])
     compile(script, "train.py", "exec")
+    pytest.importorskip("ruff")
     for command in (["check", "--select", "E4,E7,E9,F,W,I,UP,B,SIM"], ["format", "--check"]):
         words = [sys.executable, "-m", "ruff", *command, "--isolated", "--stdin-filename", "train.py", "-"]
         done = subprocess.run(words, input=script, capture_output=True, text=True, check=False, cwd=tmp_path)

@@ -5,10 +5,13 @@ BIN := $(VENV)/bin
 # PyTorch comes first and pinned, so that nothing else decides which build is taken.
 TORCH ?= torch==2.13.0
 
-.PHONY: run test lint clean
+.PHONY: run train test lint clean
 
 run: $(VENV)/.run
 	$(BIN)/rolegraph run solver_judge --limit 64 --rollouts 2
+
+train: $(VENV)/.run
+	$(BIN)/rolegraph train solver_judge
 
 test: $(VENV)/.test lint
 	$(BIN)/python -m pytest -n auto

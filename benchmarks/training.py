@@ -99,7 +99,7 @@ class Service:
         prompt = list(self.chat.prompt([{"role": "user", "content": text}]).ids)
         stop = [] if length else list(self.chat.end_ids)
         params = types.SamplingParams(max_tokens=length or MAX_TOKENS, seed=seed, stop=stop)
-        found = await self.sampling.sample_async(types.ModelInput.from_ints(prompt), 1, params)
+        found = await self.sampling.sample(types.ModelInput.from_ints(prompt), 1, params)
         sequence = found.sequences[0]
         return Sample(prompt, sequence.tokens, sequence.logprobs or [])
 
@@ -123,7 +123,7 @@ class Service:
             self.training.optim_step(types.AdamParams(learning_rate=LEARNING_RATE)).result()
 
     def publish(self) -> None:
-        self.sampling = asyncio.run(self.training.save_weights_and_get_sampling_client_async())
+        self.sampling = self.training.save_weights_and_get_sampling_client().result()
 
 
 def _datum(sample: Sample, advantage: float) -> types.Datum:

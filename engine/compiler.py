@@ -101,7 +101,7 @@ class _Compiler:
             name: self.build(signals, role.signal, ("roles", name, "signal")) if role.signal else None
             for name, role in spec.roles.items()
         }
-        measured = {name: self.metric(name, call) for name, call in spec.episode.metrics.items()}
+        measured = {name: self.metric(name, call, scored) for name, call in spec.episode.metrics.items()}
         data_sets = self.datasets(scored)
         labels = {label for reward in scored.values() if reward for label in reward.labels}
         hidden = frozenset({*spec.data.hidden, *labels, *(f for d in data_sets.values() for f in d.hidden)})
@@ -204,11 +204,16 @@ class _Compiler:
         demonstration = self.template(path, source, around)
         return SignalPlan(signal.advantages, teacher, demonstration, signal.weight)
 
-    def metric(self, name: str, call: Call) -> Metric | None:
+    def metric(self, name: str, call: Call, scored: Mapping[str, Reward | None]) -> Metric | None:
         path = ("episode", "metrics", name)
         metric = self.build(metrics, call, path)
         if metric:
             self.findings += unknown_role(self.spec, metric.role, path)
+            reward = scored.get(metric.role)
+            if metric.signal and reward and metric.signal not in reward.signals:
+                known = ", ".join(reward.signals) or "none: only a `weighted` reward has named terms"
+                message = f"the reward of {metric.role} has no term {metric.signal!r}"
+                self.findings.append(Finding(path, message, known, word=metric.signal))
         return metric
 
     def needed(self, name: str, other: str, path: Path, verb: str) -> None:

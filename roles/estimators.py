@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from engine.episode import TrajectoryGroup
 from roles.vocabulary import Estimator, Floats, estimators
 
@@ -56,6 +54,8 @@ def reinforce_plus_plus_baseline() -> Estimator:
     """Reward less the group's mean, over the deviation in the role's whole batch (Hu, 2501.03262)."""
 
     def batch(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
+        import numpy as np
+
         centred = [rewards - rewards.mean() for rewards in rewards_P_G]
         return [own / (np.concatenate(centred).std() + EPSILON) for own in centred]
 
@@ -67,6 +67,8 @@ def prpo() -> Estimator:
     """Reward less the mean of the role's whole batch, over its deviation (rLLM's continual learning)."""
 
     def batch(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
+        import numpy as np
+
         everything = np.concatenate(rewards_P_G)
         return [(own - everything.mean()) / (everything.std() + EPSILON) for own in rewards_P_G]
 
@@ -78,6 +80,8 @@ def opo() -> Estimator:
     """Reward less the group's mean weighted by response length, the least-variance baseline (2505.23585)."""
 
     def batch(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
+        import numpy as np
+
         return [
             rewards - np.average(rewards, weights=_lengths(group))
             for rewards, group in zip(rewards_P_G, groups, strict=True)
@@ -88,6 +92,8 @@ def opo() -> Estimator:
 
 def _lengths(group: TrajectoryGroup) -> Floats:
     """Response tokens of each member, [G]; 1 each where the model gave no tokens."""
+    import numpy as np
+
     lengths = np.array([sum(len(step.response_ids) for step in t.steps) for t in group.trajectories], float)
     return lengths if lengths.sum() else np.ones_like(lengths)
 

@@ -42,7 +42,7 @@ def _any_correct(trajectories: Sequence[Trajectory]) -> float:
 @metrics.register("signal")
 def signal(role: str, /, *, name: str) -> Metric:
     """The mean of one named term of the role's reward."""
-    return Metric(partial(_mean_signal, name), role)
+    return Metric(partial(_mean_signal, name), role, name)
 
 
 def _mean_signal(name: str, trajectories: Sequence[Trajectory]) -> float:

@@ -205,6 +205,7 @@ def weighted(terms: dict[str, Term], /) -> Reward:
         fields=_union(part.fields for part in parts),
         labels=_union(part.labels for part in parts),
         roles=_union(part.roles for part in parts),
+        signals=tuple(built),
         timeout=sum(limits) if limits else None,
     )
 

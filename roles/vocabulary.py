@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from engine.episode import FailureName, Step, Task, Trajectory, TrajectoryGroup
 from engine.registry import Registry
@@ -85,11 +82,19 @@ class Reward:
     """Those of them that give the answer away: no prompt may show them."""
     roles: tuple[str, ...] = ()
     """Roles whose scores it reads."""
+    signals: tuple[str, ...] = ()
+    """The named terms that its scores report."""
     timeout: float | None = None
     """Seconds. None: pure and fast, runs in place. A number: runs in a process stopped at the limit."""
 
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:  # a spec is read in milliseconds; numpy is for those who compute
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+else:
+    Floats = Any
 LossName = Literal["importance_sampling", "ppo", "cross_entropy"]
 
 
@@ -135,6 +140,8 @@ class Metric:
 
     measure: Callable[[Sequence[Trajectory]], float]
     role: str
+    signal: str | None = None
+    """The term of the role's reward that it reads, if it reads one."""
 
 
 @dataclass(frozen=True, slots=True)

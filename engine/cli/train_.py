@@ -119,6 +119,7 @@ class _Asked:
 async def _train(asked: _Asked) -> int:
     from engine.cli.gates import Opener
     from engine.cli.train_display import TrainDisplay
+    from engine.errors import RolegraphError
     from engine.isolation import Isolation
     from engine.training import Learner, Setup, train
     from engine.training.order import planned_steps
@@ -152,8 +153,11 @@ async def _train(asked: _Asked) -> int:
     if asked.resume:
         folder.check_same(plan)
         start = folder.rewind()
+        if start is not None and start.step >= steps:
+            click.echo(f"{folder.path} is finished: all {steps} steps are done")
+            return 0
     else:
-        folder.begin(plan, about)
+        folder.check_new()
         start = None
     async with contextlib.AsyncExitStack() as stack:
         trackers = [open_tracker(name, folder.path, plan.name, about) for name in asked.track]
@@ -183,10 +187,15 @@ async def _train(asked: _Asked) -> int:
             folder,
             display,
         )
+        if not asked.resume:
+            folder.begin(plan, {**about, "model": learner.name})
         try:
             await train(setup, start)
-        finally:
-            await asyncio.to_thread(_conclude, plan, folder, steps, display)
+        except BaseException:
+            with contextlib.suppress(RolegraphError):  # what ended the run is what the person should see
+                await asyncio.to_thread(_conclude, plan, folder, steps, display)
+            raise
+        await asyncio.to_thread(_conclude, plan, folder, steps, display)
     return 0
 
 

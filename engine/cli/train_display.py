@@ -148,6 +148,8 @@ class TrainDisplay:
         return Group(self._progress, table, figures, speed)
 
     def _close(self) -> None:
+        if not self._latest:
+            return
         out = Console(soft_wrap=True)
         figures = [name for name in ("correct", *self._plan.metrics) if f"validation/{name}" in self._latest]
         if figures:

@@ -5,6 +5,7 @@
 
 from engine.training.folder import Checkpoint, TrainingFolder
 from engine.training.learner import Home, Learner
-from engine.training.loop import Setup, Watcher, train
+from engine.training.loop import train
+from engine.training.setup import Setup, Watcher
 
 __all__ = ["Checkpoint", "Home", "Learner", "Setup", "TrainingFolder", "Watcher", "train"]

@@ -53,12 +53,15 @@ class TrainingFolder:
 
     # beginning and going on
 
-    def begin(self, plan: Plan, about: Mapping[str, Any]) -> None:
-        """Start a run; raises UsageError where there is one already."""
+    def check_new(self) -> None:
+        """Raises UsageError where there is a run already."""
         if (self.path / RUN).exists():
             raise UsageError(
                 f"{self.path} already holds a run; go on with --resume, or choose another folder with --out"
             )
+
+    def begin(self, plan: Plan, about: Mapping[str, Any]) -> None:
+        """Start a run in a new folder."""
         self._made(self.path / EPISODES)
         self._write(self.path / SPEC, plan.resolved.encode())
         about = {"name": plan.name, "hash": plan.hash, "templates": _templates(plan), **about}

@@ -9,70 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from time import monotonic
-from typing import Protocol
 
 import numpy as np
 
 from engine.advantage import Estimated, estimate, group_episodes, reward_metrics
-from engine.episode import Episode, Task, Trajectory
+from engine.episode import Episode, Trajectory
 from engine.errors import WorldError
-from engine.isolation import Isolation
-from engine.models.gate import Gate
-from engine.plan import Plan
-from engine.runner import stream
-from engine.scheduler import Workflow
-from engine.signals import Teacher, apply_signals
-from engine.spec.models import ModelRef
+from engine.signals import apply_signals
 from engine.training.datums import lessons
 from engine.training.figures import Metrics, failures, figures, response_tokens, rewards_by_role
-from engine.training.folder import Checkpoint, TrainingFolder
-from engine.training.learner import Learner
+from engine.training.folder import Checkpoint
 from engine.training.order import batch, derive
 from engine.training.rate import learning_rate
-
-
-class Watcher(Protocol):
-    """Whoever looks on: a table, a tracker."""
-
-    def note(self, text: str) -> None:
-        """What is going on just now."""
-        ...
-
-    def warn(self, text: str) -> None:
-        """Something that the person should know."""
-        ...
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A step's metrics, which are safe on disk; step 0 is the validation before training."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What a run trains with."""
-
-    plan: Plan
-    seed: int
-    steps: int
-    rows: Sequence[Task]
-    """The training tasks."""
-    held_out: Sequence[Task]
-    """The validation tasks; none where the spec has none."""
-    learner: Learner
-    gates: Mapping[ModelRef, Gate]
-    """The models of the roles that are not trained."""
-    teachers: Mapping[ModelRef, Teacher]
-    isolation: Isolation
-    folder: TrainingFolder
-    watcher: Watcher
-
-
-POLICY = ModelRef(provider="tinker", name="the policy in training")
-"""Stands for the policy in a plan whose trainable roles sample from it."""
+from engine.training.rollouts import Rollouts
+from engine.training.setup import Setup
 
 
 async def train(setup: Setup, start: Checkpoint | None = None) -> None:
@@ -81,64 +34,14 @@ async def train(setup: Setup, start: Checkpoint | None = None) -> None:
     Raises WorldError where the service, a teacher or the disk fails, and AdvantageError for a reward or an
     estimator that nothing can be learnt from; the checkpoints before it stay usable.
     """
-    async with _Rollouts(setup) as rollouts:
+    async with Rollouts(setup) as rollouts:
         await _Loop(setup, rollouts, start).run(start.step if start else 0)
-
-
-class _Rollouts:
-    """Episodes of the current policy. Weights are asked for once for each version."""
-
-    def __init__(self, setup: Setup) -> None:
-        self._setup = setup
-        self._plan = replace(
-            setup.plan,
-            roles=tuple(replace(r, model=POLICY) if r.trainable else r for r in setup.plan.roles),
-        )
-        self._stack = AsyncExitStack()
-        self._gate: tuple[int, Gate] | None = None
-        self._ahead: set[asyncio.Task[list[Episode]]] = set()
-
-    async def __aenter__(self) -> _Rollouts:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for task in self._ahead:
-            task.cancel()
-        await asyncio.gather(*self._ahead, return_exceptions=True)
-        await self._stack.aclose()
-
-    async def start(self, tasks: Sequence[Task], rollouts: int, seed: int) -> asyncio.Task[list[Episode]]:
-        """Begin the episodes of some tasks with the weights as they are now: K for each, in order."""
-        gates = dict(self._setup.gates)
-        gates[POLICY] = await self._policy()
-        workflow = Workflow(self._plan, gates, self._setup.isolation, seed)
-
-        async def run() -> list[Episode]:
-            found = [
-                e async for e in stream(workflow, tasks, rollouts=rollouts, concurrency=len(tasks) * rollouts)
-            ]
-            place = {task["id"]: number for number, task in enumerate(tasks)}
-            return sorted(found, key=lambda e: (place[e.task_id], e.rollout_idx))
-
-        task = asyncio.create_task(run())
-        self._ahead.add(task)
-        task.add_done_callback(self._ahead.discard)
-        return task
-
-    async def _policy(self) -> Gate:
-        learner = self._setup.learner
-        if self._gate is None or self._gate[0] != learner.version:
-            self._gate = (
-                learner.version,
-                Gate(await learner.sampler(), self._setup.plan.spec.model.concurrency),
-            )
-        return self._gate[1]
 
 
 class _Loop:
     """One run while it goes on."""
 
-    def __init__(self, setup: Setup, rollouts: _Rollouts, start: Checkpoint | None) -> None:
+    def __init__(self, setup: Setup, rollouts: Rollouts, start: Checkpoint | None) -> None:
         self.setup, self.rollouts = setup, rollouts
         self.train = setup.plan.spec.train
         self.learnt = {role.name: role for role in setup.plan.roles if role.trainable}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -26,9 +27,7 @@ class Tracker(Protocol):
 
 class _TensorBoard:
     def __init__(self, folder: Path, name: str, config: Mapping[str, Any]) -> None:
-        from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingTypeStubs]
-
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
+        self._writer: Any = import_module("tensorboardX").SummaryWriter(str(folder / "tensorboard"))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         for key, value in metrics.items():
@@ -41,9 +40,7 @@ class _TensorBoard:
 
 class _WandB:
     def __init__(self, folder: Path, name: str, config: Mapping[str, Any]) -> None:
-        import wandb
-
-        self._run: Any = wandb.init(  # pyright: ignore[reportUnknownMemberType]
+        self._run: Any = import_module("wandb").init(
             project="rolegraph", name=f"{name} {folder.name}", dir=str(folder), config=dict(config)
         )
 

@@ -223,7 +223,7 @@ def figure(out: Path, name: str) -> tuple[float, float]:
 LEARN = (
     "train.batch_size=8",
     "train.rollouts=8",
-    "train.steps=20",
+    "train.steps=16",
     "train.validation={every: 0, tasks: 96, rollouts: 1}",
 )
 RIGHT = [
@@ -301,7 +301,7 @@ def test_a_judge_learns_from_a_teacher_while_the_solver_stays_on_grpo(
     service: Running, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    train(out, "solver_judge_distill", *LEARN, "train.steps=10", "train.validation.tasks=2", service=service)
+    train(out, "solver_judge_distill", *LEARN, "train.steps=6", "train.validation.tasks=2", service=service)
     gaps = [line["signal/judge/reverse_kl"] for line in metrics(out)[1:]]
     assert np.mean(gaps[-2:]) < np.mean(gaps[:2]) / 2
     episodes = [*read_episodes(out / "episodes" / "train-000001.jsonl")]
@@ -312,6 +312,18 @@ def test_a_judge_learns_from_a_teacher_while_the_solver_stays_on_grpo(
         assert [t.steps[0].advantage for t in own] == pytest.approx([*expected], abs=1e-6)
     judge = next(t for t in episodes[0].trajectories if t.name == "judge").steps[0]
     assert isinstance(judge.advantage, list) and len(judge.advantage) == len(judge.response_ids)
+
+
+def test_a_judge_learns_to_imitate_what_a_demonstration_writes(service: Running, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = "{% if loop.first %}<answer>{{ c.index }}</answer>{% endif %}"
+    template = f"{{% for c in solver if c.is_correct %}}{first}{{% endfor %}}"
+    signal = f"roles.judge.signal={{imitation: {{demonstration: {{inline: '{template}'}}}}}}"
+    words = (*SMALL, "train.batch_size=8", "train.steps=8", "roles.judge.estimator=precomputed", signal)
+    train(out, "solver_judge", *words, service=service)
+    lines = metrics(out)[1:]
+    assert all(0 < line["signal/judge/demonstrations"] <= 32 for line in lines)
+    assert lines[-1]["loss/judge/mean"] < lines[0]["loss/judge/mean"] * 0.6
 
 
 def test_rollouts_may_run_ahead_and_say_by_how_much(service: Running, tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """Teach the base model, or measure one: `python -m engine.local.base.teach --out DIR | --evaluate DIR`.
 
-The shipped model: seed 1, 500 steps of 96 synthetic turns (`turns.py`) over three workers, 375 s on three
-shared CPU cores. Then solver_acc 0.43, judge_acc 0.45, the validator right in 0.61 of its verdicts, 99.8 % of
-answers well-formed (MODEL_CARD.md has the spread). Needs torch 2.9 or newer, for its Muon.
+The shipped models are four courses of synthetic turns (`turns.py`), each from what the one before left:
+MODEL_CARD.md has their options and what came of them. Needs torch 2.9 or newer, for its Muon.
 """
 
 # torch and transformers leave parts of their types unknown.

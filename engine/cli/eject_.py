@@ -34,9 +34,9 @@ def command(
     from engine.rllm_bridge.eject import script
     from engine.rllm_bridge.launch import prepare
 
-    prepared = prepare(spec, overrides, backend, model=model, seed=seed)
-    show_warnings(prepared)
-    text = script(prepared)
+    job = prepare(spec, overrides, backend, model=model, seed=seed)
+    show_warnings(job)
+    text = script(job)
     if out is None:
         click.echo(text, nl=False)
         return 0

@@ -11,7 +11,7 @@ import click
 
 from engine.errors import UsageError
 from engine.rllm_bridge.estimators import Backend, estimator_map
-from engine.rllm_bridge.launch import Prepared, describe, launch, prepare
+from engine.rllm_bridge.launch import Job, describe, launch, prepare
 
 RUNS = Path("runs")
 
@@ -34,7 +34,7 @@ def train_with_rllm(
         raise UsageError("which spec? --trainer rllm needs it, with --resume too")
     if resume and folder is None:
         raise UsageError("which run? --trainer rllm resumes the folder that --out names")
-    prepared = prepare(
+    job = prepare(
         spec,
         words,
         backend,
@@ -45,22 +45,22 @@ def train_with_rllm(
         resume=resume,
         trackers=trackers,
     )
-    show_warnings(prepared)
+    show_warnings(job)
     if print_config:
-        click.echo(describe(prepared))
+        click.echo(describe(job))
         return 0
     # The grouping hook says in its log by which estimator each role's advantages came.
     log = logging.getLogger("engine.rllm_bridge")
     log.setLevel(logging.INFO)
     log.addHandler(logging.StreamHandler())
     log.propagate = False
-    for role, own in estimator_map(prepared.run.plan, backend).items():
+    for role, own in estimator_map(job.run.plan, backend).items():
         click.echo(f"{role}: {' with '.join(own) if isinstance(own, tuple) else own}", err=True)
-    launch(prepared)
+    launch(job)
     return 0
 
 
-def show_warnings(prepared: Prepared) -> None:
+def show_warnings(job: Job) -> None:
     """Write the warnings of a spec to standard error."""
-    for warning in prepared.warnings:
+    for warning in job.warnings:
         click.echo(f"{warning}\n", err=True)

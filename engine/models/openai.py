@@ -35,16 +35,21 @@ _WISHES: tuple[Mapping[str, object], ...] = ({**_LOGPROBS, **_TOKEN_IDS}, _LOGPR
 
 
 class OpenAIModel:
-    """One model at one endpoint. `key` is only ever taken out of messages."""
+    """One model at one endpoint. `key` is only ever taken out of messages.
 
-    def __init__(self, client: openai.AsyncOpenAI, name: str, *, key: str | None = None) -> None:
+    Without `tokens` nothing but the answer is asked for: someone between us and the server keeps the rest.
+    """
+
+    def __init__(
+        self, client: openai.AsyncOpenAI, name: str, *, key: str | None = None, tokens: bool = True
+    ) -> None:
         self._client = client
         self._name = name
         self._key = key
         self._url = str(client.base_url).rstrip("/")
         self._is_home = self._url == OPENAI.home
         # OpenAI itself knows no return_token_ids.
-        self._wishes = _WISHES[1:] if self._is_home else _WISHES
+        self._wishes = _WISHES[1 if self._is_home else 0 :] if tokens else _WISHES[-1:]
         self._granted: int | None = None
 
     async def complete(self, request: Request) -> Completion:

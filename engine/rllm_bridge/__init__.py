@@ -1,4 +1,4 @@
-"""The same spec under rLLM: a Workflow class for its trainer, the hook that groups for it, and the launch.
+"""The same spec under rLLM: as a Workflow class or an AgentFlow, and the hook that groups for its trainer.
 
 The only package that imports rllm, and only when one of these is called: `pip install 'rolegraph[rllm]'`.
 """
@@ -13,9 +13,10 @@ from engine.errors import UsageError
 from engine.plan import Plan
 
 if TYPE_CHECKING:
+    from engine.rllm_bridge.agents import SpecEvaluator, SpecFlow
     from engine.rllm_bridge.grouping import Grouping
 
-__all__ = ["compile_workflow", "grouping_hook"]
+__all__ = ["compile_agent_flow", "compile_workflow", "grouping_hook"]
 
 
 def compile_workflow(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> type[Any]:
@@ -29,6 +30,20 @@ def compile_workflow(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> 
     from engine.rllm_bridge.workflow import workflow_class
 
     return workflow_class(source_of(spec, overrides))
+
+
+def compile_agent_flow(
+    spec: str | Path | Plan, overrides: Sequence[str] = ()
+) -> tuple[SpecFlow, SpecEvaluator]:
+    """The spec as rLLM's AgentFlow, with its Evaluator, for `AgentTrainer(agent_flow=…, evaluator=…)`.
+
+    Raises SpecError, and UsageError for what rLLM's gateway cannot carry.
+    """
+    _need_rllm()
+    from engine.rllm_bridge.agents import evaluator, flow
+    from engine.rllm_bridge.source import source_of
+
+    return flow(source_of(spec, overrides)), evaluator
 
 
 def grouping_hook(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> Grouping:

@@ -28,21 +28,24 @@ def episode_to_rllm(
         task=episode.task,
         termination_reason=reason or TerminationReason(episode.termination_reason.value),
         is_correct=episode.is_correct,
-        trajectories=[trajectory_to_rllm(own, trained, outputs) for own in episode.trajectories],
+        trajectories=[
+            trajectory_to_rllm(own, outputs, withhold=own.masked or own.name not in trained)
+            for own in episode.trajectories
+        ],
         metrics=dict(episode.metrics),
         metadata=metadata,
     )
 
 
-def trajectory_to_rllm(own: Trajectory, trained: Collection[str], outputs: Outputs) -> theirs.Trajectory:
+def trajectory_to_rllm(own: Trajectory, outputs: Outputs, *, withhold: bool) -> theirs.Trajectory:
     """One trajectory, its reward on itself and on its last step.
 
-    rLLM trains on every step it sees and has no mark to keep one from that, on any backend. So the steps of
-    a masked trajectory, and of a role that is not trained, go to its metadata (`withheld_steps`).
+    rLLM trains on every step it sees and has no mark to keep one from that, on any backend. So what is to be
+    withheld, a masked trajectory or one of a role that is not trained, has its steps in its metadata.
     """
     info = own.info
     steps: list[theirs.Step] = []
-    if own.masked or own.name not in trained:
+    if withhold:
         info[WITHHELD] = [step.to_dict() for step in own.steps]
     else:
         steps = [_step_to_rllm(step, outputs.get((own.name, own.index))) for step in own.steps]

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from engine.rllm_bridge.config import as_words, overrides
 from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
-from engine.rllm_bridge.launch import Prepared
+from engine.rllm_bridge.launch import Job
 from engine.rllm_bridge.services import is_served, others
 from engine.shipped import BASE_NAME, MODELS
 from engine.spec.models import ModelRef
@@ -21,9 +21,9 @@ FOLDER_KEYS = ("model.name", "actor_rollout_ref.model.path")
 """Keys that hold a local model's folder, which the script looks up where it runs."""
 
 
-def script(prepared: Prepared) -> str:
+def script(job: Job) -> str:
     """The script, formatted."""
-    run = prepared.run
+    run = job.run
     ref = run.plan.spec.model
     values = overrides(run)
     folder_key = next((key for key in FOLDER_KEYS if ref.provider == "local" and key in values), None)
@@ -45,9 +45,9 @@ def script(prepared: Prepared) -> str:
     environment.filters["literal"] = _literal
     return environment.get_template("train.py.j2").render(
         name=run.plan.name,
-        spec=prepared.spec,
-        own=prepared.words,
-        config=[*as_words(values), *prepared.passed],
+        spec=job.spec,
+        own=job.words,
+        config=[*as_words(values), *job.passed],
         backend=run.backend,
         estimators=estimator_map(run.plan, run.backend),
         custom=sorted(custom_estimators(run.plan, run.backend)),

@@ -36,7 +36,7 @@ FIREWORKS = KeyRule("FIREWORKS_API_KEY", "FIREWORKS_BASE_URL", "https://api.fire
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class Job:
     """A spec that the backend can train, and how."""
 
     spec: str
@@ -69,7 +69,7 @@ def prepare(
     folder: Path | None = None,
     resume: bool = False,
     trackers: Sequence[str] = (),
-) -> Prepared:
+) -> Job:
     """Compile and check a spec for a backend; raises SpecError, or UsageError where there is no file."""
     own, passed = split_words(words)
     own += [f"model={model}"] if model else []
@@ -88,7 +88,7 @@ def prepare(
     where = None if folder is None else str(folder)
     steps = planned_steps(plan.spec.train, rows)
     run = Launch(plan, backend, rows, steps, seed, where, resume, trackers)
-    return Prepared(spec, tuple(own), tuple(passed), run, compiled.diagnostics)
+    return Job(spec, tuple(own), tuple(passed), run, compiled.diagnostics)
 
 
 def _check_keys(ref: ModelRef, backend: Backend, trusted_url: str | None) -> None:
@@ -109,9 +109,9 @@ def require(backend: Backend) -> None:
         raise UsageError(f"rLLM's backend {backend} needs {module}: {install}")
 
 
-def describe(prepared: Prepared) -> str:
+def describe(job: Job) -> str:
     """What would be launched, as YAML: the composed config, or without rLLM the overrides alone."""
-    run = prepared.run
+    run = job.run
     plain: dict[str, Any] = {
         "estimators": {
             role: list(own) if isinstance(own, tuple) else own
@@ -125,23 +125,23 @@ def describe(prepared: Prepared) -> str:
         head.append("# tinker_base_url is set when the local service has started.")
     if not has_rllm():
         head.append(f"# rLLM composes the rest of its config from these overrides: {INSTALL}")
-        body = _yaml({**plain, "overrides": prepared.overrides()})
+        body = _yaml({**plain, "overrides": job.overrides()})
         return "\n".join([*head, body])
     if run.backend == "verl" and not has_verl():
         head.append("# verl is not installed: its keys are those of the copy that rLLM carries.")
     head += [f"# {line}" for line in _yaml({"given in Python": plain}).splitlines()]
-    return "\n".join([*head, as_yaml(compose(prepared.overrides(), run.backend))])
+    return "\n".join([*head, as_yaml(compose(job.overrides(), run.backend))])
 
 
-def launch(prepared: Prepared) -> None:
+def launch(job: Job) -> None:
     """Train. A local model on tinker is served for the time of the run."""
-    require(prepared.run.backend)
+    require(job.run.backend)
     from engine.rllm_bridge.trainer import trainer
 
     os.environ.setdefault("TINKER_TELEMETRY", "0")
-    with served(prepared.run) as (run, services):
-        words = replace(prepared, run=run).overrides()
-        trainer(run, prepared.spec, prepared.words, words, services).train()
+    with served(job.run) as (run, services):
+        words = replace(job, run=run).overrides()
+        trainer(run, job.spec, job.words, words, services).train()
 
 
 def _yaml(value: object) -> str:

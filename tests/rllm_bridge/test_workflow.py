@@ -80,37 +80,38 @@ def test_the_120_recorded_cases_give_the_episodes_of_rllm_s_own_workflow() -> No
 
 
 def test_256_pooled_instances_carry_nothing_from_one_task_to_the_next() -> None:
-    hangs = {f"({n})" for n in range(0, 256, 2)}
+    cut_off = range(0, 768, 2)
+    texts = {f"({number})" for number in cut_off}
 
     def latency(prompt: str) -> float:
-        return 5.0 if is_judge(prompt) and any(f"7 from 3 and 4 {n}" in prompt for n in hangs) else 0.0
+        return 60.0 if is_judge(prompt) and prompt.partition("\n")[0].rpartition(" ")[2] in texts else 0.0
 
     workflows: list[Any] = []
 
     class Watched(SOLVER_JUDGE):
         def __init__(self, **options: Any) -> None:
             super().__init__(**options)
-            self.fresh = dict(vars(self))
             workflows.append(self)
 
-    # The first 256 tasks take every instance; half of them are cut off with two solvers committed.
-    episodes = run_all(
-        Watched, RecordedEngine(agreeable, latency), tasks(768), workflow_args={"timeout": 0.5}
-    )
+    # Every second episode is cut off with two solvers committed, and its instance taken up again.
+    options = {"timeout": 1.0}
+    engine = RecordedEngine(agreeable, latency)
+    episodes = run_all(Watched, engine, tasks(768), workflow_args=options)
     assert len(workflows) == 256
-    cut_off = [e for e in episodes if e.termination_reason is TerminationReason.TIMEOUT]
-    assert len(cut_off) == 128
     for number, episode in enumerate(episodes):
-        assert [t.uid.partition("/")[0] for t in episode.trajectories] == [f"t{number}:0"] * (
-            2 if episode in cut_off else 3
-        )
-        for step in (s for t in episode.trajectories for s in t.steps):
-            assert f"({number})" in step.chat_completions[0]["content"]
-        assert episode.is_correct is (episode not in cut_off)
+        done = number not in cut_off
+        assert [t.uid for t in episode.trajectories] == [
+            f"t{number}:0/solver/1",
+            f"t{number}:0/solver/2",
+            *([f"t{number}:0/judge/1"] if done else []),
+        ]
+        assert all(f"({number})" in t.steps[0].chat_completions[0]["content"] for t in episode.trajectories)
+        assert (episode.is_correct, episode.task["id"]) == (done, f"t{number}")
+        assert (episode.termination_reason is TerminationReason.TIMEOUT) is not done
+    new = vars(SOLVER_JUDGE(engine, workflows[0].executor, **options))
     for workflow in workflows:
         workflow.reset(None, None)
-        left = {name: value for name, value in vars(workflow).items() if name != "fresh"}
-        assert left == {**workflow.fresh, "task": None, "uid": None}
+        assert vars(workflow) == {**new, "task": None, "uid": None}
 
 
 def test_a_timeout_of_the_episode_keeps_what_was_finished() -> None:
@@ -289,3 +290,9 @@ def test_wrong_answers_earn_nothing() -> None:
     episode = one(SOLVER_JUDGE, RecordedEngine(lambda p: "<answer>1</answer>" if is_judge(p) else WRONG))
     assert [t.reward for t in episode.trajectories] == [0.0, 0.0, 0.0]
     assert not episode.is_correct
+
+
+def test_a_teacher_of_this_machine_needs_someone_to_open_it() -> None:
+    engine: Any = RecordedEngine(agreeable)
+    with pytest.raises(UsageError, match="`open_model` in the workflow_args"):
+        compile_workflow("solver_judge_distill")(engine, None)

@@ -1,0 +1,180 @@
+"""A spec as rLLM's AgentFlow, through rLLM's own gateway and engines, in front of an HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
+
+import uvicorn
+from rllm.data.utils import task_from_row
+from rllm.engine.agentflow_engine import AgentFlowEngine
+from rllm.eval.agent_loader import load_agent
+from rllm.eval.evaluator_loader import load_evaluator
+from rllm.eval.runner import run_dataset
+from rllm.gateway.manager import EvalGatewayManager
+from rllm.types import Episode
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from engine.compiler import compile_file
+from engine.errors import UsageError
+from engine.rllm_bridge import compile_agent_flow
+from tests.rllm_bridge.edge import agreeable, tasks
+
+pytestmark = pytest.mark.rllm
+
+
+class Upstream:
+    """An OpenAI-compatible server. Each answer says its number, which is its only token too."""
+
+    def __init__(self, latency: Any) -> None:
+        self._numbers = itertools.count(1)
+        self._latency = latency
+        self.refuse = 0
+        self.server = uvicorn.Server(
+            uvicorn.Config(
+                Starlette(routes=[Route("/v1/chat/completions", self.answer, methods=["POST"])]),
+                port=free_port(),
+                log_level="error",
+            )
+        )
+        self.url = f"http://127.0.0.1:{self.server.config.port}/v1"
+
+    async def answer(self, request: Request) -> JSONResponse:
+        body = await request.json()
+        number = next(self._numbers)
+        await asyncio.sleep(self._latency())
+        if number <= self.refuse:
+            return JSONResponse({"error": {"message": "no"}}, 400)
+        content = f"Call {number}. {agreeable(body['messages'][-1]['content'])}"
+        logprobs = {"content": [{"token": "x", "logprob": -0.5, "bytes": None, "top_logprobs": []}]}
+        choice = {
+            "index": 0,
+            "finish_reason": "stop",
+            "message": {"role": "assistant", "content": content},
+            "logprobs": logprobs,
+            "token_ids": [number],
+        }
+        return JSONResponse(
+            {
+                "id": f"call-{number}",
+                "object": "chat.completion",
+                "created": 0,
+                "model": body["model"],
+                "choices": [choice],
+                "prompt_token_ids": [0, number],
+            }
+        )
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+@contextlib.contextmanager
+def gateway_before(upstream: Upstream) -> Iterator[EvalGatewayManager]:
+    thread = threading.Thread(target=upstream.server.run, daemon=True)
+    thread.start()
+    while not upstream.server.started:
+        time.sleep(0.01)
+    gateway = EvalGatewayManager(upstream.url, "policy")
+    gateway.start()
+    try:
+        yield gateway
+    finally:
+        gateway.stop()
+        upstream.server.should_exit = True
+        thread.join()
+
+
+def test_each_parallel_solver_has_its_own_tokens_when_they_finish_out_of_order() -> None:
+    draw = random.Random(5)
+    whole = ["roles.solver.parser=text", "roles.judge.parser=text"]  # an action is what its instance was told
+    flow, evaluator = compile_agent_flow("solver_judge", ["roles.solver.count=3", *whole])
+    rows = tasks(32)
+    with gateway_before(Upstream(lambda: draw.uniform(0.0, 0.2))) as gateway:
+        engine = AgentFlowEngine(flow, evaluator, gateway, "policy", retry_limit=1)
+        episodes = asyncio.run(engine.execute_tasks(rows, [row["id"] for row in rows]))
+        engine.shutdown()
+    trajectories = [t for e in episodes for t in e.trajectories]
+    assert len(trajectories) == 128
+    said = [int(t.steps[0].action.split()[1].rstrip(".")) for t in trajectories]
+    assert [t.steps[0].response_ids for t in trajectories] == [[number] for number in said]
+    assert [t.steps[0].prompt_ids for t in trajectories] == [[0, number] for number in said]
+    in_spec_order = [sorted(e.trajectories[:3], key=lambda t: t.metadata["index"]) for e in episodes]
+    assert any(ordered != e.trajectories[:3] for ordered, e in zip(in_spec_order, episodes, strict=True))
+
+
+def one_refused(*, is_validation: bool, retry_limit: int) -> Episode:
+    upstream = Upstream(lambda: 0.0)
+    upstream.refuse = 1
+    flow, evaluator = compile_agent_flow("solver_judge", ["roles.solver.count=3"])
+    with gateway_before(upstream) as gateway:
+        engine = AgentFlowEngine(flow, evaluator, gateway, "policy", retry_limit=retry_limit)
+        run = engine.execute_tasks(tasks(1), ["t0"], is_validation=is_validation)
+        (episode,) = asyncio.run(run)
+        engine.shutdown()
+    return episode
+
+
+def test_a_refused_call_gives_no_one_another_s_answer() -> None:
+    episode = one_refused(is_validation=True, retry_limit=1)
+    assert [t.name for t in episode.trajectories] == ["solver", "solver", "judge"]
+    assert all(t.steps[0].model_response.endswith("</answer>") for t in episode.trajectories)
+    assert [f["name"] for f in episode.metadata["failures"]] == ["model_error"]
+
+
+def test_a_refused_call_in_training_makes_rllm_run_the_episode_again() -> None:
+    episode = one_refused(is_validation=False, retry_limit=2)
+    assert [t.name for t in episode.trajectories].count("solver") == 3
+    assert all(t.steps[0].response_ids for t in episode.trajectories)
+
+
+def test_it_runs_under_rllm_s_eval_engine_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLEGRAPH_SPEC", "solver_judge_validator")
+    flow, evaluator = load_agent("rolegraph"), load_evaluator("rolegraph")
+    assert flow.name == "solver_judge_validator"
+    rows = [task_from_row(row, row["id"]) for row in tasks(16)]
+    with gateway_before(Upstream(lambda: 0.0)) as gateway:
+        result, episodes = asyncio.run(
+            run_dataset(rows, flow, "", "policy", evaluator=evaluator, gateway=gateway)
+        )
+    assert (result.total, result.correct, result.errors) == (16, 16, 0)
+    for episode in episodes:
+        assert sorted((t.name, t.reward) for t in episode.trajectories) == [
+            *[("judge", 1.0), ("solver", 1.0), ("solver", 1.0)],
+            ("validator", episode.metrics["validator_acc"]),
+        ]
+        assert (episode.metrics["solver_acc"], episode.metrics["judge_acc"]) == (1.0, 1.0)
+
+
+def test_a_shipped_spec_is_an_import_path() -> None:
+    assert load_agent("engine.rllm_bridge.agents:solver_only").name == "solver_only"
+
+
+@pytest.mark.parametrize(
+    ("spec", "override"),
+    [
+        ("solver_judge", "roles.solver.on_failure.retry=1"),
+        ("solver_judge", "roles.judge.timeout=3.0"),
+        ("solver_judge_distill", "train.rollouts=4"),
+    ],
+)
+def test_what_the_gateway_cannot_carry_is_refused(spec: str, override: str) -> None:
+    with pytest.raises(UsageError, match="rLLM's gateway"):
+        compile_agent_flow(compile_file(spec, [override]))

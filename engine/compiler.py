@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
@@ -63,12 +63,21 @@ def compile_file(name: str | FilePath, overrides: Sequence[str] = ()) -> Plan:
     return compiled.plan
 
 
-def check_file(name: str | FilePath, overrides: Sequence[str] = ()) -> Compiled:
-    """Load, check and compile; faults and warnings are in the result."""
+def check_file(
+    name: str | FilePath,
+    overrides: Sequence[str] = (),
+    further: Callable[[Plan], Iterable[Finding]] | None = None,
+) -> Compiled:
+    """Load, check and compile; faults and warnings are in the result.
+
+    `further` holds a plan without faults against more than the language: a trainer that it is meant for, say.
+    """
     loaded = load_spec(name, overrides)
     compiler = _Compiler(loaded.spec, loaded.folders)
     plan = compiler.compile(loaded.data)
     loaded.report(compiler.findings)
+    if further is not None and plan is not None and not loaded.faults:
+        loaded.report(further(plan))
     return Compiled(None if loaded.faults else plan, tuple(loaded.diagnostics))
 
 

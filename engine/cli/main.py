@@ -20,6 +20,7 @@ from engine.errors import RolegraphError
 VERBS = {
     "run": "Run a spec on its tasks and write the episodes.",
     "train": "Train the roles of a spec.",
+    "eject": "Write the Python script that trains a spec with rLLM.",
     "eval": "Compare a checkpoint with its base model.",
     "validate": "Check specs and show every fault.",
     "report": "Show a training run as one page that opens offline.",

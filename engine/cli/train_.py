@@ -15,6 +15,7 @@ import click
 if TYPE_CHECKING:
     from engine.cli.train_display import TrainDisplay
     from engine.plan import Plan
+    from engine.rllm_bridge.estimators import Backend
     from engine.training import TrainingFolder
     from engine.training.trackers import TrackerName
 
@@ -35,6 +36,15 @@ RUNS = Path("runs")
     multiple=True,
     help="Send metrics to a tracker as well.",
 )
+@click.option(
+    "--trainer",
+    type=click.Choice(["rolegraph", "rllm"]),
+    default="rolegraph",
+    show_default=True,
+    help="Whose loop: this project's, or rLLM's AgentTrainer.",
+)
+@click.option("--backend", type=click.Choice(["tinker", "verl", "fireworks"]), help="What rLLM trains on.")
+@click.option("--print-config", is_flag=True, help="Show what rLLM would be launched with, and stop.")
 def command(
     spec: str | None,
     overrides: tuple[str, ...],
@@ -44,11 +54,32 @@ def command(
     seed: int,
     resume: bool,
     track: tuple[TrackerName, ...],
+    trainer: str,
+    backend: Backend | None,
+    print_config: bool,
 ) -> int:
     """Train every trainable role of SPEC (a file, or the name of a shipped one), as its `train` says.
 
-    KEY.PATH=VALUE changes a value of the spec, as in train.steps=50 or train.learning_rate=0.001.
+    KEY.PATH=VALUE changes a value of the spec, as in train.steps=50 or train.learning_rate=0.001. With
+    --trainer rllm, words that begin with `rllm.` or `++` change rLLM's config.
     """
+    if trainer == "rllm":
+        from engine.cli.rllm import train_with_rllm
+
+        return train_with_rllm(
+            spec,
+            overrides,
+            backend or "tinker",
+            print_config=print_config,
+            model=model,
+            base_url=base_url,
+            seed=seed,
+            folder=out,
+            resume=resume,
+            trackers=track,
+        )
+    if backend is not None or print_config:
+        raise click.UsageError("--backend and --print-config go with --trainer rllm")
     from engine.cli.overrides import compile_with
     from engine.errors import UsageError
     from engine.training.folder import TrainingFolder, newest

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from engine.rllm_bridge.estimators import Backend
 
 
 @click.command("validate")
 @click.argument("specs", nargs=-1, required=True, metavar="SPEC… [KEY.PATH=VALUE…]")
-def command(specs: tuple[str, ...]) -> int:
+@click.option(
+    "--backend",
+    type=click.Choice(["tinker", "verl", "fireworks"]),
+    help="Also say what this backend of rLLM cannot do, or would do in silence.",
+)
+def command(specs: tuple[str, ...], backend: Backend | None) -> int:
     """Check specs and show every fault, each with its file, line and column.
 
-    Overrides apply to each spec. Exit code 0 when all are valid, 2 when one is not.
+    Overrides apply to each spec; with --backend, those that begin with `rllm.` or `++` are for rLLM.
+    Exit code 0 when all are valid, 2 when one is not.
     """
-    from engine.compiler import check_file
     from engine.errors import UserError
 
     names = [name for name in specs if "=" not in name]
     overrides = [name for name in specs if "=" in name]
     if not names:
         raise click.UsageError("no spec named")
+    if backend is None:
+        from engine.compiler import check_file as check
+    else:
+        from functools import partial
+
+        from engine.rllm_bridge.launch import check_for
+
+        check = partial(check_for, backend)
     faulty = 0
     for name in names:
         try:
-            compiled = check_file(name, overrides)
+            compiled = check(name, overrides)
         except UserError as error:
             click.echo(f"error: {error}\n", err=True)
             faulty += 1

@@ -1,0 +1,51 @@
+"""`rolegraph eject SPEC`: the Python script that trains a spec with rLLM, without this command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from engine.rllm_bridge.estimators import Backend
+
+
+@click.command("eject")
+@click.argument("spec")
+@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE…]")
+@click.option(
+    "--backend", type=click.Choice(["tinker", "verl", "fireworks"]), default="tinker", show_default=True
+)
+@click.option("--model", help="What to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of the data.")
+@click.option("--out", type=click.Path(path_type=Path), help="The script's file. Default: standard output.")
+def command(
+    spec: str,
+    overrides: tuple[str, ...],
+    backend: Backend,
+    model: str | None,
+    seed: int,
+    out: Path | None,
+) -> int:
+    """Write a script that trains SPEC as `rolegraph train SPEC --trainer rllm` does, to read and change."""
+    from engine.cli.rllm import show_warnings
+    from engine.errors import UsageError
+    from engine.rllm_bridge.eject import script
+    from engine.rllm_bridge.launch import prepare
+
+    job = prepare(spec, overrides, backend, model=model, seed=seed)
+    show_warnings(job)
+    text = script(job)
+    if out is None:
+        click.echo(text, nl=False)
+        return 0
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{out} is there already; move it away, or choose another --out") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {out}: {error.strerror}") from error
+    click.echo(f"wrote {out}; run it with: python {out}")
+    return 0

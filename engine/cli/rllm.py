@@ -1,0 +1,66 @@
+"""What `train --trainer rllm` and `eject` share: a spec made ready for rLLM, its warnings shown."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from engine.errors import UsageError
+from engine.rllm_bridge.estimators import Backend, estimator_map
+from engine.rllm_bridge.launch import Job, describe, launch, prepare
+
+RUNS = Path("runs")
+
+
+def train_with_rllm(
+    spec: str | None,
+    words: Sequence[str],
+    backend: Backend,
+    *,
+    print_config: bool,
+    model: str | None,
+    base_url: str | None,
+    seed: int,
+    folder: Path | None,
+    resume: bool,
+    trackers: Sequence[str],
+) -> int:
+    """Launch rLLM's trainer on a spec, or show what it would be launched with."""
+    if spec is None:
+        raise UsageError("which spec? --trainer rllm needs it, with --resume too")
+    if resume and folder is None:
+        raise UsageError("which run? --trainer rllm resumes the folder that --out names")
+    job = prepare(
+        spec,
+        words,
+        backend,
+        model=model,
+        base_url=base_url,
+        seed=seed,
+        folder=folder or RUNS / f"{Path(spec).stem}-rllm-{datetime.now():%Y%m%d-%H%M%S}",
+        resume=resume,
+        trackers=trackers,
+    )
+    show_warnings(job)
+    if print_config:
+        click.echo(describe(job))
+        return 0
+    # The grouping hook says in its log by which estimator each role's advantages came.
+    log = logging.getLogger("engine.rllm_bridge")
+    log.setLevel(logging.INFO)
+    log.addHandler(logging.StreamHandler())
+    log.propagate = False
+    for role, own in estimator_map(job.run.plan, backend).items():
+        click.echo(f"{role}: {' with '.join(own) if isinstance(own, tuple) else own}", err=True)
+    launch(job)
+    return 0
+
+
+def show_warnings(job: Job) -> None:
+    """Write the warnings of a spec to standard error."""
+    for warning in job.warnings:
+        click.echo(f"{warning}\n", err=True)

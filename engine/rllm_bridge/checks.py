@@ -1,0 +1,241 @@
+"""What a backend of rLLM would swallow, misread or die of after the rollouts: found before anything starts.
+
+Pure: a plan and the words for rLLM go in, findings come out, each with its place in the spec and what to do.
+Every check says where in rLLM it was read (paths below `rllm/`, at the commit that the extra `rllm` pins).
+An error is something that would train wrongly, not at all, or stop; a warning is an option without effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from engine.plan import Plan, RolePlan
+from engine.rllm_bridge.config import model_name, renderer
+from engine.rllm_bridge.estimators import (
+    Backend,
+    custom_estimators,
+    estimator_name,
+    hook_reasons,
+    is_precomputed,
+    trained,
+)
+from engine.rllm_bridge.words import word_findings
+from engine.spec.diagnostics import Finding
+
+BATCH_WIDE = frozenset({"reinforce_plus_plus_baseline", "prpo"})
+"""Estimators that look at a role's whole batch."""
+UNNAMED = "default_traj_name"
+
+
+def findings(plan: Plan, backend: Backend, words: Sequence[str] = ()) -> Iterator[Finding]:
+    """Everything in a plan, and in the words that go to rLLM with it, that the backend cannot do."""
+    yield from _model(plan, backend, words)
+    for role in plan.roles:
+        yield from _role(plan, role, backend)
+    yield from _estimators(plan, backend)
+    yield from _sampling(plan, backend)
+    yield from _training(plan, backend)
+    yield from _data(plan)
+    yield from word_findings(words, backend)
+
+
+def _model(plan: Plan, backend: Backend, words: Sequence[str]) -> Iterator[Finding]:
+    ref = plan.spec.model
+    name = ref.name or ""
+    if ref.provider not in ("local", "tinker"):
+        message = f"a model of {ref.provider} cannot be trained"
+        yield Finding(("model",), message, "local, a local folder, or tinker:NAME", "pass --model as well")
+        return
+    if ref.provider == "tinker" and not name:
+        yield Finding(("model",), "rLLM needs the model's name", "tinker:NAME")
+    if ref.checkpoint is not None:
+        # No key of rLLM's config starts training at sampling weights (trainer/config/rllm/backend).
+        hint = "leave it out, or go on with --resume"
+        yield Finding(("model", "checkpoint"), "rLLM begins at the model itself", "", hint)
+    if backend == "verl" and ref.base_url is not None:
+        # verl starts its own inference servers (trainer/verl/verl_backend.py, init_rollout_engine).
+        message = "verl loads the model itself, and asks no endpoint"
+        yield Finding(("model", "base_url"), message, "", "remove it, or use the backend tinker")
+    if backend == "fireworks" and ref.provider == "local":
+        # fireworks.yaml: model.name and the training shape name what Fireworks hosts.
+        hint = "--model tinker:accounts/fireworks/models/NAME"
+        yield Finding(("model",), "fireworks trains the models that it hosts, not a folder", "", hint)
+    elif backend == "fireworks" and not any("tokenizer_model=" in word for word in words):
+        # trainer/config/rllm/backend/fireworks.yaml: both default to those of one small Qwen.
+        hint = "++model.tokenizer_model=… ++fireworks_config.policy_trainer_shape_id=…"
+        message = "fireworks takes the tokenizer and the training shape by keys of their own"
+        yield Finding(("model",), message, "", hint, "warning")
+    if backend == "tinker" and ref.provider == "local":
+        if renderer(ref) is None and not any("renderer_name=" in word for word in words):
+            # engine/rollout/tinker_engine.py: the cookbook goes by a public model's name.
+            hint = "++rollout_engine.renderer_name=NAME, such as qwen3_instruct, role_colon, llama3"
+            yield Finding(("model",), "rLLM cannot tell which chat template a folder's model has", "", hint)
+        folder = (model_name(ref) or "").lower()
+        if "vl" in folder or "vision" in folder:
+            # trainer/tinker/tinker_backend.py, init_rollout_engine: looks for the letters anywhere.
+            hint = "give the folder a name and a path without them"
+            yield Finding(
+                ("model",), f"rLLM takes {folder} for a vision model, by its 'vl' or 'vision'", "", hint
+            )
+
+
+def _role(plan: Plan, role: RolePlan, backend: Backend) -> Iterator[Finding]:
+    at, written = ("roles", role.name), plan.spec.roles[role.name]
+    if role.name == UNNAMED:
+        # types.py and trainer/algorithms/transform.py: that name means "unnamed", and is replaced.
+        yield Finding(at, f"rLLM renames trajectories called {UNNAMED}", "another name", at_key=True)
+    if role.model != plan.spec.model and role.trainable:
+        # engine/unified_workflow_engine.py: one rollout engine for the whole workflow.
+        message = f"{role.name} has a model of its own, but rLLM trains one for all roles"
+        yield Finding((*at, "model"), message, "", "remove its `model`, or say `trainable: false`")
+    elif role.model != plan.spec.model and role.model.provider == "local" and backend == "verl":
+        # trainer/verl/verl_launcher.py: workflows are made in a Ray actor, perhaps on another machine.
+        message = f"the model of {role.name} would be served here, and asked from wherever Ray runs"
+        yield Finding((*at, "model"), message, "a model with a base_url that all machines reach")
+    if not role.trainable:
+        return
+    if role.signal is not None and role.signal.demonstration is not None:
+        # trainer/tinker/transform.py: a datum is what was sampled, and carries no weights for cross_entropy.
+        message = f"{role.name} imitates turns that it did not sample, which rLLM's workflow cannot train"
+        hint = "use reverse_kl, or train without --trainer rllm"
+        yield Finding((*at, "signal"), message, "", hint)
+    elif written.loss == "cross_entropy":
+        message = f"{role.name} learns from its own samples, for which rLLM gives cross_entropy no weights"
+        yield Finding((*at, "loss"), message, "ppo or importance_sampling", "or leave `loss` out")
+    elif written.loss is not None and backend == "fireworks":
+        # trainer/fireworks/fireworks_policy_trainer.py, builtin_loss_args: one kernel for all roles.
+        hint = "remove it, and set rllm.algorithm.loss_fn for all roles"
+        yield Finding((*at, "loss"), "fireworks has one loss for all roles", "", hint)
+    elif written.loss == "importance_sampling" and backend == "verl":
+        # trainer/verl/verl_backend.py, _update_actor_with_loss_routing: an unknown loss becomes vanilla.
+        hint = "remove it, or name a loss of verl's by rllm.algorithm.loss_fn"
+        yield Finding((*at, "loss"), "verl has no such loss, and falls back to PPO's", "ppo", hint)
+
+
+def _estimators(plan: Plan, backend: Backend) -> Iterator[Finding]:
+    custom = custom_estimators(plan, backend)
+    for role in trained(plan):
+        at, name = ("roles", role.name, "estimator"), estimator_name(plan, role)
+        if is_precomputed(role) and backend == "verl":
+            # trainer/verl/transform.py, update_dataproto_with_advantages: float(advantage) of a list raises.
+            message = f"verl takes one advantage for a trajectory, and {role.name}'s come token by token"
+            yield Finding(at, message, "an estimator", "or use the backend tinker")
+        elif is_precomputed(role) and backend == "fireworks":
+            # trainer/fireworks/fireworks_policy_trainer.py, _process_datums: the first one counts.
+            message = f"fireworks would give {role.name}'s first advantage to every token"
+            yield Finding(at, message, "an estimator", "or use the backend tinker")
+        elif backend == "verl" and name in custom:
+            # trainer/verl/verl_launcher.py trains in a Ray actor, where nothing registered here is known.
+            message = (
+                f"rLLM's trainer on verl runs in another process, which does not know {name.split('/')[0]}"
+            )
+            same = (
+                "the same `std` for all roles, or "
+                if role.estimator and role.estimator.name == "grpo"
+                else ""
+            )
+            expected = f"{same}grpo, reinforce, rloo, reinforce_plus_plus_baseline or prpo"
+            yield Finding(at, message, expected, "or use the backend tinker")
+        if plan.spec.train.staleness and name in BATCH_WIDE:
+            # trainer/buffer.py computes advantages as each task's rollouts come in.
+            message = f"{name} looks at the whole batch, but rLLM's asynchronous loop shows it one task"
+            yield Finding(at, message, "train.staleness: 0", "or use grpo or rloo")
+        if plan.spec.train.staleness and role.count * plan.spec.train.rollouts < 2:
+            # trainer/buffer.py drops groups smaller than rejection_sample.min_trajs_per_group, 2 by default.
+            message = f"rLLM's asynchronous loop drops groups of one, and {role.name}'s group has no more"
+            yield Finding(at[:-1], message, "count × rollouts of at least 2", at_key=True)
+    if plan.spec.train.staleness:
+        for name, reason in hook_reasons(plan, backend).items():
+            # trainer/buffer.py groups without the hook: only the synchronous loop has it.
+            message = f"{name} {reason}, which rLLM's asynchronous loop would lose"
+            yield Finding(("train", "staleness"), message, "0", "or train without --trainer rllm")
+
+
+def _sampling(plan: Plan, backend: Backend) -> Iterator[Finding]:
+    longest = max(role.sampling.max_tokens for role in plan.roles)
+    for role in plan.roles:
+        own = plan.spec.roles[role.name].sampling is not None
+        at = ("roles", role.name, "sampling") if own else ("sampling",)
+        if backend != "verl" and role.sampling.stop:
+            # engine/rollout/tinker_engine.py and fireworks_engine.py: stop is the chat template's.
+            message = f"{backend} ends an answer where the chat template does, and takes no `stop`"
+            yield Finding((*at, "stop"), message, "", "remove it, and let the parser find the end")
+        if backend != "verl" and role.sampling.seed is not None:
+            # The same two engines read temperature, top_p and top_k of a call, and no seed.
+            yield Finding((*at, "seed"), f"{backend} draws without a seed", "", "remove it", "warning")
+        if backend == "fireworks" and role.sampling.max_tokens < longest:
+            # engine/rollout/fireworks_engine.py: rllm.rollout.*.max_tokens goes before the call's own.
+            message = (
+                f"fireworks has one limit for all roles: {role.name}'s answers may have {longest} tokens"
+            )
+            yield Finding((*at, "max_tokens"), message, f"{longest}", "", "warning")
+        if not role.trainable:
+            continue
+        unlike = role.sampling.temperature != 1.0 or role.sampling.top_p != 1.0
+        if backend != "verl" and unlike:
+            # trainer/tinker/tinker_backend.py, validate_config, warns of "mysterious issues with logprobs".
+            message = f"{role.name} would learn from log-probabilities of another temperature or top_p"
+            yield Finding(at, message, "temperature 1 and top_p 1")
+        first = trained(plan)[0]
+        if backend == "verl" and role.sampling.temperature != first.sampling.temperature:
+            # trainer/verl/utils.py: actor_rollout_ref.rollout.temperature also scales the trainer's logits.
+            message = f"verl trains all roles at one temperature, and {role.name}'s is not {first.name}'s"
+            expected = f"temperature: {first.sampling.temperature:g}"
+            yield Finding(("roles", role.name, "sampling"), message, expected, at_key=True)
+
+
+def _training(plan: Plan, backend: Backend) -> Iterator[Finding]:
+    train = plan.spec.train
+    if not trained(plan):
+        yield Finding(("roles",), "every role says `trainable: false`: there is nothing to train")
+    if "gradient_clip" in train.model_fields_set and train.gradient_clip and backend == "tinker":
+        # trainer/tinker/tinker_policy_trainer.py, optim_step_future: AdamParams without a norm.
+        yield _idle(("train", "gradient_clip"), "rLLM does not clip gradients on tinker")
+    if backend == "fireworks" and train.gradient_clip == 0.0:
+        yield _idle(
+            ("train", "gradient_clip"), "fireworks clips at the norm given, and 0 leaves nothing of it"
+        )
+    for part in sorted({"attention", "mlp", "unembed"} & train.lora.model_fields_set):
+        if backend != "tinker":
+            # Nothing below trainer/fireworks reads model.train_*; verl has target_modules in their place.
+            other = " (++actor_rollout_ref.model.target_modules=…)" if backend == "verl" else ""
+            yield _idle(("train", "lora", part), f"{backend} does not choose layers by this{other}")
+    if train.schedule.kind == "linear" and backend == "verl":
+        # verl/workers/engine/fsdp/transformer_impl.py knows two, and raises when the workers are up.
+        yield Finding(("train", "schedule"), "verl has no linear schedule", "constant or cosine")
+    if train.schedule.floor and (backend != "verl" or train.schedule.kind != "cosine"):
+        # tinker_policy_trainer.py, compute_schedule_lr_multiplier, falls to 0; fireworks uses the same.
+        yield _idle(
+            ("train", "schedule", "floor"), f"rLLM's {train.schedule.kind} schedule has no floor here"
+        )
+    if "best" in train.validation.model_fields_set:
+        yield _idle(
+            ("train", "validation", "best"), "rLLM keeps the checkpoints of save_freq, and no best one"
+        )
+
+
+def _data(plan: Plan) -> Iterator[Finding]:
+    if "train" not in plan.data:
+        hint = "add `data: {train: …}`, such as a .jsonl file"
+        yield Finding(("data",), f"{plan.name} has no training data", "", hint)
+        return
+    size = plan.spec.train.batch_size
+    for split, dataset in plan.data.items():
+        limit = None if split == "train" else plan.spec.train.validation.tasks
+        names = [str(row["id"]) for row in dataset.rows(limit)]
+        cut = next((name for name in names if ":" in name), None)
+        if cut is not None:
+            # types.py, Episode.task_id: whatever stands before the first colon.
+            message = f"the task id {cut!r} has a colon, at which rLLM cuts it: groups would merge"
+            yield Finding(("data", split), message, "ids without a colon")
+        if split == "train" and len(names) < size:
+            # trainer/unified_trainer.py, _init_dataloaders: drop_last, and success without one update.
+            message = (
+                f"{len(names)} tasks do not fill a batch of {size}: rLLM would succeed and train nothing"
+            )
+            hint = "lower `train.batch_size`, or give more data"
+            yield Finding(("train", "batch_size"), message, f"at most {len(names)}", hint)
+
+
+def _idle(path: tuple[str, ...], message: str) -> Finding:
+    return Finding(path, message, "", "remove it", "warning")

@@ -1,0 +1,270 @@
+"""A plan in rLLM's words: the overrides of its hydra config.
+
+Pure, and without rLLM: a `Launch` goes in, dotted keys and plain values come out. `TABLE` is the whole of
+the correspondence; each row says what in a spec sets which key of each backend. A dash is a key that the
+backend has not got, and `engine.rllm_bridge.checks` says so to whoever sets it. The keys are those of
+`rllm/trainer/config` at the commit that the extra `rllm` pins.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.plan import Plan
+from engine.rllm_bridge.estimators import Backend, deviation, is_precomputed, trained
+from engine.shipped import BASE_NAME, MODELS
+from engine.spec.models import ModelRef, Sampling, Train
+
+Value = str | bool | int | float | Sequence[str]
+
+RENDERER = "qwen3_instruct"
+"""The cookbook's renderer that gives the shipped models' chat template (ChatML), token for token."""
+PASSED_ON = ("rllm.", "rllm/", "+", "~")
+"""How a word begins that is for rLLM and not for the spec; `++key=value` reaches keys outside of `rllm`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a run of rLLM's trainer follows from."""
+
+    plan: Plan
+    backend: Backend
+    rows: int
+    """Training tasks."""
+    steps: int
+    """Updates."""
+    seed: int = 0
+    folder: str | None = None
+    """Where checkpoints go; None leaves it to rLLM."""
+    resume: bool = False
+    trackers: Sequence[str] = ()
+    base_url: str | None = None
+    """Where the model is served, if not where the spec says."""
+
+    @property
+    def train(self) -> Train:
+        """How the spec trains."""
+        return self.plan.spec.train
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What in a spec sets which keys. A value of None leaves rLLM's own."""
+
+    spec: str
+    value: Callable[[Launch], Value | None]
+    tinker: str | None = None
+    verl: str | None = None
+    fireworks: str | None = None
+
+
+def _everywhere(spec: str, value: Callable[[Launch], Value | None], key: str) -> Row:
+    return Row(spec, value, key, key, key)
+
+
+TABLE: tuple[Row, ...] = (
+    # Of the run
+    _everywhere("--backend", lambda run: run.backend, "rllm/backend"),
+    _everywhere("name", lambda run: run.plan.name, "rllm.trainer.experiment_name"),
+    _everywhere("", lambda run: "rolegraph", "rllm.trainer.project_name"),
+    _everywhere("--track", lambda run: ("console", *run.trackers), "rllm.trainer.logger"),
+    _everywhere("--seed", lambda run: run.seed, "rllm.data.seed"),
+    Row("--out", lambda run: run.folder, "training.default_local_dir", "trainer.default_local_dir"),
+    Row(
+        "--resume",
+        lambda run: "auto" if run.resume else "disable",
+        "training.resume_mode",
+        "trainer.resume_mode",
+    ),
+    # The model
+    Row(
+        "model.name",
+        lambda run: model_name(run.plan.spec.model),
+        "model.name",
+        "actor_rollout_ref.model.path",
+        "model.name",
+    ),
+    Row(
+        "model.base_url",
+        lambda run: run.base_url or run.plan.spec.model.base_url,
+        "tinker_base_url",
+        None,
+        "fireworks_base_url",
+    ),
+    Row("model.name", lambda run: renderer(run.plan.spec.model), "rollout_engine.renderer_name"),
+    Row(
+        "train.lora.rank",
+        lambda run: run.train.lora.rank,
+        "model.lora_rank",
+        "actor_rollout_ref.model.lora_rank",
+        "model.lora_rank",
+    ),
+    Row("train.lora.attention", lambda run: run.train.lora.attention, "model.train_attn"),
+    Row("train.lora.mlp", lambda run: run.train.lora.mlp, "model.train_mlp"),
+    Row("train.lora.unembed", lambda run: run.train.lora.unembed, "model.train_unembed"),
+    # Rollouts
+    Row(
+        "train.rollouts",
+        lambda run: run.train.rollouts,
+        "training.group_size",
+        "rllm.rollout.n",
+        "training.group_size",
+    ),
+    _everywhere("train.batch_size", lambda run: run.train.batch_size, "rllm.data.train_batch_size"),
+    Row(
+        "train.batch_size",
+        lambda run: run.train.batch_size,
+        verl="actor_rollout_ref.actor.ppo_mini_batch_size",
+    ),
+    _everywhere(
+        "sampling.max_tokens",
+        lambda run: max(role.sampling.max_tokens for role in run.plan.roles),
+        "rllm.data.max_response_length",
+    ),
+    _everywhere(
+        "sampling.temperature", lambda run: _sampling(run).temperature, "rllm.rollout.train.temperature"
+    ),
+    _everywhere("sampling.top_p", lambda run: _sampling(run).top_p, "rllm.rollout.train.top_p"),
+    _everywhere(
+        "sampling.temperature", lambda run: _sampling(run).temperature, "rllm.rollout.val.temperature"
+    ),
+    _everywhere("sampling.top_p", lambda run: _sampling(run).top_p, "rllm.rollout.val.top_p"),
+    # Learning
+    # The asynchronous loop counts on before it compares, and so ends one update early.
+    _everywhere(
+        "train.steps, train.epochs",
+        lambda run: run.steps + (run.train.staleness > 0),
+        "rllm.trainer.total_batches",
+    ),
+    _everywhere("train.steps, train.epochs", lambda run: _epochs(run), "rllm.trainer.total_epochs"),
+    Row(
+        "train.learning_rate",
+        lambda run: run.train.learning_rate,
+        "training.learning_rate",
+        "actor_rollout_ref.actor.optim.lr",
+        "training.learning_rate",
+    ),
+    _everywhere("train.schedule.kind", lambda run: run.train.schedule.kind, "rllm.algorithm.lr_schedule"),
+    _everywhere(
+        "train.schedule.warmup",
+        lambda run: run.train.schedule.warmup or None,
+        "rllm.algorithm.warmup_steps",
+    ),
+    Row(
+        "train.schedule.floor",
+        lambda run: run.train.schedule.floor,
+        verl="actor_rollout_ref.actor.optim.min_lr_ratio",
+    ),
+    Row(
+        "train.gradient_clip",
+        lambda run: run.train.gradient_clip,
+        None,
+        "++actor_rollout_ref.actor.optim.clip_grad",
+        "training.grad_clip_norm",
+    ),
+    _everywhere(
+        "roles.*.estimator: {grpo: {std: …}}",
+        lambda run: deviation(run.plan),
+        "rllm.algorithm.norm_adv_by_std_in_grpo",
+    ),
+    Row(
+        "roles.*.estimator: precomputed",
+        lambda run: any(is_precomputed(role) for role in trained(run.plan)) or None,
+        "rllm.algorithm.use_precomputed_advantage",
+    ),
+    # Staleness: rLLM's asynchronous loop takes tasks one by one, and a mini-batch of them makes an update
+    _everywhere("train.staleness", lambda run: run.train.staleness > 0 or None, "rllm.async_training.enable"),
+    _everywhere(
+        "train.staleness",
+        lambda run: run.train.staleness or None,
+        "rllm.async_training.staleness_threshold",
+    ),
+    _everywhere(
+        "train.batch_size",
+        lambda run: run.train.batch_size if run.train.staleness else None,
+        "rllm.async_training.mini_batch_size",
+    ),
+    _everywhere(
+        "train.staleness",
+        lambda run: False if run.train.staleness else None,
+        "rllm.workflow.raise_on_error",
+    ),
+    # Measuring and keeping
+    Row(
+        "train.validation.rollouts",
+        lambda run: run.train.validation.rollouts,
+        "validation.group_size",
+        "rllm.rollout.n_val",
+        "validation.group_size",
+    ),
+    # 0 is before and after: rLLM measures after the last update only where test_freq is positive.
+    _everywhere("train.validation.every", lambda run: _test_freq(run), "rllm.trainer.test_freq"),
+    _everywhere("data.validation", lambda run: _validates(run), "rllm.trainer.val_before_train"),
+    _everywhere("train.checkpoint_every", lambda run: run.train.checkpoint_every, "rllm.trainer.save_freq"),
+)
+"""`train.validation.tasks` cuts the validation rows themselves, and `roles` become the workflow."""
+
+
+def overrides(run: Launch) -> dict[str, Value]:
+    """The keys of rLLM's config that a run sets, in the order of the table."""
+    found = ((_key(row, run.backend), row.value(run)) for row in TABLE)
+    return {key: value for key, value in found if key is not None and value is not None}
+
+
+def model_name(ref: ModelRef) -> str | None:
+    """What rLLM calls a model: the name of it, or the folder of one on this machine."""
+    if ref.provider != "local":
+        return ref.name
+    return str(MODELS.get(ref.name or BASE_NAME) or Path(ref.name or "").resolve())
+
+
+def renderer(ref: ModelRef) -> str | None:
+    """The renderer of a shipped model; the cookbook knows no local folder by its name."""
+    return RENDERER if ref.provider == "local" and (ref.name or BASE_NAME) in MODELS else None
+
+
+def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Words for the spec, and those that are passed on to rLLM as they stand."""
+    passed = [word for word in words if word.startswith(PASSED_ON)]
+    return [word for word in words if not word.startswith(PASSED_ON)], passed
+
+
+def as_words(values: Mapping[str, Value]) -> list[str]:
+    """Overrides as hydra reads them, quoted where its grammar asks for it."""
+    return [f"{key}={_written(value)}" for key, value in values.items()]
+
+
+def _written(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        if re.fullmatch(r"[A-Za-z_/][\w./-]*", value):
+            return value
+        return "'" + re.sub(r"(\\*)'", r"\1\1\\'", value) + "'"
+    if isinstance(value, Sequence):
+        return f"[{','.join(map(_written, value))}]"
+    return repr(value)
+
+
+def _key(row: Row, backend: Backend) -> str | None:
+    return {"tinker": row.tinker, "verl": row.verl, "fireworks": row.fireworks}[backend]
+
+
+def _sampling(run: Launch) -> Sampling:
+    return next(iter(trained(run.plan)), run.plan.roles[0]).sampling
+
+
+def _epochs(run: Launch) -> int:
+    return math.ceil(run.steps / max(1, run.rows // run.train.batch_size))
+
+
+def _validates(run: Launch) -> bool:
+    return "validation" in run.plan.data
+
+
+def _test_freq(run: Launch) -> int:
+    return (run.train.validation.every or run.steps) if _validates(run) else -1

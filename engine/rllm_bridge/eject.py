@@ -1,0 +1,80 @@
+"""A run of rLLM's trainer as a Python script of its own, to be read, changed and kept.
+
+Everything that the spec sets in rLLM's config stands in it; roles, prompts and rewards stay in the spec.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from engine.rllm_bridge.config import as_words, overrides
+from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
+from engine.rllm_bridge.launch import Job
+from engine.rllm_bridge.services import is_served, others
+from engine.shipped import BASE_NAME, MODELS
+from engine.spec.models import ModelRef
+
+FOLDER_KEYS = ("model.name", "actor_rollout_ref.model.path")
+"""Keys that hold a local model's folder, which the script looks up where it runs."""
+
+
+def script(job: Job) -> str:
+    """The script, formatted."""
+    run = job.run
+    ref = run.plan.spec.model
+    values = overrides(run)
+    folder_key = next((key for key in FOLDER_KEYS if ref.provider == "local" and key in values), None)
+    if folder_key is not None:
+        del values[folder_key]
+    held_out = run.train.validation.tasks if "validation" in run.plan.data else None
+    served = is_served(run)
+    folders = [_folder(other) for other in others(run.plan) if other.provider == "local"]
+    policy = _folder(ref) if folder_key is not None else ""
+    arguments = [*(["service"] if served else []), *(["services"] if folders else [])]
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters["literal"] = _literal
+    return environment.get_template("train.py.j2").render(
+        name=run.plan.name,
+        spec=job.spec,
+        own=job.words,
+        config=[*as_words(values), *job.passed],
+        backend=run.backend,
+        estimators=estimator_map(run.plan, run.backend),
+        custom=sorted(custom_estimators(run.plan, run.backend)),
+        hook=hook_reasons(run.plan, run.backend),
+        held_out=held_out,
+        folder_key=folder_key,
+        folder=policy,
+        others=folders,
+        shipped=any("MODELS[" in folder for folder in (policy, *folders)),
+        paths=any("Path(" in folder for folder in (policy, *folders)),
+        served=served,
+        arguments=arguments,
+        given=[name if name == "service" else "Services(started)" for name in arguments],
+    )
+
+
+def _folder(ref: ModelRef) -> str:
+    """The expression that finds a local model's folder where the script runs."""
+    name = ref.name or BASE_NAME
+    return f"MODELS[{_literal(name)}]" if name in MODELS else f"Path({_literal(name)}).resolve()"
+
+
+def _literal(value: object) -> str:
+    """A value as Python source, with the quotes that formatters choose."""
+    if isinstance(value, str):
+        plain = repr(value)
+        return plain if '"' in value else '"' + plain[1:-1].replace("\\'", "'") + '"'
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_literal, cast('tuple[object, ...]', value)))})"
+    return repr(value)

@@ -1,0 +1,80 @@
+"""Who learns how, in rLLM's words: the map from role to estimator, and what rLLM has to be taught for it.
+
+Pure, and without rLLM.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from engine.plan import Plan, RolePlan
+from roles.vocabulary import Estimator
+
+Backend = Literal["tinker", "verl", "fireworks"]
+KNOWN_ESTIMATORS = frozenset({"grpo", "reinforce", "reinforce_plus_plus_baseline", "prpo", "rloo"})
+"""Those that rLLM has itself (`rllm/trainer/algorithms/config.py`, rLLMAdvantageEstimator)."""
+
+
+def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, str]]:
+    """Each trained role's estimator; on tinker with its loss, where rLLM would choose another.
+
+    Empty on fireworks, whose trainer cannot take what rLLM makes of a map (it iterates over datums that come
+    as a dict by role then): there our grouping hook sets the advantages of every role.
+    """
+    found: dict[str, str | tuple[str, str]] = {}
+    for role in trained(plan) if backend != "fireworks" else ():
+        name = estimator_name(plan, role)
+        own = "ppo" if name == "grpo" else "importance_sampling"
+        found[role.name] = (name, role.loss) if backend == "tinker" and role.loss != own else name
+    return found
+
+
+def custom_estimators(plan: Plan, backend: Backend) -> dict[str, Estimator]:
+    """What has to be registered with rLLM before it trains, by the names of the estimator map."""
+    named = ((estimator_name(plan, role), role.estimator) for role in trained(plan))
+    found = {name: own for name, own in named if own is not None and "/" in name}
+    return {} if backend == "fireworks" else found
+
+
+def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
+    """The roles whose advantages rLLM would get wrong by itself, so that our grouping hook sets them."""
+    reasons: dict[str, str] = {}
+    for role in plan.roles:
+        if not role.trainable:
+            reasons[role.name] = "is not trained"
+        elif is_precomputed(role):
+            reasons[role.name] = "brings its own advantages"
+        elif role.on_failure.then == "mask":
+            reasons[role.name] = "masks its failures"
+        elif backend == "fireworks":
+            reasons[role.name] = "has an estimator of its own, which fireworks cannot be given"
+    return reasons
+
+
+def estimator_name(plan: Plan, role: RolePlan) -> str:
+    """An estimator as rLLM knows it: by its own name, or by one for this role (`opo/judge`)."""
+    own = role.estimator
+    if own is None:
+        raise AssertionError(f"{role.name} is trained without an estimator")
+    same = own.name != "grpo" or own.options.get("std", True) == deviation(plan)
+    return (
+        own.name
+        if own.compute is None or (own.name in KNOWN_ESTIMATORS and same)
+        else f"{own.name}/{role.name}"
+    )
+
+
+def trained(plan: Plan) -> list[RolePlan]:
+    """The roles that learn."""
+    return [role for role in plan.roles if role.trainable]
+
+
+def is_precomputed(role: RolePlan) -> bool:
+    """Whether a role's steps carry their advantages already."""
+    return role.estimator is not None and role.estimator.compute is None
+
+
+def deviation(plan: Plan) -> bool | None:
+    """Whether GRPO divides by the deviation: rLLM has one answer for all roles, here the first one's."""
+    found = [role.estimator for role in trained(plan) if role.estimator and role.estimator.name == "grpo"]
+    return bool(found[0].options.get("std", True)) if found else None

@@ -1,0 +1,148 @@
+"""A spec, trained by rLLM's own AgentTrainer: checks it for the backend, composes the config, and starts it.
+
+Whatever needs rLLM is imported where it is used, so that checking and showing work without it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engine.compiler import Compiled, check_file
+from engine.errors import SpecError, UsageError
+from engine.models.keys import TINKER, KeyRule
+from engine.rllm_bridge.checks import findings
+from engine.rllm_bridge.compose import INSTALL, as_yaml, compose, has_rllm, has_verl
+from engine.rllm_bridge.config import Launch, as_words, overrides, split_words
+from engine.rllm_bridge.estimators import Backend, custom_estimators, estimator_map, hook_reasons
+from engine.rllm_bridge.services import is_served, served
+from engine.spec.diagnostics import Diagnostic
+from engine.spec.models import ModelRef
+
+NEEDS: Mapping[Backend, tuple[str, str]] = {
+    "tinker": ("tinker", INSTALL),
+    "verl": ("verl", "pip install 'rllm[verl] @ git+https://github.com/rllm-org/rllm.git'"),
+    "fireworks": ("fireworks", "pip install 'rllm[fireworks] @ git+https://github.com/rllm-org/rllm.git'"),
+}
+"""What each backend imports, and the command that installs it."""
+FIREWORKS = KeyRule("FIREWORKS_API_KEY", "FIREWORKS_BASE_URL", "https://api.fireworks.ai")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A spec that the backend can train, and how."""
+
+    spec: str
+    words: tuple[str, ...]
+    """The overrides of the spec."""
+    passed: tuple[str, ...]
+    """The words for rLLM, which come last."""
+    run: Launch
+    warnings: tuple[Diagnostic, ...]
+
+    def overrides(self) -> list[str]:
+        """Everything that rLLM's config is composed with, as hydra reads it."""
+        return [*as_words(overrides(self.run)), *self.passed]
+
+
+def check_for(backend: Backend, spec: str, words: Sequence[str]) -> Compiled:
+    """Check a spec, and what of it the backend would not do."""
+    own, passed = split_words(words)
+    return check_file(spec, own, lambda plan: findings(plan, backend, passed))
+
+
+def prepare(
+    spec: str,
+    words: Sequence[str],
+    backend: Backend,
+    *,
+    model: str | None = None,
+    base_url: str | None = None,
+    seed: int = 0,
+    folder: Path | None = None,
+    resume: bool = False,
+    trackers: Sequence[str] = (),
+) -> Job:
+    """Compile and check a spec for a backend; raises SpecError, or UsageError where there is no file."""
+    own, passed = split_words(words)
+    own += [f"model={model}"] if model else []
+    compiled = check_for(backend, spec, [*own, *passed])
+    if base_url and compiled.plan is not None:
+        ref = {**compiled.plan.spec.model.model_dump(exclude_none=True), "base_url": base_url}
+        own.append(f"model={json.dumps(ref)}")
+        compiled = check_for(backend, spec, [*own, *passed])
+    if compiled.plan is None:
+        raise SpecError([d for d in compiled.diagnostics if d.severity == "error"])
+    plan = compiled.plan
+    _check_keys(plan.spec.model, backend, base_url)
+    from engine.training.order import planned_steps
+
+    rows = sum(1 for _ in plan.data["train"].rows(None))
+    where = None if folder is None else str(folder)
+    steps = planned_steps(plan.spec.train, rows)
+    run = Launch(plan, backend, rows, steps, seed, where, resume, trackers)
+    return Job(spec, tuple(own), tuple(passed), run, compiled.diagnostics)
+
+
+def _check_keys(ref: ModelRef, backend: Backend, trusted_url: str | None) -> None:
+    """Raises UsageError where rLLM would send the environment's key to a URL that only the spec names."""
+    rule = {"tinker": TINKER, "fireworks": FIREWORKS}.get(backend)
+    if rule is not None and ref.base_url is not None:
+        url = rule.url(ref.base_url)
+        if not rule.trusts(url, trusted_url):
+            raise UsageError(rule.withheld(url))
+
+
+def require(backend: Backend) -> None:
+    """Raises UsageError with the command that installs what is missing."""
+    if not has_rllm():
+        raise UsageError(f"--trainer rllm needs rLLM: {INSTALL}")
+    module, install = NEEDS[backend]
+    if importlib.util.find_spec(module) is None:
+        raise UsageError(f"rLLM's backend {backend} needs {module}: {install}")
+
+
+def describe(job: Job) -> str:
+    """What would be launched, as YAML: the composed config, or without rLLM the overrides alone."""
+    run = job.run
+    plain: dict[str, Any] = {
+        "estimators": {
+            role: list(own) if isinstance(own, tuple) else own
+            for role, own in estimator_map(run.plan, run.backend).items()
+        },
+        "registered": sorted(custom_estimators(run.plan, run.backend)),
+        "grouping_hook": hook_reasons(run.plan, run.backend),
+    }
+    head = [f"# {run.plan.name} on rLLM's {run.backend}: {run.steps} updates over {run.rows} tasks."]
+    if is_served(run):
+        head.append("# tinker_base_url is set when the local service has started.")
+    if not has_rllm():
+        head.append(f"# rLLM composes the rest of its config from these overrides: {INSTALL}")
+        body = _yaml({**plain, "overrides": job.overrides()})
+        return "\n".join([*head, body])
+    if run.backend == "verl" and not has_verl():
+        head.append("# verl is not installed: its keys are those of the copy that rLLM carries.")
+    head += [f"# {line}" for line in _yaml({"given in Python": plain}).splitlines()]
+    return "\n".join([*head, as_yaml(compose(job.overrides(), run.backend))])
+
+
+def launch(job: Job) -> None:
+    """Train. A local model on tinker is served for the time of the run."""
+    require(job.run.backend)
+    from engine.rllm_bridge.trainer import trainer
+
+    os.environ.setdefault("TINKER_TELEMETRY", "0")
+    with served(job.run) as (run, services):
+        words = replace(job, run=run).overrides()
+        trainer(run, job.spec, job.words, words, services).train()
+
+
+def _yaml(value: object) -> str:
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100).rstrip()

@@ -1,0 +1,65 @@
+"""rLLM's AgentTrainer, given what a spec says: workflow, datasets, estimators and the grouping hook."""
+
+# rLLM is absent where types are checked, so what comes of its modules is unknown there.
+# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from engine.rllm_bridge import compile_workflow, grouping_hook
+from engine.rllm_bridge.compose import compose
+from engine.rllm_bridge.config import Launch
+from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
+from engine.rllm_bridge.services import Services
+from roles.vocabulary import Estimator
+
+
+def trainer(run: Launch, spec: str, own: Sequence[str], words: Sequence[str], services: Services) -> Any:
+    """rLLM's AgentTrainer for a spec, ready to `train()`. `own` are the spec's overrides, `words` rLLM's."""
+    from rllm.data import Dataset
+    from rllm.trainer.unified_trainer import AgentTrainer
+
+    plan = run.plan
+    register(custom_estimators(plan, run.backend))
+    hook = {"traj_grouping_hook": grouping_hook(spec, own)} if hook_reasons(plan, run.backend) else {}
+    held_out = plan.data.get("validation")
+    validation = [] if held_out is None else list(held_out.rows(plan.spec.train.validation.tasks))
+    return AgentTrainer(
+        config=compose(words, run.backend),
+        workflow_class=compile_workflow(spec, own),
+        # verl makes its workflows in a process of its own, where they open models themselves.
+        workflow_args={} if run.backend == "verl" else {"open_model": services.open},
+        train_dataset=Dataset(list(plan.data["train"].rows(None)), plan.name, "train"),
+        val_dataset=Dataset(validation, plan.name, "validation") if validation else None,
+        backend=run.backend,
+        traj_group_adv_estimator_map=estimator_map(plan, run.backend),
+        **hook,
+    )
+
+
+def register(custom: Mapping[str, Estimator]) -> None:
+    """Make estimators of ours known to rLLM, each by its name in the estimator map."""
+    if not custom:
+        return
+    from rllm.trainer.algorithms.advantage import register_rllm_adv_estimator
+
+    for name, estimator in custom.items():
+        register_rllm_adv_estimator(name)(as_rllm(estimator))
+
+
+def as_rllm(estimator: Estimator) -> Callable[..., tuple[Any, Any]]:
+    """An estimator of ours in the signature of rLLM's: advantages and returns, which are the same here."""
+    compute = estimator.compute
+    if compute is None:
+        raise AssertionError(f"{estimator.name} computes nothing")
+
+    def advantages(
+        rewards: Any, algorithm_config: object, *, traj_groups: Any, **_: object
+    ) -> tuple[Any, Any]:
+        found = compute(rewards, traj_groups)
+        return found, found
+
+    return advantages

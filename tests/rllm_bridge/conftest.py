@@ -1,0 +1,3 @@
+"""The command, as in the tests of the command line."""
+
+from tests.cli.conftest import rolegraph as rolegraph

@@ -1,0 +1,218 @@
+"""What a backend of rLLM would swallow is said before it starts: where, why, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.compiler import Compiled
+from engine.rllm_bridge.checks import findings
+from engine.rllm_bridge.estimators import Backend
+from engine.rllm_bridge.launch import check_for
+from engine.spec.diagnostics import Diagnostic
+from roles.vocabulary import Dataset
+from tests.cli.conftest import Command
+from tests.edge import solver_judge, write_spec
+
+HOSTED = "model=tinker:Qwen/Qwen3-8B"
+FOLDER = "model=local:somewhere/model"
+RENDERER = "++rollout_engine.renderer_name=llama3"
+
+
+def check(backend: Backend, *words: str, spec: str = "solver_judge") -> Compiled:
+    return check_for(backend, spec, words)
+
+
+def only(compiled: Compiled) -> Diagnostic:
+    """The one diagnostic that matters: on fireworks a warning about keys of its own goes with every spec."""
+    found = [d for d in compiled.diagnostics if "tokenizer and the training shape" not in d.message]
+    assert len(found) == 1, [str(d) for d in found]
+    return found[0]
+
+
+@pytest.mark.parametrize("backend", ["tinker", "verl"])
+@pytest.mark.parametrize("spec", ["solver_judge", "solver_judge_validator"])
+def test_a_shipped_spec_has_nothing_against_it(backend: Backend, spec: str) -> None:
+    assert check(backend, spec=spec).diagnostics == ()
+
+
+ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
+    # The model
+    ("tinker", ("model=openai:gpt-5",), "a model of openai cannot be trained", "model"),
+    ("verl", ("model=replay:x.jsonl",), "a model of replay cannot be trained", "model"),
+    ("tinker", ("model=tinker",), "needs the model's name", "model"),
+    ("tinker", (FOLDER,), "which chat template", "model"),
+    ("tinker", ("model=local:some/vl-model", RENDERER), "for a vision model", "model"),
+    ("fireworks", ("model=local",), "not a folder", "model"),
+    (
+        "verl",
+        ("model={provider: tinker, name: m, base_url: 'http://127.0.0.1:1'}",),
+        "asks no endpoint",
+        "model",
+    ),
+    (
+        "tinker",
+        ("model={provider: tinker, name: m, checkpoint: 'tinker://x'}",),
+        "begins at the model itself",
+        "model",
+    ),
+    # Who learns, and how
+    ("tinker", (HOSTED, "roles.judge.model=tinker:other"), "a model of its own", "roles.judge.model"),
+    (
+        "verl",
+        (HOSTED, "roles.judge.model=local", "roles.judge.trainable=false"),
+        "wherever Ray runs",
+        "roles.judge.model",
+    ),
+    ("verl", (HOSTED, "roles.judge.estimator=opo"), "does not know opo", "roles.judge.estimator"),
+    (
+        "verl",
+        (HOSTED, "roles.judge.estimator={grpo: {std: false}}"),
+        "the same `std`",
+        "roles.judge.estimator",
+    ),
+    ("verl", (HOSTED, "roles.judge.loss=importance_sampling"), "falls back to PPO", "roles.judge.loss"),
+    ("fireworks", (HOSTED, "roles.judge.loss=ppo"), "one loss for all roles", "roles.judge.loss"),
+    ("tinker", ("roles.judge.loss=cross_entropy",), "no weights", "roles.judge.loss"),
+    # The asynchronous loop
+    (
+        "tinker",
+        ("train.staleness=1", "roles.judge.trainable=false"),
+        "judge is not trained",
+        "train.staleness",
+    ),
+    (
+        "tinker",
+        ("train.staleness=1", "roles.judge.on_failure.then=mask"),
+        "masks its failures",
+        "train.staleness",
+    ),
+    (
+        "tinker",
+        ("train.staleness=1", "roles.judge.estimator=prpo"),
+        "shows it one task",
+        "roles.judge.estimator",
+    ),
+    ("tinker", ("train.staleness=1", "train.rollouts=1"), "drops groups of one", "train.rollouts"),
+    # Sampling
+    ("tinker", ("sampling.stop=[END]",), "takes no `stop`", "sampling.stop"),
+    ("tinker", ("roles.judge.sampling.temperature=0.5",), "another temperature", "roles.judge.sampling"),
+    ("verl", (HOSTED, "roles.judge.sampling.temperature=0.5"), "at one temperature", "roles.judge.sampling"),
+    # The schedule and the data
+    ("verl", (HOSTED, "train.schedule=linear"), "no linear schedule", "train.schedule"),
+    ("tinker", ("train.batch_size=4096",), "train nothing", "train.batch_size"),
+    ("tinker", ("data.train=null",), "no training data", "data.train"),
+    # Words for rLLM
+    ("tinker", ("++data.train_batch_size=4",), "overwrites", "++data.train_batch_size"),
+    ("tinker", ("rllm/backend=verl",), "chosen by its flag", "rllm/backend"),
+    ("tinker", ("rllm.algorithm.adv_estimator=rloo",), "is in the spec", "rllm.algorithm.adv_estimator"),
+]
+
+
+@pytest.mark.parametrize(("backend", "words", "message", "at"), ERRORS)
+def test_a_mistake_is_refused(backend: Backend, words: tuple[str, ...], message: str, at: str) -> None:
+    compiled = check(backend, *words)
+    found = [str(d) for d in compiled.diagnostics if d.severity == "error"]
+    assert any(message in text for text in found), found
+    assert compiled.plan is None
+
+
+WARNINGS: list[tuple[Backend, tuple[str, ...], str]] = [
+    ("tinker", ("train.gradient_clip=0.5",), "does not clip gradients"),
+    ("verl", (HOSTED, "train.lora.unembed=false"), "does not choose layers"),
+    ("fireworks", (HOSTED, "train.lora.mlp=false"), "does not choose layers"),
+    ("tinker", ("train.schedule={kind: linear, floor: 0.1}",), "no floor"),
+    ("tinker", ("train.validation.best=judge_acc",), "no best one"),
+    ("tinker", ("sampling.seed=3",), "without a seed"),
+    ("fireworks", (HOSTED, "roles.judge.sampling.max_tokens=16"), "one limit for all roles"),
+    ("tinker", ("rllm.algorithm.kl_beta=0.1",), "never adds it to the loss"),
+    ("tinker", ("rllm.algorithm.rollout_correction.tis_mode=token",), "nothing of tinker's reads it"),
+    ("verl", (HOSTED, "rllm.stepwise_advantage.mode=per_step"), "into broadcast"),
+    ("tinker", ("rllm.workflow.workflow_args.timeout=5",), "from Python"),
+    ("tinker", ("rllm.trainer.save_freq=5",), "train.checkpoint_every"),
+]
+
+
+@pytest.mark.parametrize(("backend", "words", "message"), WARNINGS)
+def test_an_option_without_effect_is_said_and_let_through(
+    backend: Backend, words: tuple[str, ...], message: str
+) -> None:
+    compiled = check(backend, *words)
+    found = only(compiled)
+    assert message in found.message
+    assert found.severity == "warning"
+    assert compiled.plan is not None
+
+
+def test_what_works_elsewhere_is_no_fault_there() -> None:
+    assert check("verl", HOSTED, "train.gradient_clip=0.5").diagnostics == ()
+    assert check("verl", HOSTED, "rllm.algorithm.kl_beta=0.1").diagnostics == ()
+    assert check("tinker", "roles.judge.estimator=opo").diagnostics == ()
+    assert check("tinker", "roles.judge.trainable=false", "roles.judge.model=local:other").diagnostics == ()
+
+
+@pytest.mark.parametrize(("backend", "message"), [("verl", "token by token"), ("fireworks", "every token")])
+def test_advantages_by_token_need_tinker(backend: Backend, message: str) -> None:
+    compiled = check(backend, HOSTED, spec="solver_judge_distill")
+    assert message in only(compiled).message
+    assert check("tinker", spec="solver_judge_distill").diagnostics == ()
+
+
+def test_a_demonstration_cannot_be_imitated_under_rllm() -> None:
+    words = (
+        "roles.judge.estimator=precomputed",
+        "roles.judge.signal={imitation: {demonstration: {inline: x}}}",
+    )
+    assert (
+        "imitates turns" in only(check("tinker", *words, "roles.judge.reward=null", "episode=null")).message
+    )
+
+
+def test_a_fault_stands_where_it_is_written(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, "extends: solver_judge.yaml\nroles:\n  judge:\n    estimator: opo\n")
+    found = only(check("verl", HOSTED, spec=str(spec)))
+    assert (found.place.line, found.place.column) == (4, 16)
+    assert "use the backend tinker" in found.hint
+
+
+def test_a_role_may_not_be_called_what_rllm_takes_for_no_name(tmp_path: Path) -> None:
+    role = "  default_traj_name:\n    prompt: {inline: Hi}\n    trainable: false\n"
+    spec = write_spec(tmp_path, f"extends: solver_judge.yaml\nroles:\n{role}")
+    assert "renames trajectories" in str(only(check("tinker", spec=str(spec))))
+
+
+def test_a_packages_dataset_with_colons_in_its_ids_is_refused() -> None:
+    plan = solver_judge("train.batch_size=1")
+    rows = [{"id": "cd:1", "question": ""}, {"id": "cd:2", "question": ""}]
+    data = Dataset(("id", "question"), frozenset(), lambda limit: iter(rows))
+    (found,) = findings(replace(plan, data={"train": data}), "tinker")
+    assert "'cd:1' has a colon" in found.message
+
+
+def test_validate_shows_a_backends_faults_and_ends_with_2(rolegraph: Command) -> None:
+    done = rolegraph("validate", "solver_judge", "--backend", "verl", HOSTED, "roles.judge.estimator=opo")
+    assert done.returncode == 2
+    assert "does not know opo" in done.stderr
+    assert "solver_judge: 1 fault" in done.stdout
+
+
+def test_validate_shows_warnings_and_ends_with_0(rolegraph: Command) -> None:
+    words = ("--backend", "tinker", "train.gradient_clip=0.5", "rllm.algorithm.kl_beta=0.1")
+    done = rolegraph("validate", "solver_judge", *words)
+    assert done.returncode == 0
+    assert done.stderr.count("warning:") == 2
+    assert "command line:1:1" in done.stderr
+
+
+def test_without_a_backend_nothing_of_rllm_is_checked(rolegraph: Command) -> None:
+    assert rolegraph("validate", "solver_judge", "train.gradient_clip=0.5").stderr == ""
+
+
+def test_what_is_refused_is_not_launched(rolegraph: Command) -> None:
+    done = rolegraph(
+        "train", "solver_judge", "--trainer", "rllm", "--backend", "tinker", "sampling.stop=[END]"
+    )
+    assert done.returncode == 2
+    assert "takes no `stop`" in done.stderr

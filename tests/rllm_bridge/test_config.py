@@ -1,0 +1,189 @@
+"""A spec in rLLM's words, without rLLM: the overrides of its config, and the map from role to estimator."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from engine.compiler import compile_file
+from engine.errors import UsageError
+from engine.plan import Plan
+from engine.rllm_bridge.config import TABLE, Launch, as_words, overrides, split_words
+from engine.rllm_bridge.estimators import Backend, custom_estimators, estimator_map, hook_reasons
+from engine.rllm_bridge.launch import prepare
+from engine.rllm_bridge.trainer import as_rllm
+from tests.cli.conftest import Command
+from tests.edge import solver_judge
+
+BACKENDS: tuple[Backend, ...] = ("tinker", "verl", "fireworks")
+HOSTED = "model=tinker:Qwen/Qwen3-8B"
+
+
+def keys(plan: Plan, backend: Backend, **run: Any) -> dict[str, Any]:
+    return overrides(Launch(plan, backend, **{"rows": 2048, "steps": 30, **run}))
+
+
+def test_every_backend_is_given_the_same_run_by_keys_of_its_own() -> None:
+    plan = solver_judge(HOSTED, "train.rollouts=4", "train.learning_rate=0.003", "train.lora.rank=8")
+    tinker, verl, fireworks = (keys(plan, backend) for backend in BACKENDS)
+    assert tinker["training.group_size"] == fireworks["training.group_size"] == verl["rllm.rollout.n"] == 4
+    assert tinker["training.learning_rate"] == verl["actor_rollout_ref.actor.optim.lr"] == 0.003
+    assert tinker["model.lora_rank"] == verl["actor_rollout_ref.model.lora_rank"] == 8
+    assert tinker["model.name"] == verl["actor_rollout_ref.model.path"] == "Qwen/Qwen3-8B"
+    for found, backend in zip((tinker, verl, fireworks), BACKENDS, strict=True):
+        assert found["rllm/backend"] == backend
+        assert found["rllm.data.train_batch_size"] == 16
+        assert found["rllm.trainer.total_batches"] == 30
+
+
+def test_nothing_is_set_by_the_keys_that_rllm_overwrites() -> None:
+    for row in TABLE:
+        for key in (row.tinker, row.verl, row.fireworks):
+            assert key is None or not key.startswith("data.")
+
+
+def test_epochs_are_as_many_as_the_steps_need() -> None:
+    assert keys(solver_judge(), "tinker", rows=32, steps=5)["rllm.trainer.total_epochs"] == 3
+
+
+def test_measuring_before_and_after_only_is_said_so_that_rllm_does_it() -> None:
+    found = keys(solver_judge("train.validation.every=0"), "tinker")
+    assert found["rllm.trainer.test_freq"] == 30
+    assert found["rllm.trainer.val_before_train"] is True
+
+
+def test_without_validation_data_nothing_is_measured() -> None:
+    found = keys(solver_judge("data.validation=null"), "tinker")
+    assert found["rllm.trainer.test_freq"] == -1
+    assert found["rllm.trainer.val_before_train"] is False
+
+
+def test_staleness_turns_on_the_asynchronous_loop() -> None:
+    assert "rllm.async_training.enable" not in keys(solver_judge(), "tinker")
+    found = keys(solver_judge("train.staleness=2"), "tinker")
+    assert found["rllm.async_training.enable"] is True
+    assert found["rllm.async_training.staleness_threshold"] == 2
+    assert found["rllm.async_training.mini_batch_size"] == 16
+    assert found["rllm.workflow.raise_on_error"] is False
+    assert found["rllm.trainer.total_batches"] == 31
+
+
+def test_a_shipped_model_comes_with_its_renderer_and_another_folder_does_not() -> None:
+    assert keys(solver_judge(), "tinker")["rollout_engine.renderer_name"] == "qwen3_instruct"
+    assert "rollout_engine.renderer_name" not in keys(solver_judge("model=local:somewhere"), "tinker")
+
+
+def test_words_are_quoted_where_hydra_would_misread_them() -> None:
+    words = as_words(
+        {"a": "plain/path", "b": "http://h:1/x", "c": "it's", "d": True, "e": ["x", "y"], "f": 1e-5}
+    )
+    assert words == ["a=plain/path", "b='http://h:1/x'", r"c='it\'s'", "d=true", "e=[x,y]", "f=1e-05"]
+
+
+def test_words_for_rllm_are_told_from_those_for_the_spec() -> None:
+    own, passed = split_words(
+        ["train.steps=3", "rllm.trainer.save_freq=5", "++training.beta2=0.9", "~rllm.x"]
+    )
+    assert own == ["train.steps=3"]
+    assert passed == ["rllm.trainer.save_freq=5", "++training.beta2=0.9", "~rllm.x"]
+
+
+def test_words_for_rllm_come_last() -> None:
+    prepared = prepare("solver_judge", ["rllm.trainer.save_freq=5"], "tinker")
+    assert prepared.overrides()[-1] == "rllm.trainer.save_freq=5"
+    assert "rllm.trainer.save_freq=10" in prepared.overrides()
+
+
+def test_a_role_is_mapped_to_its_estimator_and_to_its_loss_where_rllm_would_choose_another() -> None:
+    plan = solver_judge("roles.judge.loss=ppo")
+    assert estimator_map(plan, "tinker") == {"solver": "grpo", "judge": ("reinforce", "ppo")}
+    assert estimator_map(plan, "verl") == {"solver": "grpo", "judge": "reinforce"}
+
+
+def test_fireworks_is_given_no_map_but_the_hook() -> None:
+    assert estimator_map(solver_judge(), "fireworks") == {}
+    assert list(hook_reasons(solver_judge(), "fireworks")) == ["solver", "judge"]
+    assert hook_reasons(solver_judge(), "tinker") == {}
+
+
+def test_what_rllm_would_lose_has_the_hook() -> None:
+    distilled = compile_file("solver_judge_distill")
+    assert list(hook_reasons(distilled, "tinker")) == ["judge"]
+    assert keys(distilled, "tinker")["rllm.algorithm.use_precomputed_advantage"] is True
+    assert "rllm.algorithm.use_precomputed_advantage" not in keys(solver_judge(), "tinker")
+    assert list(hook_reasons(solver_judge("roles.judge.on_failure.then=mask"), "tinker")) == ["judge"]
+    assert list(hook_reasons(solver_judge("roles.judge.trainable=false"), "verl")) == ["judge"]
+
+
+def test_an_estimator_that_rllm_has_not_got_is_registered_under_a_name_of_its_own() -> None:
+    plan = solver_judge("roles.judge.estimator=opo")
+    assert estimator_map(plan, "tinker")["judge"] == "opo/judge"
+    assert list(custom_estimators(plan, "tinker")) == ["opo/judge"]
+    assert custom_estimators(plan, "fireworks") == {}
+
+
+def test_grpo_of_two_kinds_is_one_of_rllms_and_one_of_ours() -> None:
+    plan = solver_judge("roles.judge.estimator={grpo: {std: false}}")
+    assert keys(plan, "tinker")["rllm.algorithm.norm_adv_by_std_in_grpo"] is True
+    assert estimator_map(plan, "tinker") == {"solver": "grpo", "judge": ("grpo/judge", "ppo")}
+    both = solver_judge(
+        "roles.judge.estimator={grpo: {std: false}}", "roles.solver.estimator={grpo: {std: false}}"
+    )
+    assert keys(both, "tinker")["rllm.algorithm.norm_adv_by_std_in_grpo"] is False
+    assert estimator_map(both, "tinker") == {"solver": "grpo", "judge": "grpo"}
+
+
+def test_a_registered_estimator_computes_in_rllms_signature() -> None:
+    plan = solver_judge("roles.solver.estimator={grpo: {std: false}}", "roles.judge.estimator=grpo")
+    (estimator,) = custom_estimators(plan, "tinker").values()
+    advantages, returns = as_rllm(estimator)(
+        [np.array([1.0, 0.0, 0.5])], algorithm_config=None, traj_groups=[None], future_option=1
+    )
+    assert advantages is returns
+    assert estimator.name == "grpo"
+    np.testing.assert_allclose(
+        advantages[0], np.array([1.0, 0.0, 0.5] - np.float64(0.5)) / np.sqrt(1 / 6), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_config_can_be_shown_for_every_backend(rolegraph: Command, backend: Backend) -> None:
+    done = rolegraph(
+        "train", "solver_judge", "--trainer", "rllm", "--backend", backend, "--print-config", HOSTED
+    )
+    assert done.returncode == 0, done.stderr
+    shown = yaml.safe_load(done.stdout)
+    given = shown.get("overrides") or []
+    # With rLLM installed the whole config is shown, without it what it is composed from.
+    assert f"rllm/backend={backend}" in given or shown["rllm"]["backend"] == backend
+    assert "30 updates over 2048 tasks" in done.stdout
+
+
+def test_a_missing_rllm_is_named_with_the_command_that_installs_it(rolegraph: Command) -> None:
+    pytest.importorskip("tinker")
+    from importlib.util import find_spec
+
+    if find_spec("rllm") is not None:
+        pytest.skip("rLLM is installed")
+    done = rolegraph("train", "solver_judge", "--trainer", "rllm")
+    assert done.returncode == 2
+    assert "pip install 'rolegraph[rllm]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_flags_of_rllm_mean_nothing_to_our_own_loop(rolegraph: Command) -> None:
+    done = rolegraph("train", "solver_judge", "--print-config")
+    assert done.returncode == 2
+    assert "--trainer rllm" in done.stderr
+
+
+def test_a_key_goes_to_no_url_that_only_the_spec_names() -> None:
+    elsewhere = json.dumps({"provider": "tinker", "name": "m", "base_url": "https://elsewhere.example"})
+    with pytest.raises(UsageError, match="TINKER_API_KEY is not sent"):
+        prepare("solver_judge", [f"model={elsewhere}"], "tinker")
+    given = prepare("solver_judge", [HOSTED], "tinker", base_url="https://elsewhere.example")
+    assert "tinker_base_url='https://elsewhere.example'" in given.overrides()

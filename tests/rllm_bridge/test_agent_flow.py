@@ -7,6 +7,8 @@ import contextlib
 import itertools
 import random
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -32,6 +34,8 @@ from starlette.routing import Route
 from engine.compiler import compile_file
 from engine.errors import UsageError
 from engine.rllm_bridge import compile_agent_flow
+from engine.shipped import BASE_NAME
+from tests.cli.conftest import ENVIRONMENT
 from tests.rllm_bridge.edge import agreeable, tasks
 
 pytestmark = pytest.mark.rllm
@@ -178,3 +182,34 @@ def test_a_shipped_spec_is_an_import_path() -> None:
 def test_what_the_gateway_cannot_carry_is_refused(spec: str, override: str) -> None:
     with pytest.raises(UsageError, match="rLLM's gateway"):
         compile_agent_flow(compile_file(spec, [override]))
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[str]:
+    """The URL of `rolegraph serve` with the shipped model, which asks for no key here."""
+    words = [sys.executable, "-m", "engine.cli", "serve", "--port", "0"]
+    with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield next(word for word in process.stdout.readline().split() if word.startswith("http"))
+        finally:
+            process.terminate()
+
+
+@pytest.mark.service
+def test_it_runs_under_rllm_s_eval_engine_on_the_local_service_behind_the_gateway() -> None:
+    flow, evaluator = compile_agent_flow("solver_judge")
+    rows = [task_from_row(row, row["id"]) for row in flow.source.plan.data["validation"].rows(16)]
+    with serving() as url:
+        gateway = EvalGatewayManager(f"{url}/v1", BASE_NAME)
+        gateway.start()
+        try:
+            result, episodes = asyncio.run(
+                run_dataset(rows, flow, "", BASE_NAME, evaluator=evaluator, gateway=gateway)
+            )
+        finally:
+            gateway.stop()
+    assert (result.total, result.errors) == (16, 0)
+    trajectories = [t for episode in episodes for t in episode.trajectories]
+    assert sorted(t.name for t in trajectories) == ["judge"] * 16 + ["solver"] * 32
+    assert 0 < sum(t.reward for t in trajectories) < len(trajectories)

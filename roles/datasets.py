@@ -83,7 +83,7 @@ def file(
     first = next(read_table(where), None)
     if first is None:
         raise DataError(f"{path} has no rows")
-    return _dataset(partial(read_table, where), first[1], hidden or [], where.stem, split, path)
+    return dataset_of(partial(read_table, where), first[1], hidden or [], where.stem, split, path)
 
 
 @datasets.register("huggingface")
@@ -106,7 +106,7 @@ def huggingface(
     first = next(load(), None)
     if first is None:
         raise DataError(f"the dataset {name} has no rows in its split {split_name or split}")
-    return _dataset(load, first[1], hidden or [], name.rpartition("/")[2], split, name)
+    return dataset_of(load, first[1], hidden or [], name.rpartition("/")[2], split, name)
 
 
 def _hub_rows(name: str, subset: str | None, split_name: str) -> Iterator[tuple[int, Row]]:
@@ -120,7 +120,7 @@ def _hub_rows(name: str, subset: str | None, split_name: str) -> Iterator[tuple[
         yield number, plain_row(row, f"{name}:{number}")
 
 
-def _dataset(
+def dataset_of(
     read: Callable[[], Iterator[tuple[int, Row]]],
     first: Row,
     hidden: Sequence[str],
@@ -128,6 +128,10 @@ def _dataset(
     split: Split,
     shown: str,
 ) -> Dataset:
+    """A Dataset of numbered rows that `read` gives anew each time; `first` is the first of them.
+
+    Rows without an id get one from `stem`, the split and their number. `shown` is for messages.
+    """
     for name in hidden:
         if name not in first:
             raise DataError(f"{shown} has no column {name!r} to hide; it has {', '.join(first)}")

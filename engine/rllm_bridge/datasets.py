@@ -1,0 +1,57 @@
+"""rLLM's registered datasets as data of a spec: `data: {train: {rllm: NAME}}`, found by its entry point."""
+# rLLM is on no registry, so it is missing where types are checked.
+# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+from engine.errors import DataError, UsageError
+from engine.registry import nearest
+from roles.datasets import dataset_of
+from roles.tables import Row, plain_row
+from roles.vocabulary import Dataset, Split
+
+HELD_OUT = ("validation", "val", "test")
+"""Splits that are taken for validation, the first that is there."""
+
+
+def rllm(
+    name: str, /, *, split_name: str | None = None, hidden: list[str] | None = None, split: Split = "train"
+) -> Dataset:
+    """A dataset that rLLM's DatasetRegistry knows by name."""
+    if find_spec("rllm") is None:
+        raise UsageError("rLLM's datasets need rLLM: pip install 'rolegraph[rllm]'")
+    from rllm.data import DatasetRegistry
+
+    splits: list[str] = DatasetRegistry.get_dataset_splits(name)
+    if not splits:
+        close = nearest(name, list(DatasetRegistry.get_dataset_names()))
+        hint = f"; did you mean {close!r}?" if close else ""
+        raise DataError(f"rLLM knows no dataset {name!r}{hint}")
+    wanted = split_name or _split(split, splits)
+    if wanted not in splits:
+        raise DataError(f"rLLM's dataset {name} has no split {wanted!r}; it has {', '.join(splits)}")
+    read = partial(_rows, name, wanted)
+    first = next(read(), None)
+    if first is None:
+        raise DataError(f"rLLM's dataset {name} has no rows in its split {wanted}")
+    return dataset_of(read, first[1], hidden or [], name, split, name)
+
+
+def _split(split: Split, there: Sequence[str]) -> str:
+    """The split that goes by another name there, or the only one."""
+    names = ("train",) if split == "train" else HELD_OUT
+    return next((one for one in (*names, "default") if one in there), split)
+
+
+def _rows(name: str, split: str) -> Iterator[tuple[int, Row]]:
+    from rllm.data import DatasetRegistry
+
+    loaded: Any = DatasetRegistry.load_dataset(name, split)
+    for number, row in enumerate(loaded or (), 1):
+        yield number, plain_row(row, f"{name}:{number}")

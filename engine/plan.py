@@ -1,4 +1,4 @@
-"""A compiled workflow: everything the scheduler needs, resolved and immutable. Plain data, no behaviour."""
+"""A compiled workflow: everything the scheduler needs, resolved and immutable. Plain data."""
 
 from __future__ import annotations
 
@@ -69,3 +69,13 @@ class Plan:
     """Task fields that no prompt sees."""
     data: Mapping[Split, Dataset]
     graph: nx.DiGraph[Instance]
+
+    @property
+    def trained(self) -> dict[str, RolePlan]:
+        """The roles that training changes, by name."""
+        return {role.name: role for role in self.roles if role.trainable}
+
+    @property
+    def signals(self) -> dict[str, SignalPlan]:
+        """What trained roles learn from in place of a reward, by role."""
+        return {name: role.signal for name, role in self.trained.items() if role.signal is not None}

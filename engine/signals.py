@@ -88,14 +88,14 @@ async def apply_signals(
     """
     done = Signalled(list(episodes))
     tallies: defaultdict[str, _Tally] = defaultdict(_Tally)
-    signalled = {role.name: role.signal for role in plan.roles if role.signal is not None and role.trainable}
-    if not signalled:
+    signals = plan.signals
+    if not signals:
         return done
 
     async def trajectory(episode: Episode, own: Trajectory) -> Trajectory:
-        if own.name not in signalled:
+        signal = signals.get(own.name)
+        if signal is None:
             return own
-        signal = signalled[own.name]
         where = f"{own.name} {own.index}, task {episode.task_id}, rollout {episode.rollout_idx}"
         steps: list[Step] = []
         for number, step in enumerate(own.steps):

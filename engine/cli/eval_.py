@@ -67,9 +67,8 @@ def _path_in(folder: str, base_url: str | None) -> str:
     from engine.training import TrainingFolder
 
     run = TrainingFolder(Path(folder))
-    run.about()
-    best = run.best()
-    return best.sampler if base_url or run.about()["base_url"] else folder
+    elsewhere = base_url or run.about()["base_url"]
+    return run.best().sampler if elsewhere else folder
 
 
 async def _both(

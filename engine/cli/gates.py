@@ -15,7 +15,7 @@ from engine.models.gate import Gate
 from engine.models.tinker import TinkerModel
 from engine.models.types import Model
 from engine.plan import Plan
-from engine.shipped import BASE_NAME, MODELS
+from engine.shipped import model_folder
 from engine.signals import Teacher
 from engine.spec.models import ModelRef
 from engine.training import Home, TrainingFolder
@@ -47,11 +47,8 @@ class Opener:
 
     async def teachers(self, plan: Plan, policy: ChatFormat) -> dict[ModelRef, Teacher]:
         """The models that trainable roles' signals compare with, which must mean the same by every token."""
-        signals = {
-            role.name: role.signal for role in plan.roles if role.trainable and role.signal is not None
-        }
         found: dict[ModelRef, Teacher] = {}
-        for name, signal in signals.items():
+        for name, signal in plan.signals.items():
             ref = signal.teacher
             if ref is None or ref in found:
                 continue
@@ -78,8 +75,7 @@ class Opener:
         """Where a model lives, its service started if it is this machine's. Checkpoints go to `state_dir`."""
         if ref.provider != "local":
             return Home(ref, trusted_url=self._trusted_url)
-        name = ref.name or BASE_NAME
-        folder = MODELS.get(name) or Path(name)
+        folder = model_folder(ref.name)
         checkpoint = ref.checkpoint
         if checkpoint is not None and not checkpoint.startswith("tinker://"):
             run = TrainingFolder(Path(checkpoint))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
 import click
 
+from engine.cli.runs import new_folder
 from engine.errors import UsageError
 from engine.rllm_bridge.estimators import Backend, estimator_map
 from engine.rllm_bridge.launch import Job, describe, launch, prepare
-
-RUNS = Path("runs")
 
 
 def train_with_rllm(
@@ -41,7 +39,7 @@ def train_with_rllm(
         model=model,
         base_url=base_url,
         seed=seed,
-        folder=folder or RUNS / f"{Path(spec).stem}-rllm-{datetime.now():%Y%m%d-%H%M%S}",
+        folder=folder or new_folder(f"{Path(spec).stem}-rllm"),
         resume=resume,
         trackers=trackers,
     )

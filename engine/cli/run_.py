@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,9 +56,10 @@ def command(
     KEY.PATH=VALUE changes a value of the spec, as in roles.solver.count=4.
     """
     from engine.cli.overrides import compile_with
+    from engine.cli.runs import new_folder
 
     plan = compile_with(spec, overrides, model, base_url)
-    folder = out or Path("runs") / f"{plan.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder = out or new_folder(plan.name)
     return asyncio.run(
         _run(plan, _dataset(plan, split), limit, rollouts, folder, seed, concurrency, base_url)
     )

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from engine.rllm_bridge.estimators import Backend
     from engine.training import TrainingFolder
     from engine.training.trackers import TrackerName
-
-RUNS = Path("runs")
 
 
 @click.command("train")
@@ -81,6 +78,7 @@ def command(
     if backend is not None or print_config:
         raise click.UsageError("--backend and --print-config go with --trainer rllm")
     from engine.cli.overrides import compile_with
+    from engine.cli.runs import RUNS, new_folder
     from engine.errors import UsageError
     from engine.training.folder import TrainingFolder, newest
 
@@ -97,7 +95,7 @@ def command(
         raise UsageError("which spec? Give a file, or the name of a shipped one, such as solver_judge")
     plan = compile_with(spec, overrides, model, base_url)
     if folder is None:
-        folder = TrainingFolder(out or RUNS / f"{plan.name}-{datetime.now():%Y%m%d-%H%M%S}")
+        folder = TrainingFolder(out or new_folder(plan.name))
     started_as = {"spec": spec, "overrides": list(overrides), "model_flag": model, "base_url": base_url}
     return asyncio.run(_train(_Asked(plan, folder, seed, resume, track, base_url, started_as)))
 
@@ -122,7 +120,7 @@ async def _train(asked: _Asked) -> int:
     from engine.errors import RolegraphError
     from engine.isolation import Isolation
     from engine.training import Learner, Setup, train
-    from engine.training.order import planned_steps
+    from engine.training.order import held_out, planned_steps
     from engine.training.trackers import open_tracker
     from engine.training.trainable import check_trainable
 
@@ -130,11 +128,6 @@ async def _train(asked: _Asked) -> int:
     check_trainable(plan)
     rows = list(plan.data["train"].rows(None))
     steps = planned_steps(plan.spec.train, len(rows))
-    held_out = (
-        list(plan.data["validation"].rows(plan.spec.train.validation.tasks))
-        if "validation" in plan.data
-        else []
-    )
     roles = {
         role.name: {
             "estimator": role.estimator.name if role.estimator else None,
@@ -179,7 +172,7 @@ async def _train(asked: _Asked) -> int:
             asked.seed,
             steps,
             rows,
-            held_out,
+            held_out(plan),
             learner,
             await opener.gates(role.model for role in plan.roles if not role.trainable),
             await opener.teachers(plan, learner.chat),

@@ -6,6 +6,7 @@ The only package that imports rllm, and only when one of these is called: `pip i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ def compile_workflow(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> 
     The class of a spec's name or file can be pickled; that of a Plan cannot. See `SpecWorkflow` for the
     `workflow_args` it takes. Raises SpecError, and UsageError for what rLLM cannot train.
     """
-    _need_rllm()
+    need_rllm()
     from engine.rllm_bridge.source import source_of
     from engine.rllm_bridge.workflow import workflow_class
 
@@ -39,7 +40,7 @@ def compile_agent_flow(
 
     Raises SpecError, and UsageError for what rLLM's gateway cannot carry.
     """
-    _need_rllm()
+    need_rllm()
     from engine.rllm_bridge.agents import evaluator, flow
     from engine.rllm_bridge.source import source_of
 
@@ -52,15 +53,22 @@ def grouping_hook(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> Gro
     Needed where a spec mixes precomputed and estimated roles, which rLLM alone does not train together; set
     `rllm.algorithm.use_precomputed_advantage=true` beside it.
     """
-    _need_rllm()
+    need_rllm()
     from engine.rllm_bridge.grouping import Grouping
     from engine.rllm_bridge.source import source_of
 
     return Grouping(source_of(spec, overrides))
 
 
-def _need_rllm() -> None:
-    from importlib.util import find_spec
+INSTALL = "pip install 'rolegraph[rllm]'"
 
-    if find_spec("rllm") is None:
-        raise UsageError("This needs rLLM: pip install 'rolegraph[rllm]'.")
+
+def has_rllm() -> bool:
+    """Whether rLLM can be imported."""
+    return find_spec("rllm") is not None
+
+
+def need_rllm(what: str = "this") -> None:
+    """Raises UsageError with the command that installs rLLM, where it is absent."""
+    if not has_rllm():
+        raise UsageError(f"{what} needs rLLM: {INSTALL}")

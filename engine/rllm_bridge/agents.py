@@ -152,9 +152,9 @@ evaluator = SpecEvaluator()
 def flow(source: Source) -> SpecFlow:
     """The flow of a source; raises UsageError for what the gateway's way of matching tokens cannot carry."""
     shared = prepared(source)
+    for name in shared.plan.signals:
+        raise UsageError(f"{name}: rLLM's gateway carries no advantages; use the compiled Workflow")
     for role in shared.plan.roles:
-        if role.signal is not None and role.trainable:
-            raise UsageError(f"{role.name}: rLLM's gateway carries no advantages; use the compiled Workflow")
         if role.model == POLICY and (role.on_failure.retry or role.timeout is not None):
             raise UsageError(
                 f"{role.name}: rLLM's gateway matches answers to steps by their number, which an answer that "

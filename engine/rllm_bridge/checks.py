@@ -17,7 +17,6 @@ from engine.rllm_bridge.estimators import (
     estimator_name,
     hook_reasons,
     is_precomputed,
-    trained,
 )
 from engine.rllm_bridge.words import word_findings
 from engine.spec.diagnostics import Finding
@@ -114,7 +113,7 @@ def _role(plan: Plan, role: RolePlan, backend: Backend) -> Iterator[Finding]:
 
 def _estimators(plan: Plan, backend: Backend) -> Iterator[Finding]:
     custom = custom_estimators(plan, backend)
-    for role in trained(plan):
+    for role in plan.trained.values():
         at, name = ("roles", role.name, "estimator"), estimator_name(plan, role)
         if is_precomputed(role) and backend == "verl":
             # trainer/verl/transform.py, update_dataproto_with_advantages: float(advantage) of a list raises.
@@ -176,7 +175,7 @@ def _sampling(plan: Plan, backend: Backend) -> Iterator[Finding]:
             # trainer/tinker/tinker_backend.py, validate_config, warns of "mysterious issues with logprobs".
             message = f"{role.name} would learn from log-probabilities of another temperature or top_p"
             yield Finding(at, message, "temperature 1 and top_p 1")
-        first = trained(plan)[0]
+        first = next(iter(plan.trained.values()))
         if backend == "verl" and role.sampling.temperature != first.sampling.temperature:
             # trainer/verl/utils.py: actor_rollout_ref.rollout.temperature also scales the trainer's logits.
             message = f"verl trains all roles at one temperature, and {role.name}'s is not {first.name}'s"
@@ -186,7 +185,7 @@ def _sampling(plan: Plan, backend: Backend) -> Iterator[Finding]:
 
 def _training(plan: Plan, backend: Backend) -> Iterator[Finding]:
     train = plan.spec.train
-    if not trained(plan):
+    if not plan.trained:
         yield Finding(("roles",), "every role says `trainable: false`: there is nothing to train")
     if "gradient_clip" in train.model_fields_set and train.gradient_clip and backend == "tinker":
         # trainer/tinker/tinker_policy_trainer.py, optim_step_future: AdamParams without a norm.

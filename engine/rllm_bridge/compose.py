@@ -15,14 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UsageError
+from engine.rllm_bridge import INSTALL
 from engine.rllm_bridge.estimators import Backend
-
-INSTALL = "pip install 'rolegraph[rllm]'"
-
-
-def has_rllm() -> bool:
-    """Whether rLLM can be imported."""
-    return importlib.util.find_spec("rllm") is not None
 
 
 def has_verl() -> bool:

@@ -12,11 +12,10 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from engine.plan import Plan
-from engine.rllm_bridge.estimators import Backend, deviation, is_precomputed, trained
-from engine.shipped import BASE_NAME, MODELS
+from engine.rllm_bridge.estimators import Backend, deviation, is_precomputed
+from engine.shipped import BASE_NAME, MODELS, model_folder
 from engine.spec.models import ModelRef, Sampling, Train
 
 Value = str | bool | int | float | Sequence[str]
@@ -173,7 +172,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         "roles.*.estimator: precomputed",
-        lambda run: any(is_precomputed(role) for role in trained(run.plan)) or None,
+        lambda run: any(is_precomputed(role) for role in run.plan.trained.values()) or None,
         "rllm.algorithm.use_precomputed_advantage",
     ),
     # Staleness: rLLM's asynchronous loop takes tasks one by one, and a mini-batch of them makes an update
@@ -219,7 +218,7 @@ def model_name(ref: ModelRef) -> str | None:
     """What rLLM calls a model: the name of it, or the folder of one on this machine."""
     if ref.provider != "local":
         return ref.name
-    return str(MODELS.get(ref.name or BASE_NAME) or Path(ref.name or "").resolve())
+    return str(model_folder(ref.name).resolve())
 
 
 def renderer(ref: ModelRef) -> str | None:
@@ -255,7 +254,7 @@ def _key(row: Row, backend: Backend) -> str | None:
 
 
 def _sampling(run: Launch) -> Sampling:
-    return next(iter(trained(run.plan)), run.plan.roles[0]).sampling
+    return next(iter(run.plan.trained.values()), run.plan.roles[0]).sampling
 
 
 def _epochs(run: Launch) -> int:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
-from engine.errors import DataError, UsageError
+from engine.errors import DataError
 from engine.registry import nearest
+from engine.rllm_bridge import need_rllm
 from roles.datasets import dataset_of
 from roles.tables import Row, plain_row
 from roles.vocabulary import Dataset, Split
@@ -24,8 +24,7 @@ def rllm(
     name: str, /, *, split_name: str | None = None, hidden: list[str] | None = None, split: Split = "train"
 ) -> Dataset:
     """A dataset that rLLM's DatasetRegistry knows by name."""
-    if find_spec("rllm") is None:
-        raise UsageError("rLLM's datasets need rLLM: pip install 'rolegraph[rllm]'")
+    need_rllm(f"the dataset {name} of rLLM")
     from rllm.data import DatasetRegistry
 
     splits: list[str] = DatasetRegistry.get_dataset_splits(name)

@@ -22,7 +22,7 @@ def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, st
     as a dict by role then): there our grouping hook sets the advantages of every role.
     """
     found: dict[str, str | tuple[str, str]] = {}
-    for role in trained(plan) if backend != "fireworks" else ():
+    for role in plan.trained.values() if backend != "fireworks" else ():
         name = estimator_name(plan, role)
         own = "ppo" if name == "grpo" else "importance_sampling"
         found[role.name] = (name, role.loss) if backend == "tinker" and role.loss != own else name
@@ -31,7 +31,7 @@ def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, st
 
 def custom_estimators(plan: Plan, backend: Backend) -> dict[str, Estimator]:
     """What has to be registered with rLLM before it trains, by the names of the estimator map."""
-    named = ((estimator_name(plan, role), role.estimator) for role in trained(plan))
+    named = ((estimator_name(plan, role), role.estimator) for role in plan.trained.values())
     found = {name: own for name, own in named if own is not None and "/" in name}
     return {} if backend == "fireworks" else found
 
@@ -64,11 +64,6 @@ def estimator_name(plan: Plan, role: RolePlan) -> str:
     )
 
 
-def trained(plan: Plan) -> list[RolePlan]:
-    """The roles that learn."""
-    return [role for role in plan.roles if role.trainable]
-
-
 def is_precomputed(role: RolePlan) -> bool:
     """Whether a role's steps carry their advantages already."""
     return role.estimator is not None and role.estimator.compute is None
@@ -76,5 +71,7 @@ def is_precomputed(role: RolePlan) -> bool:
 
 def deviation(plan: Plan) -> bool | None:
     """Whether GRPO divides by the deviation: rLLM has one answer for all roles, here the first one's."""
-    found = [role.estimator for role in trained(plan) if role.estimator and role.estimator.name == "grpo"]
+    found = [
+        role.estimator for role in plan.trained.values() if role.estimator and role.estimator.name == "grpo"
+    ]
     return bool(found[0].options.get("std", True)) if found else None

@@ -18,8 +18,9 @@ import yaml
 from engine.compiler import Compiled, check_file
 from engine.errors import SpecError, UsageError
 from engine.models.keys import TINKER, KeyRule
+from engine.rllm_bridge import INSTALL, has_rllm, need_rllm
 from engine.rllm_bridge.checks import findings
-from engine.rllm_bridge.compose import INSTALL, as_yaml, compose, has_rllm, has_verl
+from engine.rllm_bridge.compose import as_yaml, compose, has_verl
 from engine.rllm_bridge.config import Launch, as_words, overrides, split_words
 from engine.rllm_bridge.estimators import Backend, custom_estimators, estimator_map, hook_reasons
 from engine.rllm_bridge.services import is_served, served
@@ -102,8 +103,7 @@ def _check_keys(ref: ModelRef, backend: Backend, trusted_url: str | None) -> Non
 
 def require(backend: Backend) -> None:
     """Raises UsageError with the command that installs what is missing."""
-    if not has_rllm():
-        raise UsageError(f"--trainer rllm needs rLLM: {INSTALL}")
+    need_rllm("--trainer rllm")
     module, install = NEEDS[backend]
     if importlib.util.find_spec(module) is None:
         raise UsageError(f"rLLM's backend {backend} needs {module}: {install}")

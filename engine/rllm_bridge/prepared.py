@@ -25,17 +25,16 @@ class Prepared:
     """What every episode of a plan needs under rLLM."""
 
     def __init__(self, plan: Plan) -> None:
-        self.trained = frozenset(role.name for role in plan.roles if role.trainable)
+        self.trained = frozenset(plan.trained)
         self.earning = frozenset(role.name for role in plan.roles if role.reward is not None)
         self.ending = frozenset(role.name for role in plan.roles if role.on_failure.then == "fail")
-        self.signalled = {role.name: role.signal for role in plan.roles if role.trainable and role.signal}
-        for name, signal in self.signalled.items():
+        for name, signal in plan.signals.items():
             if signal.demonstration is not None:
                 raise UsageError(
                     f"{name} imitates demonstrations, which rLLM cannot train on: it has no cross-entropy "
                     "loss for a turn that was not sampled; use Rolegraph's own trainer"
                 )
-        self.teachers = list(dict.fromkeys(s.teacher for s in self.signalled.values() if s.teacher))
+        self.teachers = list(dict.fromkeys(s.teacher for s in plan.signals.values() if s.teacher))
         roles = tuple(
             replace(role, model=POLICY) if role.trainable or role.model == plan.spec.model else role
             for role in plan.roles

@@ -46,7 +46,7 @@ def is_served(run: Launch) -> bool:
 def others(plan: Plan) -> list[ModelRef]:
     """The models of a plan that are not its policy, each once."""
     own = [role.model for role in plan.roles if not role.trainable and role.model != plan.spec.model]
-    teachers = [role.signal.teacher for role in plan.roles if role.trainable and role.signal]
+    teachers = [signal.teacher for signal in plan.signals.values()]
     return list(dict.fromkeys([*own, *(ref for ref in teachers if ref is not None)]))
 
 

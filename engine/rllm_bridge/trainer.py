@@ -14,6 +14,7 @@ from engine.rllm_bridge.compose import compose
 from engine.rllm_bridge.config import Launch
 from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
 from engine.rllm_bridge.services import Services
+from engine.training.order import held_out
 from roles.vocabulary import Estimator
 
 
@@ -25,8 +26,7 @@ def trainer(run: Launch, spec: str, own: Sequence[str], words: Sequence[str], se
     plan = run.plan
     register(custom_estimators(plan, run.backend))
     hook = {"traj_grouping_hook": grouping_hook(spec, own)} if hook_reasons(plan, run.backend) else {}
-    held_out = plan.data.get("validation")
-    validation = [] if held_out is None else list(held_out.rows(plan.spec.train.validation.tasks))
+    validation = held_out(plan)
     return AgentTrainer(
         config=compose(words, run.backend),
         workflow_class=compile_workflow(spec, own),

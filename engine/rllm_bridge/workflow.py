@@ -81,7 +81,7 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
         reason = _reason(episode, policy, shared.ending)
         if engine.is_validation:
             episode = replace(episode, metadata={**episode.metadata, "validation": True})
-        elif shared.signalled:
+        elif shared.plan.signals:
             episode = await self._signalled(episode)
         made = episode_to_rllm(episode, shared.trained, policy.outputs, reason)
         if reason is TerminationReason.ERROR:

@@ -116,7 +116,6 @@ class TrainingFolder:
 
     def write_episodes(self, kind: str, step: int, episodes: Iterable[Episode]) -> None:
         """The episodes of one step, `train` or `validation`."""
-        self._made(self.path / EPISODES)
         self._write(self.episodes_file(kind, step), b"".join(map(episode_line, episodes)))
 
     def episodes_file(self, kind: str, step: int) -> Path:

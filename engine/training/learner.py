@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -79,7 +78,6 @@ class Learner:
         Raises UsageError (no key, no such model or checkpoint) and WorldError (nothing answers).
         """
         session = await open_session(home.ref, api_key=home.api_key, trusted_url=home.trusted_url)
-        reason = "errored"
         try:
             name = model_of(session, home.ref)
             chat = await open_chat(name, home.tokenizer_dir)
@@ -103,9 +101,10 @@ class Learner:
                 ) from error
             quiet(client)
             yield cls(session, client, name, chat, version)
-            reason = "success"
-        finally:
-            session.service.close("success" if reason == "success" else "errored")
+        except BaseException:
+            session.service.close("errored")
+            raise
+        session.service.close("success")
 
     async def update(self, lessons: Sequence[Lesson], rate: float, clip: float) -> Updated:
         """One step of Adam on all lessons together; raises WorldError where the service does not take it."""
@@ -161,7 +160,5 @@ class Learner:
             raise self._fault(f"write the checkpoint {name}", error) from error
 
     def _fault(self, what: str, error: Exception) -> WorldError:
-        if isinstance(error, asyncio.CancelledError):
-            raise error
         reason = redact(said(error), self._session.key)
         return WorldError(f"the service at {self._session.url} cannot {what}: {reason}")

@@ -35,20 +35,19 @@ async def train(setup: Setup, start: Checkpoint | None = None) -> None:
     estimator that nothing can be learnt from; the checkpoints before it stay usable.
     """
     async with Rollouts(setup) as rollouts:
-        await _Loop(setup, rollouts, start).run(start.step if start else 0)
+        await _Loop(setup, rollouts).run(start.step if start else 0)
 
 
 class _Loop:
     """One run while it goes on."""
 
-    def __init__(self, setup: Setup, rollouts: Rollouts, start: Checkpoint | None) -> None:
+    def __init__(self, setup: Setup, rollouts: Rollouts) -> None:
         self.setup, self.rollouts = setup, rollouts
         self.train = setup.plan.spec.train
-        self.learnt = {role.name: role for role in setup.plan.roles if role.trainable}
+        self.learnt = setup.plan.trained
         self.best = max(
             (c.validation[self._figure] for c in setup.folder.checkpoints() if c.best), default=None
         )
-        self.saved = start.step if start else 0
         self.warned: set[str] = set()
 
     @property
@@ -58,7 +57,7 @@ class _Loop:
     async def run(self, done: int) -> None:
         setup, train = self.setup, self.train
         if done == 0:
-            metrics = {"step": 0.0, **await self.validate(0)}
+            metrics = await self.validate(0)
             self.best = metrics.get(self._figure)
             self.log(0, metrics)
         pending: deque[asyncio.Task[list[Episode]]] = deque()
@@ -114,7 +113,7 @@ class _Loop:
         setup = self.setup
         own = lessons(estimated.groups, self.learnt)
         data = sum(len(lesson.data) for lesson in own)
-        metrics = {"step": float(step), "optim/data": float(data)}
+        metrics = {"optim/data": float(data)}
         if not own:
             self._warn([f"step {step} taught nothing: every advantage in it is 0"], once=False)
             return metrics

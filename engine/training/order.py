@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from engine.episode import Task
 from engine.errors import UsageError
+from engine.plan import Plan
 from engine.spec.models import Train
 
 
@@ -16,6 +17,12 @@ def planned_steps(train: Train, rows: int) -> int:
     each = _steps_in_epoch(train, rows)
     ends = [n for n in (train.steps, train.epochs and train.epochs * each) if n]
     return min(ends, default=each)
+
+
+def held_out(plan: Plan) -> list[Task]:
+    """The validation tasks; none where the spec has none."""
+    dataset = plan.data.get("validation")
+    return [] if dataset is None else list(dataset.rows(plan.spec.train.validation.tasks))
 
 
 def batch(rows: Sequence[Task], train: Train, seed: int, step: int) -> list[Task]:

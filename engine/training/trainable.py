@@ -8,9 +8,8 @@ from engine.plan import Plan
 
 def check_trainable(plan: Plan) -> None:
     """Raises UsageError, saying what to change, for a plan that cannot be trained."""
-    learnt = [role for role in plan.roles if role.trainable]
     policy = plan.spec.model
-    if not learnt:
+    if not plan.trained:
         raise UsageError(f"every role of {plan.name} says `trainable: false`: there is nothing to train")
     if "train" not in plan.data:
         raise UsageError(f"{plan.name} has no training data; add `data: {{train: …}}`, such as a .jsonl file")
@@ -23,7 +22,7 @@ def check_trainable(plan: Plan) -> None:
         raise UsageError(
             "training begins at the model itself: leave `checkpoint` out, or go on with --resume"
         )
-    for role in learnt:
+    for role in plan.trained.values():
         if role.model != policy:
             raise UsageError(
                 f"{role.name} has a model of its own, but the roles that are trained share one policy: "

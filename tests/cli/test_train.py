@@ -1,15 +1,10 @@
-"""`rolegraph train` for real: the shipped model, the real service, real processes that are killed."""
+"""`rolegraph train` for real: what a run leaves, and what its roles learn, each from its own signal."""
 
 from __future__ import annotations
 
 import json
-import random
-import resource
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,86 +16,10 @@ from tests.cli.conftest import ENVIRONMENT
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.local import BASE_MODEL, Running, running
-from tests.local.conftest import make_model
+from engine.local import Running
+from tests.cli.training import NEVER, SMALL, assert_same, environment, metrics, train
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
-
-SMALL = (
-    "train.batch_size=4",
-    "train.rollouts=4",
-    "train.steps=6",
-    "train.learning_rate=0.002",
-    "train.checkpoint_every=2",
-    "train.validation={every: 3, tasks: 6, rollouts: 1}",
-)
-NEVER = "{json_field: never, value: 1}"
-"""A reward that is 0 whatever the answer."""
-TOLERANCE = 1e-3
-"""How far metrics of two runs may differ: batches differ in their float noise, and Adam passes it on."""
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(BASE_MODEL, state_dir=tmp_path_factory.mktemp("weights"), threads=1) as found:
-        yield found
-
-
-def environment(service: Running | None) -> dict[str, str]:
-    key = {"TINKER_API_KEY": service.api_key} if service else {}
-    return {**ENVIRONMENT, **key}
-
-
-def start(out: Path, *words: str, service: Running | None = None) -> subprocess.Popen[str]:
-    where = ("--base-url", service.base_url) if service else ()
-    return subprocess.Popen(
-        [sys.executable, "-m", "engine.cli", "train", *words, *where, "--out", str(out)],
-        cwd=out.parent,
-        env=environment(service),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def train(out: Path, *words: str, service: Running | None = None, code: int = 0) -> tuple[str, str]:
-    process = start(out, *words, service=service)
-    said, noted = process.communicate(timeout=300)
-    assert process.returncode == code, noted
-    assert "Traceback" not in noted
-    return said, noted
-
-
-def metrics(out: Path) -> list[dict[str, float]]:
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {k: v for k, v in line.items() if not k.startswith("time/") and k != "tokens/per_second"}
-        for line in lines
-    ]
-
-
-def assert_same(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> None:
-    assert [line["step"] for line in ours] == [line["step"] for line in theirs]
-    for one, other in zip(ours, theirs, strict=True):
-        assert one == pytest.approx(other, rel=TOLERANCE, abs=TOLERANCE), f"step {one['step']}"
-
-
-def wait_for_lines(out: Path, count: int, process: subprocess.Popen[str]) -> None:
-    file = out / "metrics.jsonl"
-    while not (file.exists() and file.read_bytes().count(b"\n") >= count):
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.02)
-
-
-@pytest.fixture(scope="module")
-def whole(service: Running, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small run that was not interrupted."""
-    out = tmp_path_factory.mktemp("whole") / "run"
-    train(out, "solver_judge", *SMALL, service=service)
-    return out
-
-
-# what a run leaves
 
 
 def test_a_run_leaves_metrics_episodes_checkpoints_and_a_report(whole: Path) -> None:
@@ -149,69 +68,6 @@ def test_the_embedded_service_and_one_started_apart_take_the_same_first_step(tmp
             served.terminate()
     train(tmp_path / "embedded", "solver_judge", *SMALL, "train.steps=1")
     assert_same(metrics(tmp_path / "apart"), metrics(tmp_path / "embedded"))
-
-
-# going on
-
-
-@pytest.mark.parametrize("lines", [1, 2, 3, 4, 6])
-def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(
-    lines: int, whole: Path, service: Running, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    process = start(out, "solver_judge", *SMALL, service=service)
-    wait_for_lines(out, lines, process)
-    time.sleep(random.Random(lines).random())
-    process.kill()
-    process.wait()
-    with (out / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 99, "half a li')  # as a kill in the middle of a write leaves it
-    train(out, "--resume", service=service)
-    assert_same(metrics(out), metrics(whole))
-    assert {file.name for file in (out / "episodes").iterdir()} == {
-        f.name for f in (whole / "episodes").iterdir()
-    }
-
-
-def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folder(
-    whole: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    process = start(out, "solver_judge", *SMALL)
-    wait_for_lines(out, 4, process)
-    process.kill()
-    process.wait()
-    train(out, "--resume")
-    assert_same(metrics(out), metrics(whole))
-
-
-def test_an_interrupted_run_says_so_and_leaves_a_report(service: Running, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    process = start(out, "solver_judge", *SMALL, service=service)
-    wait_for_lines(out, 2, process)
-    process.send_signal(signal.SIGINT)
-    said, noted = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in noted
-    assert "--resume" in said + noted
-    assert (out / "report.html").exists()
-
-
-def test_a_changed_spec_is_refused_with_the_difference(whole: Path, service: Running) -> None:
-    before = metrics(whole)
-    _, noted = train(
-        whole, "solver_judge", *SMALL, "roles.solver.count=3", "--resume", service=service, code=2
-    )
-    assert "-    count: 2" in noted and "+    count: 3" in noted
-    assert metrics(whole) == before
-
-
-def test_a_second_run_does_not_write_over_the_first(whole: Path, service: Running) -> None:
-    _, noted = train(whole, "solver_judge", *SMALL, service=service, code=2)
-    assert "already holds a run; go on with --resume" in noted
-
-
-# what is learnt, and from what
 
 
 def figure(out: Path, name: str) -> tuple[float, float]:
@@ -332,70 +188,6 @@ def test_rollouts_may_run_ahead_and_say_by_how_much(service: Running, tmp_path: 
     assert [line["staleness/mean"] for line in metrics(out)[1:]] == [0.0, 1.0, 1.0]
     step = next(read_episodes(out / "episodes" / "train-000003.jsonl")).trajectories[0].steps[0]
     assert (step.weight_version, step.metadata["staleness"]) == (1, 1)
-
-
-# what goes wrong
-
-
-def test_a_full_disk_at_a_checkpoint_is_named_and_the_last_good_one_stays_usable(
-    whole: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    with running(BASE_MODEL, state_dir=tmp_path / "weights", threads=1) as service:
-        process = start(out, "solver_judge", *SMALL, service=service)
-        wait_for_lines(out, 4, process)
-        limits = resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
-        noted = process.communicate(timeout=120)[1]
-        assert process.returncode == 1
-        assert "cannot write the checkpoint" in noted and "Traceback" not in noted
-        resource.prlimit(service.pid, resource.RLIMIT_FSIZE, limits)
-        train(out, "--resume", service=service)
-    assert_same(metrics(out), metrics(whole))
-
-
-@pytest.mark.parametrize(
-    ("words", "said", "code"),
-    [
-        (["data.train={countdown: {count: 3}}"], "3 tasks, which do not fill a batch of 4", 2),
-        (["data.train=null"], "has no training data", 2),
-        (["--model", "openai:x"], "a model of openai cannot be trained", 2),
-        (["roles.judge.model=openai:x"], "judge has a model of its own", 2),
-        (["roles.judge.sampling={temperature: 0.5}"], "learns from what the policy itself says", 2),
-        (["roles.solver.trainable=false", "roles.judge.trainable=false"], "there is nothing to train", 2),
-        (["--model", "tinker:Qwen/Qwen3-8B"], "TINKER_API_KEY is not set", 2),
-    ],
-)
-def test_what_cannot_be_trained_is_said_at_once(
-    words: list[str], said: str, code: int, tmp_path: Path
-) -> None:
-    _, noted = train(tmp_path / "run", "solver_judge", *SMALL, *words, code=code)
-    assert said in noted
-
-
-def test_a_service_that_is_not_there_is_named(tmp_path: Path) -> None:
-    nowhere = Running("http://127.0.0.1:9", "", "tml-any", 0)
-    _, noted = train(tmp_path / "run", "solver_judge", *SMALL, service=nowhere, code=1)
-    assert "No Tinker service answers at http://127.0.0.1:9" in noted
-
-
-def test_a_teacher_of_another_vocabulary_is_refused(service: Running, tmp_path: Path) -> None:
-    other = make_model(tmp_path / "other")
-    teacher = f"roles.judge.signal={{reverse_kl: {{teacher: {{provider: local, name: '{other}'}}}}}}"
-    _, noted = train(tmp_path / "run", "solver_judge_distill", *SMALL, teacher, service=service, code=2)
-    assert "the teacher of judge has another vocabulary" in noted
-
-
-def test_a_refused_key_is_named(service: Running, tmp_path: Path) -> None:
-    wrong = Running(service.base_url, service.model_name, "tml-wrong", service.pid)
-    _, noted = train(tmp_path / "run", "solver_judge", *SMALL, service=wrong, code=2)
-    assert "refuses the key in TINKER_API_KEY" in noted
-    assert "tml-wrong" not in noted
-
-
-def test_a_teacher_that_is_down_is_named_before_anything_is_trained(service: Running, tmp_path: Path) -> None:
-    teacher = "roles.judge.signal={reverse_kl: {teacher: {provider: tinker, name: t, base_url: 'http://127.0.0.1:9'}}}"
-    _, noted = train(tmp_path / "run", "solver_judge_distill", *SMALL, teacher, service=service, code=1)
-    assert "No Tinker service answers at http://127.0.0.1:9" in noted
 
 
 def test_eval_compares_a_checkpoint_with_the_base(whole: Path, service: Running, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.local.base import MODEL
+from engine.local import BASE_MODEL as MODEL
 from engine.local.base.turns import Turn, ask_judge, ask_solver, ask_validator, steps, turns
 from roles.countdown import generate, is_solution, last_answer
 

@@ -32,7 +32,7 @@ def test_rllm_reads_our_episodes_and_gives_them_back_the_same() -> None:
     played = run_one(solver_judge(), ScriptedModel(by_role({"solver": ["?", RIGHT], "judge": "?"})))
     for ours in (full_episode(), played):
         data = as_json(ours.to_dict())
-        read = theirs.Episode.from_dict(data)  # type: ignore[arg-type]
+        read = theirs.Episode.from_dict(data)
         assert read.termination_reason is TerminationReason(ours.termination_reason.value)
         assert as_json(read.to_dict()) == data
         assert Episode.from_dict(read.to_dict()).to_dict() == ours.to_dict()
@@ -42,7 +42,7 @@ def test_we_read_what_a_compiled_workflow_wrote_through_rllm() -> None:
     workflow = compile_workflow("solver_judge", ["roles.solver.on_failure.then=mask"])
     answers = iter(["no tags", RIGHT, "<answer>2</answer>"])
     found = run_all(workflow, RecordedEngine(lambda _: next(answers)), tasks(1), parallel=1)[0]
-    ours = Episode.from_dict(as_json(found.to_dict()))  # type: ignore[arg-type]
+    ours = Episode.from_dict(as_json(found.to_dict()))
     masked, solver, judge = ours.trajectories
     assert (ours.id, ours.is_correct, ours.metrics) == ("t0:0", True, {"solver_acc": 0.5, "judge_acc": 1.0})
     assert masked.masked

@@ -192,7 +192,7 @@ def test_an_episode_without_one_answer_is_an_error_that_rllm_tries_again() -> No
     )
     assert (episode.is_correct, episode.termination_reason) == (True, TerminationReason.ENV_DONE)
     with pytest.raises(Exception, match="failed permanently"):
-        one(SOLVER_JUDGE, RecordedEngine(lambda _: 1 / 0))  # type: ignore[arg-type,return-value]
+        one(SOLVER_JUDGE, RecordedEngine(lambda _: 1 / 0))
 
 
 def test_rllm_sees_no_step_that_must_not_be_trained_on() -> None:

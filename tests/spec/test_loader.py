@@ -68,7 +68,7 @@ def test_an_override_sets_one_value(override: str, value: object) -> None:
     assert loaded.diagnostics == []
     at: object = loaded.data
     for key in override.partition("=")[0].split("."):
-        at = at[key]  # type: ignore[index]
+        at = at[key]
     assert at == value
 
 

@@ -89,7 +89,7 @@ STEP = Step(prompt_ids=[1, 2, 3], response_ids=[4, 5], logprobs=[-0.1, -0.2], ad
 
 
 def arrays(step: Step, loss: str = "ppo", share: float = 0.5) -> dict[str, list[float]]:
-    found = datum(step, loss, share, "here")  # type: ignore[arg-type]
+    found = datum(step, loss, share, "here")
     assert found is not None
     return {"tokens": found.model_input.to_ints(), **{k: v.tolist() for k, v in found.loss_fn_inputs.items()}}
 

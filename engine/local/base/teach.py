@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import cast
@@ -205,18 +205,7 @@ def main() -> None:
     if given.evaluate:
         sys.stdout.write(table(measure(given.evaluate, given.sets)) + "\n")
         return
-    course = Course(
-        given.out,
-        given.steps,
-        given.batch,
-        given.seed,
-        given.workers,
-        given.start,
-        given.judge,
-        given.guess,
-        given.rate,
-        given.cool,
-    )
+    course = Course(**{field.name: getattr(given, field.name) for field in fields(Course)})
     with tempfile.TemporaryDirectory() as folder:
         spawn(teach, (course, f"{folder}/meeting"), nprocs=course.workers)
 

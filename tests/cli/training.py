@@ -1,0 +1,73 @@
+"""What the tests of `rolegraph train` share: real processes, a small run, and the figures that it leaves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.local import Running
+from tests.cli.conftest import ENVIRONMENT
+
+SMALL = (
+    "train.batch_size=4",
+    "train.rollouts=4",
+    "train.steps=6",
+    "train.learning_rate=0.002",
+    "train.checkpoint_every=2",
+    "train.validation={every: 3, tasks: 6, rollouts: 1}",
+)
+NEVER = "{json_field: never, value: 1}"
+"""A reward that is 0 whatever the answer."""
+TOLERANCE = 1e-3
+"""How far metrics of two runs may differ: batches differ in their float noise, and Adam passes it on."""
+
+
+def environment(service: Running | None) -> dict[str, str]:
+    key = {"TINKER_API_KEY": service.api_key} if service else {}
+    return {**ENVIRONMENT, **key}
+
+
+def start(out: Path, *words: str, service: Running | None = None) -> subprocess.Popen[str]:
+    where = ("--base-url", service.base_url) if service else ()
+    return subprocess.Popen(
+        [sys.executable, "-m", "engine.cli", "train", *words, *where, "--out", str(out)],
+        cwd=out.parent,
+        env=environment(service),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def train(out: Path, *words: str, service: Running | None = None, code: int = 0) -> tuple[str, str]:
+    process = start(out, *words, service=service)
+    said, noted = process.communicate(timeout=300)
+    assert process.returncode == code, noted
+    assert "Traceback" not in noted
+    return said, noted
+
+
+def metrics(out: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {k: v for k, v in line.items() if not k.startswith("time/") and k != "tokens/per_second"}
+        for line in lines
+    ]
+
+
+def assert_same(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> None:
+    assert [line["step"] for line in ours] == [line["step"] for line in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        assert one == pytest.approx(other, rel=TOLERANCE, abs=TOLERANCE), f"step {one['step']}"
+
+
+def wait_for_lines(out: Path, count: int, process: subprocess.Popen[str]) -> None:
+    file = out / "metrics.jsonl"
+    while not (file.exists() and file.read_bytes().count(b"\n") >= count):
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)

@@ -1,0 +1,119 @@
+"""Sampling and scoring through the Tinker SDK's own client, against transformers alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the extra `local`")
+tinker = pytest.importorskip("tinker")
+
+from tinker import types  # noqa: E402
+
+from engine.local import Running  # noqa: E402
+from tests.local.client import PROMPT, plain_logprobs, prompt, sampler  # noqa: E402
+
+pytestmark = pytest.mark.service
+
+
+def test_sampled_logprobs_are_those_of_a_plain_forward_pass_at_the_temperature(
+    client: tinker.ServiceClient, service: Running, model_dir: Path
+) -> None:
+    params = types.SamplingParams(max_tokens=12, temperature=0.7, seed=3, stop=[])
+    (sequence,) = sampler(client, service).sample(prompt(), 1, params).result().sequences
+    assert len(sequence.tokens) == 12
+    assert sequence.stop_reason == "length"
+    expected = plain_logprobs(model_dir, [*PROMPT, *sequence.tokens], 0.7)[len(PROMPT) - 1 :]
+    assert sequence.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_compute_logprobs_is_a_plain_forward_pass(
+    client: tinker.ServiceClient, service: Running, model_dir: Path
+) -> None:
+    found = sampler(client, service).compute_logprobs(prompt()).result()
+    assert found[0] is None
+    assert found[1:] == pytest.approx(plain_logprobs(model_dir, PROMPT), abs=1e-4)
+
+
+def test_the_same_seed_says_the_same_alone_and_in_a_batch_with_others(
+    client: tinker.ServiceClient, service: Running
+) -> None:
+    one = sampler(client, service)
+    params = types.SamplingParams(max_tokens=20, seed=11, stop=[])
+    alone = one.sample(prompt(), 1, params).result().sequences[0].tokens
+
+    async def crowd() -> list[list[int]]:
+        others = [
+            one.sample_async(prompt(PROMPT * (1 + n % 7)), 1, types.SamplingParams(max_tokens=5 + n, seed=n))
+            for n in range(40)
+        ]
+        found = await asyncio.gather(one.sample_async(prompt(), 1, params), *others)
+        return [response.sequences[0].tokens for response in found]
+
+    assert asyncio.run(crowd())[0] == alone
+
+
+def test_samples_of_one_request_differ_and_repeat_with_the_seed(
+    client: tinker.ServiceClient, service: Running
+) -> None:
+    params = types.SamplingParams(max_tokens=8, seed=5, stop=[])
+    one = sampler(client, service)
+    first, second = (one.sample(prompt(), 4, params).result().sequences for _ in range(2))
+    assert len({tuple(s.tokens) for s in first}) == 4
+    assert [s.tokens for s in first] == [s.tokens for s in second]
+
+
+def test_temperature_zero_takes_the_likeliest_token(
+    client: tinker.ServiceClient, service: Running, model_dir: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    params = types.SamplingParams(max_tokens=6, temperature=0, stop=[])
+    found = sampler(client, service).sample(prompt(), 1, params).result().sequences[0].tokens
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+    tokens = list(PROMPT)
+    with torch.inference_mode():
+        for _ in range(6):
+            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+    assert found == tokens[len(PROMPT) :]
+
+
+def test_top_k_and_top_p_draw_from_the_likeliest_only(client: tinker.ServiceClient, service: Running) -> None:
+    one = sampler(client, service)
+    greedy = one.sample(prompt(), 1, types.SamplingParams(max_tokens=6, temperature=0, stop=[])).result()
+    for narrow in (
+        types.SamplingParams(max_tokens=6, top_k=1, stop=[]),
+        types.SamplingParams(max_tokens=6, top_p=1e-6, stop=[]),
+    ):
+        assert one.sample(prompt(), 1, narrow).result().sequences[0].tokens == greedy.sequences[0].tokens
+
+
+def test_a_stop_token_and_a_stop_text_end_an_answer_and_are_kept_in_it(
+    client: tinker.ServiceClient, service: Running, model_dir: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    one = sampler(client, service)
+    free = (
+        one.sample(prompt(), 1, types.SamplingParams(max_tokens=10, seed=2, stop=[]))
+        .result()
+        .sequences[0]
+        .tokens
+    )
+    at_token = types.SamplingParams(max_tokens=10, seed=2, stop=[free[4]])
+    found = one.sample(prompt(), 1, at_token).result().sequences[0]
+    assert found.tokens == free[: free.index(free[4]) + 1]
+    assert found.stop_reason == "stop"
+
+    readable = [t for t in free if t >= 4]
+    text = AutoTokenizer.from_pretrained(model_dir).decode([readable[0]])
+    stopped = (
+        one.sample(prompt(), 1, types.SamplingParams(max_tokens=10, seed=2, stop=[text]))
+        .result()
+        .sequences[0]
+    )
+    if "\ufffd" not in text:
+        assert stopped.stop_reason == "stop"
+        assert len(stopped.tokens) <= len(free)

@@ -92,6 +92,13 @@ def _role(plan: Plan, role: RolePlan, backend: Backend) -> Iterator[Finding]:
         message = f"the model of {role.name} would be served here, and asked from wherever Ray runs"
         yield Finding((*at, "model"), message, "a model with a base_url that all machines reach")
     if not role.trainable:
+        if role.model == plan.spec.model:
+            # engine/unified_workflow_engine.py: the one rollout engine has the newest weights, and no others.
+            message = (
+                f"under rLLM {role.name} answers from the policy as it learns, not from the model as it was"
+            )
+            hint = "give it a `model` of its own to keep it as it is"
+            yield Finding((*at, "trainable"), message, "", hint, "warning")
         return
     if role.signal is not None and role.signal.demonstration is not None:
         # trainer/tinker/transform.py: a datum is what was sampled, and carries no weights for cross_entropy.

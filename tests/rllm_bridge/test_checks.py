@@ -79,7 +79,7 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     # The asynchronous loop
     (
         "tinker",
-        ("train.staleness=1", "roles.judge.trainable=false"),
+        ("train.staleness=1", "roles.judge.trainable=false", "roles.judge.model=local:other"),
         "judge is not trained",
         "train.staleness",
     ),
@@ -125,6 +125,7 @@ WARNINGS: list[tuple[Backend, tuple[str, ...], str]] = [
     ("fireworks", (HOSTED, "train.lora.mlp=false"), "does not choose layers"),
     ("tinker", ("train.schedule={kind: linear, floor: 0.1}",), "no floor"),
     ("tinker", ("train.validation.best=judge_acc",), "no best one"),
+    ("tinker", ("roles.judge.trainable=false",), "answers from the policy as it learns"),
     ("tinker", ("sampling.seed=3",), "without a seed"),
     ("fireworks", (HOSTED, "roles.judge.sampling.max_tokens=16"), "one limit for all roles"),
     ("tinker", ("rllm.algorithm.kl_beta=0.1",), "never adds it to the loss"),
@@ -178,7 +179,7 @@ def test_a_fault_stands_where_it_is_written(tmp_path: Path) -> None:
 
 
 def test_a_role_may_not_be_called_what_rllm_takes_for_no_name(tmp_path: Path) -> None:
-    role = "  default_traj_name:\n    prompt: {inline: Hi}\n    trainable: false\n"
+    role = "  default_traj_name:\n    prompt: {inline: Hi}\n    trainable: false\n    model: local:other\n"
     spec = write_spec(tmp_path, f"extends: solver_judge.yaml\nroles:\n{role}")
     assert "renames trajectories" in str(only(check("tinker", spec=str(spec))))
 

@@ -60,6 +60,17 @@ class RunFolder:
         os.close(self._file)
 
 
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that appears whole or not at all; raises WorldError when the disk does not take it."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise WorldError(f"cannot write {path}: {error.strerror}") from error
+
+
 def episode_line(episode: Episode) -> bytes:
     """An episode as one line of JSON."""
     data = episode.to_dict()

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from engine.advantage import NOTHING
 from engine.episode import Episode, Step, Trajectory
 from engine.report.reading import EPISODES, whole_lines
 
@@ -26,7 +27,6 @@ MOST_TASKS = 12
 MOST_TEXT = 12_000
 """Characters of a prompt or response that are shown."""
 _NAME = re.compile(r"(train|validation)-(\d+)\.jsonl")
-_EQUAL = 1e-9
 
 
 @dataclass(slots=True)
@@ -196,7 +196,7 @@ def _count(groups: Mapping[tuple[str, str], _Group], counts: dict[str, dict[str,
         row = counts.setdefault(role, {}).setdefault(task, TaskGroups(task))
         row.seen += 1
         low, high = min(group.rewards), max(group.rewards)
-        if high - low > _EQUAL:
+        if high - low > NOTHING:
             continue
         row.question = row.question or group.question
         row.advantage = max(row.advantage, group.advantage)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +17,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from engine.episode import Step
-from engine.errors import WorldError
 from engine.report.charts import MOST_BARS, interval, number
 from engine.report.digest import Digest, advantages, clipped, instance, question, read_digest
 from engine.report.panels import sections
 from engine.report.reading import Run, read_run
+from engine.store import write_whole
 
 REPORT = "report.html"
 _HERE = Path(__file__).parent
@@ -71,14 +70,8 @@ def write_report(folder: Path) -> Path:
     """
     run = read_run(folder)
     page = render(run, read_digest(folder, run.info.roles))
-    path, draft = folder / REPORT, folder / f".{REPORT}.part"
-    try:
-        draft.write_text(page, encoding="utf-8", errors="replace")
-        os.replace(draft, path)  # noqa: PTH105
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise WorldError(f"cannot write {path}: {error.strerror}") from error
-    return path
+    write_whole(folder / REPORT, page.encode("utf-8", "replace"))
+    return folder / REPORT
 
 
 def render(run: Run, digest: Digest) -> str:

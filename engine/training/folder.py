@@ -18,7 +18,7 @@ from typing import Any
 from engine.episode import Episode
 from engine.errors import DataError, UsageError, WorldError
 from engine.plan import Plan
-from engine.store import SPEC, episode_line
+from engine.store import SPEC, episode_line, write_whole
 from engine.training.learner import Saved
 
 RUN, METRICS, CHECKPOINTS, EPISODES, WEIGHTS = (
@@ -63,9 +63,9 @@ class TrainingFolder:
     def begin(self, plan: Plan, about: Mapping[str, Any]) -> None:
         """Start a run in a new folder."""
         self._made(self.path / EPISODES)
-        self._write(self.path / SPEC, plan.resolved.encode())
+        write_whole(self.path / SPEC, plan.resolved.encode())
         about = {"name": plan.name, "hash": plan.hash, "templates": _templates(plan), **about}
-        self._write(self.path / RUN, json.dumps(about, indent=1).encode())
+        write_whole(self.path / RUN, json.dumps(about, indent=1).encode())
 
     def about(self) -> dict[str, Any]:
         """What `begin` wrote; raises UsageError where no run was begun."""
@@ -99,9 +99,9 @@ class TrainingFolder:
         last = found[-1] if found else None
         step = last.step if last else 0
         kept = [line for line in self.metrics() if line["step"] <= step] if last else []
-        self._write(self.path / METRICS, b"".join(json.dumps(line).encode() + b"\n" for line in kept))
+        write_whole(self.path / METRICS, b"".join(json.dumps(line).encode() + b"\n" for line in kept))
         whole = [asdict(checkpoint) for checkpoint in found]  # less a line that the kill cut off
-        self._write(self.path / CHECKPOINTS, b"".join(json.dumps(line).encode() + b"\n" for line in whole))
+        write_whole(self.path / CHECKPOINTS, b"".join(json.dumps(line).encode() + b"\n" for line in whole))
         for file in (self.path / EPISODES).glob("*.jsonl"):
             number = re.fullmatch(r"(?:train|validation)-(\d+)\.jsonl", file.name)
             if number is None or int(number[1]) > step:
@@ -116,7 +116,7 @@ class TrainingFolder:
 
     def write_episodes(self, kind: str, step: int, episodes: Iterable[Episode]) -> None:
         """The episodes of one step, `train` or `validation`."""
-        self._write(self.episodes_file(kind, step), b"".join(map(episode_line, episodes)))
+        write_whole(self.episodes_file(kind, step), b"".join(map(episode_line, episodes)))
 
     def episodes_file(self, kind: str, step: int) -> Path:
         """Where the episodes of one step are."""
@@ -149,7 +149,7 @@ class TrainingFolder:
 
     def write(self, name: str, value: object) -> None:
         """Another file of the run, as JSON."""
-        self._write(self.path / name, json.dumps(value, indent=1).encode())
+        write_whole(self.path / name, json.dumps(value, indent=1).encode())
 
     # the disk
 
@@ -164,14 +164,6 @@ class TrainingFolder:
                 os.fsync(out.fileno())
         except OSError as error:
             raise WorldError(f"cannot write to {file}: {error.strerror}") from error
-
-    def _write(self, file: Path, data: bytes) -> None:
-        part = file.with_name(f".{file.name}.part")
-        try:
-            part.write_bytes(data)
-            part.replace(file)
-        except OSError as error:
-            raise WorldError(f"cannot write {file}: {error.strerror}") from error
 
     def _made(self, folder: Path) -> None:
         try:

@@ -19,7 +19,7 @@ ENVIRONMENT = {
 
 COMPILE = """
 import json, sys, time
-from engine.compiler import compile_file
+from engine.compile.compiler import compile_file
 times = []
 for _ in range(11):
     start = time.perf_counter()

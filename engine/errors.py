@@ -3,7 +3,7 @@
     RolegraphError
     ├── UserError            the person can mend it: exit code 2
     │   ├── SpecError        a spec is wrong; carries every diagnostic of the file
-    │   ├── DataError        a dataset is missing, unreadable or lacks a column
+    │   ├── DataError        a dataset or a file of records is missing, unreadable or lacks a column
     │   ├── AdvantageError   a reward, signal or estimator gave what nothing can learn from
     │   └── UsageError       a command, flag, key or name is wrong
     ├── ModelError           one call to a model failed: becomes a named failure, not the end of a run
@@ -14,10 +14,11 @@ A message says what happened, where, what was expected and how to mend it. No me
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from engine.spec.diagnostics import Diagnostic
 
@@ -43,7 +44,7 @@ class SpecError(UserError, ValueError):
 
 
 class DataError(UserError, ValueError):
-    """A dataset that is missing, unreadable, or lacks a column that the spec reads."""
+    """A dataset or a file of records that is missing, unreadable, or lacks a column that the spec reads."""
 
 
 class AdvantageError(UserError, ValueError):
@@ -68,3 +69,18 @@ class ModelError(RolegraphError, RuntimeError):
 
 class WorldError(RolegraphError, OSError):
     """The machine or the network failed: an endpoint is down, a disk is full, a service died."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name closest to a misspelt one, or None where none is close."""
+    close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def did_you_mean(name: str, known: Iterable[str], shown: str = "{!r}") -> str:
+    """The hint `did you mean 'judge'?` for a misspelt name; empty where nothing known is close.
+
+    `shown` is how the name stands in it, where it is not simply quoted.
+    """
+    close = nearest(name, known)
+    return f"did you mean {shown.format(close)}?" if close else ""

@@ -10,41 +10,25 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from engine.episode import Task
-from engine.errors import DataError, UsageError
-from engine.registry import Call
+from engine.records import Task
+from engine.vocabulary import DataError, Dataset, Row, Split, UsageError, dataset_of, plain_row
 from roles import countdown as countdown_task
-from roles.tables import SUFFIXES, Row, find_table, plain_row, read_table
-from roles.vocabulary import Dataset, Split, datasets
+from roles.tables import find_table, read_table
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
-
-
-def open_dataset(call: Call, *, split: Split, folder: Path) -> Dataset:
-    """The dataset that a spec's `data` names: a registered one, or a file at or below `folder`.
-
-    Raises UnknownName or BadOptions as `Registry.build` does, and DataError.
-    """
-    if call.name.endswith(SUFFIXES):
-        value: object = call.value
-        own: dict[str, Any] = {**cast("Mapping[str, Any]", value)} if isinstance(value, Mapping) else {}
-        call = Call("file", call.name, {**own, **call.options}, has_value=True)
-    return datasets.build(call, split=split, folder=folder)
 
 
 Number = Annotated[int, Field(ge=1, le=1_000_000)]
 Size = Annotated[int, Field(ge=1, le=10)]
 
 
-@datasets.register("countdown")
 def countdown(
     *,
     count: Number = 2048,
@@ -74,7 +58,6 @@ def countdown(
     return Dataset(columns, frozenset({"solution"}), rows)
 
 
-@datasets.register("file")
 def file(
     path: str, /, *, hidden: list[str] | None = None, split: Split = "train", folder: Path = Path()
 ) -> Dataset:
@@ -83,10 +66,10 @@ def file(
     first = next(read_table(where), None)
     if first is None:
         raise DataError(f"{path} has no rows")
-    return dataset_of(partial(read_table, where), first[1], hidden or [], where.stem, split, path)
+    read = partial(read_table, where)
+    return dataset_of(read, first=first[1], hidden=hidden or [], stem=where.stem, split=split, shown=path)
 
 
-@datasets.register("huggingface")
 def huggingface(
     name: str,
     /,
@@ -106,7 +89,8 @@ def huggingface(
     first = next(load(), None)
     if first is None:
         raise DataError(f"the dataset {name} has no rows in its split {split_name or split}")
-    return dataset_of(load, first[1], hidden or [], name.rpartition("/")[2], split, name)
+    stem = name.rpartition("/")[2]
+    return dataset_of(load, first=first[1], hidden=hidden or [], stem=stem, split=split, shown=name)
 
 
 def _hub_rows(name: str, subset: str | None, split_name: str) -> Iterator[tuple[int, Row]]:
@@ -118,44 +102,3 @@ def _hub_rows(name: str, subset: str | None, split_name: str) -> Iterator[tuple[
         raise DataError(f"cannot load the dataset {name!r}, split {split_name!r}: {reason}") from error
     for number, row in enumerate(loaded, 1):
         yield number, plain_row(row, f"{name}:{number}")
-
-
-def dataset_of(
-    read: Callable[[], Iterator[tuple[int, Row]]],
-    first: Row,
-    hidden: Sequence[str],
-    stem: str,
-    split: Split,
-    shown: str,
-) -> Dataset:
-    """A Dataset of numbered rows that `read` gives anew each time; `first` is the first of them.
-
-    Rows without an id get one from `stem`, the split and their number. `shown` is for messages.
-    """
-    for name in hidden:
-        if name not in first:
-            raise DataError(f"{shown} has no column {name!r} to hide; it has {', '.join(first)}")
-    columns = ("id", *(column for column in first if column != "id"))
-    rows = partial(_tasks, read, columns, stem.replace(":", "-"), split, shown)
-    return Dataset(columns, frozenset(hidden), rows)
-
-
-def _tasks(
-    read: Callable[[], Iterator[tuple[int, Row]]],
-    columns: Sequence[str],
-    stem: str,
-    split: Split,
-    shown: str,
-    limit: int | None,
-) -> Iterator[Task]:
-    seen: dict[str, int] = {}
-    for position, (line, row) in enumerate(islice(read(), limit)):
-        missing = [column for column in columns if column not in row and column != "id"]
-        if missing:
-            raise DataError(f"{shown}:{line}: no {missing[0]!r}, which the first row has")
-        own = row.get("id")
-        identity = f"{stem}-{split}-{position}" if own in (None, "") else str(own).replace(":", "-")
-        if identity in seen:
-            raise DataError(f"{shown}:{line}: the id {identity!r} is that of line {seen[identity]} too")
-        seen[identity] = line
-        yield {**row, "id": identity}

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from engine.episode import TrajectoryGroup
-from roles.vocabulary import Estimator, Floats, estimators
+from engine.records import TrajectoryGroup
+from engine.vocabulary import Estimator, Floats
 
 EPSILON = 1e-6
 """Added to a deviation before dividing by it."""
@@ -19,7 +19,6 @@ EPSILON = 1e-6
 Groups = Sequence[TrajectoryGroup]
 
 
-@estimators.register("grpo")
 def grpo(*, std: bool = True) -> Estimator:
     """Reward less the group's mean, over its standard deviation if std (DeepSeekMath, 2402.03300)."""
 
@@ -32,13 +31,11 @@ def grpo(*, std: bool = True) -> Estimator:
     return Estimator("grpo", {"std": std}, min_group=2, compute=_each(group), loss="ppo")
 
 
-@estimators.register("reinforce")
 def reinforce() -> Estimator:
     """The reward itself, without a baseline (Williams, 1992)."""
     return Estimator("reinforce", compute=_each(lambda rewards: rewards))
 
 
-@estimators.register("rloo")
 def rloo() -> Estimator:
     """Reward less the mean of the group's others (Ahmadian et al., 2402.14740)."""
 
@@ -49,7 +46,6 @@ def rloo() -> Estimator:
     return Estimator("rloo", min_group=2, compute=_each(group))
 
 
-@estimators.register("reinforce_plus_plus_baseline")
 def reinforce_plus_plus_baseline() -> Estimator:
     """Reward less the group's mean, over the deviation in the role's whole batch (Hu, 2501.03262)."""
 
@@ -62,7 +58,6 @@ def reinforce_plus_plus_baseline() -> Estimator:
     return Estimator("reinforce_plus_plus_baseline", min_group=2, compute=batch)
 
 
-@estimators.register("prpo")
 def prpo() -> Estimator:
     """Reward less the mean of the role's whole batch, over its deviation (rLLM's continual learning)."""
 
@@ -75,7 +70,6 @@ def prpo() -> Estimator:
     return Estimator("prpo", compute=batch)
 
 
-@estimators.register("opo")
 def opo() -> Estimator:
     """Reward less the group's mean weighted by response length, the least-variance baseline (2505.23585)."""
 
@@ -98,7 +92,6 @@ def _lengths(group: TrajectoryGroup) -> Floats:
     return lengths if lengths.sum() else np.ones_like(lengths)
 
 
-@estimators.register("precomputed")
 def precomputed() -> Estimator:
     """Advantages that the role's `signal` sets, token by token, in place of a reward's."""
     return Estimator("precomputed")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from engine.episode import Trajectory
-from roles.vocabulary import Metric, metrics
+from engine.records import Trajectory
+from engine.vocabulary import Metric
 
 
-@metrics.register("mean_reward")
 def mean_reward(role: str, /) -> Metric:
     """The mean reward of a role's instances."""
     return Metric(_mean_reward, role)
@@ -19,7 +18,6 @@ def _mean_reward(trajectories: Sequence[Trajectory]) -> float:
     return sum([t.reward or 0.0 for t in trajectories]) / max(1, len(trajectories))
 
 
-@metrics.register("correct")
 def correct(role: str, /) -> Metric:
     """1 when the role is right: every instance of it."""
     return Metric(_all_correct, role)
@@ -29,7 +27,6 @@ def _all_correct(trajectories: Sequence[Trajectory]) -> float:
     return float(bool(trajectories) and all(t.is_correct for t in trajectories))
 
 
-@metrics.register("any_correct")
 def any_correct(role: str, /) -> Metric:
     """1 when an instance of the role is right: pass@count."""
     return Metric(_any_correct, role)
@@ -39,11 +36,10 @@ def _any_correct(trajectories: Sequence[Trajectory]) -> float:
     return float(any(t.is_correct for t in trajectories))
 
 
-@metrics.register("signal")
-def signal(role: str, /, *, name: str) -> Metric:
+def term(role: str, /, *, name: str) -> Metric:
     """The mean of one named term of the role's reward."""
-    return Metric(partial(_mean_signal, name), role, name)
+    return Metric(partial(_mean_term, name), role, name)
 
 
-def _mean_signal(name: str, trajectories: Sequence[Trajectory]) -> float:
-    return sum(t.signals.get(name, 0.0) for t in trajectories) / max(1, len(trajectories))
+def _mean_term(name: str, trajectories: Sequence[Trajectory]) -> float:
+    return sum(t.terms.get(name, 0.0) for t in trajectories) / max(1, len(trajectories))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, Literal
 
-from engine.episode import FailureName
+from engine.records import FailureName
+from engine.vocabulary import ParseFailure, Parser, Upstream
 from roles.json_text import find_json, schema_check
 from roles.patterns import compile_pattern
-from roles.vocabulary import ParseFailure, Parser, RoleView, Upstream, parsers
 
 MAX_MATCHES = 10_000
 """How many matches of a spec's own pattern are looked at for the last one."""
@@ -23,7 +23,6 @@ MAX_MATCHES = 10_000
 Which = Literal["first", "last"]
 
 
-@parsers.register("text")
 def text() -> Parser:
     """The whole answer, without the space around it."""
     return Parser(_text)
@@ -36,7 +35,6 @@ def _text(response: str, upstream: Upstream) -> str:
     return answer
 
 
-@parsers.register("tag")
 def tag(
     name: str,
     /,
@@ -64,14 +62,13 @@ def tag(
     return Parser(parse, default)
 
 
-@parsers.register("choice")
 def choice(role: str, /, *, tag: str = "answer", default: str = "") -> Parser:
     """The number inside <answer>, counted from 1: the action is that instance of the role's."""
     find = _tag_finder(tag, "first", ignore_case=True)
 
     def parse(response: str, upstream: Upstream) -> Any:
         picked = find(response)
-        candidates: Sequence[RoleView] = upstream[role]
+        candidates = upstream[role]
         try:
             number = int(picked)
         except ValueError:
@@ -84,7 +81,6 @@ def choice(role: str, /, *, tag: str = "answer", default: str = "") -> Parser:
     return Parser(parse, default, (role,))
 
 
-@parsers.register("regex")
 def pattern(
     pattern: str, /, *, which: Which = "first", ignore_case: bool = False, default: str = ""
 ) -> Parser:
@@ -106,7 +102,6 @@ def pattern(
     return Parser(parse, default)
 
 
-@parsers.register("json")
 def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> Parser:
     """The JSON value in the answer: all of it, a fenced block, or the first object or list in it."""
     check = schema_check(schema) if schema is not None else None
@@ -123,7 +118,6 @@ def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> 
     return Parser(parse, default)
 
 
-@parsers.register("one_of")
 def one_of(words: list[str], /, *, default: str = "") -> Parser:
     """The one word of a list that stands in the answer, whatever its case."""
     known = sorted(_words(words).values(), key=len, reverse=True)  # the longest first: "not sure" over "not"

@@ -18,11 +18,9 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from engine.episode import Task
-from engine.errors import UsageError
-from engine.registry import BadOptions, CallField, UnknownName
+from engine.records import Task
+from engine.vocabulary import BadOptions, CallField, Reward, Score, Seen, UnknownName, UsageError, rewards
 from roles import countdown as countdown_task
-from roles.vocabulary import Reward, Score, Verdicts, rewards
 
 MATH_SECONDS = 10.0
 
@@ -31,27 +29,25 @@ def _scored(reward: float) -> Score:
     return Score(reward, reward >= 1.0)
 
 
-@rewards.register("countdown")
 def countdown() -> Reward:
     """1 when the expression inside <answer> uses each of task.nums once and comes to task.target."""
     return Reward(_countdown, fields=("nums", "target"))
 
 
-def _countdown(task: Task, action: Any, verdicts: Verdicts) -> Score:
+def _countdown(task: Task, action: Any, seen: Seen) -> Score:
     nums, target = task["nums"], task["target"]
     if not (isinstance(nums, list) and all(type(n) is int for n in cast("list[Any]", nums))):
         raise TypeError(f"task.nums must be a list of whole numbers, such as [3, 4]; got {nums!r}")
     return _scored(countdown_task.reward(str(action), cast("list[int]", nums), target))
 
 
-@rewards.register("exact_match")
 def exact_match(*, field: str = "answer", ignore_case: bool = True, punctuation: bool = True) -> Reward:
     """1 when the action is the text of a task field; space at the ends and (by default) case do not count."""
     return Reward(partial(_exact_match, field, ignore_case, punctuation), (field,), (field,))
 
 
 def _exact_match(
-    field: str, ignore_case: bool, punctuation: bool, task: Task, action: Any, verdicts: Verdicts
+    field: str, ignore_case: bool, punctuation: bool, task: Task, action: Any, seen: Seen
 ) -> Score:
     accepted = task[field] if isinstance(task[field], list) else [task[field]]
     given = _plain(action, ignore_case, punctuation)
@@ -66,7 +62,6 @@ def _plain(value: object, ignore_case: bool, punctuation: bool) -> str:
     return words if punctuation else words.translate(_NO_PUNCTUATION)
 
 
-@rewards.register("math")
 def math(*, field: str = "answer", timeout: Annotated[float, Field(gt=0)] = MATH_SECONDS) -> Reward:
     """1 when the action is mathematically equal to a task field (the math-verify library)."""
     if importlib.util.find_spec("math_verify") is None:
@@ -84,7 +79,7 @@ class _Math:
         _math_library()
         self.__dict__.update(state)
 
-    def __call__(self, task: Task, action: Any, verdicts: Verdicts) -> Score:
+    def __call__(self, task: Task, action: Any, seen: Seen) -> Score:
         library = _math_library()
         # Its own limits are signals, which only work in a main thread; ours stops the whole process.
         gold = library.parse(_as_math(task[self.field]), parsing_timeout=None)
@@ -102,7 +97,6 @@ def _as_math(value: object) -> str:
     return text if "$" in text or "\\boxed" in text else f"${text}$"
 
 
-@rewards.register("f1")
 def f1(*, field: str = "answer") -> Reward:
     """The overlap of words with a task field, as in SQuAD: articles, case and punctuation do not count."""
     return Reward(partial(_f1, field), (field,), (field,))
@@ -112,7 +106,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
-def _f1(field: str, task: Task, action: Any, verdicts: Verdicts) -> Score:
+def _f1(field: str, task: Task, action: Any, seen: Seen) -> Score:
     accepted = task[field] if isinstance(task[field], list) else [task[field]]
     return _scored(max((_overlap(str(action), str(one)) for one in cast("list[Any]", accepted)), default=0.0))
 
@@ -130,7 +124,6 @@ def _overlap(given: str, gold: str) -> float:
 _ABSENT = object()
 
 
-@rewards.register("json_field")
 def json_field(path: str, /, *, field: str | None = None, value: Any = _ABSENT) -> Reward:
     """1 when a dotted path of a JSON action equals a task field, or a given value."""
     if (field is None) == (value is _ABSENT):
@@ -142,11 +135,11 @@ def json_field(path: str, /, *, field: str | None = None, value: Any = _ABSENT) 
     return Reward(partial(_json_field, path, field), (field,), (field,))
 
 
-def _json_field(path: str, field: str, task: Task, action: Any, verdicts: Verdicts) -> Score:
-    return _json_value(path, task[field], task, action, verdicts)
+def _json_field(path: str, field: str, task: Task, action: Any, seen: Seen) -> Score:
+    return _json_value(path, task[field], task, action, seen)
 
 
-def _json_value(path: str, wanted: Any, task: Task, action: Any, verdicts: Verdicts) -> Score:
+def _json_value(path: str, wanted: Any, task: Task, action: Any, seen: Seen) -> Score:
     at = action
     for key in path.split("."):
         if isinstance(at, Mapping) and key in at:
@@ -158,7 +151,6 @@ def _json_value(path: str, wanted: Any, task: Task, action: Any, verdicts: Verdi
     return _scored(float(at == wanted and isinstance(at, bool) == isinstance(wanted, bool)))
 
 
-@rewards.register("agrees_with")
 def agrees_with(role: str, /, *, right: str = "correct", wrong: str = "incorrect") -> Reward:
     """1 when the action says `correct` of a role that is right, or `incorrect` of one that is wrong."""
     if right.lower() == wrong.lower():
@@ -166,8 +158,8 @@ def agrees_with(role: str, /, *, right: str = "correct", wrong: str = "incorrect
     return Reward(partial(_agrees_with, role, right.lower(), wrong.lower()), roles=(role,))
 
 
-def _agrees_with(role: str, right: str, wrong: str, task: Task, action: Any, verdicts: Verdicts) -> Score:
-    truth = all(score.is_correct for score in verdicts[role])
+def _agrees_with(role: str, right: str, wrong: str, task: Task, action: Any, seen: Seen) -> Score:
+    truth = all(score.is_correct for score in seen.scores[role])
     return _scored(float(str(action).strip().lower() == (right if truth else wrong)))
 
 
@@ -182,7 +174,6 @@ class Term(BaseModel):
     """What it counts; less than 0 for a penalty, 0 for a signal that is only reported."""
 
 
-@rewards.register("weighted")
 def weighted(terms: dict[str, Term], /) -> Reward:
     """A sum of named rewards, each with a weight; right when every term of positive weight is right."""
     if not any(term.weight > 0 for term in terms.values()):
@@ -194,8 +185,7 @@ def weighted(terms: dict[str, Term], /) -> Reward:
         try:
             built[name] = term.weight, rewards.build(term.reward)
         except UnknownName as error:
-            hint = f"; did you mean {error.nearest!r}?" if error.nearest else ""
-            raise ValueError(f"{name}: {error}{hint}") from error
+            raise ValueError("; ".join(filter(None, (f"{name}: {error}", error.hint)))) from error
         except BadOptions as error:
             raise ValueError(f"{name}: {error}") from error
     parts = [reward for _, reward in built.values()]
@@ -205,7 +195,7 @@ def weighted(terms: dict[str, Term], /) -> Reward:
         fields=_union(part.fields for part in parts),
         labels=_union(part.labels for part in parts),
         roles=_union(part.roles for part in parts),
-        signals=tuple(built),
+        terms=tuple(built),
         timeout=sum(limits) if limits else None,
     )
 
@@ -214,9 +204,9 @@ def _union(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for group in groups for name in group))
 
 
-def _weighted(terms: Mapping[str, tuple[float, Any]], task: Task, action: Any, verdicts: Verdicts) -> Score:
+def _weighted(terms: Mapping[str, tuple[float, Any]], task: Task, action: Any, seen: Seen) -> Score:
     scores: dict[str, tuple[float, Score]] = {
-        name: (weight, score(task, action, verdicts)) for name, (weight, score) in terms.items()
+        name: (weight, score(task, action, seen)) for name, (weight, score) in terms.items()
     }
     return Score(
         sum(weight * score.reward for weight, score in scores.values()),

@@ -11,13 +11,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from engine.episode import Step
-from roles.vocabulary import Signal, signals
+from engine.records import Step
+from engine.vocabulary import Signal
 
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
-@signals.register("reverse_kl")
 def reverse_kl(*, teacher: Any, coefficient: Positive = 1.0, clip: Positive | None = 5.0) -> Signal:
     """Be as likely as the teacher, token by token: coefficient × clipped (log p_teacher - log p_student).
 
@@ -37,7 +36,6 @@ def _reverse_kl(
     return [coefficient * gap for gap in gaps]
 
 
-@signals.register("imitation")
 def imitation(*, demonstration: Any, weight: Positive = 1.0) -> Signal:
     """Learn to give the turn that a template writes, on the prompts that the policy really met (DAgger).
 

@@ -9,16 +9,13 @@ from __future__ import annotations
 import csv
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from pydantic_core import from_json, to_jsonable_python
+from pydantic_core import from_json
 
-from engine.errors import DataError, UsageError
-from engine.registry import nearest
-
-Row = Mapping[str, Any]
+from engine.vocabulary import SUFFIXES, DataError, Row, UsageError, did_you_mean, plain_row
 
 BATCH = 1024
 """Rows of a parquet file that are held at once."""
@@ -34,9 +31,8 @@ def find_table(folder: Path, name: str) -> Path:
             raise DataError(f"{name} lies outside the spec's folder; put it beside the spec or below it")
         if not path.is_file():
             beside = [entry.name for entry in path.parent.glob("*") if entry.suffix in SUFFIXES]
-            close = nearest(path.name, beside)
-            hint = f"; did you mean {close!r}?" if close else ""
-            raise DataError(f"there is no file {name!r} beside the spec{hint}")
+            hint = did_you_mean(path.name, beside)
+            raise DataError("; ".join(filter(None, (f"there is no file {name!r} beside the spec", hint))))
     except (OSError, RuntimeError) as error:  # RuntimeError: links that go in circles
         raise DataError(f"cannot read {name!r}: {error}") from error
     return path
@@ -50,14 +46,6 @@ def read_table(path: Path) -> Iterator[tuple[int, Row]]:
         raise DataError(f"{path.name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
     except OSError as error:
         raise DataError(f"cannot read {path.name}: {error.strerror or error}") from error
-
-
-def plain_row(row: Row, where: str) -> Row:
-    """The row as JSON values: dates become ISO text, decimals text. Raises DataError for what has no form."""
-    try:
-        return cast("Row", to_jsonable_python(row))
-    except ValueError as error:
-        raise DataError(f"{where}: a value is neither text, number, list nor mapping: {error}") from error
 
 
 def _jsonl(path: Path) -> Iterator[tuple[int, Row]]:
@@ -114,6 +102,3 @@ _READERS: dict[str, Callable[[Path], Iterator[tuple[int, Row]]]] = {
     ".parquet": _parquet,
     ".csv": _csv,
 }
-
-SUFFIXES = tuple(_READERS)
-"""How the files end that can be read."""

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from engine.compiler import compile_file
-from engine.episode import Episode, Task
-from engine.isolation import Isolation
-from engine.models.gate import Gate
+from engine.compile.compiler import compile_file
+from engine.compile.plan import Plan
+from engine.models.limit import Gate
 from engine.models.types import Completion, Request
-from engine.plan import Plan
-from engine.scheduler import Workflow
+from engine.records import Episode, Task
+from engine.run.isolation import Isolation
+from engine.run.scheduler import Workflow
 
 COUNTDOWN: Task = {
     "id": "t1",

@@ -9,14 +9,14 @@ from typing import Any
 
 from stub import Ask, RunMany, reward, task
 
-from engine.compiler import compile_file
-from engine.episode import Episode
-from engine.isolation import Isolation
-from engine.models.gate import Gate
+from engine.compile.compiler import compile_file
+from engine.models.limit import Gate
 from engine.models.types import Completion, Request
-from engine.runner import stream
-from engine.scheduler import Workflow
-from roles.vocabulary import Reward, Score, rewards
+from engine.records import Episode
+from engine.run.isolation import Isolation
+from engine.run.scheduler import Workflow
+from engine.run.stream import stream
+from engine.vocabulary import Reward, Score, rewards
 
 
 class StubModel:
@@ -35,7 +35,7 @@ class StubModel:
 def stub() -> Reward:
     """The reward that all systems share."""
 
-    def score(task: Any, action: Any, verdicts: Any) -> Score:
+    def score(task: Any, action: Any, seen: Any) -> Score:
         earned = reward(task, action)
         return Score(earned, earned == 1.0)
 

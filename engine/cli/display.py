@@ -25,9 +25,9 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from engine.episode import Episode, Trajectory
-from engine.models.gate import Gate
-from engine.plan import Plan
+from engine.compile.plan import Plan
+from engine.models.limit import Gate
+from engine.records import Episode, Trajectory
 from engine.spec.models import ModelRef
 
 

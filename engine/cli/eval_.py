@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from engine.episode import Episode, Task
-    from engine.plan import Plan
+    from engine.compile.plan import Plan
+    from engine.records import Episode, Task
 
 
 @click.command("eval")
@@ -77,9 +77,9 @@ async def _both(
     from rich.console import Console
 
     from engine.cli.gates import Opener
-    from engine.isolation import Isolation
-    from engine.runner import stream
-    from engine.scheduler import Workflow
+    from engine.run.isolation import Isolation
+    from engine.run.scheduler import Workflow
+    from engine.run.stream import stream
 
     found: list[list[Episode]] = []
     async with contextlib.AsyncExitStack() as stack:

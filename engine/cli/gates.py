@@ -7,18 +7,18 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from engine.compile.plan import Plan
 from engine.errors import UsageError
-from engine.local import Running, running
+from engine.local.launcher import Running, running
 from engine.models import open_model
-from engine.models.chat import ChatFormat
-from engine.models.gate import Gate
+from engine.models.limit import Gate
 from engine.models.tinker import TinkerModel
 from engine.models.types import Model
-from engine.plan import Plan
+from engine.prompts.chat import ChatFormat
 from engine.shipped import model_folder
-from engine.signals import Teacher
 from engine.spec.models import ModelRef
 from engine.training import Home, TrainingFolder
+from engine.training.signals import Teacher
 
 
 @asynccontextmanager

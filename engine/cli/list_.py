@@ -22,9 +22,9 @@ def command(kind: str | None) -> None:
 def _items(kind: str) -> dict[str, str]:
     if kind == "specs":
         return _specs()
-    import roles
+    from engine import vocabulary
 
-    registry = getattr(roles, kind)
+    registry = getattr(vocabulary, kind)
     return {name: registry.summary(name) for name in registry.names()}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from engine.compiler import compile_file
-from engine.plan import Plan
+from engine.compile.compiler import compile_file
+from engine.compile.plan import Plan
 from engine.spec.models import ModelRef
 
 

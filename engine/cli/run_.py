@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from engine.plan import Plan
-    from roles.vocabulary import Dataset, Split
+    from engine.compile.plan import Plan
+    from engine.vocabulary import Dataset, Split
 
 
 @click.command("run")
@@ -88,10 +88,10 @@ async def _run(
 ) -> int:
     from engine.cli.display import Display
     from engine.cli.gates import open_gates
-    from engine.isolation import Isolation
-    from engine.runner import stream
-    from engine.scheduler import Workflow
-    from engine.store import RunFolder
+    from engine.records.store import RunFolder
+    from engine.run.isolation import Isolation
+    from engine.run.scheduler import Workflow
+    from engine.run.stream import stream
 
     tasks = list(dataset.rows(limit))
     with RunFolder(out, plan.resolved) as folder, Display(plan, len(tasks) * rollouts) as display:

@@ -38,7 +38,8 @@ def command(
 
     Clients must send the key in the environment variable ROLEGRAPH_SERVE_KEY, if it is set.
     """
-    from engine.local import BASE_MODEL, serve
+    from engine.local.launcher import BASE_MODEL
+    from engine.local.service.serving import serve
 
     serve(
         model_dir or BASE_MODEL,

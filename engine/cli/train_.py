@@ -13,7 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from engine.cli.train_display import TrainDisplay
-    from engine.plan import Plan
+    from engine.compile.plan import Plan
     from engine.rllm_bridge.estimators import Backend
     from engine.training import TrainingFolder
     from engine.training.trackers import TrackerName
@@ -118,7 +118,7 @@ async def _train(asked: _Asked) -> int:
     from engine.cli.gates import Opener
     from engine.cli.train_display import TrainDisplay
     from engine.errors import RolegraphError
-    from engine.isolation import Isolation
+    from engine.run.isolation import Isolation
     from engine.training import Learner, Setup, train
     from engine.training.order import held_out, planned_steps
     from engine.training.trackers import open_tracker
@@ -196,8 +196,8 @@ def _conclude(plan: Plan, folder: TrainingFolder, steps: int, display: TrainDisp
     """What is there after a run, finished or not: the controls and the report."""
     from dataclasses import asdict
 
+    from engine.records.store import read_episodes
     from engine.report import write_report
-    from engine.store import read_episodes
     from engine.training.compare import controls
 
     first, last = (folder.episodes_file("validation", step) for step in (0, steps))

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from engine.plan import Plan
+from engine.compile.plan import Plan
 from engine.training import TrainingFolder
 from engine.training.compare import Control
 from engine.training.trackers import Tracker

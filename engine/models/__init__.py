@@ -3,7 +3,7 @@
 `open_model` turns a `ModelRef` into a `Model`. A provider's SDK is imported when a model of it is opened.
 """
 
-from engine.models.factory import open_model
+from engine.models.opening import open_model
 from engine.models.replay import Replay
 from engine.models.types import Completion, Model, Request
 

@@ -20,9 +20,9 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from openai.types.chat.chat_completion import Choice
 
 from engine.errors import ModelError, UsageError, WorldError
-from engine.models.chat import CLOSE, OPEN, split_reasoning
 from engine.models.keys import OPENAI, redact
 from engine.models.types import Completion, Request
+from engine.prompts.chat import CLOSE, OPEN, split_reasoning
 from engine.spec.models import ModelRef
 
 _PROBE_SECONDS = 10.0

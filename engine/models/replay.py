@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
-from engine.episode import Episode, Step
 from engine.errors import ModelError, UsageError
 from engine.models.types import Completion, Request
+from engine.records import Episode, Step
 
 Key = tuple[str, int, str, int]
 """Which call: task id, rollout (from 0), role, index (from 1)."""

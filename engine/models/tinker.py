@@ -1,7 +1,7 @@
 """Answers from a Tinker service, hosted or at any URL, through the SDK's own sampling client.
 
 In: messages. Out: text and reasoning, with every token id and its log-probability at the sampling
-temperature. The chat format is the model's own (`engine.models.chat`). Retrying is the scheduler's business:
+temperature. The chat format is the model's own (`engine.prompts.chat`). Retrying is the scheduler's business:
 an error here says whether it would help.
 """
 
@@ -17,9 +17,9 @@ import tinker
 from tinker.types import RequestErrorCategory
 
 from engine.errors import ModelError, WorldError
-from engine.models.chat import ChatFormat, Prompt
 from engine.models.keys import redact
 from engine.models.types import Completion, Request
+from engine.prompts.chat import ChatFormat, Prompt
 
 _PROBE_SECONDS = 5.0
 _PATIENCE_SECONDS = 10.0

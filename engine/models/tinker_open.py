@@ -19,10 +19,10 @@ import tinker
 from tinker.lib.retry_handler import RetryConfig  # pyright: ignore[reportMissingTypeStubs]
 
 from engine.errors import UsageError, WorldError
-from engine.models.chat import ChatFormat
 from engine.models.keys import TINKER, redact
 from engine.models.tinker import TinkerModel, get_health, said
 from engine.models.tokenizer import load_tokenizer
+from engine.prompts.chat import ChatFormat
 from engine.shipped import MODELS
 from engine.spec.models import ModelRef
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from engine.episode import Message
+from engine.records import Message
 from engine.spec.models import Sampling
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from engine.advantage import NOTHING
-from engine.episode import Episode, Step, Trajectory
+from engine.records import Episode, Step, Trajectory
 from engine.report.reading import EPISODES, whole_lines
+from engine.training.advantages import NOTHING
 
 SAMPLES = 2
 """How many of the best episodes of a role are shown, and of the worst; each of another task."""

@@ -16,12 +16,12 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from engine.episode import Step
+from engine.records import Step
+from engine.records.store import write_whole
 from engine.report.charts import MOST_BARS, interval, number
 from engine.report.digest import Digest, advantages, clipped, instance, question, read_digest
 from engine.report.panels import sections
 from engine.report.reading import Run, read_run
-from engine.store import write_whole
 
 REPORT = "report.html"
 _HERE = Path(__file__).parent

@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.errors import UsageError
-from engine.registry import nearest
+from engine.errors import UsageError, nearest
 from engine.report.charts import COLOURS, Line, Size, Stroke, plot, text, thinned
 from engine.report.reading import Point, Run, read_run
 

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.compile.plan import Plan
 from engine.errors import UsageError
-from engine.plan import Plan
 
 if TYPE_CHECKING:
     from engine.rllm_bridge.agents import SpecEvaluator, SpecFlow

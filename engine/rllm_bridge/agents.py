@@ -21,16 +21,16 @@ import openai
 import rllm.types as theirs
 from rllm.eval.types import EvalOutput, Signal
 
-from engine.episode import Episode
+from engine.compile.plan import Plan
 from engine.errors import UsageError
-from engine.models.gate import Gate
+from engine.models.limit import Gate
 from engine.models.openai import OpenAIModel
 from engine.models.types import Completion, Model, Request
-from engine.plan import Plan
+from engine.records import Episode
 from engine.rllm_bridge.convert import trajectory_to_rllm
 from engine.rllm_bridge.prepared import POLICY, prepared, task_of
 from engine.rllm_bridge.source import Source, source_of
-from engine.scheduler import Workflow
+from engine.run.scheduler import Workflow
 from engine.shipped import SPECS
 
 SPEC_VARIABLE = "ROLEGRAPH_SPEC"

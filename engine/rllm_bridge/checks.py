@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from engine.plan import Plan, RolePlan
+from engine.compile.plan import Plan, RolePlan
 from engine.rllm_bridge.config import model_name, renderer
 from engine.rllm_bridge.estimators import (
     Backend,

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.plan import Plan
+from engine.compile.plan import Plan
 from engine.rllm_bridge.estimators import Backend, deviation, is_precomputed
 from engine.shipped import BASE_NAME, MODELS, model_folder
 from engine.spec.models import ModelRef, Sampling, Train

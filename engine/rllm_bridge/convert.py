@@ -11,7 +11,7 @@ from typing import Any
 import rllm.types as theirs
 from rllm.workflows.workflow import TerminationReason
 
-from engine.episode import WITHHELD, Episode, Step, Trajectory
+from engine.records import WITHHELD, Episode, Step, Trajectory
 
 Outputs = Mapping[tuple[str, int], Any]
 """rLLM's ModelOutput of each role instance, by name and index; its trainers for verl read it."""
@@ -55,7 +55,7 @@ def trajectory_to_rllm(own: Trajectory, outputs: Outputs, *, withhold: bool) -> 
         name=own.name,
         steps=steps,
         reward=own.reward or 0.0,
-        signals=dict(own.signals),
+        signals=dict(own.terms),
         metadata=info,
     )
 
@@ -90,7 +90,7 @@ def trajectory_from_rllm(found: theirs.Trajectory) -> Trajectory:
         reward=None if found.reward is None else float(found.reward),
         is_correct=info.get("is_correct", False),
         uid=found.uid,
-        signals=info.get("signals", {}),
+        terms=info.get("signals", {}),
         masked=info.get("masked", False),
     )
 

@@ -9,12 +9,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from engine.errors import DataError
-from engine.registry import nearest
+from engine.errors import DataError, nearest
 from engine.rllm_bridge import need_rllm
-from roles.datasets import dataset_of
-from roles.tables import Row, plain_row
-from roles.vocabulary import Dataset, Split
+from engine.vocabulary import Dataset, Row, Split, dataset_of, plain_row
 
 HELD_OUT = ("validation", "val", "test")
 """Splits that are taken for validation, the first that is there."""
@@ -39,7 +36,7 @@ def rllm(
     first = next(read(), None)
     if first is None:
         raise DataError(f"rLLM's dataset {name} has no rows in its split {wanted}")
-    return dataset_of(read, first[1], hidden or [], name, split, name)
+    return dataset_of(read, first=first[1], hidden=hidden or [], stem=name, split=split, shown=name)
 
 
 def _split(split: Split, there: Sequence[str]) -> str:

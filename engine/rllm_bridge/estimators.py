@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from engine.plan import Plan, RolePlan
-from roles.vocabulary import Estimator
+from engine.compile.plan import Plan, RolePlan
+from engine.vocabulary import Estimator
 
 Backend = Literal["tinker", "verl", "fireworks"]
 KNOWN_ESTIMATORS = frozenset({"grpo", "reinforce", "reinforce_plus_plus_baseline", "prpo", "rloo"})

@@ -20,10 +20,10 @@ from rllm.trainer.algorithms.transform import (
     _default_traj_grouping_hook as group_as_rllm,  # pyright: ignore[reportPrivateUsage]
 )
 
-from engine.advantage import Estimated, estimate
-from engine.episode import TrajectoryGroup
+from engine.records import TrajectoryGroup
 from engine.rllm_bridge.convert import trajectory_from_rllm
 from engine.rllm_bridge.source import Source
+from engine.training.advantages import Estimated, estimate
 
 log = logging.getLogger(__name__)
 

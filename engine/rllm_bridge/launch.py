@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from engine.compiler import Compiled, check_file
+from engine.compile.compiler import Compiled, check_file
 from engine.errors import SpecError, UsageError
 from engine.models.keys import TINKER, KeyRule
 from engine.rllm_bridge import INSTALL, has_rllm, need_rllm

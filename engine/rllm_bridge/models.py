@@ -12,12 +12,12 @@ from typing import Any
 from rllm.engine.rollout.rollout_engine import ModelOutput, RolloutEngine
 from rllm.workflows.workflow import TerminationEvent, TerminationReason
 
+from engine.compile.plan import Plan
 from engine.errors import ModelError, UsageError
-from engine.models.gate import Gate
+from engine.models.limit import Gate
 from engine.models.types import Completion, Model, Request
-from engine.plan import Plan
-from engine.signals import Teacher
 from engine.spec.models import ModelRef
+from engine.training.signals import Teacher
 
 Open = Callable[[ModelRef], Awaitable[Model]]
 

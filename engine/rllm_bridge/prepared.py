@@ -8,13 +8,13 @@ from functools import lru_cache
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from engine.episode import Task
+from engine.compile.plan import Plan
 from engine.errors import UsageError
-from engine.isolation import Isolation
 from engine.models import open_model
-from engine.plan import Plan
+from engine.records import Task
 from engine.rllm_bridge.models import Elsewhere, Open, sampling_of
 from engine.rllm_bridge.source import Source
+from engine.run.isolation import Isolation
 from engine.spec.models import ModelRef
 
 POLICY = ModelRef(provider="tinker", name="rLLM's rollout engine")

@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from engine.compile.plan import Plan
 from engine.errors import UsageError
-from engine.local import Running, running
+from engine.local.launcher import Running, running
 from engine.models import open_model
 from engine.models.types import Model
-from engine.plan import Plan
 from engine.rllm_bridge.config import Launch, model_name
 from engine.spec.models import ModelRef
 

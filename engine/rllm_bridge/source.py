@@ -11,9 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NoReturn
 
-from engine.compiler import compile_file
+from engine.compile.compiler import compile_file
+from engine.compile.plan import Plan
 from engine.errors import UsageError
-from engine.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

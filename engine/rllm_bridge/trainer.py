@@ -15,7 +15,7 @@ from engine.rllm_bridge.config import Launch
 from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
 from engine.rllm_bridge.services import Services
 from engine.training.order import held_out
-from roles.vocabulary import Estimator
+from engine.vocabulary import Estimator
 
 
 def trainer(run: Launch, spec: str, own: Sequence[str], words: Sequence[str], services: Services) -> Any:

@@ -17,16 +17,16 @@ from rllm.engine.rollout.rollout_engine import RolloutEngine
 from rllm.workflows.workflow import TerminationReason
 from rllm.workflows.workflow import Workflow as TheirWorkflow
 
-from engine.episode import Episode, FailureName
-from engine.episode import TerminationReason as Reason
 from engine.errors import UsageError
-from engine.models.gate import Gate
+from engine.models.limit import Gate
+from engine.records import Episode, FailureName
+from engine.records import TerminationReason as Reason
 from engine.rllm_bridge.convert import episode_to_rllm, trajectory_to_rllm
 from engine.rllm_bridge.models import Open, PolicyModel
 from engine.rllm_bridge.prepared import POLICY, prepared, task_of
 from engine.rllm_bridge.source import Source
-from engine.scheduler import Workflow
-from engine.signals import apply_signals
+from engine.run.scheduler import Workflow
+from engine.training.signals import apply_signals
 
 
 class _Compiled(ABCMeta):

@@ -2,7 +2,7 @@
 
 Reads the file, what it extends and the overrides; merges; validates against `engine.spec.models`. A part
 that does not fit the schema is reported and left out, so that later checks still see the rest and all
-faults come at once. Names, edges and templates are for `engine.graph` and `engine.compiler`.
+faults come at once. Names, edges and templates are for `engine.compile.graph` and `engine.compile.compiler`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from engine.errors import UsageError
-from engine.registry import nearest
+from engine.errors import UsageError, nearest
 from engine.shipped import SPECS
 from engine.spec.diagnostics import Diagnostic, Finding, Path, Place, point_at
+from engine.spec.faults import findings_of
 from engine.spec.merge import merge, override
 from engine.spec.models import Spec
-from engine.spec.schema import findings_of
 from engine.spec.yaml_source import Source, Spots, parse_yaml
 
 MAX_EXTENDS = 16

@@ -1,8 +1,8 @@
 """The language, version 1: what a spec may say, as pydantic models.
 
 The line under a field is its documentation for the JSON Schema and the README alike. These models hold
-what was written; whether names resolve and edges make sense is the business of `engine.graph` and
-`engine.compiler`.
+what was written; whether names resolve and edges make sense is the business of `engine.compile.graph` and
+`engine.compile.compiler`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from engine.registry import Call, CallField
-from roles.vocabulary import LossName
+from engine.vocabulary import Call, CallField, LossName
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 

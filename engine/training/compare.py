@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.episode import Episode, Trajectory
-from engine.plan import Plan
+from engine.compile.plan import Plan
+from engine.records import Episode, Trajectory
 from engine.training.figures import episode_figures, rewards_by_role
 
 RESAMPLES = 2000

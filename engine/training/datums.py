@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import tinker
 
-from engine.advantage import NOTHING, per_token
-from engine.episode import Step, TrajectoryGroup
+from engine.compile.plan import RolePlan
 from engine.errors import UsageError
-from engine.plan import RolePlan
-from engine.signals import DEMONSTRATION
-from roles.vocabulary import LossName
+from engine.records import Step, TrajectoryGroup
+from engine.training.advantages import NOTHING, per_token
+from engine.training.signals import DEMONSTRATION
+from engine.vocabulary import LossName
 
 
 @dataclass(frozen=True, slots=True)

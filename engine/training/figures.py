@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from engine.advantage import Metrics
-from engine.episode import Episode
-from engine.plan import Plan
+from engine.compile.plan import Plan
+from engine.records import Episode
+from engine.training.advantages import Metrics
 
 
 def episode_figures(plan: Plan, episode: Episode) -> Metrics:

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.episode import Episode
+from engine.compile.plan import Plan
 from engine.errors import DataError, UsageError, WorldError
-from engine.plan import Plan
-from engine.store import SPEC, episode_line, write_whole
+from engine.records import Episode
+from engine.records.store import SPEC, episode_line, write_whole
 from engine.training.learner import Saved
 
 RUN, METRICS, CHECKPOINTS, EPISODES, WEIGHTS = (

@@ -10,7 +10,6 @@ from pathlib import Path
 import tinker
 
 from engine.errors import UsageError, WorldError
-from engine.models.chat import ChatFormat
 from engine.models.keys import redact
 from engine.models.tinker import TinkerModel, said
 from engine.models.tinker_open import (
@@ -22,6 +21,7 @@ from engine.models.tinker_open import (
     quiet,
     saying_why,
 )
+from engine.prompts.chat import ChatFormat
 from engine.spec.models import Lora, ModelRef
 from engine.training.datums import Lesson
 

@@ -15,10 +15,9 @@ from time import monotonic
 
 import numpy as np
 
-from engine.advantage import Estimated, estimate, group_episodes, reward_metrics
-from engine.episode import Episode, Trajectory
 from engine.errors import WorldError
-from engine.signals import apply_signals
+from engine.records import Episode, Trajectory
+from engine.training.advantages import Estimated, estimate, group_episodes, reward_metrics
 from engine.training.datums import lessons
 from engine.training.figures import Metrics, failures, figures, response_tokens, rewards_by_role
 from engine.training.folder import Checkpoint
@@ -26,6 +25,7 @@ from engine.training.order import batch, derive
 from engine.training.rate import learning_rate
 from engine.training.rollouts import Rollouts
 from engine.training.setup import Setup
+from engine.training.signals import apply_signals
 
 
 async def train(setup: Setup, start: Checkpoint | None = None) -> None:

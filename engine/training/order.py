@@ -6,9 +6,9 @@ import hashlib
 import random
 from collections.abc import Sequence
 
-from engine.episode import Task
+from engine.compile.plan import Plan
 from engine.errors import UsageError
-from engine.plan import Plan
+from engine.records import Task
 from engine.spec.models import Train
 
 

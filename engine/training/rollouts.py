@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.episode import Episode, Task
-from engine.models.gate import Gate
-from engine.runner import stream
-from engine.scheduler import Workflow
+from engine.models.limit import Gate
+from engine.records import Episode, Task
+from engine.run.scheduler import Workflow
+from engine.run.stream import stream
 from engine.spec.models import ModelRef
 from engine.training.setup import Setup
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.episode import Task
-from engine.isolation import Isolation
-from engine.models.gate import Gate
-from engine.plan import Plan
-from engine.signals import Teacher
+from engine.compile.plan import Plan
+from engine.models.limit import Gate
+from engine.records import Task
+from engine.run.isolation import Isolation
 from engine.spec.models import ModelRef
 from engine.training.folder import TrainingFolder
 from engine.training.learner import Learner
+from engine.training.signals import Teacher
 
 
 class Watcher(Protocol):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from engine.compile.plan import Plan
 from engine.errors import UsageError
-from engine.plan import Plan
 
 
 def check_trainable(plan: Plan) -> None:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.test_replay_parity import CASES
+from tests.run.test_replay_parity import CASES
 
 ROOT = Path(__file__).parent.parent.parent
 if TYPE_CHECKING:
-    from engine.local import Running
+    from engine.local.launcher import Running
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "TINKER_TELEMETRY": "0"}
@@ -82,7 +82,7 @@ def step(text: str) -> dict[str, object]:
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     pytest.importorskip("torch", reason="needs the extra `local`")
-    from engine.local import BASE_MODEL, running
+    from engine.local.launcher import BASE_MODEL, running
 
     with running(BASE_MODEL, state_dir=tmp_path_factory.mktemp("weights"), threads=1) as found:
         yield found

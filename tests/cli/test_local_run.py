@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.store import read_episodes
+from engine.records.store import read_episodes
 from tests.cli.conftest import ENVIRONMENT, Command
 
 pytest.importorskip("torch", reason="needs the extra `local`")

@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from engine.store import read_episodes
+from engine.records.store import read_episodes
 from tests.cli.conftest import Command
 from tests.edge import write_spec
 

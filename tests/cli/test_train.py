@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.store import read_episodes
+from engine.records.store import read_episodes
 from tests.cli.conftest import ENVIRONMENT
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.local import Running
+from engine.local.launcher import Running
 from tests.cli.training import NEVER, SMALL, assert_same, environment, metrics, train
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]

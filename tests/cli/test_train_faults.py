@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.local import BASE_MODEL, Running, running
+from engine.local.launcher import BASE_MODEL, Running, running
 from tests.cli.training import SMALL, assert_same, metrics, start, train, wait_for_lines
 from tests.local.conftest import make_model
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.local import Running
+from engine.local.launcher import Running
 from tests.cli.training import SMALL, assert_same, metrics, start, train, wait_for_lines
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]

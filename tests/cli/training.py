@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.local import Running
+from engine.local.launcher import Running
 from tests.cli.conftest import ENVIRONMENT
 
 SMALL = (

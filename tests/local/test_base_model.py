@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from engine.local import BASE_MODEL as MODEL
-from engine.local.base.turns import Turn, ask_judge, ask_solver, ask_validator, steps, turns
+from benchmarks.base_model.turns import Turn, ask_judge, ask_solver, ask_validator, steps, turns
+from engine.local.launcher import BASE_MODEL as MODEL
 from roles.countdown import generate, is_solution, last_answer
 
 pytestmark = pytest.mark.service
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from engine.local.base.measure import load, respond  # noqa: E402  (needs the two above)
+from benchmarks.base_model.measure import load, respond  # noqa: E402  (needs the two above)
 
 TASKS = generate(32, seed=11, split="validation")
 

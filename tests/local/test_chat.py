@@ -7,8 +7,8 @@ from pathlib import Path
 import openai
 import pytest
 
-from engine.local import Running
-from engine.store import read_episodes
+from engine.local.launcher import Running
+from engine.records.store import read_episodes
 from tests.cli.conftest import Command, rolegraph
 
 __all__ = ["rolegraph"]

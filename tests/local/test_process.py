@@ -20,14 +20,15 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 from engine.errors import UsageError, WorldError
-from engine.local import Running, running, serve
+from engine.local.launcher import Running, running
+from engine.local.service.serving import serve
 
 pytestmark = pytest.mark.service
 
 PARENT = """
 import json, sys, time
 from pathlib import Path
-from engine.local import running
+from engine.local.launcher import running
 with running(Path(sys.argv[1]), threads=1) as service:
     print(json.dumps([service.base_url, service.pid]), flush=True)
     try:
@@ -137,7 +138,10 @@ def test_a_service_that_does_not_come_up_in_time_is_the_world_s_failure(model_di
 
 
 def test_serve_says_where_it_listens_and_ends_at_ctrl_c_and_sigterm(model_dir: Path, tmp_path: Path) -> None:
-    program = "import sys; from pathlib import Path; from engine.local import serve; serve(Path(sys.argv[1]))"
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from engine.local.service.serving import serve; serve(Path(sys.argv[1]))"
+    )
     for stop in (signal.SIGINT, signal.SIGTERM):
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(model_dir)],

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.episode import Episode, Failure, FailureName, Step, Trajectory
 from engine.errors import ModelError, UsageError
 from engine.models import Completion, Replay, Request, open_model
 from engine.models.types import Model
+from engine.records import Episode, Failure, FailureName, Step, Trajectory
 from engine.spec.models import ModelRef, Sampling
 
 STEP = Step(

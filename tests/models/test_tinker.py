@@ -16,9 +16,9 @@ from starlette.responses import JSONResponse
 
 from engine.errors import ModelError, UsageError, WorldError
 from engine.models import Completion, Model, Request, open_model
-from engine.models.chat import Tokenizer
 from engine.models.tinker_open import hub_name
 from engine.models.tokenizer import load_tokenizer
+from engine.prompts.chat import Tokenizer
 from engine.spec.models import ModelRef, Sampling
 from tests.models.edges import free_port, served, write_tokenizer
 from tests.models.tinker_edge import Script, Service, failed, tinker_service

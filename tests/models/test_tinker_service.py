@@ -16,7 +16,7 @@ from engine.spec.models import ModelRef, Sampling
 from tests.models.edges import write_tokenizer
 
 torch = pytest.importorskip("torch")
-local: Any = pytest.importorskip("engine.local")
+local: Any = pytest.importorskip("engine.local.launcher")
 
 pytestmark = pytest.mark.service
 

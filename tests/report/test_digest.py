@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from engine.episode import Episode
+from engine.records import Episode
 from engine.report.digest import SAMPLES, read_digest
 from tests.report.runs import rollout, rollouts, write_episodes, write_run
 

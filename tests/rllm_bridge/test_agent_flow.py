@@ -31,7 +31,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from engine.compiler import compile_file
+from engine.compile.compiler import compile_file
 from engine.errors import UsageError
 from engine.rllm_bridge import compile_agent_flow
 from engine.shipped import BASE_NAME

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.compiler import Compiled
+from engine.compile.compiler import Compiled
 from engine.rllm_bridge.checks import findings
 from engine.rllm_bridge.estimators import Backend
 from engine.rllm_bridge.launch import check_for
 from engine.spec.diagnostics import Diagnostic
-from roles.vocabulary import Dataset
+from engine.vocabulary import Dataset
 from tests.cli.conftest import Command
 from tests.edge import solver_judge, write_spec
 

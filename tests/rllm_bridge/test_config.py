@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import yaml
 
-from engine.compiler import compile_file
+from engine.compile.compiler import compile_file
+from engine.compile.plan import Plan
 from engine.errors import UsageError
-from engine.plan import Plan
 from engine.rllm_bridge.config import TABLE, Launch, as_words, overrides, split_words
 from engine.rllm_bridge.estimators import Backend, custom_estimators, estimator_map, hook_reasons
 from engine.rllm_bridge.launch import prepare

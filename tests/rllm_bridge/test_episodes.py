@@ -12,14 +12,14 @@ pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
 import rllm.types as theirs
 from rllm.workflows.workflow import TerminationReason
 
-from engine.episode import Episode
 from engine.models.replay import Replay
 from engine.models.types import Request
+from engine.records import Episode
 from engine.rllm_bridge import compile_workflow
 from engine.spec.models import Sampling
 from tests.edge import RIGHT, ScriptedModel, by_role, run_one, solver_judge
+from tests.records.test_episode import full_episode
 from tests.rllm_bridge.edge import RecordedEngine, agreeable, run_all, tasks
-from tests.test_episode import full_episode
 
 pytestmark = pytest.mark.rllm
 

@@ -17,10 +17,10 @@ from rllm.trainer.algorithms.transform import transform_episodes_to_trajectory_g
 from rllm.trainer.tinker.transform import transform_trajectory_groups_to_datums
 from rllm.types import Episode, TrajectoryGroup
 
-from engine.advantage import estimate, group_episodes
-from engine.compiler import compile_file
-from engine.episode import Episode as OurEpisode
+from engine.compile.compiler import compile_file
+from engine.records import Episode as OurEpisode
 from engine.rllm_bridge import compile_workflow, grouping_hook
+from engine.training.advantages import estimate, group_episodes
 from tests.edge import RIGHT, WRONG
 from tests.rllm_bridge.edge import RecordedEngine, is_judge, run_all, tasks
 

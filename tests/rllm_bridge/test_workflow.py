@@ -17,12 +17,12 @@ pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
 from rllm.types import Episode
 from rllm.workflows.workflow import TerminationEvent, TerminationReason
 
-from engine.compiler import compile_file
+from engine.compile.compiler import compile_file
 from engine.errors import UsageError
 from engine.rllm_bridge import compile_workflow
 from tests.edge import RIGHT, WRONG, write_spec
 from tests.rllm_bridge.edge import RecordedEngine, agreeable, is_judge, run_all, tasks
-from tests.test_replay_parity import CASES
+from tests.run.test_replay_parity import CASES
 
 pytestmark = pytest.mark.rllm
 

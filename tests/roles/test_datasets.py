@@ -19,10 +19,8 @@ import pytest
 from pydantic_core import to_json
 
 from engine.errors import DataError
-from engine.registry import BadOptions, Call, UnknownName
-from roles import open_dataset
+from engine.vocabulary import BadOptions, Call, Dataset, Split, UnknownName, open_dataset
 from roles.countdown import is_solution
-from roles.vocabulary import Dataset, Split
 
 
 def opened(yaml: object, folder: Path = Path(), split: Split = "train") -> Dataset:
@@ -269,7 +267,7 @@ def test_a_file_that_may_not_be_read_says_so(tmp_path: Path) -> None:
 def test_an_unknown_dataset_brings_the_nearest_name() -> None:
     with pytest.raises(UnknownName) as raised:
         opened("countdwn")
-    assert raised.value.nearest == "countdown"
+    assert raised.value.hint == "did you mean 'countdown'?"
 
 
 # the hub
@@ -309,8 +307,8 @@ def test_a_hub_that_cannot_be_reached_is_one_clear_error() -> None:
     pytest.importorskip("datasets")
     code = """
 from pathlib import Path
-from engine.registry import Call
-from roles import open_dataset
+from engine.vocabulary import Call
+from engine.vocabulary import open_dataset
 try:
     open_dataset(Call("huggingface", "nobody/nothing", has_value=True), split="train", folder=Path())
 except Exception as error:

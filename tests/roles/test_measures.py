@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-import roles
-from engine.episode import Trajectory
-from engine.registry import BadOptions, Call
+from engine.records import Trajectory
+from engine.vocabulary import BadOptions, Call, datasets, estimators, metrics, parsers, rewards
 from tests.roles.vocabulary import metric
 
 BOTH = [
-    Trajectory("solver", 1, reward=1.0, is_correct=True, signals={"form": 1.0}),
-    Trajectory("solver", 2, reward=0.5, is_correct=False, signals={"form": 0.5}),
+    Trajectory("solver", 1, reward=1.0, is_correct=True, terms={"form": 1.0}),
+    Trajectory("solver", 2, reward=0.5, is_correct=False, terms={"form": 0.5}),
 ]
 
 
@@ -39,18 +38,24 @@ def test_an_instance_without_a_reward_counts_as_one_that_earned_nothing() -> Non
 
 def test_estimators_say_how_small_a_group_may_be() -> None:
     smallest = {"grpo": 2, "prpo": 1, "reinforce": 1, "reinforce_plus_plus_baseline": 2, "rloo": 2}
-    assert {name: roles.estimators.build(Call(name)).min_group for name in smallest} == smallest
+    assert {name: estimators.build(Call(name)).min_group for name in smallest} == smallest
 
 
 def test_grpo_may_leave_out_the_standard_deviation() -> None:
-    assert roles.estimators.build(Call("grpo")).options == {"std": True}
-    assert roles.estimators.build(Call.parse({"grpo": {"std": False}})).options == {"std": False}
+    assert estimators.build(Call("grpo")).options == {"std": True}
+    assert estimators.build(Call.parse({"grpo": {"std": False}})).options == {"std": False}
     with pytest.raises(BadOptions):
-        roles.estimators.build(Call.parse({"rloo": {"std": False}}))
+        estimators.build(Call.parse({"rloo": {"std": False}}))
 
 
 def test_everything_that_can_be_listed_says_what_it_is_in_a_line() -> None:
-    for registry in (roles.parsers, roles.rewards, roles.estimators, roles.metrics, roles.datasets):
+    for registry in (
+        parsers,
+        rewards,
+        estimators,
+        metrics,
+        datasets,
+    ):
         for name in registry.names():
             summary = registry.summary(name)
             assert 20 < len(summary) <= 105, (registry.kind, name, summary)

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.episode import FailureName
-from engine.registry import BadOptions
-from roles.vocabulary import ParseFailure, Parser, RoleView
+from engine.records import FailureName
+from engine.vocabulary import BadOptions, ParseFailure, Parser, View
 from tests.roles.vocabulary import parser, read, solvers
 
 CASES: list[dict[str, Any]] = json.loads(
@@ -129,15 +128,13 @@ def test_actions_are_those_that_rllm_recorded(number: int) -> None:
     solver = parser({"tag": "answer", "keep_tag": True, "default": "No solution found"})
     judge = parser({"choice": "solver"})
 
-    def action(made: Parser, text: str, views: list[RoleView]) -> Any:
+    def action(made: Parser, text: str, views: list[View]) -> Any:
         try:
             return made.parse(text, {"solver": views})
         except ParseFailure:
             return made.default
 
-    views = [
-        RoleView(index, action(solver, text, [])) for index, text in enumerate(case["solver_responses"], 1)
-    ]
+    views = [View(index, action(solver, text, [])) for index, text in enumerate(case["solver_responses"], 1)]
     found = [view.action for view in views] + [action(judge, case["judge_response"], views)]
     assert found == [trajectory["action"] for trajectory in case["expected"]["trajectories"]]
 

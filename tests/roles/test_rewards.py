@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.isolation import Isolation
-from engine.registry import BadOptions
-from roles.vocabulary import Score
+from engine.run.isolation import Isolation
+from engine.vocabulary import BadOptions, Score
 from tests.roles.vocabulary import earned, reward
 
 RIGHT, WRONG = Score(1.0, True), Score(0.0, False)
@@ -138,8 +137,8 @@ def test_a_weighted_sum_keeps_each_term_as_a_signal() -> None:
     score = earned({"weighted": TERMS}, "<answer>4+3</answer>", **TASK)
     assert score.reward == pytest.approx(0.9)
     assert not score.is_correct
-    assert {name: score.signals[name] for name in ("right", "match")} == {"right": 1.0, "match": 0.0}
-    assert set(score.signals) == set(TERMS)
+    assert {name: score.terms[name] for name in ("right", "match")} == {"right": 1.0, "match": 0.0}
+    assert set(score.terms) == set(TERMS)
 
 
 def test_a_weighted_sum_is_right_when_every_term_of_positive_weight_is() -> None:
@@ -203,7 +202,7 @@ def test_math_runs_in_a_worker_whose_time_starts_with_the_library_loaded() -> No
             arguments = ({"id": "t", "answer": "1/2"}, action, {})
             return await isolation.run(made.score, *arguments, limit=made.timeout or 0.0)
 
-    assert asyncio.run(score("0.5")).signals["right"] == 1.0
+    assert asyncio.run(score("0.5")).terms["right"] == 1.0
     with pytest.raises(TimeoutError):
         asyncio.run(score("9^{9^{9^{9}}}"))
 

@@ -5,21 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import roles
-from engine.registry import Call
-from roles.vocabulary import Metric, Parser, Reward, RoleView, Score, Upstream
+from engine.vocabulary import (
+    Call,
+    Metric,
+    Parser,
+    Reward,
+    Score,
+    Seen,
+    Upstream,
+    View,
+    Views,
+    metrics,
+    parsers,
+    rewards,
+)
 
 
 def parser(yaml: object) -> Parser:
-    return roles.parsers.build(Call.parse(yaml))
+    return parsers.build(Call.parse(yaml))
 
 
 def reward(yaml: object) -> Reward:
-    return roles.rewards.build(Call.parse(yaml))
+    return rewards.build(Call.parse(yaml))
 
 
 def metric(yaml: object) -> Metric:
-    return roles.metrics.build(Call.parse(yaml))
+    return metrics.build(Call.parse(yaml))
 
 
 def read(yaml: object, text: str, upstream: Upstream | None = None) -> Any:
@@ -27,10 +38,8 @@ def read(yaml: object, text: str, upstream: Upstream | None = None) -> Any:
 
 
 def solvers(*actions: Any) -> Upstream:
-    return {"solver": [RoleView(index, action) for index, action in enumerate(actions, 1)]}
+    return {"solver": Views([View(index, action) for index, action in enumerate(actions, 1)])}
 
 
-def earned(
-    yaml: object, action: Any, verdicts: dict[str, Sequence[Score]] | None = None, **task: Any
-) -> Score:
-    return reward(yaml).score({"id": "t", **task}, action, verdicts or {})
+def earned(yaml: object, action: Any, scores: dict[str, Sequence[Score]] | None = None, **task: Any) -> Score:
+    return reward(yaml).score({"id": "t", **task}, action, Seen(scores or {}))

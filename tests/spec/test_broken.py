@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.compiler import check_file
+from engine.compile.compiler import check_file
 from engine.errors import UserError
 
 BROKEN = Path(__file__).parent.parent / "data" / "broken"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.advantage import estimate, group_episodes
-from engine.episode import Episode, Step, Trajectory
 from engine.errors import UsageError
+from engine.records import Episode, Step, Trajectory
 from engine.spec.models import Schedule, Train
+from engine.training.advantages import estimate, group_episodes
 from engine.training.compare import by_task, controls, difference, interval
 from engine.training.datums import datum, lessons
 from engine.training.order import batch, derive, planned_steps

@@ -1,0 +1,117 @@
+"""Spec to networkx DAG of role instances, and every check that needs only names and edges.
+
+A node is `(role, index)`, index from 1; an edge runs from each instance of a needed role to each instance of
+the role that needs it. Nothing here knows parsers, rewards or prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import networkx as nx
+
+from engine.errors import nearest
+from engine.spec.diagnostics import Finding
+from engine.spec.models import Spec
+
+Instance = tuple[str, int]
+
+MAX_EDGES = 200_000
+RESERVED = {"task", "loop", "range", "true", "false", "none"}
+"""Names that mean something else in a prompt."""
+
+
+def check_graph(spec: Spec) -> list[Finding]:
+    """Unknown, repeated and reserved names, roles that need themselves, cycles, graphs that are too large."""
+    return [*_names(spec), *_cycles(spec), *_size(spec)]
+
+
+def role_graph(spec: Spec) -> nx.DiGraph[str]:
+    """The DAG over roles; needs that name no role are left out."""
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(spec.roles)
+    graph.add_edges_from(
+        (need, name) for name, role in spec.roles.items() for need in role.needs if need in spec.roles
+    )
+    return graph
+
+
+def ancestors(spec: Spec, name: str) -> set[str]:
+    """Every role that is done before this one starts."""
+    return nx.ancestors(role_graph(spec), name)  # pyright: ignore[reportUnknownMemberType]  # untyped stubs
+
+
+def instance_graph(spec: Spec) -> nx.DiGraph[Instance]:
+    """The DAG over role instances of a spec that passed `check_graph`."""
+    graph: nx.DiGraph[Instance] = nx.DiGraph()
+    for name, role in spec.roles.items():
+        graph.add_nodes_from((name, index) for index in range(1, role.count + 1))
+    for before, after in role_graph(spec).edges:
+        graph.add_edges_from(
+            ((before, i), (after, j))
+            for i in range(1, spec.roles[before].count + 1)
+            for j in range(1, spec.roles[after].count + 1)
+        )
+    return graph
+
+
+def _names(spec: Spec) -> Iterator[Finding]:
+    known = list(spec.roles)
+    for name, role in spec.roles.items():
+        if name.lower() in RESERVED:
+            yield Finding(
+                ("roles", name),
+                f"a role cannot be called {name!r}: it means something else in prompts",
+                at_key=True,
+            )
+        for position, need in enumerate(role.needs):
+            path = ("roles", name, "needs", position)
+            if need == name:
+                yield Finding(path, f"{name} needs itself", "other roles", word=need)
+            elif need not in spec.roles:
+                close = nearest(need, known)
+                hint = f"did you mean {close!r}?" if close else ""
+                yield Finding(path, f"no role {need!r}", f"one of {', '.join(known)}", hint)
+            elif need in role.needs[:position]:
+                yield Finding(path, f"{name} needs {need} twice", severity="warning")
+    if spec.episode.correct is not None:
+        yield from unknown_role(spec, spec.episode.correct, ("episode", "correct"))
+
+
+def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator[Finding]:
+    """A finding if no role has that name."""
+    if name not in spec.roles:
+        close = nearest(name, list(spec.roles))
+        hint = f"did you mean {close!r}?" if close else ""
+        yield Finding(path, f"no role {name!r}", f"one of {', '.join(spec.roles)}", hint, word=name)
+
+
+def _cycles(spec: Spec) -> Iterator[Finding]:
+    graph = role_graph(spec)
+    graph.remove_edges_from([(name, name) for name in graph])
+    for component in nx.strongly_connected_components(graph):
+        if len(component) < 2:
+            continue
+        start = next(name for name in spec.roles if name in component)
+        found = cast("list[tuple[str, str]]", nx.find_cycle(graph.subgraph(component), start))  # pyright: ignore[reportUnknownMemberType]
+        cycle = [before for before, _ in found]
+        path = " -> ".join([*cycle, cycle[0]])
+        yield Finding(
+            ("roles", start, "needs"),
+            f"the roles wait for each other: {path}",
+            "edges that lead nowhere in a circle",
+            f"remove one of these needs, such as {cycle[-1]} from {cycle[0]}",
+            word=cycle[-1],
+        )
+
+
+def _size(spec: Spec) -> Iterator[Finding]:
+    for name, role in spec.roles.items():
+        edges = sum(spec.roles[need].count * role.count for need in role.needs if need in spec.roles)
+        if edges > MAX_EDGES:
+            yield Finding(
+                ("roles", name, "count"),
+                f"{name} would have {edges:,} incoming edges",
+                f"at most {MAX_EDGES:,}",
+            )

@@ -1,1 +1,0 @@
-"""The small models that ship with the package, and the script that taught them (`teach.py`)."""

@@ -1,0 +1,155 @@
+"""Starts the local service as a process of its own, for the time of a block. Knows no torch and no HTTP.
+
+A service that was started for a run ends with it: it reads its standard input, which only the parent holds
+open, and leaves when that closes, however the parent ended. It ignores Ctrl-C; its parent does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+
+from engine.errors import UsageError, WorldError
+from engine.shipped import BASE_NAME, MODELS
+
+BASE_MODEL = MODELS[BASE_NAME]
+"""The folder of the model that comes with the package."""
+START_SECONDS = 120.0
+STOP_SECONDS = 5.0
+KEY_VARIABLE = "ROLEGRAPH_SERVICE_KEY"
+_NEEDS = {
+    "torch": "torch",
+    "transformers": "transformers",
+    "peft": "peft",
+    "starlette": "starlette",
+    "uvicorn": "uvicorn",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A service that answers."""
+
+    base_url: str
+    model_name: str
+    api_key: str = field(repr=False)
+    pid: int
+
+
+def check_model_folder(folder: Path) -> None:
+    """Raises UsageError unless the extra `local` is installed and the folder can hold a model."""
+    missing = [name for name, module in _NEEDS.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise UsageError(f"the local service needs {', '.join(missing)}: pip install 'rolegraph[local]'")
+    if not folder.is_dir():
+        raise UsageError(f"there is no model folder {folder}")
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"{folder} is not a Hugging Face model folder: it has no config.json")
+
+
+def model_name(folder: Path, name: str | None = None) -> str:
+    """What the service calls the model of a folder: a shipped one's own name, else the folder's path."""
+    path = folder.resolve()
+    return name or next((known for known, own in MODELS.items() if own == path), str(path))
+
+
+@contextmanager
+def running(
+    model_dir: Path,
+    *,
+    state_dir: Path | None = None,
+    api_key: str | None = None,
+    threads: int | None = None,
+    timeout: float = START_SECONDS,
+) -> Generator[Running, None, None]:
+    """A service for a model folder, in a process of its own, for the time of the block.
+
+    `timeout` is in seconds, for the start. Raises UsageError for a folder that holds no model, WorldError
+    when the service does not come up.
+    """
+    check_model_folder(model_dir)
+    key = api_key or f"tml-{secrets.token_hex(16)}"
+    options = {"model_dir": str(model_dir.resolve()), "threads": threads}
+    options["state_dir"] = str(state_dir) if state_dir else None
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "engine.local.service", json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={
+                **os.environ,
+                "OMP_WAIT_POLICY": "PASSIVE",
+                KEY_VARIABLE: key,
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            },
+        )
+        try:
+            port = _port(process, timeout)
+            if port is None:
+                _stop(process)
+                log.seek(0)
+                raise _not_started(model_dir, process.returncode, log.read().decode(errors="replace"))
+            yield Running(f"http://127.0.0.1:{port}", model_name(model_dir), key, process.pid)
+        finally:
+            _stop(process)
+
+
+def _not_started(folder: Path, code: int | None, said: str) -> UsageError | WorldError:
+    lines = said.strip().splitlines()
+    if code == UsageError.exit_code and lines:
+        return UsageError(lines[-1])
+    if code == -signal.SIGKILL:
+        lines.append("it was killed; too little memory?")
+    reason = "\n  ".join(lines[-5:]) or "it took too long and said nothing"
+    return WorldError(f"the local service for {folder} did not start:\n  {reason}")
+
+
+def _port(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """The port that the service announces when it is ready; None if it ends or takes too long."""
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(_first_line(process)), daemon=True)
+    reader.start()
+    deadline = time.monotonic() + seconds
+    while reader.is_alive() and time.monotonic() < deadline:
+        reader.join(0.1)
+    line = found[0].strip() if found else b""
+    return int(line) if line.isdigit() else None
+
+
+def _first_line(process: subprocess.Popen[bytes]) -> bytes:
+    return process.stdout.readline() if process.stdout else b""
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether an address is one that nobody else can reach."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,79 @@
+"""The service as the child of a run: `python -m engine.local.service OPTIONS`; the key is in the environment.
+
+It ends when its parent does, however that ends, and leaves nothing behind. Ctrl-C in the terminal, which
+reaches it too, is its parent's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from engine.errors import RolegraphError
+from engine.local.launcher import KEY_VARIABLE, model_name
+from engine.local.service.serving import open_state_dir
+
+_PARENT_CHECK_SECONDS = 1.0
+
+
+def main() -> None:
+    """Serve until the parent is gone, announcing the port on standard output."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    options: dict[str, Any] = json.loads(sys.argv[1])
+    model_dir, state_dir = Path(options["model_dir"]), options["state_dir"]
+    try:
+        with contextlib.ExitStack() as stack:
+            state = open_state_dir(Path(state_dir) if state_dir else None, stack)
+            _watch_parent(stack.close)
+            # torch takes seconds to import; the watch is on by now
+            from engine.local.service.launch import launch
+
+            launch(
+                model_dir,
+                model_name(model_dir),
+                "127.0.0.1",
+                0,
+                os.environ.pop(KEY_VARIABLE),
+                state,
+                options["threads"],
+                child=True,
+            )
+    except RolegraphError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)
+
+
+def _watch_parent(clean_up: Callable[[], None]) -> None:
+    """Leave when the parent is gone: there is nobody to answer.
+
+    Its end of our standard input closes with it, unless a process that it forked still holds a copy; so its
+    id is watched as well.
+    """
+    parent = os.getppid()
+
+    def closed() -> None:
+        os.read(sys.stdin.fileno(), 1)
+
+    def orphaned() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_CHECK_SECONDS)
+
+    def leave_after(wait: Callable[[], None]) -> None:
+        wait()
+        clean_up()
+        os._exit(0)
+
+    for wait in (closed, orphaned):
+        threading.Thread(target=leave_after, args=(wait,), daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""What the service computes with: one policy, the training runs on it, its checkpoints, and sampling.
+
+Each call is handed to the compute thread and awaited here. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from torch import Tensor
+
+from engine.local.service.batcher import Batcher, Job
+from engine.local.service.checkpoints import Checkpoints
+from engine.local.service.policy import LoraShape, Policy
+from engine.local.service.sampling import Draw
+from engine.local.service.trainer import AdamSettings, Datum, Missing, Refused, TrainingRun
+from engine.local.service.worker import Worker
+
+T = TypeVar("T")
+
+MAX_LOADED = 4
+"""Checkpoints that are kept loaded for sampling; others are read again when they are asked for."""
+MAX_SNAPSHOTS = 12
+"""Unnamed sampling weights that are kept on disk; beyond it, those not used for longest are dropped."""
+
+
+class Backend:
+    """A policy and what clients have made of it."""
+
+    def __init__(self, policy: Policy, checkpoints: Checkpoints) -> None:
+        self.policy = policy
+        self.checkpoints = checkpoints
+        self._runs: dict[str, TrainingRun] = {}
+        self._loaded: OrderedDict[str, str] = OrderedDict()
+        """Adapters that hold a checkpoint for sampling, by its path; the one used last is last."""
+        self._stale: set[str] = set()
+        """Loaded checkpoints that have been written anew since."""
+        self._numbers = itertools.count(1)
+        self._snapshots: OrderedDict[str, None] = OrderedDict()
+        self._batcher = Batcher(policy, self._load)
+        self._worker = Worker(self._batcher)
+
+    async def _compute(self, work: Callable[[], T]) -> T:
+        return await asyncio.wrap_future(self._worker.submit(work))
+
+    def close(self) -> None:
+        """Stop the compute thread; what it is doing is finished first."""
+        self._worker.close()
+
+    # training
+
+    def run(self, name: str) -> TrainingRun:
+        """A training run by its model id; raises Refused."""
+        if name not in self._runs:
+            raise Missing(f"there is no model {name!r}; it was never created, or was unloaded")
+        return self._runs[name]
+
+    async def create(self, name: str, shape: LoraShape) -> None:
+        """Start a training run."""
+        self._runs[name] = await self._compute(lambda: TrainingRun(self.policy, name, shape))
+
+    async def unload(self, name: str) -> None:
+        """End a training run."""
+        run = self.run(name)
+        del self._runs[name]
+        await self._compute(run.end)
+
+    async def unload_all(self, prefix: str) -> None:
+        """End the training runs whose model ids begin so."""
+        for name in [name for name in self._runs if name.startswith(prefix)]:
+            await self.unload(name)
+
+    async def forward_backward(
+        self, name: str, data: Sequence[Datum], loss: str, config: Mapping[str, float], *, backward: bool
+    ) -> tuple[float, list[Tensor]]:
+        """As `TrainingRun.forward_backward`."""
+        run = self.run(name)
+        return await self._compute(lambda: run.forward_backward(data, loss, config, backward=backward))
+
+    async def step(self, name: str, settings: AdamSettings) -> dict[str, float]:
+        """As `TrainingRun.step`."""
+        run = self.run(name)
+        return await self._compute(lambda: run.step(settings))
+
+    async def save_state(self, name: str, checkpoint: str) -> str:
+        """Write weights and optimizer; returns the path."""
+        run = self.run(name)
+
+        def save() -> str:
+            weights = self.policy.weights(name)
+            return self.checkpoints.save(
+                name, "weights", checkpoint, run.shape, weights, run.optimizer_state()
+            )
+
+        return await self._compute(save)
+
+    async def load_state(self, name: str, path: str, *, optimizer: bool) -> None:
+        """Take over a checkpoint; a run that is not there yet is created in the checkpoint's shape."""
+
+        def load() -> None:
+            found = self.checkpoints.load(path, optimizer=optimizer)
+            run = self._runs.get(name)
+            if run is None:
+                run = self._runs[name] = TrainingRun(self.policy, name, found.shape)
+            elif (run.shape.rank, *_layers(run.shape)) != (found.shape.rank, *_layers(found.shape)):
+                raise Refused(f"{path} has the shape {found.shape}, the model {name} has {run.shape}")
+            run.restore(found.weights, found.optimizer)
+
+        await self._compute(load)
+
+    # sampling
+
+    async def save_sampler(self, name: str, checkpoint: str, *, kept: bool) -> str:
+        """Write a training run's weights to sample from; returns the path.
+
+        Those that are not `kept` may be dropped when many newer ones have been used since.
+        """
+        run = self.run(name)
+
+        def save() -> str:
+            weights = self.policy.weights(name)
+            path = self.checkpoints.save(name, "sampler_weights", checkpoint, run.shape, weights)
+            if path in self._loaded:
+                self._stale.add(path)
+            if not kept:
+                self._snapshots[path] = None
+                while len(self._snapshots) > MAX_SNAPSHOTS:
+                    self.checkpoints.remove(self._snapshots.popitem(last=False)[0])
+            return path
+
+        return await self._compute(save)
+
+    async def shape(self, path: str) -> LoraShape:
+        """The shape of a checkpoint; raises Refused where it cannot be used."""
+        return await self._compute(lambda: self.checkpoints.load(path, optimizer=False).shape)
+
+    async def sample(self, path: str | None, draws: Sequence[Draw], *, prompt_logprobs: bool) -> Job:
+        """Draw sequences from a checkpoint's weights (None: the base model's); raises Refused."""
+        job = Job(path, draws, prompt_logprobs)
+        self._worker.sample(job)
+        await asyncio.wrap_future(job.done)
+        return job
+
+    def _load(self, path: str) -> str:
+        """The adapter that holds a checkpoint's weights. Nothing is being drawn from it now."""
+        if path in self._snapshots:
+            self._snapshots.move_to_end(path)
+        if path in self._stale:
+            self._drop(path)
+        if path not in self._loaded:
+            found = self.checkpoints.load(path, optimizer=False)
+            idle = [other for other, name in self._loaded.items() if name not in self._batcher.in_use()]
+            for other in idle[: max(0, len(self._loaded) + 1 - MAX_LOADED)]:
+                self._drop(other)
+            adapter = f"sampler-{next(self._numbers)}"
+            self.policy.add_adapter(adapter, found.shape)
+            self.policy.set_weights(adapter, found.weights)
+            self.policy.freeze(adapter)
+            self._loaded[path] = adapter
+        self._loaded.move_to_end(path)
+        return self._loaded[path]
+
+    def _drop(self, path: str) -> None:
+        self.policy.drop_adapter(self._loaded.pop(path))
+        self._stale.discard(path)
+
+
+def _layers(shape: LoraShape) -> tuple[bool, bool, bool]:
+    return shape.train_attn, shape.train_mlp, shape.train_unembed

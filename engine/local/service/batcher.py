@@ -1,0 +1,167 @@
+"""Requests to sample, gathered by the weights that they want and drawn together.
+
+`step` moves everything on by one token: it lets waiting sequences join, and hands finished requests back.
+Runs on the compute thread; only `add` may be called from others. Knows no HTTP and no asyncio.
+"""
+
+# torch leaves parts of its types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.local.service.decoder import Decoder
+from engine.local.service.policy import Policy, padded_batches
+from engine.local.service.sampling import Draw
+
+MAX_LIVE = 256
+"""Sequences of one set of weights drawn at a time."""
+MAX_TOKENS = 131_072
+"""Tokens that they may hold in memory; a single sequence may always hold more."""
+MAX_READ_TOKENS = 16_384
+"""Prompt tokens, padded, that are read in one forward pass."""
+PATIENCE = 8
+"""Steps that a few waiting sequences wait for more to join with them: reading prompts holds the others up."""
+
+
+@dataclass(eq=False)
+class Job:
+    """One request to sample: sequences of one prompt, and the prompt's own log-probabilities."""
+
+    weights: str | None
+    """The checkpoint's path; None for the base model."""
+    draws: Sequence[Draw]
+    want_prompt_logprobs: bool = False
+    prompt_logprobs: list[float] = field(default_factory=list[float])
+    """Temperature 1; NaN for the first token, which nothing precedes."""
+    done: Future[None] = field(default_factory=Future[None])
+    """Cancel it to stop the drawing."""
+
+    def finish(self, error: Exception | None = None) -> None:
+        """Tell whoever waits, unless they have given up."""
+        with suppress(InvalidStateError):
+            self.done.set_exception(error) if error else self.done.set_result(None)
+
+
+class _Group:
+    """What is drawn from one set of weights."""
+
+    def __init__(self, decoder: Decoder, adapter: str | None) -> None:
+        self.decoder, self.adapter = decoder, adapter
+        self.jobs: list[Job] = []
+        self.waiting: deque[Draw] = deque()
+        self.waited = 0
+
+
+class Batcher:
+    """Draws for many requests. `load` makes a checkpoint's weights an adapter and returns its name."""
+
+    def __init__(self, policy: Policy, load: Callable[[str], str]) -> None:
+        self._policy, self._load = policy, load
+        self._arrived: deque[Job] = deque()
+        self._groups: dict[str | None, _Group] = {}
+        self._lock = threading.Lock()
+
+    def add(self, job: Job) -> None:
+        """Take a request on. From any thread."""
+        with self._lock:
+            self._arrived.append(job)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self._arrived or self._groups)
+
+    def in_use(self) -> set[str | None]:
+        """The adapters that sequences are being drawn from."""
+        return {group.adapter for group in self._groups.values()}
+
+    def step(self) -> None:
+        """Draw one more token of every sequence. What goes wrong is told to those whose requests it hits."""
+        self._sort_arrived()
+        for weights, group in list(self._groups.items()):
+            try:
+                self._advance(group)
+            except Exception as error:  # belongs to the requests of this group, which report it
+                for job in group.jobs:
+                    job.finish(error)
+                del self._groups[weights]
+                continue
+            if not group.jobs:
+                del self._groups[weights]
+
+    def _sort_arrived(self) -> None:
+        with self._lock:
+            arrived = list(self._arrived)
+            self._arrived.clear()
+        scored: dict[str | None, list[Job]] = {}
+        for job in arrived:
+            try:
+                if job.weights not in self._groups:
+                    adapter = None if job.weights is None else self._load(job.weights)
+                    self._groups[job.weights] = _Group(Decoder(self._policy, adapter), adapter)
+            except Exception as error:  # belongs to this request
+                job.finish(error)
+                continue
+            group = self._groups[job.weights]
+            group.jobs.append(job)
+            group.waiting.extend(job.draws)
+            if job.want_prompt_logprobs:
+                scored.setdefault(job.weights, []).append(job)
+        for weights, jobs in scored.items():
+            self._score(self._groups[weights].adapter, jobs)
+
+    def _score(self, adapter: str | None, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            job.prompt_logprobs = [float("nan")]
+        longer = [job for job in jobs if len(job.draws[0].prompt) > 1]
+        prompts = [job.draws[0].prompt for job in longer]
+        targets = [torch.tensor(prompt[1:]) for prompt in prompts]
+        try:
+            with torch.inference_mode():
+                for numbers, found in self._policy.logprobs(
+                    adapter, [prompt[:-1] for prompt in prompts], targets, MAX_READ_TOKENS
+                ):
+                    own = found.split([len(targets[number]) for number in numbers])
+                    for number, values in zip(numbers, own, strict=True):
+                        longer[number].prompt_logprobs += values.tolist()
+        except Exception as error:  # belongs to these requests
+            for job in longer:
+                job.finish(error)
+
+    def _advance(self, group: _Group) -> None:
+        for job in [job for job in group.jobs if job.done.done()]:
+            unwanted = set(job.draws)
+            group.decoder.remove(job.draws)
+            group.waiting = deque(draw for draw in group.waiting if draw not in unwanted)
+            group.jobs.remove(job)
+        group.decoder.step()
+        for batch in padded_batches(self._joining(group), lambda draw: len(draw.prompt), MAX_READ_TOKENS):
+            group.decoder.add(batch)
+        finished = [job for job in group.jobs if all(draw.reason is not None for draw in job.draws)]
+        for job in finished:
+            group.jobs.remove(job)
+            job.finish()
+
+    def _joining(self, group: _Group) -> list[Draw]:
+        """The waiting sequences that join now: when enough are there, or they have waited long enough."""
+        live = group.decoder.live
+        group.waited += 1
+        if not group.waiting or (len(group.waiting) * 4 < len(live) and group.waited < PATIENCE):
+            return []
+        group.waited = 0
+        longest, joining = max((draw.length for draw in live), default=0), list[Draw]()
+        while group.waiting and len(live) + len(joining) < MAX_LIVE:
+            longest = max(longest, group.waiting[0].length)
+            if (live or joining) and longest * (len(live) + len(joining) + 1) > MAX_TOKENS:
+                break
+            joining.append(group.waiting.popleft())
+        return joining

@@ -1,0 +1,167 @@
+"""Chat completions, as OpenAI's API has them, beside the Tinker API: for clients that know only those.
+
+Token ids come in vLLM's fields (`prompt_token_ids`, and `token_ids` of a choice), where they are asked for
+with `return_token_ids`. Answers are not streamed, and there are no tools.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from engine.errors import ModelError
+from engine.local.service.backend import Backend
+from engine.local.service.calls import Endpoint, guarded, read
+from engine.local.service.sampling import Draw
+from engine.local.service.trainer import Missing, Refused
+from engine.prompts.chat import ChatFormat
+from engine.records import Message
+
+
+def openai_endpoint(do: Endpoint) -> Endpoint:
+    """An endpoint whose refusals look as OpenAI's clients show them."""
+    inner = guarded(do)
+
+    async def endpoint(request: Request) -> Response:
+        response = await inner(request)
+        if response.status_code < 400:
+            return response
+        message = json.loads(bytes(response.body))["detail"]
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+        return JSONResponse({"error": error}, status_code=response.status_code)
+
+    return endpoint
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    type: str
+    text: str = ""
+
+
+class _Turn(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    role: str
+    content: str | list[_Part] | None = None
+
+    def message(self) -> Message:
+        """The turn with its text parts in one; raises Refused for what is no text."""
+        if not isinstance(self.content, list):
+            return {"role": self.role, "content": self.content or ""}
+        if other := [part.type for part in self.content if part.type != "text"]:
+            raise Refused(f"a message's part of type {other[0]!r} is not served here; text is")
+        return {"role": self.role, "content": "".join(part.text for part in self.content)}
+
+
+class ChatBody(BaseModel):
+    """chat/completions."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str | None = None
+    """The served model's name, or a `tinker://` path of sampling weights."""
+    messages: Annotated[list[_Turn], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0.0)] = 1.0
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    n: Annotated[int, Field(ge=1, le=128)] = 1
+    logprobs: bool | None = False
+    return_token_ids: bool | None = False
+    stream: bool | None = False
+
+
+class ChatService:
+    """The two endpoints; `names` are all that clients may call the model."""
+
+    def __init__(self, backend: Backend, name: str, names: frozenset[str]) -> None:
+        self._backend, self._name, self._names = backend, name, names
+        self._chat = ChatFormat(backend.policy.tokenizer, name)
+
+    async def models(self, request: Request) -> Response:
+        """The one model."""
+        return JSONResponse({"object": "list", "data": [{"id": self._name, "object": "model"}]})
+
+    async def complete(self, request: Request) -> Response:
+        """Answers to a chat, in the model's own format."""
+        body = await read(request, ChatBody)
+        if body.stream:
+            raise Refused("answers are not streamed here; leave `stream` out")
+        path = body.model if body.model and body.model.startswith("tinker://") else None
+        if path is None and body.model not in (None, *self._names):
+            raise Missing(f"this service has no model {body.model!r}; it serves {self._name!r}")
+        try:
+            prompt = self._chat.prompt([turn.message() for turn in body.messages])
+        except ModelError as error:
+            raise Refused(str(error)) from error
+        draws = self._draws(body, prompt.ids)
+        await self._backend.sample(path, draws, prompt_logprobs=False)
+        stop = tuple(draws[0].stop_texts)
+        choices = [self._choice(body, i, draw, stop, prompt.thinking) for i, draw in enumerate(draws)]
+        written = sum(len(draw.tokens) for draw in draws)
+        answer: dict[str, Any] = {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": body.model or self._name,
+            "choices": choices,
+            "usage": {
+                "prompt_tokens": len(prompt.ids),
+                "completion_tokens": written,
+                "total_tokens": len(prompt.ids) + written,
+            },
+        }
+        if body.return_token_ids:
+            answer["prompt_token_ids"] = list(prompt.ids)
+        return JSONResponse(answer)
+
+    def _draws(self, body: ChatBody, prompt: Sequence[int]) -> list[Draw]:
+        policy = self._backend.policy
+        room = policy.context - len(prompt)
+        if room < 1:
+            raise Refused(f"the prompt has {len(prompt)} tokens, and the model's context is {policy.context}")
+        wanted = body.max_completion_tokens or body.max_tokens or room
+        stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
+        return [
+            Draw(
+                prompt,
+                min(wanted, room),
+                body.temperature,
+                body.top_p,
+                seed=None if body.seed is None else (body.seed, number),
+                stop_ids=policy.end_ids | set(self._chat.end_ids),
+                stop_texts=tuple(stop),
+            )
+            for number in range(body.n)
+        ]
+
+    def _choice(
+        self, body: ChatBody, index: int, draw: Draw, stop: Sequence[str], thinking: bool
+    ) -> dict[str, Any]:
+        thought, text = self._chat.answer(draw.tokens, stop=stop, thinking=thinking)
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if thought:
+            message["reasoning_content"] = thought
+        choice: dict[str, Any] = {"index": index, "message": message, "finish_reason": draw.reason}
+        if body.logprobs:
+            tokens = self._backend.policy.decode([[token] for token in draw.tokens])
+            choice["logprobs"] = {
+                "content": [
+                    {"token": token, "logprob": logprob, "bytes": None, "top_logprobs": []}
+                    for token, logprob in zip(tokens, draw.logprobs, strict=True)
+                ]
+            }
+        if body.return_token_ids:
+            choice["token_ids"] = draw.tokens
+        return choice

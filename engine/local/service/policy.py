@@ -1,0 +1,278 @@
+"""One causal language model and the LoRA adapters on it: load, switch, and log-probabilities.
+
+Everything here runs on one thread, the service's compute thread: which adapter is active is state of the
+model. Knows torch, transformers and peft; knows nothing of HTTP, requests or losses.
+
+Axes: B sequences, T tokens (padded), V vocabulary.
+"""
+
+# torch, peft and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import copy
+import itertools
+import logging
+import os
+import re
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from torch.func import functional_call
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.pytorch_utils import Conv1D
+from transformers.utils import logging as transformers_logging
+
+from engine.errors import UsageError
+from engine.local.service.prefixes import Layout, layout, rows_of
+
+T = TypeVar("T")
+
+LORA_ALPHA = 32
+"""As hosted Tinker has it: the adapter's output is scaled by alpha / rank."""
+DEFAULT_CONTEXT = 4096
+SMALL_MODEL = 20_000_000
+"""Parameters below which one thread samples faster than several that wait for each other, and a copy of the
+model costs little memory."""
+SMALL_TRAIN_THREADS = 2
+"""For training a small model: its batches are larger, and the client only waits meanwhile."""
+_logger = logging.getLogger(__name__)
+_ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class LoraShape:
+    """What an adapter trains: its rank and the kinds of layers."""
+
+    rank: int
+    train_attn: bool = True
+    train_mlp: bool = True
+    train_unembed: bool = True
+    seed: int | None = None
+
+
+class Policy:
+    """A model of a local folder. `name` is what clients may ask for; None adapters mean the model itself."""
+
+    def __init__(self, folder: Path, threads: int | None = None) -> None:
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        warnings.filterwarnings("ignore", module="peft")
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
+        try:
+            base: Any = AutoModelForCausalLM.from_pretrained(
+                str(folder), dtype=self.dtype, local_files_only=True
+            )
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UsageError(f"cannot load a causal language model from {folder}: {reason}") from error
+        self._base: nn.Module = base.to(self.device).eval()
+        self._plain = _twin(self._base)
+        """The model without adapters; those of `_base` are in between its layers."""
+        self._merged: dict[str, nn.Module] = {}
+        """Frozen adapters: models whose weights have them in."""
+        self.small = sum(parameter.numel() for parameter in self._base.parameters()) < SMALL_MODEL
+        cores = os.cpu_count() or 1
+        self._train_threads = threads or min(cores, SMALL_TRAIN_THREADS if self.small else cores)
+        torch.set_num_threads(threads or (1 if self.small else cores))
+        self._peft: PeftModel | None = None
+        self.vocabulary: int = base.config.vocab_size
+        self.context: int = getattr(base.config, "max_position_embeddings", None) or DEFAULT_CONTEXT
+        ends = getattr(base.generation_config, "eos_token_id", None)
+        ends = self.tokenizer.eos_token_id if ends is None else ends
+        self.end_ids: frozenset[int] = frozenset([ends] if isinstance(ends, int) else ends or ())
+
+    # adapters
+
+    def add_adapter(self, name: str, shape: LoraShape) -> None:
+        """Make a new adapter; its output is zero until it is trained or loaded."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(shape.seed if shape.seed is not None else torch.seed())
+            layers = self._targets(shape)
+            # More rank than a layer's own adds cost and nothing else; the scale stays alpha / rank.
+            capped = {name: size for name, size in layers.items() if size < shape.rank}
+            config = LoraConfig(
+                r=shape.rank,
+                lora_alpha=LORA_ALPHA,
+                lora_dropout=0.0,
+                target_modules=list(layers),
+                rank_pattern=capped,
+                alpha_pattern={name: LORA_ALPHA * size / shape.rank for name, size in capped.items()},
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                if self._peft is None:
+                    made: Any = get_peft_model(cast("Any", self._base), config, adapter_name=name)
+                    self._peft = cast("PeftModel", made).eval()
+                else:
+                    self._peft.add_adapter(name, config)
+
+    def drop_adapter(self, name: str) -> None:
+        """Forget an adapter and free its memory."""
+        self._merged.pop(name, None)
+        if self._peft is not None and name in self._peft.peft_config:
+            if len(self._peft.peft_config) > 1:
+                self._peft.delete_adapter(name)
+            else:
+                self._base = cast("nn.Module", self._peft.unload())
+                self._peft = None
+
+    def weights(self, name: str) -> dict[str, Tensor]:
+        """A copy of an adapter's tensors, by names that do not depend on the adapter's."""
+        found = get_peft_model_state_dict(self._peft, adapter_name=name, save_embedding_layers=False)
+        return {key: tensor.detach().clone().contiguous().cpu() for key, tensor in found.items()}
+
+    def set_weights(self, name: str, weights: Mapping[str, Tensor]) -> None:
+        """Put tensors that `weights` gave into an adapter of the same shape."""
+        with torch.no_grad():
+            set_peft_model_state_dict(self._peft, dict(weights), adapter_name=name)
+
+    def parameters(self, name: str) -> list[nn.Parameter]:
+        """An adapter's trainable tensors, in a fixed order."""
+        if self._peft is None:
+            return []
+        return [p for key, p in sorted(self._peft.named_parameters()) if f".{name}." in key]
+
+    def freeze(self, name: str) -> None:
+        """Train an adapter no more: a small model computes faster with it merged into a copy of it."""
+        if self.small and self._peft is not None:
+            with torch.no_grad():
+                merged = _twin(self._plain)
+                for layer, weight in self._merged_weights(name).items():
+                    merged.get_submodule(layer).weight = nn.Parameter(weight, requires_grad=False)
+            self.drop_adapter(name)
+            self._merged[name] = merged
+
+    def _merged_weights(self, name: str) -> dict[str, Tensor]:
+        """The weights of the layers that an adapter trains, with it in. Differentiable."""
+        return {
+            layer: module.get_base_layer().weight.detach() + module.get_delta_weight(name)
+            for layer, module in cast("Any", self._base).named_modules()
+            if name in getattr(module, "lora_A", ())
+        }
+
+    @contextmanager
+    def using(self, name: str | None) -> Generator[nn.Module, None, None]:
+        """The model with one adapter, or none, in effect."""
+        if name is None or self._peft is None or name in self._merged:
+            yield self._merged.get(name or "", self._plain)
+        else:
+            if self._peft.active_adapter != name:
+                self._peft.set_adapter(name)
+            yield self._peft
+
+    @contextmanager
+    def training(self) -> Generator[None, None, None]:
+        """Compute with the number of threads that is best for training."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._train_threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def _targets(self, shape: LoraShape) -> dict[str, int]:
+        """The layers that an adapter of that shape trains, and their ranks."""
+        unembed = cast("Any", self._base).get_output_embeddings()
+        layers: dict[str, int] = {}
+        for name, module in self._base.named_modules():
+            name = name.removeprefix("base_model.model.").removesuffix(".base_layer")
+            if not isinstance(module, nn.Linear | Conv1D) or "lora_" in name:
+                continue
+            if module is unembed or name == "lm_head":
+                wanted = shape.train_unembed
+            else:
+                wanted = shape.train_attn if _ATTENTION.search(name) else shape.train_mlp
+            if wanted:
+                layers[name] = min(module.weight.shape)
+        return dict(sorted(layers.items()))
+
+    def decode(self, rows: list[list[int]]) -> list[str]:
+        """Texts of token sequences, with the special tokens."""
+        texts: list[str] = self.tokenizer.batch_decode(
+            rows, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return texts
+
+    # numbers
+
+    def logprobs(
+        self,
+        name: str | None,
+        sequences: Sequence[Sequence[int]],
+        targets: Sequence[Tensor],
+        limit: int,
+    ) -> Generator[tuple[list[int], Tensor], None, None]:
+        """Log-probabilities of targets[b][t] after sequences[b][: t + 1], at temperature 1.
+
+        In batches of about `limit` tokens: which sequences, and their log-probabilities one after the other.
+        Differentiable where grad is enabled.
+        """
+        rows = rows_of(sequences, share=self.shares)
+        for batch in padded_batches(rows, len, limit):
+            laid = layout(batch, self.dtype, self.device)
+            wanted = torch.cat([targets[number] for number in laid.numbers]).to(self.device)
+            yield laid.numbers, self._logprobs(name, laid, wanted)
+
+    def _logprobs(self, name: str | None, laid: Layout, wanted: Tensor) -> Tensor:
+        inputs = {"input_ids": laid.ids, "attention_mask": laid.mask, "position_ids": laid.positions}
+        with self.using(name) as model:
+            if model is self._peft and self.small:
+                weights = {f"{layer}.weight": w for layer, w in self._merged_weights(name or "").items()}
+                # Embedding and unembedding may be one tensor, of which an adapter changes one use only.
+                out: Any = functional_call(
+                    self._plain, weights, kwargs={**inputs, "use_cache": False}, tie_weights=False
+                )
+            else:
+                out = model(**inputs, use_cache=False)
+        logits: Tensor = out.logits.float()
+        chosen = logits.flatten()[laid.places * logits.shape[-1] + wanted]
+        return chosen - logits.logsumexp(-1).flatten()[laid.places]
+
+    @cached_property
+    def shares(self) -> bool:
+        """Whether sequences can share a row: the model obeys a mask and positions of our own."""
+        config: Any = cast("Any", self._base).config
+        kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
+        if getattr(config, "sliding_window", None) or any(kind != "full_attention" for kind in kinds):
+            return False
+        sequences = [[1, 2, 3, 2, 1], [1, 2, 0, 1, 2, 3]]
+        targets = torch.tensor([0] * 11, device=self.device)
+        found: list[Tensor] = []
+        try:
+            with torch.inference_mode():
+                for share in (True, False):
+                    laid = layout(rows_of(sequences, share=share), self.dtype, self.device)
+                    found.append(self._logprobs(None, laid, targets).cpu())
+        except Exception as error:  # a model that takes no such mask may fail in any way
+            _logger.debug("sequences are not shared: %s", error)
+            return False
+        return torch.allclose(found[0], found[1], atol=1e-4 if self.dtype == torch.float32 else 0.1)
+
+
+def _twin(model: nn.Module) -> nn.Module:
+    """A model of its own that has the same tensors."""
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+
+
+def padded_batches(items: Sequence[T], length: Callable[[T], int], limit: int) -> list[list[T]]:
+    """Items, by length, in batches of at most `limit` tokens when padded."""
+    batches: list[list[T]] = []
+    for item in sorted(items, key=length):
+        if not batches or (len(batches[-1]) + 1) * length(item) > limit:
+            batches.append([])
+        batches[-1].append(item)
+    return batches

@@ -1,0 +1,49 @@
+"""Serve a local model folder in this process until told to stop, as `rolegraph serve` does."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+
+from engine.errors import UsageError
+from engine.local.launcher import check_model_folder, is_this_machine, model_name
+
+
+def serve(
+    model_dir: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    name: str | None = None,
+    api_key: str | None = None,
+    state_dir: Path | None = None,
+    threads: int | None = None,
+) -> None:
+    """Serve until interrupted. Port 0 takes a free one; without `state_dir`, checkpoints go with the service.
+
+    Raises UsageError for a folder that holds no model, and for an address that others can reach without a
+    key; WorldError for an address that cannot be listened at.
+    """
+    check_model_folder(model_dir)
+    if not is_this_machine(host) and not api_key:
+        raise UsageError(
+            f"to serve at {host}, set a key in ROLEGRAPH_SERVE_KEY: others can reach that address"
+        )
+    from engine.local.service.launch import launch  # torch takes seconds to import
+
+    with contextlib.ExitStack() as stack:
+        state = open_state_dir(state_dir, stack)
+        launch(model_dir, model_name(model_dir, name), host, port, api_key, state, threads, child=False)
+
+
+def open_state_dir(folder: Path | None, stack: contextlib.ExitStack) -> Path:
+    """Where checkpoints are kept: the folder given, or one that is removed when the stack closes."""
+    if folder is None:
+        made = tempfile.TemporaryDirectory(prefix="rolegraph-", ignore_cleanup_errors=True)
+        return Path(stack.enter_context(made))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot keep checkpoints in {folder}: {error.strerror}") from error
+    return folder

@@ -1,0 +1,155 @@
+"""Training runs on one policy: an adapter and its optimizer each, gradients kept apart.
+
+`forward_backward` adds gradients up until `step` uses them. Knows no HTTP; the wire's messages are turned
+into `Datum` elsewhere.
+"""
+
+# torch, peft and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.local.service.losses import LOSSES, NEEDS, OPTIONS
+from engine.local.service.policy import LoraShape, Policy
+
+MAX_BATCH_TOKENS = {"cpu": 4_096, "cuda": 16_384}
+"""Padded tokens of one forward pass; a larger batch is cut up, with the same gradients. A processor's caches
+hold what passes between the layers of few tokens only."""
+MAX_BATCH_LOGITS = 2**26
+"""Logits (tokens times vocabulary) of one forward pass."""
+
+
+class Refused(ValueError):
+    """A request that cannot be carried out as it is: the client's mistake."""
+
+
+class Missing(Refused):
+    """A request for something that is not here: a model, a session, a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Datum:
+    """One sequence [T] and its loss inputs, each [T]."""
+
+    tokens: Sequence[int]
+    inputs: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class AdamSettings:
+    """One step's settings, with the names and defaults of the API."""
+
+    learning_rate: float = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-12
+    weight_decay: float = 0.0
+    grad_clip_norm: float = 0.0
+
+
+class TrainingRun:
+    """One adapter in training. `name` is the adapter's and the client's model id."""
+
+    def __init__(self, policy: Policy, name: str, shape: LoraShape) -> None:
+        self.policy, self.name, self.shape = policy, name, shape
+        if not (shape.train_attn or shape.train_mlp or shape.train_unembed):
+            raise Refused("nothing to train: train_attn, train_mlp and train_unembed are all false")
+        policy.add_adapter(name, shape)
+        self._parameters = policy.parameters(name)
+        self._optimizer = torch.optim.AdamW(self._parameters, lr=0.0)
+
+    def forward_backward(
+        self, data: Sequence[Datum], loss: str, config: Mapping[str, float], *, backward: bool = True
+    ) -> tuple[float, list[Tensor]]:
+        """The loss, summed over the batch, and each datum's log-probabilities [T]."""
+        self._check(data, loss, config)
+        total = 0.0
+        logprobs: list[Tensor] = [torch.empty(0)] * len(data)
+        device = self.policy.device
+        limit = min(MAX_BATCH_TOKENS[device.type], MAX_BATCH_LOGITS // self.policy.vocabulary)
+        targets = [datum.inputs["target_tokens"].long() for datum in data]
+        with self.policy.training(), torch.set_grad_enabled(backward):
+            batches = self.policy.logprobs(self.name, [datum.tokens for datum in data], targets, limit)
+            for numbers, found in batches:
+                inputs = {
+                    key: torch.cat([data[number].inputs[key] for number in numbers]).to(device)
+                    for key in NEEDS[loss]
+                }
+                summed = LOSSES[loss](found, inputs, config)
+                if not math.isfinite(summed.item()):
+                    self._optimizer.zero_grad()
+                    raise Refused("the loss is not finite; the gradients gathered so far were dropped")
+                if backward:
+                    summed.backward()
+                total += summed.item()
+                own = found.detach().cpu().split([len(data[number].tokens) for number in numbers])
+                for number, values in zip(numbers, own, strict=True):
+                    logprobs[number] = values
+        return total, logprobs
+
+    def step(self, settings: AdamSettings) -> dict[str, float]:
+        """Use the gradients and drop them. Returns their norm before clipping."""
+        limit = settings.grad_clip_norm if settings.grad_clip_norm > 0 else math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit).item()
+        if not math.isfinite(norm):
+            self._optimizer.zero_grad()
+            raise Refused("the gradient is not finite; it was dropped and the weights are as they were")
+        for group in self._optimizer.param_groups:
+            group.update(
+                lr=settings.learning_rate,
+                betas=(settings.beta1, settings.beta2),
+                eps=settings.eps,
+                weight_decay=settings.weight_decay,
+            )
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return {"unclipped_grad_l2:mean": norm}
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """The optimizer's tensors and counters."""
+        return self._optimizer.state_dict()
+
+    def restore(self, weights: Mapping[str, Tensor], optimizer: dict[str, Any] | None) -> None:
+        """Take over weights, and the optimizer's state where it is given; else the optimizer starts anew."""
+        self.policy.set_weights(self.name, weights)
+        self._optimizer = torch.optim.AdamW(self._parameters, lr=0.0)
+        if optimizer is not None:
+            self._optimizer.load_state_dict(optimizer)
+
+    def end(self) -> None:
+        """Free the adapter."""
+        self.policy.drop_adapter(self.name)
+
+    def _check(self, data: Sequence[Datum], loss: str, config: Mapping[str, float]) -> None:
+        if loss not in LOSSES:
+            raise Refused(f"the loss {loss!r} is not served here; there is {', '.join(LOSSES)}")
+        if unknown := sorted(set(config) - set(OPTIONS[loss])):
+            raise Refused(
+                f"{loss} has no setting {unknown[0]!r}; it takes {', '.join(OPTIONS[loss]) or 'none'}"
+            )
+        if not data:
+            raise Refused("forward_backward needs at least one datum")
+        for position, datum in enumerate(data):
+            length = len(datum.tokens)
+            if not 0 < length <= self.policy.context:
+                raise Refused(
+                    f"datum {position} has {length} tokens; 1 to {self.policy.context} fit the model"
+                )
+            if max(datum.tokens) >= self.policy.vocabulary or min(datum.tokens) < 0:
+                raise Refused(f"datum {position} has a token that the model does not know")
+            for key in NEEDS[loss]:
+                if key not in datum.inputs:
+                    raise Refused(f"datum {position} has no {key!r}, which {loss} reads")
+                if datum.inputs[key].shape != (length,):
+                    shape = list(datum.inputs[key].shape)
+                    raise Refused(f"datum {position}: {key} has shape {shape}, expected [{length}]")
+            targets = datum.inputs["target_tokens"]
+            if targets.min() < 0 or targets.max() >= self.policy.vocabulary:
+                raise Refused(f"datum {position} has a target token that the model does not know")

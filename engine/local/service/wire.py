@@ -1,0 +1,266 @@
+"""Requests and results of the Tinker API on the wire of SDK 0.38: JSON, and protobuf for the large ones.
+
+Pure: bytes and dictionaries in, the service's own types out, and back. A request that does not fit raises
+`Refused`.
+"""
+
+# torch, peft and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from tinker.proto import tinker_public_pb2 as public
+from torch import Tensor
+
+from engine.local.service.batcher import Job
+from engine.local.service.policy import LoraShape
+from engine.local.service.sampling import Draw
+from engine.local.service.trainer import AdamSettings, Datum, Refused
+
+_NUMPY = {public.DTYPE_FLOAT32: np.float32, public.DTYPE_INT64: np.int64, public.DTYPE_INT32: np.int32}
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+class LoraBody(_Body):
+    """`lora_config` of create_model."""
+
+    rank: Annotated[int, Field(ge=1, le=65_536)]
+    seed: int | None = None
+    train_unembed: bool = True
+    train_mlp: bool = True
+    train_attn: bool = True
+
+    def shape(self) -> LoraShape:
+        """The adapter it asks for."""
+        return LoraShape(self.rank, self.train_attn, self.train_mlp, self.train_unembed, self.seed)
+
+
+class OptimizerBody(_Body):
+    """`optimizer_config` of create_model."""
+
+    type: str
+
+
+class CreateModelBody(_Body):
+    """create_model."""
+
+    session_id: str
+    model_seq_id: int
+    base_model: str
+    lora_config: LoraBody | None = None
+    optimizer_config: OptimizerBody | None = None
+
+
+class AdamBody(_Body):
+    """`adam_params` of optim_step."""
+
+    learning_rate: float = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-12
+    weight_decay: float = 0.0
+    grad_clip_norm: float = 0.0
+
+    def settings(self) -> AdamSettings:
+        """The step's settings."""
+        return AdamSettings(**self.model_dump())
+
+
+class OptimStepBody(_Body):
+    """optim_step."""
+
+    model_id: str
+    seq_id: int | None = None
+    adam_params: AdamBody | None = None
+
+
+class SaveBody(_Body):
+    """save_weights and save_weights_for_sampler."""
+
+    model_id: str
+    path: str | None = None
+    seq_id: int | None = None
+    sampling_session_seq_id: int | None = None
+
+
+class LoadBody(_Body):
+    """load_weights: onto a model (`model_id`), or into a new one (`session_id` and `model_seq_id`)."""
+
+    path: str
+    optimizer: bool = False
+    model_id: str | None = None
+    seq_id: int | None = None
+    session_id: str | None = None
+    model_seq_id: int | None = None
+
+
+class SessionBody(_Body):
+    """create_sampling_session."""
+
+    session_id: str
+    sampling_session_seq_id: int
+    base_model: str | None = None
+    model_path: str | None = None
+
+
+class _Chunk(_Body):
+    type: str = "encoded_text"
+    tokens: list[int] = []
+
+
+class _Prompt(_Body):
+    chunks: list[_Chunk]
+
+
+class _Params(_Body):
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    seed: int | None = None
+    stop: str | list[str] | list[int] | None = None
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    top_k: int = -1
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
+class SampleBody(_Body):
+    """asample."""
+
+    prompt: _Prompt
+    sampling_params: _Params
+    num_samples: Annotated[int, Field(ge=1, le=1024)] = 1
+    sampling_session_id: str | None = None
+    seq_id: int | None = None
+    base_model: str | None = None
+    model_path: str | None = None
+    prompt_logprobs: bool | None = None
+    prompt_logprobs_last_n: int | None = None
+    topk_prompt_logprobs: int = 0
+    topk_sample_logprobs: int = 0
+    prompt_alt_tokens_k: int = 0
+    target_prompt_logprobs: dict[str, Any] | None = None
+    record_stability_info: bool | None = None
+
+    def draws(self, *, context: int, vocabulary: int, end_ids: frozenset[int]) -> list[Draw]:
+        """The sequences it asks for; raises Refused."""
+        unserved = (
+            "topk_prompt_logprobs",
+            "topk_sample_logprobs",
+            "prompt_alt_tokens_k",
+            "target_prompt_logprobs",
+            "record_stability_info",
+        )
+        for name in unserved:
+            if getattr(self, name):
+                raise Refused(f"{name} is not served here")
+        prompt = [token for chunk in self.prompt.chunks for token in _tokens(chunk)]
+        if not prompt or min(prompt) < 0 or max(prompt) >= vocabulary:
+            raise Refused("the prompt is empty, or has a token that the model does not know")
+        room = context - len(prompt)
+        if room < 1:
+            raise Refused(
+                f"the prompt has {len(prompt)} tokens; the model's context holds {context} with the answer"
+            )
+        params = self.sampling_params
+        stop = params.stop
+        texts = (stop,) if isinstance(stop, str) else tuple(s for s in stop or () if isinstance(s, str))
+        ids = end_ids if stop is None else frozenset(s for s in stop if isinstance(s, int))
+        return [
+            Draw(
+                prompt,
+                min(params.max_tokens or room, room),
+                params.temperature,
+                params.top_p,
+                params.top_k,
+                None if params.seed is None else (params.seed % 2**64, number),
+                ids,
+                texts,
+            )
+            for number in range(self.num_samples)
+        ]
+
+
+def _tokens(chunk: _Chunk) -> list[int]:
+    if chunk.type != "encoded_text":
+        raise Refused(f"{chunk.type} in a prompt is not served here; only text is")
+    return chunk.tokens
+
+
+def sample_response(job: Job, last_n: int | None) -> bytes:
+    """A SampleResponse."""
+    message = public.SampleResponse()
+    for draw in job.draws:
+        reason = public.STOP_REASON_STOP if draw.reason == "stop" else public.STOP_REASON_LENGTH
+        message.sequences.add(
+            stop_reason=reason,
+            tokens=np.asarray(draw.tokens, np.int32).tobytes(),
+            logprobs=np.asarray(draw.logprobs, np.float32).tobytes(),
+        )
+    if job.want_prompt_logprobs:
+        values = np.asarray(job.prompt_logprobs, np.float32)
+        if last_n is not None:
+            values[: len(values) - last_n] = np.nan
+        message.prompt_logprobs = values.tobytes()
+    return message.SerializeToString()
+
+
+class TrainRequest:
+    """A ForwardBackwardRequest, decoded."""
+
+    def __init__(self, body: bytes) -> None:
+        message = public.ForwardBackwardRequest()
+        try:
+            message.ParseFromString(body)
+        except Exception as error:  # protobuf's own DecodeError has no stable home
+            raise Refused(f"not a ForwardBackwardRequest: {error}") from error
+        self.model_id, self.seq_id = message.model_id, message.seq_id
+        self.loss, self.backward = message.loss_fn, not message.forward_only
+        self.config: dict[str, float] = dict(message.loss_fn_config)
+        for name, value in message.loss_fn_config_v2.items():
+            if value.HasField("text"):
+                raise Refused(f"the setting {name} is text, which no loss here takes")
+            self.config[name] = value.number
+        self.data = [_datum(position, datum) for position, datum in enumerate(message.data)]
+
+
+def _datum(position: int, message: public.Datum) -> Datum:
+    tokens: list[int] = []
+    for chunk in message.model_input:
+        if not chunk.HasField("encoded_text"):
+            raise Refused(f"datum {position} has an input that is not text, which is not served here")
+        tokens += np.frombuffer(chunk.encoded_text.tokens, np.int32).tolist()
+    inputs = {name: _tensor(position, name, tensor) for name, tensor in message.loss_fn_inputs.items()}
+    return Datum(tokens, inputs)
+
+
+def _tensor(position: int, name: str, message: public.Tensor) -> Tensor:
+    if message.HasField("sparse_csr") or message.dtype not in _NUMPY:
+        raise Refused(f"datum {position}: {name} must be a dense tensor of float32 or int64")
+    values = torch.from_numpy(np.frombuffer(message.dense, _NUMPY[message.dtype]).copy())
+    return values.reshape(list(message.shape)) if message.shape else values
+
+
+def train_response(loss: float, logprobs: Sequence[Tensor]) -> bytes:
+    """A ForwardBackwardOutput: the loss summed over tokens, and each datum's log-probabilities."""
+    flat = torch.cat(list(logprobs)).float().numpy()
+    ends = np.cumsum([0, *(len(own) for own in logprobs)], dtype=np.int64) * flat.itemsize
+    message = public.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord", metrics={"loss:sum": loss})
+    record = message.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=len(logprobs))
+    record.fields["logprobs"].data = flat.tobytes()
+    record.fields["logprobs"].offsets = ends.tobytes()
+    record.fields["logprobs"].dtype = public.DTYPE_FLOAT32
+    return message.SerializeToString()
+
+
+Category = Literal["user", "server"]
+
+
+def failure(message: str, category: Category) -> Mapping[str, str]:
+    """An operation that was taken on and failed."""
+    return {"error": message, "category": category}

@@ -1,0 +1,60 @@
+"""A role's prompt as a spec writes it to a checked template, or to findings in the template's own lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+
+from engine.errors import nearest
+from engine.prompts.templates import Surroundings, Template, compile_template
+from engine.shipped import PROMPTS
+from engine.spec.diagnostics import Finding, Path, point_at
+from engine.spec.models import PromptSource
+
+
+def read_template(
+    path: Path, source: PromptSource, folders: Sequence[FilePath], around: Surroundings
+) -> tuple[Template | None, list[Finding]]:
+    """The template at `path` of a spec that lies in `folders[0]`, or findings."""
+    if (source.file is None) == (source.inline is None):
+        return None, [Finding(path, "a prompt is one template", "a file's name, or {inline: text}")]
+    if source.inline is not None:
+        template, faults = compile_template(source.inline, around)
+        at = (*path, "inline")
+        return template, [Finding(at, f.message, hint=f.hint, word=f.word, line=f.line) for f in faults]
+    file, findings = _find(path, source.file or "", folders)
+    if file is None:
+        return None, findings
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        return None, [Finding(path, f"cannot read {file}: {error}")]
+    template, faults = compile_template(text, around)
+    shown = _shown(file)
+    return template, [
+        Finding(path, fault.message, hint=fault.hint, place=point_at(shown, text, fault.line, fault.word))
+        for fault in faults
+    ]
+
+
+def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath | None, list[Finding]]:
+    """Beside the spec, then in `prompts/` there or one folder up, then among the shipped ones."""
+    beside = [
+        place for folder in folders for place in (folder, folder / "prompts", folder.parent / "prompts")
+    ]
+    places = [*dict.fromkeys((*beside, PROMPTS))]
+    if FilePath(name).is_absolute() or ".." in FilePath(name).parts:
+        expected = "a file name, looked up beside the spec and in prompts/"
+        return None, [Finding(path, f"the template {name!r} lies outside the spec's folders", expected)]
+    for place in places:
+        file = place / name
+        if file.is_file() and file.resolve().is_relative_to(place.resolve()):
+            return file, []
+    close = nearest(name, [file.name for place in places if place.is_dir() for file in place.glob("*.j2")])
+    hint = f"did you mean {close!r}?" if close else ""
+    return None, [Finding(path, f"no template {name!r}", "a file beside the spec or in prompts/", hint)]
+
+
+def _shown(file: FilePath) -> str:
+    resolved, here = file.resolve(), FilePath.cwd()
+    return str(resolved.relative_to(here) if resolved.is_relative_to(here) else resolved)

@@ -1,0 +1,284 @@
+"""What a run yields: Episode > Trajectory (one per role instance) > Step (one per model call).
+
+Field names and the `to_dict` shape are rLLM's (`rllm.types`, 0.3.0), so that a file written here loads
+there. Everything is immutable: a stage that changes something returns a new object
+(`dataclasses.replace`). This file knows nothing of specs, models or advantages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+Task = Mapping[str, Any]
+"""One row of a dataset. `id` is a string without a colon, unique in its dataset."""
+
+Message = Mapping[str, str]
+"""One chat turn: `role` and `content`, and on an assistant's turn `reasoning` where the model marks it."""
+
+WITHHELD = "withheld_steps"
+"""The key of a trajectory's `info` for the steps that rLLM must not see, because it would train on them."""
+
+
+class FailureName(StrEnum):
+    """Why a role instance did not give a usable answer."""
+
+    MALFORMED_OUTPUT = "malformed_output"
+    """The parser found nothing it could read in the response."""
+
+    UNPARSEABLE_CHOICE = "unparseable_choice"
+    """A choice was given, but it names none of the candidates."""
+
+    TIMEOUT = "timeout"
+    """The model call took longer than the role's `timeout`."""
+
+    MODEL_ERROR = "model_error"
+    """The model gave no answer: refused, overloaded, unreachable."""
+
+    PROMPT_ERROR = "prompt_error"
+    """The prompt could not be rendered for this task."""
+
+    REWARD_ERROR = "reward_error"
+    """The reward function raised, ran out of time, or returned something that is not a finite number."""
+
+
+class TerminationReason(StrEnum):
+    """Why an episode ended; the values are rLLM's."""
+
+    ENV_DONE = "env_done"
+    """Every role instance ran."""
+
+    TIMEOUT = "timeout"
+    """A role with `on_failure: {then: fail}` ran out of time."""
+
+    ERROR = "error"
+    """A role with `on_failure: {then: fail}` failed in another way."""
+
+    MAX_PROMPT_LENGTH_EXCEEDED = "max_prompt_length_exceeded"
+    """rLLM's engine refused a prompt that is longer than its limit."""
+
+    MAX_RESPONSE_LENGTH_EXCEEDED = "max_response_length_exceeded"
+    """Under rLLM: an answer was cut off at its limit, and could not be read."""
+
+    MAX_TURNS_EXCEEDED = "max_turns_exceeded"
+    """Of rLLM's own workflows: no turn was left."""
+
+    UNKNOWN = "unknown"
+    """rLLM has no name for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One role instance's failure: its name, and a sentence for the person who reads the table."""
+
+    name: FailureName
+    message: str
+
+    def to_dict(self) -> dict[str, str]:
+        """`{"name", "message"}`."""
+        return {"name": self.name.value, "message": self.message}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model call. T is the number of response tokens.
+
+    `response_ids` and `logprobs` have length T, or 0 where the model gives none; `logprobs` are natural
+    logs at the sampling temperature. `advantage` is None until an estimator or signal sets it: a number
+    (meant for all T tokens) or T numbers.
+    """
+
+    prompt_ids: Sequence[int] = ()
+    response_ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    chat_completions: Sequence[Message] = ()
+    thought: str = ""
+    action: Any = None
+    model_response: str = ""
+    reward: float = 0.0
+    done: bool = True
+    advantage: Sequence[float] | float | None = None
+    weight_version: int | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shape of `rllm.types.Step.to_dict`."""
+        advantage = self.advantage
+        return {
+            "prompt_ids": list(self.prompt_ids),
+            "response_ids": list(self.response_ids),
+            "logprobs": list(self.logprobs),
+            "routing_matrices": None,
+            "chat_completions": [dict(message) for message in self.chat_completions],
+            "observation": None,
+            "thought": self.thought,
+            "action": self.action,
+            "model_response": self.model_response,
+            "model_output": None,
+            "info": dict(self.metadata),
+            "reward": self.reward,
+            "done": self.done,
+            "mc_return": 0.0,
+            "advantage": list(advantage) if isinstance(advantage, Sequence) else advantage,
+            "weight_version": self.weight_version,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read what `to_dict`, ours or rLLM's, wrote."""
+        return cls(
+            prompt_ids=data["prompt_ids"],
+            response_ids=data["response_ids"],
+            logprobs=data["logprobs"],
+            chat_completions=data["chat_completions"],
+            thought=data.get("thought") or "",
+            action=data.get("action"),
+            model_response=data.get("model_response") or "",
+            reward=data.get("reward", 0.0),
+            done=data.get("done", True),
+            advantage=data.get("advantage"),
+            weight_version=data.get("weight_version"),
+            metadata=data.get("info") or {},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """What one instance of a role did.
+
+    `name` is the role's name, the same for each of its `count` instances: trainers group by it.
+    `index` counts the instances from 1, as prompts and choices do. `terms` holds the named parts of a
+    composite reward. A trajectory whose model call gave no answer has no steps. `masked` keeps it out of the
+    gradient.
+    """
+
+    name: str
+    index: int = 1
+    steps: Sequence[Step] = ()
+    reward: float | None = None
+    is_correct: bool = False
+    uid: str = ""
+    terms: Mapping[str, float] = field(default_factory=dict[str, float])
+    failure: Failure | None = None
+    masked: bool = False
+
+    @property
+    def action(self) -> Any:
+        """The last step's action; None where there is no step."""
+        return self.steps[-1].action if self.steps else None
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What rLLM's Trajectory has no field for."""
+        info: dict[str, Any] = {"index": self.index, "is_correct": self.is_correct}
+        if self.terms:
+            info["signals"] = dict(self.terms)
+        if self.failure is not None:
+            info["failure"] = self.failure.to_dict()
+        if self.masked:
+            info["masked"] = True
+        return info
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shape of `rllm.types.Trajectory.to_dict`; what rLLM has no field for goes to `info`."""
+        return {
+            "uid": self.uid,
+            "name": self.name,
+            "task": None,
+            "steps": [step.to_dict() for step in self.steps],
+            "reward": self.reward,
+            "info": self.info,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read what `to_dict`, ours or rLLM's, wrote."""
+        info: Mapping[str, Any] = data.get("info") or {}
+        failure = info.get("failure")
+        steps: Sequence[Mapping[str, Any]] = data["steps"] or info.get(WITHHELD, ())
+        return cls(
+            name=data["name"],
+            index=info.get("index", 1),
+            steps=tuple(Step.from_dict(step) for step in steps),
+            reward=data["reward"],
+            is_correct=info.get("is_correct", False),
+            uid=data.get("uid", ""),
+            terms=info.get("signals", {}),
+            failure=Failure(FailureName(failure["name"]), failure["message"]) if failure else None,
+            masked=info.get("masked", False),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryGroup:
+    """What one role did on one task, over all rollouts: G = count × K trajectories, fewer where some failed.
+
+    `group_id` is `task_id:role`; `rollouts` tells the episode that each trajectory is from.
+    """
+
+    group_id: str
+    trajectories: Sequence[Trajectory]
+    rollouts: Sequence[int] = ()
+
+    @property
+    def task_id(self) -> str:
+        """The part of `group_id` before the colon."""
+        return self.group_id.rpartition(":")[0]
+
+    @property
+    def role(self) -> str:
+        """The part of `group_id` after the colon."""
+        return self.group_id.rpartition(":")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One rollout of a workflow on one task. `id` is `task_id:rollout_idx`."""
+
+    id: str
+    task: Task
+    trajectories: Sequence[Trajectory]
+    is_correct: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    termination_reason: TerminationReason = TerminationReason.ENV_DONE
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def task_id(self) -> str:
+        """The part of `id` before the colon."""
+        return self.id.rpartition(":")[0]
+
+    @property
+    def rollout_idx(self) -> int:
+        """The part of `id` after the colon, from 0."""
+        return int(self.id.rpartition(":")[2])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shape of `rllm.types.Episode.to_dict`."""
+        return {
+            "id": self.id,
+            "task": dict(self.task),
+            "termination_reason": self.termination_reason.value,
+            "is_correct": self.is_correct,
+            "session_id": None,
+            "trajectories": [trajectory.to_dict() for trajectory in self.trajectories],
+            "metrics": dict(self.metrics),
+            "info": dict(self.metadata),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read what `to_dict`, ours or rLLM's, wrote."""
+        reason = data.get("termination_reason")
+        known = {member.value for member in TerminationReason}
+        return cls(
+            id=data["id"],
+            task=data["task"],
+            trajectories=tuple(Trajectory.from_dict(trajectory) for trajectory in data["trajectories"]),
+            is_correct=data["is_correct"],
+            metrics=data.get("metrics", {}),
+            termination_reason=TerminationReason(reason) if reason in known else TerminationReason.ERROR,
+            metadata=data.get("info") or {},
+        )

@@ -1,0 +1,134 @@
+"""What pydantic found wrong in a spec, in words for the person who wrote it."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from engine.errors import nearest
+from engine.spec.diagnostics import Finding, Path
+from engine.spec.models import Spec
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list, such as [solver]",
+    "mapping_type": "a mapping",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+_WORDS = {
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+}
+
+
+def findings_of(error: ValidationError) -> list[Finding]:
+    """One finding for each of pydantic's errors."""
+    return [_finding(detail) for detail in error.errors(include_url=False)]
+
+
+def _finding(detail: ErrorDetails) -> Finding:
+    path: Path = tuple(part for part in detail["loc"] if part != "[key]")
+    kind, context = detail["type"], detail.get("ctx", {})
+    key = str(path[-1]) if path else ""
+    value = _shown(detail["input"])
+    if kind == "extra_forbidden":
+        known = _keys_at(path[:-1])
+        close = nearest(key, known)
+        hint = f"did you mean {close!r}?" if close else ""
+        return Finding(path, f"unknown key {key!r}", _listed(known), hint, at_key=True)
+    if kind == "missing":
+        where = ".".join(map(str, path[:-1])) or "the spec"
+        return Finding(path, f"{where} has no {key!r}", _about(path), at_key=True)
+    if "[key]" in detail["loc"]:
+        return Finding(
+            path, f"{key!r} cannot be a name", "letters, digits and _, not starting with a digit", at_key=True
+        )
+    if kind == "literal_error":
+        choices = [
+            word.strip("'") for word in str(context.get("expected", "")).replace(" or ", ", ").split(", ")
+        ]
+        close = nearest(str(detail["input"]), choices)
+        hint = f"did you mean {close!r}?" if close else ""
+        if path == ("rolegraph",):
+            hint = "this engine reads version 1 of the language"
+        return Finding(path, f"{key} cannot be {value}", _listed(choices, " or "), hint)
+    if kind in _WORDS:
+        return Finding(path, f"{key} cannot be {value}", _WORDS[kind].format(**context))
+    if kind == "string_pattern_mismatch":
+        return Finding(path, f"{key} cannot be {value}", "letters, digits and _, not starting with a digit")
+    if kind == "too_short":
+        return Finding(path, f"{key} is empty", "at least one role")
+    if kind == "value_error":
+        return Finding(path, f"{key}: {value} does not fit", str(context.get("error", detail["msg"])))
+    return Finding(
+        path, f"{key} cannot be {value}", _EXPECTED.get(kind, detail["msg"][:1].lower() + detail["msg"][1:])
+    )
+
+
+def _shown(value: object) -> str:
+    text = (
+        repr(value)
+        if not isinstance(value, bool | None)
+        else {True: "true", False: "false", None: "null"}[value]
+    )
+    if isinstance(value, Mapping):
+        text = "a mapping"
+    elif isinstance(value, list):
+        text = "a list"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _listed(names: list[str], last: str = ", ") -> str:
+    return ", ".join(names[:-1]) + last + names[-1] if len(names) > 1 else "".join(names)
+
+
+def _model_at(path: Path) -> type[BaseModel] | None:
+    annotation: Any = Spec
+    for key in path:
+        annotation = _inner(annotation, key)
+    return _as_model(annotation)
+
+
+def _keys_at(path: Path) -> list[str]:
+    model = _model_at(path)
+    return [*(["extends"] if not path else []), *(model.model_fields if model else [])]
+
+
+def _about(path: Path) -> str:
+    model = _model_at(path[:-1])
+    info = model.model_fields.get(str(path[-1])) if model else None
+    return (info.description or "").rstrip(".") if info else ""
+
+
+def _as_model(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, types.UnionType, Annotated):
+        for option in get_args(annotation):
+            model = _as_model(option)
+            if model is not None:
+                return model
+    return None
+
+
+def _inner(annotation: Any, key: str | int) -> Any:
+    model = _as_model(annotation)
+    if model is not None:
+        info = model.model_fields.get(str(key))
+        return info.annotation if info else None
+    if get_origin(annotation) is Annotated:
+        return _inner(get_args(annotation)[0], key)
+    arguments = get_args(annotation)
+    return arguments[-1] if arguments else None

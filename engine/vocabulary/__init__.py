@@ -1,0 +1,75 @@
+"""What a role can be made of: the kinds of items, how a spec calls one, and the registry of each kind.
+
+Whoever writes a parser, reward, estimator, signal, metric or dataset needs this room and `engine.records`.
+"""
+
+from engine.errors import DataError, UsageError, did_you_mean
+from engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, open_dataset, plain_row
+from engine.vocabulary.imports import Import, import_file
+from engine.vocabulary.items import (
+    Advantages,
+    Dataset,
+    Estimator,
+    Floats,
+    LossName,
+    Metric,
+    ParseFailure,
+    Parser,
+    Reward,
+    Score,
+    Seen,
+    Signal,
+    Split,
+    datasets,
+    estimators,
+    metrics,
+    parsers,
+    rewards,
+    signals,
+)
+from engine.vocabulary.registry import BadOptions, Call, CallField, Item, Registry, UnknownName
+from engine.vocabulary.views import REWARD_FIELDS, VIEW_FIELDS, ScoredView, Upstream, View, Views
+
+__all__ = [
+    "REWARD_FIELDS",
+    "SUFFIXES",
+    "VIEW_FIELDS",
+    "Advantages",
+    "BadOptions",
+    "Call",
+    "CallField",
+    "DataError",
+    "Dataset",
+    "Estimator",
+    "Floats",
+    "Import",
+    "Item",
+    "LossName",
+    "Metric",
+    "ParseFailure",
+    "Parser",
+    "Registry",
+    "Reward",
+    "Row",
+    "Score",
+    "ScoredView",
+    "Seen",
+    "Signal",
+    "Split",
+    "UnknownName",
+    "Upstream",
+    "UsageError",
+    "View",
+    "Views",
+    "dataset_of",
+    "datasets",
+    "did_you_mean",
+    "estimators",
+    "import_file",
+    "metrics",
+    "open_dataset",
+    "parsers",
+    "plain_row",
+    "rewards",
+    "signals",
+]

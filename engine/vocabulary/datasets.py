@@ -1,0 +1,82 @@
+"""From numbered rows to a Dataset: what every source of tasks shares. Knows no file format and no source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic_core import to_jsonable_python
+
+from engine.errors import DataError
+from engine.records import Task
+from engine.vocabulary.items import Dataset, Split, datasets
+from engine.vocabulary.registry import Call
+
+Row = Mapping[str, Any]
+
+SUFFIXES = (".jsonl", ".parquet", ".csv")
+"""How the names end that stand for a file of tasks, which the dataset `file` reads."""
+
+
+def open_dataset(call: Call, *, split: Split, folder: Path) -> Dataset:
+    """The dataset that a spec's `data` names: a registered one, or a file at or below `folder`.
+
+    Raises UnknownName or BadOptions as `Registry.build` does, and DataError.
+    """
+    if call.name.endswith(SUFFIXES):
+        value: object = call.value
+        options: dict[str, Any] = {**cast("Mapping[str, Any]", value)} if isinstance(value, Mapping) else {}
+        call = Call("file", call.name, {**options, **call.options}, has_value=True)
+    return datasets.build(call, split=split, folder=folder)
+
+
+def dataset_of(
+    read: Callable[[], Iterator[tuple[int, Row]]],
+    *,
+    first: Row,
+    hidden: Sequence[str],
+    stem: str,
+    split: Split,
+    shown: str,
+) -> Dataset:
+    """A Dataset of numbered rows that `read` gives anew each time; `first` is the first of them.
+
+    Rows without an id get one from `stem`, the split and their number. `shown` is for messages.
+    """
+    for name in hidden:
+        if name not in first:
+            raise DataError(f"{shown} has no column {name!r} to hide; it has {', '.join(first)}")
+    columns = ("id", *(column for column in first if column != "id"))
+    rows = partial(_tasks, read, columns, f"{stem.replace(':', '-')}-{split}", shown)
+    return Dataset(columns, frozenset(hidden), rows)
+
+
+def plain_row(row: Row, where: str) -> Row:
+    """The row as JSON values: dates become ISO text, decimals text. Raises DataError for what has no form."""
+    try:
+        return cast("Row", to_jsonable_python(row))
+    except ValueError as error:
+        raise DataError(f"{where}: a value is neither text, number, list nor mapping: {error}") from error
+
+
+def _tasks(
+    read: Callable[[], Iterator[tuple[int, Row]]],
+    columns: Sequence[str],
+    stem: str,
+    shown: str,
+    limit: int | None,
+) -> Iterator[Task]:
+    seen: dict[str, int] = {}
+    for position, (line, row) in enumerate(islice(read(), limit)):
+        missing = [column for column in columns if column not in row and column != "id"]
+        if missing:
+            raise DataError(f"{shown}:{line}: no {missing[0]!r}, which the first row has")
+        given = row.get("id")
+        identity = f"{stem}-{position}" if given in (None, "") else str(given).replace(":", "-")
+        if identity in seen:
+            raise DataError(f"{shown}:{line}: the id {identity!r} is that of line {seen[identity]} too")
+        seen[identity] = line
+        yield {**row, "id": identity}

@@ -1,0 +1,154 @@
+"""What a parser, reward, estimator, metric or dataset is to the engine, and the registry of each kind.
+
+An item is a small frozen object that a factory makes from a spec's options. It carries its function and
+says what it refers to (roles, task fields), so that the compiler can check it before anything runs.
+Packages add their own items through the entry-point groups named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from engine.records import FailureName, Step, Task, Trajectory, TrajectoryGroup
+from engine.vocabulary.registry import Item, Registry
+from engine.vocabulary.views import Upstream
+
+Split = Literal["train", "validation"]
+
+
+class ParseFailure(ValueError):
+    """A parser raises this when it cannot read a response."""
+
+    def __init__(self, name: FailureName, message: str) -> None:
+        self.name = name
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Parser(Item):
+    """Response text to action."""
+
+    parse: Callable[[str, Upstream], Any]
+    """Returns the action, or raises ParseFailure."""
+    default: Any = ""
+    """The action that later roles see when nothing could be read."""
+    roles: tuple[str, ...] = ()
+    """Roles it picks from; the role that uses it must need them."""
+
+
+NO_TERMS: Mapping[str, float] = {}
+
+
+class Score(NamedTuple):
+    """What a reward says of one action."""
+
+    reward: float
+    is_correct: bool
+    terms: Mapping[str, float] = NO_TERMS
+    """The named parts of a composite reward."""
+
+
+class Seen(NamedTuple):
+    """What a reward may read beside the task and the action that it scores."""
+
+    scores: Mapping[str, Sequence[Score]]
+    """The scores of the roles that it declared in `roles`, each with its instances in order of index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reward(Item):
+    """Task and action to Score."""
+
+    score: Callable[[Task, Any, Seen], Score]
+    fields: tuple[str, ...] = ()
+    """Task fields it reads; the dataset must have them."""
+    labels: tuple[str, ...] = ()
+    """Those of them that give the answer away: no prompt may show them."""
+    roles: tuple[str, ...] = ()
+    """Roles whose scores it reads."""
+    terms: tuple[str, ...] = ()
+    """The names of its parts, which its scores report."""
+    timeout: float | None = None
+    """Seconds. None: pure and fast, runs in place. A number: runs in a process stopped at the limit."""
+
+
+if TYPE_CHECKING:  # a spec is read in milliseconds; numpy is for those who compute
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+else:
+    Floats = Any
+LossName = Literal["importance_sampling", "ppo", "cross_entropy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator(Item):
+    """How a role learns."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    min_group: int = 1
+    """The smallest group (count × rollouts) it can work with."""
+    compute: Callable[[Sequence[Floats], Sequence[TrajectoryGroup]], Sequence[Floats]] | None = None
+    """`compute(rewards_P_G, groups)`: advantages for each member of each of a role's P groups, an array [G]
+    each, in the same order. None: the steps carry their advantages already (`precomputed`)."""
+    loss: LossName = "importance_sampling"
+    """The loss of a role that names none; grpo has ppo, as in rLLM."""
+
+
+Advantages = Callable[[Step, Sequence[float] | None], Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Signal(Item):
+    """What sets a role's advantages token by token, in place of a reward. One of the first two is given.
+
+    It is asked after an episode is over, so a demonstration may see what no prompt may: hidden task fields
+    and the rewards of the roles before.
+    """
+
+    advantages: Advantages | None = None
+    """`advantages(step, teacher)`: a number for each of the step's T response tokens. `teacher` holds the
+    teacher's log-probabilities of them, [T], at temperature 1; None without a teacher."""
+    demonstration: object = None
+    """A template, as a prompt is written in a spec: the turn that the role should have given. Text of nothing
+    but white space is no demonstration."""
+    teacher: object = None
+    """A model, as it is written in a spec, whose log-probabilities `advantages` compares with."""
+    loss: LossName = "importance_sampling"
+    """The loss of a role that names none."""
+    weight: float = 1.0
+    """What each token of a demonstration counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric(Item):
+    """A number for each episode, from the trajectories of one role."""
+
+    measure: Callable[[Sequence[Trajectory]], float]
+    role: str
+    term: str | None = None
+    """The part of the role's reward that it reads, if it reads one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset(Item):
+    """Tasks to run on. Making one reads no more than a header; `rows` does the work."""
+
+    columns: tuple[str, ...]
+    """Every field of a row, `id` among them."""
+    hidden: frozenset[str]
+    """Fields that give the answer away: no prompt may show them."""
+    rows: Callable[[int | None], Iterator[Task]]
+    """`rows(limit)`: the tasks in a fixed order, at most `limit` of them. Raises DataError."""
+
+
+parsers = Registry(Parser, "rolegraph.parsers")
+rewards = Registry(Reward, "rolegraph.rewards")
+estimators = Registry(Estimator, "rolegraph.estimators")
+signals = Registry(Signal, "rolegraph.signals")
+metrics = Registry(Metric, "rolegraph.metrics")
+datasets = Registry(Dataset, "rolegraph.datasets")

@@ -1,0 +1,254 @@
+"""Names that a spec may use: a dict, a decorator, and the entry points of installed packages.
+
+A vocabulary item is made by a factory: a function whose parameters are the options a spec may write. In YAML
+it is called in one of three ways, and `Call.parse` reads them all:
+
+    reward: countdown                                   # a name
+    parser: {choice: solver}                            # a name and its value (the positional-only parameter)
+    parser: {tag: answer, keep_tag: true}               # the first key names it, further keys are options
+    data:   {countdown: {numbers: [2, 3], seed: 7}}     # a mapping for a factory without a positional one
+
+Options are checked by pydantic against the factory's annotations. This file knows no particular vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points
+from typing import Annotated, Any, Generic, TypeVar, cast
+
+from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
+from pydantic_core import ArgsKwargs, ErrorDetails
+
+from engine.errors import RolegraphError, UsageError, did_you_mean
+from engine.vocabulary.imports import Import
+from engine.vocabulary.options import Option, options_of, takes_value
+
+DISTRIBUTION = "rolegraph"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A vocabulary item as written in a spec: its name, its value if any, and its options."""
+
+    name: str
+    value: Any = None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    has_value: bool = False
+
+    @classmethod
+    def parse(cls, raw: object) -> Call:
+        """Read the YAML form; raises ValueError with what was expected."""
+        if isinstance(raw, Call):
+            return raw
+        if isinstance(raw, str) and raw:
+            return cls(raw)
+        if isinstance(raw, Mapping) and raw:
+            items = list(cast("Mapping[Any, Any]", raw).items())
+            if not all(isinstance(key, str) for key, _ in items):
+                raise ValueError("option names must be text")
+            (name, value), *rest = items
+            return cls(name, value, dict(rest), has_value=True)
+        raise ValueError("expected a name, or a mapping whose first key is the name")
+
+    def dump(self) -> Any:
+        """The YAML form again."""
+        return {self.name: self.value, **self.options} if self.has_value else self.name
+
+
+CallField = Annotated[Call, BeforeValidator(Call.parse), PlainSerializer(Call.dump)]
+"""A `Call` as a field of a pydantic model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What an item was made by, so that another process can make it again."""
+
+    registry: Registry[Any]
+    call: Call
+    context: Mapping[str, Any]
+
+    def remake(self) -> Item:
+        """The item, made anew."""
+        return self.registry.build(self.call, **self.context)
+
+    def __reduce__(self) -> tuple[Callable[..., Origin], tuple[str, Call, Mapping[str, Any]]]:
+        return _origin, (self.registry.group, self.call, self.context)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What all kinds of vocabulary have in common: an item is pickled as the call that made it.
+
+    So its functions may be anything; one that no registry made is pickled as it stands.
+    """
+
+    origin: Origin | None = field(default=None, kw_only=True, repr=False, compare=False)
+
+    def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
+        if self.origin is not None:
+            return Origin.remake, (self.origin,)
+        return object.__reduce_ex__(self, protocol)
+
+
+T = TypeVar("T", bound=Item)
+F = TypeVar("F", bound=Callable[..., Item])
+
+
+class UnknownName(LookupError):
+    """No item of that name; `hint` names the closest one that exists, if any is close."""
+
+    def __init__(self, kind: str, name: str, known: list[str]) -> None:
+        self.kind, self.name, self.known = kind, name, known
+        self.hint = did_you_mean(name, known)
+        super().__init__(f"unknown {kind} {name!r}")
+
+
+class BadOptions(ValueError):
+    """Options that the item does not take; `errors` are pydantic's, each `loc` relative to the call."""
+
+    def __init__(self, kind: str, name: str, errors: list[ErrorDetails], options: list[str]) -> None:
+        self.kind, self.name, self.errors, self.options = kind, name, errors, options
+        super().__init__(
+            f"{kind} {name!r}: " + "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in errors)
+        )
+
+
+class Registry(Generic[T]):
+    """The items of one kind. `group` is the entry-point group where packages, ours first, name theirs."""
+
+    def __init__(self, item: type[T], group: str) -> None:
+        self.item, self.group = item, group
+        self.kind = item.__name__.lower()
+        self._factories: dict[str, Callable[..., T]] = {}
+        self._imports: dict[str, Import] = {}
+        self._adapters: dict[str, TypeAdapter[Any]] = {}
+        _REGISTRIES[group] = self
+
+    def register(self, name: str) -> Callable[[F], F]:
+        """Decorator: make the factory known under `name`, in this process. A taken name is an error."""
+
+        def add(factory: F) -> F:
+            if name in self._factories or name in _own_points(self.group):
+                raise ValueError(f"{self.kind} {name!r} is registered already")
+            self._factories[name] = cast("Callable[..., T]", factory)
+            self._imports[name] = Import.of(factory)
+            return factory
+
+        return add
+
+    def names(self) -> list[str]:
+        """Every name, ours and those of installed packages, sorted."""
+        return sorted({*self._factories, *_own_points(self.group), *_installed_points(self.group)})
+
+    def factory(self, name: str) -> Callable[..., T]:
+        """The factory of that name; raises UnknownName, or UsageError where a package's cannot be loaded."""
+        if name not in self._factories:
+            point = _own_points(self.group).get(name) or _installed_points(self.group).get(name)
+            if point is None:
+                raise UnknownName(self.kind, name, self.names())
+            self._factories[name] = self._load(point)
+        return self._factories[name]
+
+    def _load(self, point: EntryPoint) -> Callable[..., T]:
+        package = point.dist.name if point.dist else "an installed package"
+        try:
+            factory = point.load()
+        except Exception as error:  # importing it runs the package's own code
+            said = f"{type(error).__name__}: {error}"
+            raise UsageError(
+                f"the {self.kind} {point.name!r} of {package} cannot be loaded: {said}"
+            ) from error
+        if not callable(factory):
+            raise UsageError(f"the {self.kind} {point.name!r} of {package} is no function: {point.value}")
+        return cast("Callable[..., T]", factory)
+
+    def imported_from(self, name: str) -> Import | None:
+        """What another process must import to know this name; None for what its entry point finds."""
+        return self._imports.get(name)
+
+    def summary(self, name: str) -> str:
+        """The first line of the factory's docstring."""
+        return (inspect.getdoc(self.factory(name)) or "").partition("\n")[0]
+
+    def options(self, name: str) -> list[Option]:
+        """The options that a spec may write, in the factory's order."""
+        return options_of(self.factory(name))
+
+    def build(self, call: Call, **context: Any) -> T:
+        """Check a call's options and make the item; raises UnknownName or BadOptions.
+
+        `context` is what the engine, not the spec, gives the factory (a dataset's folder, say); only the
+        parameters that it declares are passed.
+        """
+        factory = self.factory(call.name)
+        parameters = inspect.signature(factory).parameters
+        given = {name: value for name, value in context.items() if name in parameters}
+        known = [option.name for option in options_of(factory) if option.name not in context]
+        options = dict(call.options)
+        args: tuple[Any, ...] = ()
+        if call.has_value and takes_value(factory):
+            args = (call.value,)
+        elif call.has_value and isinstance(call.value, Mapping):
+            options = {**cast("Mapping[str, Any]", call.value), **options}
+        elif call.has_value and call.value is not None and call.value is not True:
+            raise BadOptions(self.kind, call.name, [_no_value(call)], known)
+        taken = [name for name in options if name in given]
+        if taken:
+            clash = [_error((name,), "unexpected_keyword_argument", "unknown option") for name in taken]
+            raise BadOptions(self.kind, call.name, clash, known)
+        try:
+            adapter = self._adapter(call.name, factory)
+            item = adapter.validate_python(ArgsKwargs(args, {**options, **given}))
+        except ValidationError as error:
+            raise BadOptions(self.kind, call.name, error.errors(include_url=False), known) from None
+        except RolegraphError:
+            raise
+        except ValueError as error:  # the factory's own check of its options
+            raise BadOptions(self.kind, call.name, [_error((), "value_error", str(error))], known) from error
+        if not isinstance(item, self.item):
+            kind = type(item).__name__
+            raise UsageError(f"the {self.kind} {call.name!r} made a {kind}, expected a {self.item.__name__}")
+        return replace(item, origin=Origin(self, call, context))
+
+    def _adapter(self, name: str, factory: Callable[..., T]) -> TypeAdapter[Any]:
+        if name not in self._adapters:
+            self._adapters[name] = TypeAdapter(cast("Any", factory), config={"arbitrary_types_allowed": True})
+        return self._adapters[name]
+
+
+_REGISTRIES: dict[str, Registry[Any]] = {}
+"""By entry-point group."""
+
+
+def _origin(group: str, call: Call, context: Mapping[str, Any]) -> Origin:
+    return Origin(_REGISTRIES[group], call, context)
+
+
+@cache
+def _own_points(group: str) -> Mapping[str, EntryPoint]:
+    """The built-in items: of our own distribution, which is found without a look at all the others."""
+    try:
+        points = Distribution.from_name(DISTRIBUTION).entry_points
+    except PackageNotFoundError as error:
+        raise UsageError(
+            "Rolegraph is not installed, so its parsers, rewards and so on cannot be found; "
+            "in a checkout: pip install -e ."
+        ) from error
+    return {point.name: point for point in points.select(group=group)}
+
+
+def _installed_points(group: str) -> Mapping[str, EntryPoint]:
+    """Every package's items. Looked up anew: a notebook may install one as it goes."""
+    return {point.name: point for point in entry_points(group=group)}
+
+
+def _error(loc: tuple[int | str, ...], kind: str, message: str, value: object = None) -> ErrorDetails:
+    return {"type": kind, "loc": loc, "msg": message, "input": value}
+
+
+def _no_value(call: Call) -> ErrorDetails:
+    return _error((), "unexpected_positional_argument", "takes no value of its own, only options", call.value)

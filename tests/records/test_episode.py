@@ -1,0 +1,73 @@
+"""Episodes are written in rLLM's shape and read back as they were."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from engine.records import Episode, Failure, FailureName, Step, TerminationReason, Trajectory
+from tests.edge import RIGHT, ScriptedModel, by_role, run_one, solver_judge
+
+EPISODE_KEYS = {
+    "id",
+    "task",
+    "termination_reason",
+    "is_correct",
+    "session_id",
+    "trajectories",
+    "metrics",
+    "info",
+}
+TRAJECTORY_KEYS = {"uid", "name", "task", "steps", "reward", "info"}
+STEP_KEYS = {
+    *("prompt_ids", "response_ids", "logprobs", "routing_matrices", "chat_completions", "observation"),
+    *("thought", "action", "model_response", "model_output", "info", "reward", "done", "mc_return"),
+    *("advantage", "weight_version"),
+}
+
+
+def full_episode() -> Episode:
+    chat = [{"role": "user", "content": "q"}]
+    step = Step([1, 2], [3, 4], [-0.5, -0.25], chat, "hm", {"a": 1}, "r", 0.5, True, [1.0, 2.0], 3)
+    failed = Trajectory("judge", failure=Failure(FailureName.TIMEOUT, "late"), masked=True, reward=0.0)
+    return Episode(
+        id="task-1:4",
+        task={"id": "task-1", "question": "q"},
+        trajectories=(Trajectory("solver", 2, (step,), 0.5, True, "u", {"format": 1.0}), failed),
+        is_correct=True,
+        metrics={"acc": 0.5},
+        termination_reason=TerminationReason.TIMEOUT,
+        metadata={"hash": "h"},
+    )
+
+
+def test_the_keys_are_rllm_s() -> None:
+    data = full_episode().to_dict()
+    assert data.keys() == EPISODE_KEYS
+    assert data["trajectories"][0].keys() == TRAJECTORY_KEYS
+    assert data["trajectories"][0]["steps"][0].keys() == STEP_KEYS
+
+
+def test_what_is_written_as_json_is_read_back_the_same() -> None:
+    data = full_episode().to_dict()
+    again = Episode.from_dict(json.loads(json.dumps(data)))
+    assert again.to_dict() == data
+    assert again.trajectories[1].failure == Failure(FailureName.TIMEOUT, "late")
+
+
+def test_an_id_is_the_task_and_the_rollout() -> None:
+    assert (full_episode().task_id, full_episode().rollout_idx) == ("task-1", 4)
+
+
+@pytest.mark.rllm
+def test_rllm_reads_what_we_write_and_we_read_what_rllm_writes() -> None:
+    types = pytest.importorskip("rllm.types", reason="rLLM is not installed")
+    ours = run_one(
+        solver_judge(), ScriptedModel(by_role({"solver": [RIGHT, "?"], "judge": "<answer>1</answer>"}))
+    )
+    theirs = types.Episode.from_dict(ours.to_dict())
+    assert [t.name for t in theirs.trajectories] == ["solver", "solver", "judge"]
+    assert theirs.trajectories[0].steps[0].action == RIGHT
+    assert (theirs.task_id, theirs.rollout_idx) == ("t1", "0")
+    assert Episode.from_dict(theirs.to_dict()).to_dict() == ours.to_dict()

@@ -1,0 +1,196 @@
+"""Isolation: a function runs in a process that can be stopped, and no way to end harms the next call."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from engine.run.isolation import WORKERS, Isolation
+from tests.run import isolated
+
+T = TypeVar("T")
+
+
+def within(work: Callable[[Isolation], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with asyncio.timeout(60), Isolation() as isolation:
+            return await work(isolation)
+
+    return asyncio.run(run())
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+async def until(holds: Callable[[], bool], seconds: float = 15.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110  # what it waits for happens in another process
+            await asyncio.sleep(0.02)
+
+
+def test_the_result_comes_back() -> None:
+    assert within(lambda isolation: isolation.run(isolated.double, 21, limit=10)) == 42
+
+
+def test_calls_run_side_by_side_and_more_than_there_are_workers_take_turns() -> None:
+    async def many(isolation: Isolation) -> list[int]:
+        calls = (isolation.run(isolated.double, n, limit=10) for n in range(5 * WORKERS))
+        return await asyncio.gather(*calls)
+
+    assert within(many) == [2 * n for n in range(5 * WORKERS)]
+
+
+@pytest.mark.parametrize("function", [isolated.sleep, isolated.spin_in_c])
+def test_a_call_is_stopped_when_its_time_is_up(function: Callable[..., Any]) -> None:
+    async def stopped(isolation: Isolation) -> float:
+        await isolation.run(isolated.double, 1, limit=10)
+        began = time.perf_counter()
+        arguments = (60.0,) if function is isolated.sleep else ()
+        with pytest.raises(TimeoutError):
+            await isolation.run(function, *arguments, limit=0.3)
+        took = time.perf_counter() - began
+        assert await isolation.run(isolated.double, 2, limit=10) == 4
+        return took
+
+    assert within(stopped) < 2.0
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "error", "message"),
+    [
+        (isolated.raise_value_error, (), ValueError, "out of range"),
+        (isolated.raise_odd, (), RuntimeError, "Odd: very odd"),
+        (isolated.leave, (), RuntimeError, "SystemExit: 3"),
+        (isolated.die, (), RuntimeError, "died with exit code -9"),
+        (isolated.unpicklable, (), Exception, "pickle"),
+        (isolated.give_refusing, (), ImportError, "not on this machine"),
+        (isolated.double, (isolated.Refusing(),), ImportError, "not on this machine"),
+        (lambda: 1, (), Exception, "pickle"),
+    ],
+    ids=[
+        "raises",
+        "raises what cannot travel",
+        "exits",
+        "dies",
+        "returns what cannot travel",
+        "returns what cannot be made",
+        "takes what cannot be made",
+        "is no function of a module",
+    ],
+)
+def test_whatever_a_call_does_is_its_own_error_and_the_next_call_works(
+    function: Callable[..., Any], arguments: tuple[Any, ...], error: type[Exception], message: str
+) -> None:
+    async def both(isolation: Isolation) -> int:
+        beside = asyncio.create_task(isolation.run(isolated.sleep, 0.2, limit=10))
+        with pytest.raises(error, match=message):
+            await isolation.run(function, *arguments, limit=10)
+        assert await beside == "slept"
+        return await isolation.run(isolated.double, 2, limit=10)
+
+    assert within(both) == 4
+
+
+def test_workers_that_are_killed_while_idle_are_replaced() -> None:
+    async def replaced(isolation: Isolation) -> int:
+        await isolation.run(isolated.double, 1, limit=10)
+        killed = multiprocessing.active_children()
+        for worker in killed:
+            worker.kill()
+        await until(lambda: not any(worker.is_alive() for worker in killed))
+        await asyncio.sleep(0.3)
+        return await isolation.run(isolated.double, 2, limit=10)
+
+    assert within(replaced) == 4
+
+
+def test_a_cancelled_call_stops_its_worker(tmp_path: Path) -> None:
+    started = tmp_path / "pid"
+
+    async def cancelled(isolation: Isolation) -> int:
+        call = asyncio.create_task(isolation.run(isolated.sleep, 60, str(started), limit=90))
+        await until(lambda: started.exists() and bool(started.read_text()))
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        pid = int(started.read_text())
+        await until(lambda: not alive(pid))
+        return await isolation.run(isolated.double, 2, limit=10)
+
+    assert within(cancelled) == 4
+
+
+def test_nothing_is_left_when_it_closes(tmp_path: Path) -> None:
+    started = tmp_path / "pid"
+
+    async def interrupted() -> None:
+        async with Isolation() as isolation:
+            asyncio.get_running_loop().create_task(isolation.run(isolated.sleep, 60, str(started), limit=90))
+            await until(lambda: started.exists() and bool(started.read_text()))
+            raise KeyboardInterrupt
+
+    began = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(interrupted())
+    assert time.perf_counter() - began < 20.0
+    assert not alive(int(started.read_text()))
+    assert not multiprocessing.active_children()
+
+
+def test_workers_see_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KEY", "API_KEY", "TOKEN", "SECRET", "PASSWORD", "FOLDER"):
+        monkeypatch.setenv(f"ROLEGRAPH_TEST_{name}", "x")
+    assert within(lambda isolation: isolation.run(isolated.keys, limit=10)) == ["ROLEGRAPH_TEST_FOLDER"]
+
+
+PARENT = """
+import asyncio, sys
+from engine.run.isolation import Isolation
+from tests.run import isolated
+
+async def main():
+    async with Isolation() as isolation:
+        await isolation.run(isolated.sleep, 600, sys.argv[1], limit=600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_worker_ends_with_its_parent_however_that_ends(tmp_path: Path, how: signal.Signals) -> None:
+    started = tmp_path / "pid"
+    root = str(Path(__file__).parent.parent.parent)
+    environment = {**os.environ, "PYTHONPATH": root}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(started)], env=environment, stderr=subprocess.DEVNULL
+    )
+
+    async def gone() -> None:
+        await until(lambda: started.exists() and bool(started.read_text()), 30)
+        pid = int(started.read_text())
+        assert alive(pid)
+        parent.send_signal(how)
+        await until(lambda: not alive(pid))
+
+    try:
+        asyncio.run(gone())
+        parent.wait(15)
+    finally:
+        parent.kill()
+        parent.wait()

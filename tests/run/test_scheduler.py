@@ -1,0 +1,282 @@
+"""A node starts the moment its inputs are ready, and an instance that fails, fails alone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.compile.compiler import compile_file
+from engine.errors import ModelError
+from engine.models.types import Completion, Request
+from engine.records import Episode, FailureName, TerminationReason
+from tests.edge import (
+    COUNTDOWN,
+    RIGHT,
+    WRONG,
+    ScriptedModel,
+    by_role,
+    run_one,
+    solver_judge,
+    workflow,
+    write_spec,
+)
+
+UNEVEN = """
+rolegraph: 1
+name: uneven
+roles:
+  a: {prompt: {inline: "{{ task.question }}"}, trainable: false}
+  b: {prompt: {inline: "{{ task.question }}"}, trainable: false}
+  a2: {needs: [a], prompt: {inline: "{{ a.action }}"}, trainable: false}
+  b2: {needs: [b], prompt: {inline: "{{ b.action }}"}, trainable: false}
+  end: {needs: [a2, b2], prompt: {inline: "{{ a2.action }} {{ b2.action }}"}, trainable: false}
+"""
+LATENCY = {"a": 0.4, "a2": 0.1, "b": 0.1, "b2": 0.4, "end": 0.2}
+
+
+def test_the_makespan_is_the_critical_path_and_not_the_sum_of_the_levels(tmp_path: Path) -> None:
+    plan = compile_file(write_spec(tmp_path, UNEVEN))
+    critical_path = max(0.4 + 0.1, 0.1 + 0.4) + 0.2
+    barrier = max(0.4, 0.1) + max(0.1, 0.4) + 0.2
+    assert barrier > 1.3 * critical_path
+
+    model = ScriptedModel(lambda request: request.role, lambda request: LATENCY[request.role])
+    makespans: list[float] = []
+    for _ in range(3):  # the best of three: a busy machine can only add to it
+        start = time.perf_counter()
+        episode = run_one(plan, model)
+        makespans.append(time.perf_counter() - start)
+        assert [t.action for t in episode.trajectories] == ["a", "b", "a2", "b2", "end"]
+
+    assert min(makespans) < 1.05 * critical_path
+
+
+def test_instances_of_a_role_run_side_by_side() -> None:
+    model = ScriptedModel(by_role({"solver": RIGHT, "judge": "<answer>1</answer>"}), lambda _: 0.02)
+    run_one(solver_judge("roles.solver.count=8"), model)
+    assert model.most_under_way == 8
+
+
+def test_the_limit_on_concurrent_calls_holds_across_episodes() -> None:
+    model = ScriptedModel(by_role({"solver": RIGHT, "judge": "<answer>1</answer>"}), lambda _: 0.005)
+
+    async def four_episodes() -> None:
+        shared = workflow(solver_judge("roles.solver.count=8"), model, concurrency=3)
+        await asyncio.gather(*(shared.run_episode(COUNTDOWN, rollout) for rollout in range(4)))
+
+    asyncio.run(four_episodes())
+    assert model.most_under_way == 3
+
+
+def refuse_third_solver(request: Request) -> str:
+    if request.role == "solver" and request.index == 3:
+        raise ModelError("the server said 400: no")
+    return RIGHT if request.role == "solver" else "<answer>1</answer>"
+
+
+def test_siblings_survive_a_failed_sibling_and_the_failure_is_named() -> None:
+    model = ScriptedModel(refuse_third_solver)
+    episode = run_one(solver_judge("roles.solver.count=8"), model)
+
+    solvers = [t for t in episode.trajectories if t.name == "solver"]
+    assert [len(t.steps) for t in solvers] == [1, 1, 0, 1, 1, 1, 1, 1]
+    assert solvers[2].failure is not None
+    assert solvers[2].failure.name is FailureName.MODEL_ERROR
+    assert episode.trajectories[-1].name == "judge"
+    assert episode.is_correct
+    assert episode.metadata["failures"] == [
+        {"role": "solver", "index": 3, "name": "model_error", "message": "the server said 400: no"}
+    ]
+    judge_prompt = next(r for r in model.requests if r.role == "judge").messages[0]["content"]
+    assert "No solution found" in judge_prompt, "the judge sees the parser's default for the one that failed"
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("a bug in the client"), ModelError("refused")])
+def test_any_exception_of_a_client_ends_its_instance_only(failure: Exception) -> None:
+    def answer(request: Request) -> str:
+        if request.role == "judge":
+            raise failure
+        return RIGHT
+
+    episode = run_one(solver_judge(), ScriptedModel(answer))
+    assert [t.reward for t in episode.trajectories] == [1.0, 1.0, 0.0]
+    assert episode.trajectories[-1].failure is not None
+    assert str(failure) in episode.trajectories[-1].failure.message
+
+
+def test_a_call_past_its_timeout_is_named_and_the_rest_goes_on() -> None:
+    model = ScriptedModel(
+        by_role({"solver": RIGHT, "judge": "<answer>2</answer>"}),
+        lambda request: 5.0 if (request.role, request.index) == ("solver", 1) else 0.0,
+    )
+    episode = run_one(solver_judge("roles.solver.timeout=0.05"), model)
+    first, second, judge = episode.trajectories
+    assert first.failure is not None
+    assert first.failure.name is FailureName.TIMEOUT
+    assert (second.reward, judge.reward) == (1.0, 1.0)
+
+
+def test_what_cannot_be_parsed_is_named_and_never_silently_a_zero() -> None:
+    answers = by_role({"solver": ["no tags", RIGHT], "judge": "<answer>9</answer>"})
+    episode = run_one(solver_judge(), ScriptedModel(answers))
+    assert [f["name"] for f in episode.metadata["failures"]] == ["malformed_output", "unparseable_choice"]
+    solver = episode.trajectories[0]
+    assert (solver.action, solver.reward, solver.masked) == ("No solution found", 0.0, False)
+
+
+def test_mask_keeps_a_failed_trajectory_out_of_the_gradient() -> None:
+    plan = solver_judge("roles.solver.on_failure.then=mask")
+    answers = by_role({"solver": ["no tags", RIGHT], "judge": "<answer>2</answer>"})
+    assert [t.masked for t in run_one(plan, ScriptedModel(answers)).trajectories] == [True, False, False]
+
+
+def test_fail_ends_the_episode_at_once_and_keeps_what_is_done() -> None:
+    plan = solver_judge("roles.solver.on_failure.then=fail")
+    model = ScriptedModel(
+        by_role({"solver": ["no tags", RIGHT], "judge": "<answer>2</answer>"}),
+        lambda request: 5.0 if request.index == 2 else 0.0,
+    )
+    start = time.perf_counter()
+    episode = run_one(plan, model)
+    assert time.perf_counter() - start < 1.0
+    assert episode.termination_reason is TerminationReason.ERROR
+    assert [(t.name, t.index) for t in episode.trajectories] == [("solver", 1)]
+    assert not episode.is_correct
+
+
+def test_retry_asks_again_with_another_seed_until_the_answer_can_be_read() -> None:
+    model = ScriptedModel(
+        lambda r: "no tags" if (r.role, r.attempt) == ("judge", 0) else "<answer>1</answer>"
+    )
+    episode = run_one(solver_judge("roles.judge.on_failure.retry=2"), model, seed=7)
+    asked = [r for r in model.requests if r.role == "judge"]
+    assert [r.attempt for r in asked] == [0, 1]
+    assert asked[0].seed != asked[1].seed
+    assert episode.trajectories[-1].failure is None
+    assert episode.trajectories[-1].steps[0].metadata["attempts"] == 2
+
+
+def test_a_passing_failure_of_the_model_is_tried_again_with_backoff() -> None:
+    fails = iter([True, True])
+
+    def answer(request: Request) -> str:
+        if request.role == "judge" and next(fails, False):
+            raise ModelError("overloaded", transient=True)
+        return RIGHT if request.role == "solver" else "<answer>1</answer>"
+
+    episode = run_one(solver_judge(), ScriptedModel(answer))
+    assert "failures" not in episode.metadata
+    assert episode.is_correct
+
+
+def test_cancelling_an_episode_leaves_no_task_behind() -> None:
+    model = ScriptedModel(by_role({"solver": RIGHT, "judge": "x"}), lambda _: 30.0)
+
+    async def cancelled() -> int:
+        running = asyncio.create_task(
+            workflow(solver_judge("roles.solver.count=8"), model).run_episode(COUNTDOWN)
+        )
+        await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        return len(asyncio.all_tasks()) - 1
+
+    assert asyncio.run(cancelled()) == 0
+    assert model.under_way == 0
+
+
+def test_the_validator_is_rewarded_for_agreeing_with_what_the_judge_earned() -> None:
+    plan = compile_file("solver_judge_validator")
+    for pick, verdict, expected in [(1, "correct", 1.0), (2, "correct", 0.0), (2, "incorrect", 1.0)]:
+        answers = {"solver": [RIGHT, WRONG], "judge": f"<answer>{pick}</answer>"}
+        episode = run_one(
+            plan, ScriptedModel(by_role({**answers, "validator": f"<verdict>{verdict}</verdict>"}))
+        )
+        assert [t.name for t in episode.trajectories] == ["solver", "solver", "judge", "validator"]
+        assert episode.trajectories[-1].reward == expected
+        assert episode.metrics["validator_acc"] == expected
+
+
+def test_prompts_are_rendered_from_what_the_needed_roles_answered() -> None:
+    model = ScriptedModel(by_role({"solver": [RIGHT, WRONG], "judge": "<answer>1</answer>"}))
+    run_one(solver_judge(), model)
+    prompt = next(r for r in model.requests if r.role == "judge").messages[0]["content"]
+    assert COUNTDOWN["question"] in prompt
+    assert prompt.index(RIGHT) < prompt.index(WRONG)
+
+
+def test_a_prompt_that_fails_on_one_row_is_that_instance_s_failure(tmp_path: Path) -> None:
+    spec = """
+rolegraph: 1
+name: rows
+roles:
+  reader: {prompt: {inline: "{{ task.passage.title }}"}, trainable: false}
+"""
+    plan = compile_file(write_spec(tmp_path, spec))
+    episode = run_one(plan, ScriptedModel(lambda _: "fine"), {"id": "1", "passage": {}})
+    assert episode.trajectories[0].failure is not None
+    assert episode.trajectories[0].failure.name is FailureName.PROMPT_ERROR
+
+
+def test_the_same_seed_asks_with_the_same_seeds_and_no_two_calls_share_one() -> None:
+    def seeds(seed: int) -> list[int | None]:
+        model = ScriptedModel(by_role({"solver": RIGHT, "judge": "<answer>1</answer>"}))
+        run_one(solver_judge("roles.solver.count=8"), model, seed=seed)
+        return sorted(r.seed or 0 for r in model.requests)
+
+    assert seeds(1) == seeds(1) != seeds(2)
+    assert len(set(seeds(1))) == 9
+
+
+def test_token_ids_logprobs_and_thought_reach_the_step() -> None:
+    class WithTokens(ScriptedModel):
+        async def complete(self, request: Request) -> Completion:
+            text = await super().complete(request)
+            return Completion(text.text, "let me see", (1, 2), (3, 4, 5), (-0.1, -0.2, -0.3), "length", 7)
+
+    model = WithTokens(by_role({"solver": RIGHT, "judge": "<answer>1</answer>"}))
+    step = run_one(solver_judge(), model).trajectories[0].steps[0]
+    assert (step.prompt_ids, step.response_ids, step.logprobs) == ((1, 2), (3, 4, 5), (-0.1, -0.2, -0.3))
+    assert (step.thought, step.weight_version, step.metadata["finish_reason"]) == ("let me see", 7, "length")
+    assert step.chat_completions[-1] == {"role": "assistant", "content": RIGHT, "reasoning": "let me see"}
+
+
+def test_every_episode_carries_the_hash_of_what_made_it() -> None:
+    def stamped(*overrides: str) -> str:
+        episode: Episode = run_one(solver_judge(*overrides), ScriptedModel(lambda _: ""))
+        return episode.metadata["hash"]
+
+    assert stamped() == stamped() != stamped("roles.solver.count=3")
+
+
+def test_a_client_s_own_timeout_is_named_where_the_role_has_no_limit() -> None:
+    def answer(request: Request) -> str:
+        if request.role == "judge":
+            raise TimeoutError
+        return RIGHT
+
+    judge = run_one(solver_judge(), ScriptedModel(answer)).trajectories[-1]
+    assert judge.failure is not None
+    assert (judge.failure.name, judge.failure.message) == (FailureName.TIMEOUT, "no answer in time")
+
+
+def test_an_episode_that_is_cancelled_hands_over_what_it_has() -> None:
+    model = ScriptedModel(by_role({"solver": RIGHT, "judge": "<answer>1</answer>"}), late_judge)
+    kept: list[Episode] = []
+
+    async def cancelled() -> None:
+        async with asyncio.timeout(0.1):
+            await workflow(solver_judge(), model).run_episode(COUNTDOWN, 0, kept.append)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(cancelled())
+    assert [(t.name, t.reward) for t in kept[0].trajectories] == [("solver", 1.0), ("solver", 1.0)]
+    assert not kept[0].is_correct
+
+
+def late_judge(request: Request) -> float:
+    return 5.0 if request.role == "judge" else 0.0

@@ -1,0 +1,220 @@
+"""Advantages against what rLLM computed (tests/data/rllm_advantage_cases.json), and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import AdvantageError
+from engine.records import Episode, Step, Trajectory, TrajectoryGroup
+from engine.training.advantages import Estimated, estimate, group_episodes
+from engine.vocabulary import Call, Estimator, Floats, estimators
+
+CASES: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parent.parent / "data" / "rllm_advantage_cases.json").read_text(encoding="utf-8")
+)
+FINE = [case["name"] for case in CASES if case["error"] is None]
+REFUSED = [case["name"] for case in CASES if case["error"] is not None]
+
+
+def build(name: str, **options: Any) -> Estimator:
+    return estimators.build(Call(name, options=options))
+
+
+def case_named(name: str) -> dict[str, Any]:
+    return next(case for case in CASES if case["name"] == name)
+
+
+def episodes_of(case: Mapping[str, Any]) -> list[Episode]:
+    return [
+        Episode(
+            id=episode["id"],
+            task={"id": episode["id"].partition(":")[0]},
+            trajectories=[
+                Trajectory(
+                    name=t["name"],
+                    reward=t["reward"],
+                    steps=tuple(
+                        Step(response_ids=[7] * step["n_response"], advantage=step["advantage"])
+                        for step in t["steps"]
+                    ),
+                )
+                for t in episode["trajectories"]
+            ],
+        )
+        for episode in case["episodes"]
+    ]
+
+
+def estimators_of(case: Mapping[str, Any], episodes: list[Episode]) -> dict[str, Estimator]:
+    """What a spec of that case says: with rLLM's flag on, a role that carries advantages is precomputed."""
+    config = case["config"]
+    found: dict[str, Estimator] = {}
+    for trajectory in (t for episode in episodes for t in episode.trajectories):
+        role = trajectory.name
+        carries = any(step.advantage is not None for step in trajectory.steps)
+        if config["use_precomputed_advantage"] and carries:
+            found[role] = build("precomputed")
+        elif role not in found:
+            name = config["estimator_map"].get(role, config["estimator"])
+            found[role] = build(
+                name, **({"std": config["norm_adv_by_std_in_grpo"]} if name == "grpo" else {})
+            )
+    return found
+
+
+def run(case: Mapping[str, Any]) -> tuple[Estimated, dict[str, float]]:
+    episodes = episodes_of(case)
+    groups, metrics = group_episodes(episodes)
+    done = estimate(groups, estimators_of(case, episodes))
+    return done, metrics | done.metrics
+
+
+def test_there_are_17_cases_and_3_refusals() -> None:
+    assert (len(FINE), len(REFUSED)) == (14, 3)
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_advantages_and_metrics_are_those_of_rllm(name: str) -> None:
+    case = case_named(name)
+    done, metrics = run(case)
+    assert [(group.group_id, len(group.trajectories)) for group in done.groups] == [
+        (group["group_id"], group["size"]) for group in case["groups"]
+    ]
+    for ours, theirs in zip(done.groups, case["groups"], strict=True):
+        for trajectory, values in zip(ours.trajectories, theirs["advantages"], strict=True):
+            for step, value in zip(trajectory.steps, values, strict=True):
+                advantage = step.advantage
+                got = list(advantage) if isinstance(advantage, tuple | list) else advantage
+                assert got == pytest.approx(value, abs=1e-6)
+    counted = metrics.pop("advantage/judge/wrong_length", 0.0)
+    assert metrics == pytest.approx(case["metrics"], abs=1e-9)
+    assert (counted > 0) == (name == "precomputed_length_mismatch")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_rllm_refuses_is_refused_with_role_task_and_step(name: str) -> None:
+    with pytest.raises(AdvantageError) as caught:
+        run(case_named(name))
+    said = str(caught.value)
+    assert "judge 1" in said and "task t" in said and "step 0" in said and "float" in said
+
+
+def test_a_list_of_the_wrong_length_becomes_zeros_with_a_warning_and_a_count() -> None:
+    case = case_named("precomputed_length_mismatch")
+    done, metrics = run(case)
+    assert metrics["advantage/judge/wrong_length"] == len(done.warnings) > 0
+    assert "judge 1, task t0, rollout 0, step 0: 3 advantages for 2 response tokens" in done.warnings[0]
+
+
+def test_advantages_that_the_estimator_replaces_are_warned_of() -> None:
+    done, _ = run(case_named("precomputed_but_flag_off"))
+    assert len(done.warnings) == 1
+    assert "its estimator is grpo" in done.warnings[0]
+
+
+def group_of(rewards: list[float], lengths: list[int] | None = None, role: str = "solver") -> TrajectoryGroup:
+    steps = [(Step(response_ids=[1] * length),) for length in lengths or [3] * len(rewards)]
+    members = [
+        Trajectory(role, reward=r, steps=own, index=i + 1)
+        for i, (r, own) in enumerate(zip(rewards, steps, strict=True))
+    ]
+    return TrajectoryGroup(f"t1:{role}", tuple(members), tuple(range(len(members))))
+
+
+def advantages(done: Estimated) -> list[object]:
+    return [t.steps[0].advantage for group in done.groups for t in group.trajectories]
+
+
+def test_opo_weighs_the_baseline_by_response_length() -> None:
+    done = estimate([group_of([1.0, 0.0], [1, 3])], {"solver": build("opo")})
+    assert advantages(done) == pytest.approx([0.75, -0.25])
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, None])
+def test_a_reward_that_is_no_finite_number_is_named_and_placed(reward: float | None) -> None:
+    group = group_of([1.0, 0.5])
+    bad = Trajectory("solver", reward=reward, steps=group.trajectories[1].steps, index=2)
+    group = TrajectoryGroup("t1:solver", (group.trajectories[0], bad), (0, 3))
+    with pytest.raises(AdvantageError, match=r"solver 2, task t1, rollout 3 has .*finite number"):
+        estimate([group], {"solver": build("grpo")})
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ([], "gave 0 groups of advantages for 1 groups"),
+        ([[1.0]], r"gave advantages of shape \[1\] for the task t1, expected \[2\]"),
+        ([[1.0, math.nan]], "gave nan for solver 2, task t1"),
+        ("what", "raised ValueError"),
+    ],
+)
+def test_an_estimator_that_gives_nonsense_is_named(result: Any, said: str) -> None:
+    broken = Estimator("mine", compute=lambda rewards, groups: result)
+    with pytest.raises(AdvantageError, match=f"the estimator mine of solver {said}"):
+        estimate([group_of([1.0, 0.0])], {"solver": broken})
+
+
+def test_masked_and_unanswered_trajectories_are_in_no_group() -> None:
+    step = (Step(response_ids=[1]),)
+    episode = Episode(
+        "t:0",
+        {"id": "t"},
+        [
+            Trajectory("solver", 1, step, 1.0),
+            Trajectory("solver", 2, step, 0.0, masked=True),
+            Trajectory("solver", 3, (), 0.0),
+        ],
+    )
+    groups, metrics = group_episodes([episode])
+    assert [[t.index for t in group.trajectories] for group in groups] == [[1]]
+    assert metrics["groups/num_trajs_before_filter"] == 3
+    assert metrics["groups/num_trajs_after_filter"] == 1
+
+
+def test_no_episodes_give_no_groups() -> None:
+    assert group_episodes([])[1]["groups/max_group_size"] == 0
+    assert estimate([], {}).metrics == {}
+
+
+def test_a_precomputed_role_and_an_estimated_one_share_a_run() -> None:
+    judge = TrajectoryGroup(
+        "t1:judge",
+        (Trajectory("judge", reward=1.0, steps=(Step(response_ids=[1, 2], advantage=0.5),)),),
+        (0,),
+    )
+    done = estimate([group_of([1.0, 0.0]), judge], {"solver": build("rloo"), "judge": build("precomputed")})
+    assert advantages(done) == [1.0, -1.0, (0.5, 0.5)]
+
+
+rewards_P_G = st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=8), min_size=1, max_size=5)
+
+
+@given(rewards_P_G, st.sampled_from(["grpo", "rloo", "reinforce_plus_plus_baseline", "opo"]))
+def test_a_group_without_spread_teaches_nothing(rewards: list[list[float]], name: str) -> None:
+    equal: list[Floats] = [np.full(len(own) + 1, own[0]) for own in rewards]
+    groups = [group_of(list(own)) for own in equal]
+    compute = build(name).compute
+    assert compute is not None
+    for values in compute(equal, groups):
+        assert np.abs(values).max() < 1e-6
+
+
+@given(rewards_P_G)
+def test_advantages_follow_the_rewards_and_centre_on_zero(rewards: list[list[float]]) -> None:
+    arrays: list[Floats] = [np.array([*own, own[0] + 1.0]) for own in rewards]
+    groups = [group_of(list(own)) for own in arrays]
+    for name in ("grpo", "rloo", "reinforce_plus_plus_baseline"):
+        compute = build(name).compute
+        assert compute is not None
+        for own, values in zip(arrays, compute(arrays, groups), strict=True):
+            assert abs(values.sum()) < 1e-6 * max(1.0, np.abs(values).max())
+            assert (np.diff(values[np.argsort(own)]) > -1e-9).all()

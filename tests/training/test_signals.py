@@ -1,0 +1,170 @@
+"""Signals: what a teacher's log-probabilities and a demonstration make of finished episodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.compile.compiler import check_file, compile_file
+from engine.compile.plan import Plan
+from engine.errors import AdvantageError, ModelError, WorldError
+from engine.records import Episode, Step, Trajectory
+from engine.training.signals import Signalled, Teacher, apply_signals
+from tests.edge import COUNTDOWN
+
+DISTILL = ["roles.judge.estimator=precomputed"]
+
+
+class ScriptedScorer:
+    """A teacher that gives every token the same log-probability, or raises."""
+
+    def __init__(self, value: float = -0.5, error: Exception | None = None) -> None:
+        self.value, self.error = value, error
+
+    async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
+        if self.error is not None:
+            raise self.error
+        return [self.value] * len(response_ids)
+
+
+def distilling(signal: str) -> Plan:
+    return compile_file("solver_judge", [*DISTILL, f"roles.judge.signal={signal}"])
+
+
+def episode(judge_reward: float = 1.0) -> Episode:
+    step = Step(
+        prompt_ids=[1, 2], response_ids=[3, 4], logprobs=[-1.0, -0.25], model_response="so", action="a"
+    )
+    return Episode(
+        "t1:0",
+        {**COUNTDOWN, "id": "t1"},
+        [
+            Trajectory("solver", 1, (replace(step, action="<answer>3+4</answer>"),), 1.0, True),
+            Trajectory("solver", 2, (replace(step, action="<answer>3*4</answer>"),), 0.0, False),
+            Trajectory("judge", 1, (step,), judge_reward, judge_reward > 0),
+        ],
+    )
+
+
+def encode(text: str) -> list[int]:
+    return [ord(c) for c in text]
+
+
+def signalled(plan: Plan, model: ScriptedScorer | None = None, given: Episode | None = None) -> Signalled:
+    async def run() -> Signalled:
+        refs = [role.signal.teacher for role in plan.roles if role.signal and role.signal.teacher]
+        teachers = {ref: Teacher(model or ScriptedScorer(), asyncio.Semaphore(4)) for ref in refs}
+        return await apply_signals(plan, [given or episode()], teachers, encode)
+
+    return asyncio.run(run())
+
+
+def judge_step(found: Signalled) -> Step:
+    return found.episodes[0].trajectories[-1].steps[0]
+
+
+def test_a_reverse_kl_is_the_teachers_logprob_less_the_students() -> None:
+    found = signalled(distilling("{reverse_kl: {teacher: 'tinker:big'}}"))
+    assert judge_step(found).advantage == (0.5, -0.25)
+    assert found.metrics["signal/judge/reverse_kl"] == pytest.approx(-0.125)
+    assert found.episodes[0].trajectories[0].steps[0].advantage is None  # the solver has an estimator
+
+
+def test_it_is_clipped_and_scaled_in_that_order() -> None:
+    plan = distilling("{reverse_kl: {teacher: {model: 'tinker:big'}, coefficient: 2, clip: 0.3}}")
+    assert judge_step(signalled(plan)).advantage == pytest.approx((0.6, -0.5))
+
+
+def test_a_teacher_that_does_not_answer_is_named_with_role_task_and_step() -> None:
+    plan = distilling("{reverse_kl: {teacher: 'tinker:big'}}")
+    with pytest.raises(WorldError, match="judge 1, task t1, rollout 0, step 0: it is gone"):
+        signalled(plan, ScriptedScorer(error=ModelError("it is gone")))
+
+
+DEMONSTRATION = (
+    "{imitation: {demonstration: {inline: "
+    '"{% for c in solver if c.reward > 0 %}{{ c.index }}{% endfor %} {{ task.solution }}"}}}'
+)
+
+
+def test_a_demonstration_sees_hidden_fields_and_the_rewards_of_roles_before() -> None:
+    found = signalled(distilling(DEMONSTRATION))
+    step = judge_step(found)
+    assert step.metadata["demonstration"] == {"text": "1 3 + 4", "ids": encode("1 3 + 4")}
+    assert step.advantage == 1.0
+    assert found.metrics["signal/judge/demonstrations"] == 1
+
+
+def test_a_demonstration_of_nothing_teaches_nothing() -> None:
+    plan = distilling("{imitation: {demonstration: {inline: ' {% if false %}x{% endif %} '}}}")
+    found = signalled(plan)
+    assert judge_step(found).advantage == 0.0
+    assert found.metrics == {}
+
+
+def test_a_demonstration_that_fails_on_one_row_is_counted_and_placed() -> None:
+    plan = distilling("{imitation: {demonstration: {inline: '{{ 1 / (solver[1].reward) }}'}}}")
+    found = signalled(plan)
+    assert found.metrics["signal/judge/demonstrations_failed"] == 1
+    assert found.warnings[0].startswith(
+        "the demonstration for judge 1, task t1, rollout 0, step 0 cannot be written: float division"
+    )
+    assert judge_step(found).advantage == 0.0
+
+
+def test_a_signal_of_a_package_that_raises_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = distilling("{reverse_kl: {teacher: 'tinker:big'}}")
+    judge = plan.roles[1]
+    assert judge.signal is not None
+
+    def broken(step: Step, teacher: Any) -> list[float]:
+        raise KeyError("x")
+
+    roles = (plan.roles[0], replace(judge, signal=replace(judge.signal, advantages=broken)))
+    with pytest.raises(
+        AdvantageError, match="the signal of judge 1, task t1, rollout 0, step 0 raised KeyError"
+    ):
+        signalled(replace(plan, roles=roles))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["roles.judge.estimator=precomputed"], "judge is precomputed, but nothing sets its advantages"),
+        (
+            ["roles.judge.signal={reverse_kl: {teacher: 'tinker:x'}}"],
+            "which the estimator reinforce would replace",
+        ),
+        ([*DISTILL, "roles.judge.signal={reverse_kl: {teacher: 'openai:x'}}"], "which openai does not"),
+        ([*DISTILL, "roles.judge.signal={reverse_kl: {teacher: {modle: x}}}"], "teacher.modle: extra inputs"),
+        ([*DISTILL, "roles.judge.signal={reverse_kl: {}}"], "needs teacher"),
+        ([*DISTILL, "roles.judge.signal={imitation: {demonstration: gone.j2}}"], "no template 'gone.j2'"),
+        (
+            [*DISTILL, "roles.judge.signal={imitation: {demonstration: {inline: '{{ judge.reward }}'}}}"],
+            "the prompt mentions 'judge', which the role does not need",
+        ),
+        ([*DISTILL, f"roles.judge.signal={DEMONSTRATION}", "roles.judge.loss=ppo"], "which ppo cannot train"),
+        (["roles.judge.loss=poo"], "loss cannot be 'poo'"),
+        (["train.validation.best=judge_accuracy"], "there is no figure 'judge_accuracy'"),
+        (["train.schedule=cosin"], "cannot be 'cosin'"),
+    ],
+)
+def test_what_cannot_teach_is_refused_when_the_spec_is_checked(
+    words: list[str], said: str, tmp_path: Path
+) -> None:
+    compiled = check_file("solver_judge", words)
+    assert compiled.plan is None
+    assert any(said in str(diagnostic) for diagnostic in compiled.diagnostics), [
+        *map(str, compiled.diagnostics)
+    ]
+
+
+def test_rewards_stay_hidden_from_prompts() -> None:
+    words = ['roles.judge.prompt={inline: "{{ solver[0].reward }} {{ solver }}"}']
+    compiled = check_file("solver_judge", words)
+    assert any("would leak the label" in str(diagnostic) for diagnostic in compiled.diagnostics)

@@ -6,13 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from engine.compile.compiler import compile_file
-from engine.compile.plan import Plan
-from engine.models.limit import Gate
-from engine.models.types import Completion, Request
-from engine.records import Episode, Task
-from engine.run.isolation import Isolation
-from engine.run.scheduler import Workflow
+from engine.compile import Plan, compile_file
+from engine.models import Completion, LimitedModel, Request
+from engine.records import Episode, Observer, Task
+from engine.run import Isolation, Job, run_episode
 
 COUNTDOWN: Task = {
     "id": "t1",
@@ -54,13 +51,26 @@ def write_spec(folder: Path, text: str, name: str = "spec.yaml") -> Path:
     return path
 
 
-def workflow(plan: Plan, model: ScriptedModel, concurrency: int = 1000, seed: int | None = None) -> Workflow:
-    gate = Gate(model, concurrency)
-    return Workflow(plan, {role.model: gate for role in plan.roles}, Isolation(), seed)
+def limited(plan: Plan, model: ScriptedModel, concurrency: int = 1000) -> list[LimitedModel]:
+    """One model, behind one limit, for all endpoints of a plan."""
+    return [LimitedModel(model, concurrency)] * len(plan.endpoints)
+
+
+async def episode(
+    plan: Plan,
+    models: list[LimitedModel],
+    task: Task = COUNTDOWN,
+    rollout: int = 0,
+    *,
+    seed: int | None = None,
+    observe: Observer | None = None,
+) -> Episode:
+    job = Job(task, rollout, seed)
+    return await run_episode(plan, job, models, isolation=Isolation(plan.imports), observe=observe)
 
 
 def run_one(plan: Plan, model: ScriptedModel, task: Task = COUNTDOWN, seed: int | None = None) -> Episode:
-    return asyncio.run(workflow(plan, model, seed=seed).run_episode(task, 0))
+    return asyncio.run(episode(plan, limited(plan, model), task, seed=seed))
 
 
 def solver_judge(*overrides: str) -> Plan:
@@ -71,8 +81,8 @@ def by_role(answers: dict[str, str | Sequence[str]]) -> Answer:
     """Answers by role, and by instance where a list is given."""
 
     def answer(request: Request) -> str:
-        found = answers[request.role]
-        return found if isinstance(found, str) else found[request.index - 1]
+        found = answers[request.id.node.role]
+        return found if isinstance(found, str) else found[request.id.node.index - 1]
 
     return answer
 

@@ -9,13 +9,11 @@ from typing import Any
 
 from stub import Ask, RunMany, reward, task
 
-from engine.compile.compiler import compile_file
-from engine.models.limit import Gate
+from engine.compile import compile_file
+from engine.models.limit import LimitedModel
 from engine.models.types import Completion, Request
 from engine.records import Episode
-from engine.run.isolation import Isolation
-from engine.run.scheduler import Workflow
-from engine.run.stream import stream
+from engine.run import Isolation, jobs, stream
 from engine.vocabulary import Reward, Score, rewards
 
 
@@ -26,7 +24,7 @@ class StubModel:
         self.ask = ask
 
     async def complete(self, request: Request) -> Completion:
-        return Completion(await self.ask(request.role, request.messages[-1]["content"]))
+        return Completion(await self.ask(request.id.node.role, request.messages[-1]["content"]))
 
     async def aclose(self) -> None: ...
 
@@ -52,11 +50,10 @@ def build(solvers: int, ask: Ask) -> RunMany:
         return whole and episode.is_correct
 
     async def run_many(runs: int, in_flight: int) -> int:
-        gate = Gate(model, in_flight * solvers)
+        models = [LimitedModel(model, in_flight * solvers)] * len(plan.endpoints)
         async with Isolation() as isolation:
-            workflow = Workflow(plan, {role.model: gate for role in plan.roles}, isolation, seed=0)
-            tasks = (task(number) for number in range(runs))
-            episodes = stream(workflow, tasks, concurrency=min(runs, in_flight))
+            todo = jobs((task(number) for number in range(runs)), seed=0)
+            episodes = stream(plan, todo, models, isolation=isolation, concurrency=min(runs, in_flight))
             return sum([complete(episode) async for episode in episodes])
 
     return run_many

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -25,10 +24,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from engine.compile.plan import Plan
-from engine.models.limit import Gate
-from engine.records import Episode, Trajectory
-from engine.spec.models import ModelRef
+from engine.compile import Plan
+from engine.records import CallDone, Episode, Event, Trajectory
 
 
 @dataclass(slots=True)
@@ -40,6 +37,8 @@ class _RoleSums:
     correct: int = 0
     prompt_tokens: int = 0
     response_tokens: int = 0
+    seconds: float = 0.0
+    """Spent in model calls."""
     failures: Counter[str] = field(default_factory=Counter[str])
     first_message: dict[str, str] = field(default_factory=dict[str, str])
     """The first message of each kind of failure."""
@@ -112,15 +111,18 @@ class Display:
             self._bar, advance=1, live=live + (f"  failures {failures}" if failures else "")
         )
 
-    def end(self, gates: Mapping[ModelRef, Gate], episodes: Path) -> None:
+    def observe(self, event: Event) -> None:
+        """Hear of each model call."""
+        if isinstance(event, CallDone):
+            self._roles[event.id.node.role].seconds += event.seconds
+
+    def end(self, episodes: Path) -> None:
         """Show the closing table."""
         self._progress.stop()
         seconds = time.monotonic() - self._started
         out = Console(soft_wrap=True)
         if self._episodes:
-            out.print(
-                self._table({role: gate.seconds[role] for gate in gates.values() for role in gate.seconds})
-            )
+            out.print(self._table())
         tokens = sum(sums.response_tokens for sums in self._roles.values())
         means = "".join(f"   {name} {value:.3f}" for name, value in self._means().items())
         share = f"   correct {self._correct / self._episodes:.1%}" if self._episodes else ""
@@ -139,7 +141,7 @@ class Display:
     def _means(self) -> dict[str, float]:
         return {name: self._metrics[name] / max(1, self._episodes) for name in self._plan.metrics}
 
-    def _table(self, seconds: Mapping[str, float]) -> Table:
+    def _table(self) -> Table:
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         table.add_column("role", style="bold")
         for heading in ("runs", "reward", "accuracy", "tokens in", "out", "s/call"):
@@ -155,7 +157,7 @@ class Display:
                 f"{sums.correct / sums.rewarded:.1%}" if sums.rewarded else "–",
                 f"{sums.prompt_tokens:,}",
                 f"{sums.response_tokens:,}",
-                f"{seconds.get(name, 0.0) / asked:.2f}",
+                f"{sums.seconds / asked:.2f}",
                 failures or "none",
             )
         return table

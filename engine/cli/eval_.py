@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,23 +75,20 @@ async def _both(
 ) -> tuple[list[Episode], list[Episode]]:
     from rich.console import Console
 
-    from engine.cli.gates import Opener
-    from engine.run.isolation import Isolation
-    from engine.run.scheduler import Workflow
-    from engine.run.stream import stream
+    from engine.models import Models, Services
+    from engine.run import Isolation, jobs, stream
 
-    found: list[list[Episode]] = []
-    async with contextlib.AsyncExitStack() as stack:
-        isolation = await stack.enter_async_context(Isolation())
-        opener = Opener(stack, base_url)
-        console = Console(stderr=True)
-        for name, plan in (("base", base), ("checkpoint", trained)):
-            with console.status(f"{name}: {len(rows) * rollouts} episodes …"):
-                gates = await opener.gates(role.model for role in plan.roles)
-                workflow = Workflow(plan, gates, isolation, seed)
-                episodes = stream(workflow, rows, rollouts=rollouts, concurrency=256)
-                found.append([episode async for episode in episodes])
-    return found[0], found[1]
+    sides: list[list[Episode]] = []
+    console = Console(stderr=True)
+    with Services(base_url) as services:
+        async with Models(services.open) as models, Isolation(base.imports) as isolation:
+            for name, plan in (("base", base), ("checkpoint", trained)):
+                with console.status(f"{name}: {len(rows) * rollouts} episodes …"):
+                    table = await models.table(plan.endpoints)
+                    todo = jobs(rows, rollouts, seed)
+                    episodes = stream(plan, todo, table, isolation=isolation, concurrency=256)
+                    sides.append([episode async for episode in episodes])
+    return sides[0], sides[1]
 
 
 def _show(plan: Plan, before: list[Episode], now: list[Episode], as_json: bool) -> None:

@@ -87,29 +87,35 @@ async def _run(
     base_url: str | None,
 ) -> int:
     from engine.cli.display import Display
-    from engine.cli.gates import open_gates
+    from engine.models import Models, Services
     from engine.records.store import RunFolder
-    from engine.run.isolation import Isolation
-    from engine.run.scheduler import Workflow
-    from engine.run.stream import stream
+    from engine.run import Isolation, jobs, stream
 
     tasks = list(dataset.rows(limit))
     with RunFolder(out, plan.resolved) as folder, Display(plan, len(tasks) * rollouts) as display:
         display.note("starting the model …")
-        async with open_gates(plan, base_url) as gates, Isolation() as isolation:
-            workflow = Workflow(plan, gates, isolation, seed)
-            display.begin()
-            episodes = stream(workflow, tasks, rollouts=rollouts, concurrency=concurrency)
-            interrupted = False
-            try:
-                async with contextlib.aclosing(episodes):
-                    async for episode in episodes:
-                        folder.append(episode)
-                        display.count(episode)
-            except asyncio.CancelledError:
-                interrupted = True
-            finally:
-                display.end(gates, folder.episodes)
+        with Services(base_url) as services:
+            async with Models(services.open) as models, Isolation(plan.imports) as isolation:
+                table = await models.table(plan.endpoints)
+                display.begin()
+                episodes = stream(
+                    plan,
+                    jobs(tasks, rollouts, seed),
+                    table,
+                    isolation=isolation,
+                    concurrency=concurrency,
+                    observe=display.observe,
+                )
+                interrupted = False
+                try:
+                    async with contextlib.aclosing(episodes):
+                        async for episode in episodes:
+                            folder.append(episode)
+                            display.count(episode)
+                except asyncio.CancelledError:
+                    interrupted = True
+                finally:
+                    display.end(folder.episodes)
     if interrupted:
         raise KeyboardInterrupt
     return display.exit_code()

@@ -115,12 +115,13 @@ class _Asked:
 
 
 async def _train(asked: _Asked) -> int:
-    from engine.cli.gates import Opener
     from engine.cli.train_display import TrainDisplay
+    from engine.compile import MAIN
     from engine.errors import RolegraphError
-    from engine.run.isolation import Isolation
-    from engine.training import Learner, Setup, train
-    from engine.training.order import held_out, planned_steps
+    from engine.models import Models, Services
+    from engine.run import Isolation
+    from engine.training import Policies, Setup, Start, train
+    from engine.training.order import planned_steps, validation_tasks
     from engine.training.trackers import open_tracker
     from engine.training.trainable import check_trainable
 
@@ -156,32 +157,36 @@ async def _train(asked: _Asked) -> int:
         trackers = [open_tracker(name, folder.path, plan.name, about) for name in asked.track]
         display = stack.enter_context(TrainDisplay(plan, folder, steps, trackers, start.step if start else 0))
         display.note("starting the model …")
-        opener = Opener(stack, asked.base_url)
-        home = opener.home(plan.spec.model, folder.weights)
-        learner = await stack.enter_async_context(
-            Learner.open(
-                home,
-                plan.spec.train.lora,
-                asked.seed,
-                state=start.state if start else None,
-                version=start.version if start else 0,
-            )
-        )
-        setup = Setup(
-            plan,
+        services = stack.enter_context(Services(asked.base_url))
+        beginning = Start(
+            services.locate(plan.spec.model, folder.weights),
+            plan.spec.train.lora,
             asked.seed,
-            steps,
-            rows,
-            held_out(plan),
-            learner,
-            await opener.gates(role.model for role in plan.roles if not role.trainable),
-            await opener.teachers(plan, learner.chat),
-            await stack.enter_async_context(Isolation()),
-            folder,
-            display,
+            state=start.state if start else None,
+            version=start.version if start else 0,
+        )
+        policies = await stack.enter_async_context(Policies.open({MAIN: beginning}))
+        models = await stack.enter_async_context(Models(services.open))
+        frozen = {e.model: await models.model(e.model) for e in plan.endpoints if e.policy is None}
+        teachers = {
+            signal.teacher: await models.teacher(signal.teacher, policies.chat(MAIN), role)
+            for role, signal in plan.signals.items()
+            if signal.teacher is not None
+        }
+        setup = Setup(
+            plan=plan,
+            seed=asked.seed,
+            steps=steps,
+            tasks=rows,
+            validation_tasks=validation_tasks(plan),
+            policies=policies,
+            models=frozen | teachers,
+            isolation=await stack.enter_async_context(Isolation(plan.imports)),
+            folder=folder,
+            observe=display.observe,
         )
         if not asked.resume:
-            folder.begin(plan, {**about, "model": learner.name})
+            folder.begin(plan, {**about, "model": policies.model(MAIN)})
         try:
             await train(setup, start)
         except BaseException:

@@ -17,7 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from engine.compile.plan import Plan
+from engine.compile import Plan
+from engine.records import Event, Note, StepLogged
 from engine.training import TrainingFolder
 from engine.training.compare import Control
 from engine.training.trackers import Tracker
@@ -60,6 +61,18 @@ class TrainDisplay:
         for tracker in self._trackers:
             tracker.close()
         self._close()
+
+    def observe(self, event: Event) -> None:
+        """Show what the training says."""
+        match event:
+            case StepLogged():
+                self.log(event.step, event.metrics)
+            case Note(kind="warning"):
+                self.warn(event.text)
+            case Note():
+                self.note(event.text)
+            case _:
+                pass
 
     def note(self, text: str) -> None:
         """What is going on just now."""

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 import networkx as nx
 
-from engine.compile.graph import ancestors, check_graph, instance_graph, role_graph, unknown_role
-from engine.compile.plan import Plan, RolePlan, SignalPlan
+from engine.compile.graph import ancestors, check_graph, role_graph, unknown_role
+from engine.compile.plan import MAIN, Endpoint, Plan, RolePlan, SignalPlan
 from engine.compile.resolve import digest, resolve, resolve_dataset, resolve_prompt, resolve_teacher
 from engine.compile.trainable import estimator_findings, loss_of, training_findings
+from engine.compile.unroll import unroll
 from engine.errors import SpecError
 from engine.prompts.lookup import read_template
 from engine.prompts.templates import Surroundings, Template
@@ -31,6 +32,7 @@ from engine.vocabulary import (
     Call,
     Dataset,
     Estimator,
+    Import,
     Item,
     LossName,
     Metric,
@@ -41,6 +43,7 @@ from engine.vocabulary import (
     Split,
     estimators,
     metrics,
+    noting,
     parsers,
     rewards,
     signals,
@@ -93,8 +96,8 @@ class _Compiler:
     spec: Spec
     folders: tuple[FilePath, ...]
     findings: list[Finding] = field(default_factory=list[Finding])
-    vocabulary: dict[str, str] = field(default_factory=dict[str, str])
-    """Each vocabulary item used, with a digest of the module that defines it."""
+    used: dict[tuple[Registry[Any], str], None] = field(default_factory=dict[tuple[Registry[Any], str], None])
+    """Every vocabulary item that is used, also inside others."""
 
     def compile(self, data: Mapping[str, Any]) -> Plan | None:
         spec = self.spec
@@ -122,12 +125,16 @@ class _Compiler:
         positions = {name: position for position, name in enumerate(spec.roles)}
         graph = role_graph(spec)
         order = list(nx.topological_sort(graph))
+        answering = {name: self.endpoint(role) for name, role in spec.roles.items()}
+        endpoints = list(dict.fromkeys(answering.values()))
+        numbers = {name: endpoints.index(endpoint) for name, endpoint in answering.items()}
+        counts = {name: role.count for name, role in spec.roles.items()}
+        unrolled = unroll(graph, counts, numbers, list(spec.roles))
         roles = tuple(
             RolePlan(
                 name=name,
                 count=role.count,
-                needs=tuple(positions[need] for need in dict.fromkeys(role.needs)),
-                feeds=tuple(positions[after] for after in graph.successors(name)),
+                needs=tuple(dict.fromkeys(role.needs)),
                 prompt=_present(prompts[name][0]),
                 system=prompts[name][1],
                 parser=_present(parsed[name]),
@@ -136,7 +143,7 @@ class _Compiler:
                 signal=signal_plans.get(name),
                 loss=losses[name],
                 trainable=role.trainable,
-                model=role.model or spec.model,
+                endpoint=numbers[name],
                 sampling=role.sampling or spec.sampling,
                 on_failure=role.on_failure,
                 timeout=role.timeout,
@@ -148,14 +155,22 @@ class _Compiler:
             spec=spec,
             resolved=dump(data),
             hash=self.hash(data, prompts, signal_plans),
+            imports=self.imports(),
             roles=roles,
+            endpoints=tuple(endpoints),
+            nodes=unrolled.nodes,
+            blocks=unrolled.blocks,
+            wiring=unrolled.wiring,
             scoring=tuple(positions[name] for name in order if (reward := scored[name]) and reward.roles),
             correct=positions[spec.episode.correct or order[-1]],
             metrics={name: _present(metric) for name, metric in measured.items()},
             hidden=hidden,
             data=data_sets,
-            graph=instance_graph(spec),
         )
+
+    def endpoint(self, role: Role) -> Endpoint:
+        """Where a role's answers come from: a trained one speaks with the policy's weights."""
+        return Endpoint(role.model or self.spec.model, MAIN if role.trainable else None)
 
     # vocabulary
 
@@ -207,7 +222,7 @@ class _Compiler:
         counts = {other: role.count for other, role in self.spec.roles.items() if other in before}
         around = Surroundings(counts, tuple(self.spec.roles), columns, fields=(*VIEW_FIELDS, *REWARD_FIELDS))
         demonstration = self.template(path, source, around)
-        return SignalPlan(signal.advantages, teacher, demonstration, signal.weight)
+        return SignalPlan(signal, teacher, demonstration)
 
     def metric(self, name: str, call: Call, scored: Mapping[str, Reward | None]) -> Metric | None:
         path = ("episode", "metrics", name)
@@ -232,10 +247,9 @@ class _Compiler:
 
     def build(self, registry: Registry[ItemT], call: Call, path: Path) -> ItemT | None:
         """An item of the vocabulary, or None and findings."""
-        item, findings = resolve(registry, call, path)
+        with noting(self.used):
+            item, findings = resolve(registry, call, path)
         self.findings += findings
-        if item is not None:
-            self.vocabulary[f"{registry.kind} {call.name}"] = digest(registry.factory(call.name))
         return item
 
     # data
@@ -247,7 +261,8 @@ class _Compiler:
             if call is None:
                 continue
             path = ("data", split)
-            dataset, findings = resolve_dataset(call, path, split, self.folders[0])
+            with noting(self.used):
+                dataset, findings = resolve_dataset(call, path, split, self.folders[0])
             self.findings += findings
             if dataset is None:
                 continue
@@ -296,6 +311,11 @@ class _Compiler:
 
     # identity
 
+    def imports(self) -> tuple[Import, ...]:
+        """What another process must import to know the vocabulary."""
+        wanted = (registry.imported_from(name) for registry, name in self.used)
+        return tuple(dict.fromkeys(filter(None, wanted)))
+
     def hash(
         self,
         data: Mapping[str, Any],
@@ -306,7 +326,8 @@ class _Compiler:
         sources = {name: [t.source if t else None for t in pair] for name, pair in prompts.items()}
         for name, signal in taught.items():
             sources[name].append(signal.demonstration.source if signal.demonstration else None)
-        identity = {"spec": data, "templates": sources, "vocabulary": self.vocabulary}
+        used = {f"{registry.kind} {name}": digest(registry.factory(name)) for registry, name in self.used}
+        identity = {"spec": data, "templates": sources, "vocabulary": used}
         return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

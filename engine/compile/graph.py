@@ -1,7 +1,6 @@
-"""Spec to networkx DAG of role instances, and every check that needs only names and edges.
+"""The DAG over a spec's roles, and every check that needs only names and edges.
 
-A node is `(role, index)`, index from 1; an edge runs from each instance of a needed role to each instance of
-the role that needs it. Nothing here knows parsers, rewards or prompts.
+Nothing here knows parsers, rewards or prompts; `engine.compile.unroll` makes turns of roles.
 """
 
 from __future__ import annotations
@@ -12,14 +11,11 @@ from typing import cast
 import networkx as nx
 
 from engine.errors import nearest
+from engine.prompts.templates import RESERVED
 from engine.spec.diagnostics import Finding
 from engine.spec.models import Spec
 
-Instance = tuple[str, int]
-
 MAX_EDGES = 200_000
-RESERVED = {"task", "loop", "range", "true", "false", "none"}
-"""Names that mean something else in a prompt."""
 
 
 def check_graph(spec: Spec) -> list[Finding]:
@@ -40,20 +36,6 @@ def role_graph(spec: Spec) -> nx.DiGraph[str]:
 def ancestors(spec: Spec, name: str) -> set[str]:
     """Every role that is done before this one starts."""
     return nx.ancestors(role_graph(spec), name)  # pyright: ignore[reportUnknownMemberType]  # untyped stubs
-
-
-def instance_graph(spec: Spec) -> nx.DiGraph[Instance]:
-    """The DAG over role instances of a spec that passed `check_graph`."""
-    graph: nx.DiGraph[Instance] = nx.DiGraph()
-    for name, role in spec.roles.items():
-        graph.add_nodes_from((name, index) for index in range(1, role.count + 1))
-    for before, after in role_graph(spec).edges:
-        graph.add_edges_from(
-            ((before, i), (after, j))
-            for i in range(1, spec.roles[before].count + 1)
-            for j in range(1, spec.roles[after].count + 1)
-        )
-    return graph
 
 
 def _names(spec: Spec) -> Iterator[Finding]:

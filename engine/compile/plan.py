@@ -1,39 +1,51 @@
-"""A compiled workflow: everything the scheduler needs, resolved and immutable. Plain data."""
+"""A compiled workflow: everything that running and training need, resolved and immutable. Plain data.
+
+Roles, endpoints, nodes, blocks and joins are known by their positions in the plan's tables. A plan can be
+pickled; it brings along what has to be imported before it is whole again.
+"""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import networkx as nx
 
-from engine.compile.graph import Instance
 from engine.prompts.templates import Template
-from engine.records import Step
+from engine.records import NodeId
 from engine.spec.models import ModelRef, OnFailure, Sampling, Spec
-from engine.vocabulary import Dataset, Estimator, LossName, Metric, Parser, Reward, Split
+from engine.vocabulary import Dataset, Estimator, Import, LossName, Metric, Parser, Reward, Signal, Split
 
-Advantages = Callable[[Step, Sequence[float] | None], Sequence[float]]
+MAIN = "main"
+"""The policy that trained roles share: the spec's `model`, and what training makes of it."""
+
+
+class Endpoint(NamedTuple):
+    """Where a node's answers come from: a policy's latest weights, or a model as it is."""
+
+    model: ModelRef
+    """The model; that which the policy starts from, where there is one."""
+    policy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SignalPlan:
-    """A role's signal, with its names resolved. `advantages` or `demonstration` is given."""
+    """A role's signal, with what it names resolved."""
 
-    advantages: Advantages | None
+    signal: Signal
     teacher: ModelRef | None
     demonstration: Template | None
-    weight: float
 
 
 @dataclass(frozen=True, slots=True)
 class RolePlan:
-    """One role, with its names resolved. `needs` and `feeds` are positions in `Plan.roles`."""
+    """One role, with its names resolved."""
 
     name: str
     count: int
-    needs: tuple[int, ...]
-    feeds: tuple[int, ...]
+    needs: tuple[str, ...]
     prompt: Template
     system: Template | None
     parser: Parser
@@ -42,13 +54,55 @@ class RolePlan:
     signal: SignalPlan | None
     loss: LossName
     trainable: bool
-    model: ModelRef
+    endpoint: int
     sampling: Sampling
     on_failure: OnFailure
     timeout: float | None
 
 
-@dataclass(frozen=True, slots=True)
+class Node(NamedTuple):
+    """One turn of one role instance."""
+
+    id: NodeId
+    role: int
+    block: int
+    endpoint: int
+    salt: int
+    """What sets its seeds apart."""
+
+
+class See(NamedTuple):
+    """What the nodes of a block see under a name."""
+
+    name: str
+    nodes: range
+
+
+class Block(NamedTuple):
+    """Nodes that become ready together and are asked the same."""
+
+    role: int
+    nodes: range
+    sees: tuple[See, ...]
+
+
+class Wiring(NamedTuple):
+    """Who waits for whom, in counters: a join is done when so many nodes are, a block waits for joins.
+
+    So 256 nodes that wait for 256 others are 512 counts, not 65,536 edges.
+    """
+
+    joins: tuple[int, ...]
+    """How many nodes each join counts."""
+    feeds: tuple[tuple[int, ...], ...]
+    """The joins that each node counts for."""
+    releases: tuple[tuple[int, ...], ...]
+    """The blocks that wait for each join."""
+    waits: tuple[int, ...]
+    """How many joins each block waits for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """One workflow, ready to run."""
 
@@ -58,17 +112,23 @@ class Plan:
     """The spec in one YAML file: extended and overridden."""
     hash: str
     """Hex digest over the spec, its templates and the vocabulary it uses."""
+    imports: tuple[Import, ...]
+    """What another process must import before it knows the vocabulary; nothing for what is installed."""
     roles: tuple[RolePlan, ...]
     """In the order of the spec, which is the order of an episode's trajectories."""
+    endpoints: tuple[Endpoint, ...]
+    nodes: tuple[Node, ...]
+    """In the order of the roles, then of index."""
+    blocks: tuple[Block, ...]
+    wiring: Wiring
     scoring: tuple[int, ...]
-    """Positions of the roles whose reward reads other roles' scores, each after those it reads."""
+    """The roles whose reward reads other roles' scores, each after those it reads."""
     correct: int
     """The role whose correctness is the episode's."""
     metrics: Mapping[str, Metric]
     hidden: frozenset[str]
     """Task fields that no prompt sees."""
     data: Mapping[Split, Dataset]
-    graph: nx.DiGraph[Instance]
 
     @property
     def trained(self) -> dict[str, RolePlan]:
@@ -79,3 +139,33 @@ class Plan:
     def signals(self) -> dict[str, SignalPlan]:
         """What trained roles learn from in place of a reward, by role."""
         return {name: role.signal for name, role in self.trained.items() if role.signal is not None}
+
+    @property
+    def teachers(self) -> list[ModelRef]:
+        """The models that signals compare with, each once."""
+        return list(dict.fromkeys(signal.teacher for signal in self.signals.values() if signal.teacher))
+
+    def model_of(self, role: RolePlan) -> ModelRef:
+        """The model that a role's answers come from, or that its policy starts from."""
+        return self.endpoints[role.endpoint].model
+
+    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Sequence[Import], bytes]]:
+        return _restored, (self.imports, pickle.dumps([getattr(self, field.name) for field in fields(self)]))
+
+
+def _restored(imports: Sequence[Import], values: bytes) -> Plan:
+    for wanted in imports:
+        wanted.ensure()
+    unpickled: list[Any] = pickle.loads(values)
+    return Plan(*unpickled)
+
+
+def graph(plan: Plan) -> nx.DiGraph[NodeId]:
+    """The DAG of turns that the wiring stands for."""
+    drawn: nx.DiGraph[NodeId] = nx.DiGraph()
+    drawn.add_nodes_from(node.id for node in plan.nodes)
+    for node, joins in zip(plan.nodes, plan.wiring.feeds, strict=True):
+        for join in joins:
+            for block in plan.wiring.releases[join]:
+                drawn.add_edges_from((node.id, plan.nodes[after].id) for after in plan.blocks[block].nodes)
+    return drawn

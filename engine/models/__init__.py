@@ -1,10 +1,20 @@
-"""Where answers come from: Tinker, an OpenAI-compatible endpoint, or a recording.
+"""Where answers come from: Tinker, an OpenAI-compatible endpoint, a recording, a model of this machine.
 
-`open_model` turns a `ModelRef` into a `Model`. A provider's SDK is imported when a model of it is opened.
+`Services` and `Models` open them, each behind one limit; a provider's SDK is imported when it is needed.
 """
 
-from engine.models.opening import open_model
-from engine.models.replay import Replay
-from engine.models.types import Completion, Model, Request
+from engine.models.limit import LimitedModel
+from engine.models.opening import Models, ServedModel, Services, open_model
+from engine.models.types import Completion, Model, Request, Scorer
 
-__all__ = ["Completion", "Model", "Replay", "Request", "open_model"]
+__all__ = [
+    "Completion",
+    "LimitedModel",
+    "Model",
+    "Models",
+    "Request",
+    "Scorer",
+    "ServedModel",
+    "Services",
+    "open_model",
+]

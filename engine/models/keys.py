@@ -7,12 +7,12 @@ the URL that the person gave outside the spec (`trusted_url`). An explicit key g
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from engine.errors import UsageError
+from engine.local.launcher import is_this_machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,9 @@ class KeyRule:
     def trusts(self, url: str, trusted_url: str | None) -> bool:
         """Whether what is secret in the environment may go to `url`."""
         known = (self.home, os.environ.get(self.url_variable), trusted_url)
-        return _origin(url) in {_origin(it) for it in known if it} or _is_this_machine(url)
+        return _origin(url) in {_origin(it) for it in known if it} or is_this_machine(
+            urlsplit(url).hostname or ""
+        )
 
     def withheld(self, url: str) -> str:
         """A sentence for the person whose key was not sent."""
@@ -66,11 +68,3 @@ def redact(text: str, key: str | None) -> str:
 def _origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port
-
-
-def _is_this_machine(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,74 +1,85 @@
 """One model behind one limit: how many calls are under way, and how often a passing failure is tried again.
 
-Used by the scheduler for each model of a plan. Knows nothing of roles or episodes.
+Whoever calls a model in a run calls it through here, so that its limit is one. Knows no roles, no episodes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from time import perf_counter
+from typing import Any, TypeVar
 
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
-
-from engine.errors import ModelError
-from engine.models.types import Completion, Model, Request
+from engine.errors import ModelError, UsageError
+from engine.models.types import Completion, Model, Request, Scorer
+from engine.records import CallDone, Observer
 
 ATTEMPTS = 4
 """Calls in all when each fails in a way that may pass."""
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 8.0
-"""Seconds between attempts: doubled each time, plus up to as much again at random."""
+"""Seconds between attempts: doubled each time, and up to as much again at random, so that many do not come
+back at once."""
+
+T = TypeVar("T")
 
 
-class Gate:
-    """A model, at most `concurrency` calls at a time."""
+class LimitedModel:
+    """A model, at most `concurrency` calls at a time; `model` is closed by whoever opened it."""
+
+    __slots__ = ("_slots", "model")
 
     def __init__(self, model: Model, concurrency: int) -> None:
-        self._model = model
+        self.model = model
         self._slots = asyncio.Semaphore(concurrency)
-        self.seconds: defaultdict[str, float] = defaultdict(float)
-        """Seconds spent in calls, by role; waiting for a slot not counted."""
 
-    async def complete(self, request: Request, seconds: float | None) -> Completion:
-        """Answer one request; raises ModelError or TimeoutError.
+    def complete(
+        self, request: Request, timeout: float | None = None, observe: Observer | None = None
+    ) -> Coroutine[None, None, tuple[Completion, float]]:
+        """The answer to a request, and the seconds that it took; raises ModelError or TimeoutError.
 
-        `seconds` is for one call and does not count the wait for a free slot.
+        Neither the time nor `timeout`, which are of one call, count the wait for a free slot.
         """
-        try:
-            return await self._once(request, seconds)
-        except ModelError as error:
-            if not error.transient:
-                raise
-        await asyncio.sleep(FIRST_WAIT)
-        return await retrying(ATTEMPTS - 1, 2 * FIRST_WAIT)(self._once, request, seconds)
+        return self._call(self.model.complete, (request,), timeout, observe)
 
-    async def _once(self, request: Request, seconds: float | None) -> Completion:
-        await self._slots.acquire()
-        start = perf_counter()
-        try:
-            if seconds is None:
-                return await self._model.complete(request)
-            async with asyncio.timeout(seconds):
-                return await self._model.complete(request)
-        finally:
-            self.seconds[request.role] += perf_counter() - start
-            self._slots.release()
+    async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Sequence[float]:
+        """Log-probabilities of given response tokens, [T]; raises ModelError, or UsageError without any."""
+        if not isinstance(self.model, Scorer):
+            raise UsageError("this model gives no log-probabilities of given tokens, so it cannot teach")
+        return (await self._call(self.model.logprobs, (prompt_ids, response_ids), None, None))[0]
 
-    async def aclose(self) -> None:
-        """Let go of the model's connections."""
-        await self._model.aclose()
+    async def _call(
+        self,
+        call: Callable[..., Awaitable[T]],
+        arguments: tuple[Any, ...],
+        seconds: float | None,
+        observe: Observer | None,
+    ) -> tuple[T, float]:
+        attempt = 1
+        while True:
+            await self._slots.acquire()
+            start, answered = perf_counter(), False
+            try:
+                if seconds is None:
+                    answer = await call(*arguments)
+                else:
+                    async with asyncio.timeout(seconds):
+                        answer = await call(*arguments)
+                answered = True
+                return answer, perf_counter() - start
+            except ModelError as error:
+                if not error.transient or attempt == ATTEMPTS:
+                    raise
+            finally:
+                self._slots.release()
+                if observe is not None:
+                    observe(CallDone(arguments[0].id, perf_counter() - start, answered))
+            await asyncio.sleep(backoff(attempt))
+            attempt += 1
 
 
-def retrying(attempts: int = ATTEMPTS, first_wait: float = FIRST_WAIT) -> AsyncRetrying:
-    """Calls a function again when it raises a ModelError that may pass; the last one goes through."""
-    return AsyncRetrying(
-        retry=retry_if_exception(_may_pass),
-        stop=stop_after_attempt(attempts),
-        wait=wait_exponential_jitter(initial=first_wait, max=LONGEST_WAIT, jitter=FIRST_WAIT),
-        reraise=True,
-    )
-
-
-def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, ModelError) and error.transient
+def backoff(attempt: int) -> float:
+    """Seconds to wait after the attempt of that number, from 1."""
+    wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1))
+    return wait * (1 + random.random())

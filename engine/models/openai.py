@@ -2,7 +2,7 @@
 
 In: messages. Out: text and reasoning; token ids and log-probabilities where the server gives them. Those
 log-probabilities are the server's: most give them before temperature and top_p are applied, so they are for
-looking at rather than for training at other temperatures. Retrying is the scheduler's business.
+looking at rather than for training at other temperatures. Retrying is the caller's business.
 
 Beyond OpenAI's own fields: vLLM answers `return_token_ids` with `prompt_token_ids` on the answer and
 `token_ids` on the choice, and gives reasoning as `reasoning` (formerly `reasoning_content`); SGLang answers

@@ -1,15 +1,149 @@
-"""A `ModelRef` in, an open `Model` out. Knows which provider's file to import, and nothing of any SDK."""
+"""The one place that opens a model, whatever its provider: for the command, Python, training and the bridge.
+
+`Services` says where a model is served, starting a local service where it is this machine's; `Models` opens
+each model once, behind one limit. A provider's SDK is imported when a model of it is opened.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from engine.errors import UsageError
+from engine.local.launcher import Running, running
+from engine.models.limit import LimitedModel
+from engine.shipped import model_folder
+from engine.spec.models import ModelRef
 
 if TYPE_CHECKING:
+    from engine.compile.plan import Endpoint
     from engine.models.types import Model
-    from engine.spec.models import ModelRef
+    from engine.prompts.chat import ChatFormat
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model at the endpoint that serves it."""
+
+    ref: ModelRef
+    """Never `local`: a model of this machine is one of the Tinker service that serves it."""
+    api_key: str | None = None
+    """Goes before the environment's."""
+    tokenizer_dir: Path | None = None
+    """The folder of the tokenizer and chat template (tinker); None finds them by the model's name."""
+    trusted_url: str | None = None
+    """The endpoint that the person gave outside the spec: the environment's key may be sent there."""
+
+
+Open = Callable[[ModelRef], Awaitable["Model"]]
+
+
+class Services:
+    """The services of this machine's models, one for each folder; they end with the block."""
+
+    def __init__(self, trusted_url: str | None = None) -> None:
+        self._trusted_url = trusted_url
+        self._stack = ExitStack()
+        self._running: dict[tuple[Path, Path | None], Running] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def locate(self, ref: ModelRef, state_dir: Path | None = None) -> ServedModel:
+        """Where a model is served. Blocks while a service starts; its checkpoints go to `state_dir`.
+
+        A checkpoint may be the folder of a training run: its best one is meant. Raises UsageError (no such
+        folder, no extra `local`) and WorldError (the service does not start).
+        """
+        if ref.provider != "local":
+            return ServedModel(ref, trusted_url=self._trusted_url)
+        if ref.base_url is not None:  # served already, by `rolegraph serve` say
+            return ServedModel(ref.model_copy(update={"provider": "tinker"}), trusted_url=self._trusted_url)
+        folder, checkpoint = model_folder(ref.name), ref.checkpoint
+        if checkpoint is not None and not checkpoint.startswith("tinker://"):
+            from engine.training.folder import TrainingFolder
+
+            run = TrainingFolder(Path(checkpoint))
+            checkpoint, state_dir = run.best().sampler, run.weights
+        service = self._service(folder, state_dir)
+        served = {
+            "provider": "tinker",
+            "name": service.model_name,
+            "base_url": service.base_url,
+            "checkpoint": checkpoint,
+        }
+        return ServedModel(ref.model_copy(update=served), service.api_key, folder)
+
+    async def open(self, ref: ModelRef) -> Model:
+        """Open a model where it is served; raises as `open_model` does."""
+        served = self.locate(ref)
+        return await open_model(
+            served.ref,
+            api_key=served.api_key,
+            tokenizer_dir=served.tokenizer_dir,
+            trusted_url=served.trusted_url,
+        )
+
+    def _service(self, folder: Path, state_dir: Path | None) -> Running:
+        key = folder, state_dir
+        if key not in self._running:
+            self._running[key] = self._stack.enter_context(running(folder, state_dir=state_dir))
+        return self._running[key]
+
+
+class Models:
+    """Opens models, each once and behind one limit; they are closed with the block. Of one event loop."""
+
+    def __init__(self, open_model: Open) -> None:
+        self._open = open_model
+        self._opening: dict[ModelRef, asyncio.Task[LimitedModel]] = {}
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def model(self, ref: ModelRef) -> LimitedModel:
+        """An open model; raises UsageError (no key, no such model) and WorldError (nothing answers)."""
+        opening = self._opening.get(ref)
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+            opening = self._opening[ref] = asyncio.create_task(self._opened(ref))
+        return await asyncio.shield(opening)
+
+    async def table(self, endpoints: Sequence[Endpoint]) -> list[LimitedModel]:
+        """The models of a plan's endpoints, each as it is: nothing is in training."""
+        return [await self.model(endpoint.model) for endpoint in endpoints]
+
+    async def teacher(self, ref: ModelRef, policy: ChatFormat, role: str) -> LimitedModel:
+        """A model to compare a role with; raises UsageError unless it means the same by every token."""
+        from engine.models.tinker import TinkerModel
+
+        limited = await self.model(ref)
+        if not isinstance(limited.model, TinkerModel) or not limited.model.chat.same_tokens(policy):
+            raise UsageError(
+                f"the teacher of {role} has another vocabulary than the policy, so it cannot say how "
+                "likely the policy's tokens are; choose a teacher of the same family"
+            )
+        return limited
+
+    async def _opened(self, ref: ModelRef) -> LimitedModel:
+        model = await self._open(ref)
+        self._stack.push_async_callback(model.aclose)
+        return LimitedModel(model, ref.concurrency)
 
 
 async def open_model(
@@ -19,13 +153,10 @@ async def open_model(
     tokenizer_dir: Path | None = None,
     trusted_url: str | None = None,
 ) -> Model:
-    """Open the model that `ref` names, and find out that it is there.
+    """Open the model that `ref` names, which is served somewhere, and find out that it is there.
 
-    `api_key` goes before the environment's. `tokenizer_dir` is the folder of the tokenizer and chat template
-    (tinker; None finds them by the model's name). `trusted_url` is the endpoint that the person gave outside
-    the spec, so that the environment's key may be sent there (see `engine.models.keys`).
-
-    Raises UsageError (no key, no such model, no such file) and WorldError (nothing answers at the URL).
+    The arguments are those of a `ServedModel`. Raises UsageError (no key, no such model, no such file) and
+    WorldError (nothing answers at the URL).
     """
     match ref.provider:
         case "tinker":

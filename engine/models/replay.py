@@ -1,51 +1,53 @@
 """Answers from a recording: what each role instance said in an earlier run, given back to the token.
 
-A file is what `rolegraph run --out` writes: one `Episode.to_dict()` a line. Knows no prompts: a call is
-answered by which call it is, not by what it asks.
+A file is what `rolegraph run --out` writes: one `Episode.to_dict()` a line. A call is answered by which call
+it is, if it asks what was asked then.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from engine.errors import ModelError, UsageError
 from engine.models.types import Completion, Request
-from engine.records import Episode, Step
+from engine.records import CallId, Episode, Message, NodeId, Step, Trajectory
 
-Key = tuple[str, int, str, int]
-"""Which call: task id, rollout (from 0), role, index (from 1)."""
+
+class Recorded(NamedTuple):
+    """What a call came to, and what it had asked; no messages where the record does not say."""
+
+    answer: Completion | None
+    failure: str = ""
+    """Why there was no answer."""
+    messages: Sequence[Message] = ()
 
 
 class Replay:
-    """A model that answers each call as it was answered before."""
+    """A model that answers each call as it was answered before. Calls are known by all but their attempt."""
 
-    def __init__(self, answers: Mapping[Key, Completion], failures: Mapping[Key, str] | None = None) -> None:
-        """`failures` are calls that gave no answer then, and give none now: the reason of each."""
-        self._answers = answers
-        self._failures: Mapping[Key, str] = failures or {}
-        self._keys_of_task: dict[str, list[Key]] = {}
-        for key in (*self._answers, *self._failures):
-            self._keys_of_task.setdefault(key[0], []).append(key)
+    def __init__(self, calls: Mapping[CallId, Recorded]) -> None:
+        self._calls = calls
+        self._calls_of_task: dict[str, list[CallId]] = {}
+        for call in calls:
+            self._calls_of_task.setdefault(call.task, []).append(call)
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode]) -> Self:
-        """Replay `episodes`: the last step of each trajectory is its answer."""
-        answers: dict[Key, Completion] = {}
-        failures: dict[Key, str] = {}
+        """Replay `episodes`: each step of a trajectory is a call of it."""
+        calls: dict[CallId, Recorded] = {}
         for episode in episodes:
-            for name, index, position in _instances(episode):
-                trajectory = episode.trajectories[position]
-                key = (episode.task_id, episode.rollout_idx, name, index)
-                if trajectory.steps:
-                    answers[key] = _completion(trajectory.steps[-1])
-                else:
+            for node, trajectory in _nodes(episode):
+                for number, step in enumerate(trajectory.steps, 1):
+                    call = CallId(episode.task_id, episode.rollout, node, number)
+                    calls[call] = Recorded(_completion(step), messages=step.chat_completions[:-1])
+                if not trajectory.steps:
                     reason = trajectory.failure.message if trajectory.failure else "it has no steps"
-                    failures[key] = reason
-        return cls(answers, failures)
+                    calls[CallId(episode.task_id, episode.rollout, node)] = Recorded(None, reason)
+        return cls(calls)
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
@@ -53,42 +55,57 @@ class Replay:
         return cls.from_episodes(_read(Path(path)))
 
     async def complete(self, request: Request) -> Completion:
-        """The recorded answer; raises ModelError where there was none."""
-        key = (request.task_id, request.rollout, request.role, request.index)
-        answer = self._answers.get(key)
-        if answer is not None:
-            return answer
-        if key in self._failures:
-            raise ModelError(f"Recorded as failed, {_words(key)}: {self._failures[key]}")
-        raise ModelError(f"Not recorded: {_words(key)}. {self._nearest(key)}")
+        """The recorded answer; raises ModelError where there was none, or to another question."""
+        call = request.id._replace(attempt=0)
+        recorded = self._calls.get(call)
+        if recorded is None:
+            raise ModelError(f"Not recorded: {call}. {self._nearest(call)}")
+        if recorded.answer is None:
+            raise ModelError(f"Recorded as failed, {call}: {recorded.failure}")
+        if recorded.messages and not _same(recorded.messages, request.messages):
+            raise ModelError(
+                f"Recorded with another prompt, {call}: the templates of {call.node.role}, or what it sees, "
+                "have changed since"
+            )
+        return recorded.answer
 
     async def aclose(self) -> None:
         """Nothing to let go of."""
 
-    def _nearest(self, key: Key) -> str:
-        task, rollout, role, index = key
-        keys = self._keys_of_task.get(task)
-        if keys:
-            nearest = min(keys, key=lambda k: (k[2] != role, abs(k[1] - rollout), abs(k[3] - index)))
-            return f"The nearest call on record: {_words(nearest)}."
-        if self._keys_of_task:
-            some = next(iter(self._keys_of_task))
-            return f"The record holds {len(self._keys_of_task)} other tasks, such as {some!r}."
+    def _nearest(self, call: CallId) -> str:
+        calls = self._calls_of_task.get(call.task)
+        if calls:
+            return f"The nearest call on record: {min(calls, key=lambda other: _distance(call, other))}."
+        if self._calls_of_task:
+            some = next(iter(self._calls_of_task))
+            return f"The record holds {len(self._calls_of_task)} other tasks, such as {some!r}."
         return "The record is empty."
 
 
-def _instances(episode: Episode) -> Iterator[tuple[str, int, int]]:
-    """`(role, index, position)` of each trajectory.
+def _distance(call: CallId, other: CallId) -> tuple[bool, int, int]:
+    return (
+        other.node.role != call.node.role,
+        abs(other.rollout - call.rollout),
+        abs(other.node.index - call.node.index),
+    )
+
+
+def _same(recorded: Sequence[Message], asked: Sequence[Message]) -> bool:
+    return [(m["role"], m["content"]) for m in recorded] == [(m["role"], m["content"]) for m in asked]
+
+
+def _nodes(episode: Episode) -> Iterator[tuple[NodeId, Trajectory]]:
+    """Each trajectory with its node.
 
     Episodes that rLLM wrote carry no index, so instances of a role that share one are counted as they come.
     """
-    stated = Counter((trajectory.name, trajectory.index) for trajectory in episode.trajectories)
-    shared = {name for (name, _), times in stated.items() if times > 1}
+    stated = Counter(trajectory.node for trajectory in episode.trajectories)
+    shared = {node.role for node, times in stated.items() if times > 1}
     counted: Counter[str] = Counter()
-    for position, trajectory in enumerate(episode.trajectories):
+    for trajectory in episode.trajectories:
         counted[trajectory.name] += 1
         index = counted[trajectory.name] if trajectory.name in shared else trajectory.index
-        yield trajectory.name, index, position
+        yield NodeId(trajectory.name, index), trajectory
 
 
 def _completion(step: Step) -> Completion:
@@ -126,8 +143,3 @@ def _episode(line: str, where: str) -> Episode:
             f"{where}: this line is not an episode ({type(error).__name__}: {error}). Expected one JSON "
             "object a line, as `rolegraph run --out` writes it."
         ) from error
-
-
-def _words(key: Key) -> str:
-    task, rollout, role, index = key
-    return f"task {task!r}, rollout {rollout}, {role} {index}"

@@ -1,7 +1,7 @@
 """Answers from a Tinker service, hosted or at any URL, through the SDK's own sampling client.
 
 In: messages. Out: text and reasoning, with every token id and its log-probability at the sampling
-temperature. The chat format is the model's own (`engine.prompts.chat`). Retrying is the scheduler's business:
+temperature. The chat format is the model's own (`engine.prompts.chat`). Retrying is the caller's business:
 an error here says whether it would help.
 """
 

@@ -28,7 +28,7 @@ from engine.spec.models import ModelRef
 
 _OPEN_SECONDS = 60.0
 NO_RETRIES = RetryConfig(enable_retry_logic=False)
-"""The gate before a model tries again; the SDK would do so for minutes."""
+"""`LimitedModel` tries again; the SDK would do so for minutes."""
 
 _logger = logging.getLogger(__name__)
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from engine.records import Message
+from engine.records import CallId, Message
 from engine.spec.models import Sampling
 
 
 class Request(NamedTuple):
-    """One model call. The last five fields say which call it is; a replayed model answers by them."""
+    """One model call."""
 
     messages: Sequence[Message]
     sampling: Sampling
     seed: int | None
     """This call's own seed, derived from the run's; None where the run has none."""
-    task_id: str = ""
-    rollout: int = 0
-    role: str = ""
-    index: int = 1  # pyright: ignore[reportIncompatibleMethodOverride]  # a tuple's own is never used here
-    attempt: int = 0
+    id: CallId
+    """Which call it is; a replayed model answers by it."""
 
 
 class Completion(NamedTuple):
@@ -49,4 +46,13 @@ class Model(Protocol):
 
     async def aclose(self) -> None:
         """Let go of connections."""
+        ...
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """A model that says how likely given tokens are."""
+
+    async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Sequence[float]:
+        """Log-probabilities of the response tokens, [T], at temperature 1; raises ModelError."""
         ...

@@ -23,16 +23,19 @@ MAX_SOURCE = 64_000
 """Characters of a template."""
 
 _SECRETS = {"reward", "is_correct", "correct", "signals", "score", "advantage", "label", "failure"}
-_RESERVED = {"task", "loop", "range"}
+RESERVED = {"task", "loop", "range", "true", "false", "none"}
+"""Names that mean something else in a prompt."""
 
-_KEEPS_ROLES = {"list", "reverse", "sort", "select", "selectattr", "reject", "rejectattr", "unique"}
+_KEEPS_VIEWS = {"list", "reverse", "sort", "select", "selectattr", "reject", "rejectattr", "unique"}
 _NODES = (
     "Template Output TemplateData Name NSRef Getattr Getitem Slice For If Assign With Filter Test Const "
     "Tuple List Dict Pair Compare Operand And Or Not CondExpr Concat Add Sub Mul Div FloorDiv Mod Neg Pos "
     "Call Keyword"
 ).split()
 
-Kind = Literal["task", "roles", "role", "other"]
+Kind = Literal["task", "several", "single", "view", "other"]
+"""What an expression stands for: the task, the instances of a role (several, or a single one, whose fields
+can be read directly), one instance out of them, or anything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,9 @@ class Template:
     mentions: frozenset[str]
     _jinja: JinjaTemplate
 
+    def __reduce__(self) -> tuple[Callable[..., Template], tuple[str, frozenset[str]]]:
+        return _restored, (self.source, self.mentions)
+
     def render(self, variables: Mapping[str, Any]) -> str:
         """The prompt's text; raises PromptError."""
         scope = cast("Any", Scope(variables))
@@ -100,12 +106,22 @@ def compile_template(source: str, around: Surroundings) -> tuple[Template | None
     except RecursionError:
         return None, [Fault(1, "", "the template is nested too deeply")]
     walk = _Walk(around)
-    scope: dict[str, Kind] = {name: "role" if count == 1 else "roles" for name, count in around.needs.items()}
+    scope: dict[str, Kind] = {
+        name: "single" if count == 1 else "several" for name, count in around.needs.items()
+    }
     walk.visit(tree, {**scope, "task": "task"})
     if walk.faults:
         return None, walk.faults
-    jinja = ENVIRONMENT.from_string(metered(tree))
-    return Template(source, frozenset(walk.mentions), jinja), []
+    return Template(source, frozenset(walk.mentions), _compiled(tree)), []
+
+
+def _compiled(tree: nodes.Template) -> JinjaTemplate:
+    return ENVIRONMENT.from_string(metered(tree))
+
+
+def _restored(source: str, mentions: frozenset[str]) -> Template:
+    """A template that was checked before it was pickled."""
+    return Template(source, mentions, _compiled(ENVIRONMENT.parse(source)))
 
 
 class _Walk:
@@ -141,10 +157,10 @@ class _Walk:
     def visit_Name(self, node: nodes.Name, scope: dict[str, Kind]) -> Kind:
         name = node.name
         if node.ctx != "load":
-            if name.startswith("_") or name in _RESERVED or name in self.around.roles:
+            if name.startswith("_") or name in RESERVED or name in self.around.roles:
                 self.fault(node, name, f"{name!r} cannot be set: the name is taken", "choose another name")
             return "other"
-        if name in self.around.needs and scope.get(name) in ("role", "roles"):
+        if name in self.around.needs and scope.get(name) in ("single", "several"):
             self.mentions.add(name)
         if name in scope:
             return scope[name]
@@ -167,8 +183,10 @@ class _Walk:
     def visit_Getitem(self, node: nodes.Getitem, scope: dict[str, Kind]) -> Kind:
         kind = self.visit(node.node, scope)
         self.visit(node.arg, scope)
-        if kind == "roles":
-            return "roles" if isinstance(node.arg, nodes.Slice) else "role"
+        if kind in ("several", "single") and isinstance(node.arg, nodes.Slice):
+            return "several"
+        if kind == "several" or (kind == "single" and _is_number(node.arg)):
+            return "view"
         if isinstance(node.arg, nodes.Const) and isinstance(node.arg.value, str):
             return self.attribute(node, kind, node.arg.value)
         return "other"
@@ -178,12 +196,12 @@ class _Walk:
             return self.fault(node, name, f"{name!r} cannot be read from a prompt")
         if kind == "task":
             return self.task_field(node, name)
-        if kind == "roles" and name in self.around.fields:
+        if kind == "several" and name in self.around.fields:
             hint = "loop over it: {% for one in … %}, or take one with [0]"
             return self.fault(
                 node, name, f"this is a list of role instances; it has no {name!r} itself", hint
             )
-        if kind in ("role", "roles") and name not in self.around.fields:
+        if kind in ("several", "single", "view") and name not in self.around.fields:
             if name in _SECRETS:
                 return self.fault(
                     node,
@@ -217,7 +235,7 @@ class _Walk:
         inner: dict[str, Kind] = {
             **scope,
             "loop": "other",
-            **_bind(node.target, "role" if kind == "roles" else "other"),
+            **_bind(node.target, "view" if kind in ("several", "single") else "other"),
         }
         if node.test is not None:
             self.visit(node.test, inner)
@@ -275,15 +293,12 @@ class _Walk:
             self.fault(node, node.name, f"no filter {node.name!r} in prompts", hint)
         for argument in (*node.args, *node.kwargs):
             self.visit(argument, scope)
-        if kind == "roles":
+        if kind in ("several", "single"):
             self.by_attribute(node)
-            return (
-                "role"
-                if node.name in ("first", "last")
-                else "roles"
-                if node.name in _KEEPS_ROLES
-                else "other"
-            )
+            if node.name in ("first", "last", "min", "max"):
+                return "view"
+            if node.name in _KEEPS_VIEWS:
+                return "several"
         return kind if node.name in ("default", "d") else "other"
 
     def by_attribute(self, node: nodes.Filter) -> None:
@@ -293,7 +308,11 @@ class _Walk:
             positional = node.args[1:]
         for argument in (*named, *positional):
             if isinstance(argument, nodes.Const) and isinstance(argument.value, str):
-                self.attribute(argument, "role", argument.value.partition(".")[0])
+                self.attribute(argument, "view", argument.value.partition(".")[0])
+
+
+def _is_number(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.Const) and isinstance(node.value, int)
 
 
 def _bind(target: nodes.Node, kind: Kind) -> dict[str, Kind]:

@@ -2,6 +2,7 @@
 
 from engine.records.episode import (
     WITHHELD,
+    Advantage,
     Episode,
     Failure,
     FailureName,
@@ -11,17 +12,34 @@ from engine.records.episode import (
     TerminationReason,
     Trajectory,
     TrajectoryGroup,
+    plain_advantage,
 )
+from engine.records.events import CallDone, EpisodeDone, Event, Note, Observer, StepLogged
+from engine.records.identity import CallId, GroupKey, NodeId, call_seed, derive_seed, salt_of
 
 __all__ = [
     "WITHHELD",
+    "Advantage",
+    "CallDone",
+    "CallId",
     "Episode",
+    "EpisodeDone",
+    "Event",
     "Failure",
     "FailureName",
+    "GroupKey",
     "Message",
+    "NodeId",
+    "Note",
+    "Observer",
     "Step",
+    "StepLogged",
     "Task",
     "TerminationReason",
     "Trajectory",
     "TrajectoryGroup",
+    "call_seed",
+    "derive_seed",
+    "plain_advantage",
+    "salt_of",
 ]

@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, cast
+
+from engine.records.identity import GroupKey, NodeId
 
 Task = Mapping[str, Any]
 """One row of a dataset. `id` is a string without a colon, unique in its dataset."""
 
 Message = Mapping[str, str]
 """One chat turn: `role` and `content`, and on an assistant's turn `reasoning` where the model marks it."""
+
+Advantage = Sequence[float] | float
+"""A number for each of a step's T response tokens, or one for all of them."""
 
 WITHHELD = "withheld_steps"
 """The key of a trajectory's `info` for the steps that rLLM must not see, because it would train on them."""
@@ -99,13 +104,21 @@ class Step:
     model_response: str = ""
     reward: float = 0.0
     done: bool = True
-    advantage: Sequence[float] | float | None = None
+    advantage: Advantage | None = None
     weight_version: int | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    @property
+    def advantages(self) -> Sequence[float]:
+        """One for each response token, [T]; a number stands alone where there are no token ids."""
+        if self.advantage is None:
+            return ()
+        if isinstance(self.advantage, Sequence):
+            return self.advantage
+        return (self.advantage,) * max(1, len(self.response_ids))
+
     def to_dict(self) -> dict[str, Any]:
         """The shape of `rllm.types.Step.to_dict`."""
-        advantage = self.advantage
         return {
             "prompt_ids": list(self.prompt_ids),
             "response_ids": list(self.response_ids),
@@ -121,7 +134,7 @@ class Step:
             "reward": self.reward,
             "done": self.done,
             "mc_return": 0.0,
-            "advantage": list(advantage) if isinstance(advantage, Sequence) else advantage,
+            "advantage": plain_advantage(self.advantage),
             "weight_version": self.weight_version,
         }
 
@@ -144,6 +157,11 @@ class Step:
         )
 
 
+def plain_advantage(advantage: Advantage | None) -> list[float] | float | None:
+    """As JSON and rLLM have it."""
+    return list(advantage) if isinstance(advantage, Sequence) else advantage
+
+
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """What one instance of a role did.
@@ -163,6 +181,11 @@ class Trajectory:
     terms: Mapping[str, float] = field(default_factory=dict[str, float])
     failure: Failure | None = None
     masked: bool = False
+
+    @property
+    def node(self) -> NodeId:
+        """Which role instance it is of."""
+        return NodeId(self.name, self.index)
 
     @property
     def action(self) -> Any:
@@ -215,29 +238,21 @@ class Trajectory:
 class TrajectoryGroup:
     """What one role did on one task, over all rollouts: G = count × K trajectories, fewer where some failed.
 
-    `group_id` is `task_id:role`; `rollouts` tells the episode that each trajectory is from.
+    `rollouts` tells the episode that each trajectory is from.
     """
 
-    group_id: str
+    key: GroupKey
     trajectories: Sequence[Trajectory]
     rollouts: Sequence[int] = ()
-
-    @property
-    def task_id(self) -> str:
-        """The part of `group_id` before the colon."""
-        return self.group_id.rpartition(":")[0]
-
-    @property
-    def role(self) -> str:
-        """The part of `group_id` after the colon."""
-        return self.group_id.rpartition(":")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One rollout of a workflow on one task. `id` is `task_id:rollout_idx`."""
+    """One rollout of a workflow on one task."""
 
-    id: str
+    task_id: str
+    rollout: int
+    """From 0."""
     task: Task
     trajectories: Sequence[Trajectory]
     is_correct: bool = False
@@ -246,14 +261,9 @@ class Episode:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
-    def task_id(self) -> str:
-        """The part of `id` before the colon."""
-        return self.id.rpartition(":")[0]
-
-    @property
-    def rollout_idx(self) -> int:
-        """The part of `id` after the colon, from 0."""
-        return int(self.id.rpartition(":")[2])
+    def id(self) -> str:
+        """As rLLM renders it: `task_id:rollout_idx`."""
+        return f"{self.task_id}:{self.rollout}"
 
     def to_dict(self) -> dict[str, Any]:
         """The shape of `rllm.types.Episode.to_dict`."""
@@ -265,20 +275,25 @@ class Episode:
             "session_id": None,
             "trajectories": [trajectory.to_dict() for trajectory in self.trajectories],
             "metrics": dict(self.metrics),
-            "info": dict(self.metadata),
+            "info": {**self.metadata, "task_id": self.task_id, "rollout": self.rollout},
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read what `to_dict`, ours or rLLM's, wrote."""
+        metadata: dict[str, Any] = {**(data.get("info") or {})}
+        # rLLM, and version 1, wrote both in the id alone.
+        task_id, _, rollout = cast("str", data["id"]).rpartition(":")
+        task_id, rollout = metadata.pop("task_id", task_id), int(metadata.pop("rollout", rollout))
         reason = data.get("termination_reason")
         known = {member.value for member in TerminationReason}
         return cls(
-            id=data["id"],
+            task_id=task_id,
+            rollout=rollout,
             task=data["task"],
             trajectories=tuple(Trajectory.from_dict(trajectory) for trajectory in data["trajectories"]),
             is_correct=data["is_correct"],
             metrics=data.get("metrics", {}),
             termination_reason=TerminationReason(reason) if reason in known else TerminationReason.ERROR,
-            metadata=data.get("info") or {},
+            metadata=metadata,
         )

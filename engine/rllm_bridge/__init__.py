@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.compile.plan import Plan
+from engine.compile import Plan, compile_file
 from engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,14 +23,13 @@ __all__ = ["compile_agent_flow", "compile_workflow", "grouping_hook"]
 def compile_workflow(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> type[Any]:
     """An `rllm.workflows.workflow.Workflow` class that runs the spec, for `AgentTrainer(workflow_class=…)`.
 
-    The class of a spec's name or file can be pickled; that of a Plan cannot. See `SpecWorkflow` for the
-    `workflow_args` it takes. Raises SpecError, and UsageError for what rLLM cannot train.
+    The class is pickled as its plan. See `SpecWorkflow` for the `workflow_args` it takes. Raises SpecError,
+    and UsageError for what rLLM cannot train.
     """
     need_rllm()
-    from engine.rllm_bridge.source import source_of
     from engine.rllm_bridge.workflow import workflow_class
 
-    return workflow_class(source_of(spec, overrides))
+    return workflow_class(_plan(spec, overrides))
 
 
 def compile_agent_flow(
@@ -42,9 +41,8 @@ def compile_agent_flow(
     """
     need_rllm()
     from engine.rllm_bridge.agents import evaluator, flow
-    from engine.rllm_bridge.source import source_of
 
-    return flow(source_of(spec, overrides)), evaluator
+    return flow(_plan(spec, overrides)), evaluator
 
 
 def grouping_hook(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> Grouping:
@@ -55,9 +53,16 @@ def grouping_hook(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> Gro
     """
     need_rllm()
     from engine.rllm_bridge.grouping import Grouping
-    from engine.rllm_bridge.source import source_of
 
-    return Grouping(source_of(spec, overrides))
+    return Grouping(_plan(spec, overrides))
+
+
+def _plan(spec: str | Path | Plan, overrides: Sequence[str]) -> Plan:
+    if not isinstance(spec, Plan):
+        return compile_file(spec, overrides)
+    if overrides:
+        raise UsageError("overrides change a spec, not a plan; compile it with them")
+    return spec
 
 
 INSTALL = "pip install 'rolegraph[rllm]'"

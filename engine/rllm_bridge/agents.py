@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,36 +20,17 @@ import openai
 import rllm.types as theirs
 from rllm.eval.types import EvalOutput, Signal
 
-from engine.compile.plan import Plan
+from engine.compile import Plan, compile_file
 from engine.errors import UsageError
-from engine.models.limit import Gate
+from engine.models import LimitedModel
 from engine.models.openai import OpenAIModel
-from engine.models.types import Completion, Model, Request
-from engine.records import Episode
+from engine.records import CallDone, Episode, Event, NodeId
 from engine.rllm_bridge.convert import trajectory_to_rllm
-from engine.rllm_bridge.prepared import POLICY, prepared, task_of
-from engine.rllm_bridge.source import Source, source_of
-from engine.run.scheduler import Workflow
+from engine.rllm_bridge.prepared import prepared, task_of
+from engine.run import Job, run_episode
 from engine.shipped import SPECS
 
 SPEC_VARIABLE = "ROLEGRAPH_SPEC"
-
-
-class _Ordered:
-    """A model that notes in which order its answers came."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self.finished: list[tuple[str, int]] = []
-
-    async def complete(self, request: Request) -> Completion:
-        """Answer one request; raises ModelError."""
-        completion = await self._model.complete(request)
-        self.finished.append((request.role, request.index))
-        return completion
-
-    async def aclose(self) -> None:
-        """The connections are the event loop's."""
 
 
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, openai.AsyncOpenAI] = WeakKeyDictionary()
@@ -74,12 +54,12 @@ class SpecFlow:
     trained are kept from the gradient by `grouping_hook`.
     """
 
-    source: Source
+    plan: Plan
 
     @property
     def name(self) -> str:
         """The spec's name."""
-        return self.source.plan.name
+        return self.plan.name
 
     def run(self, task: Any, config: theirs.AgentConfig) -> theirs.Episode:
         """As `arun`, for a caller without an event loop."""
@@ -87,23 +67,31 @@ class SpecFlow:
 
     async def arun(self, task: Any, config: theirs.AgentConfig) -> theirs.Episode:
         """One episode against `config.base_url`, scored already."""
-        shared = prepared(self.source)
+        shared = prepared(self.plan)
         row, rollout = task_of(task, config.session_uid)
-        policy = _Ordered(OpenAIModel(_client(config.base_url), config.model, tokens=False))
-        elsewhere = shared.elsewhere(asyncio.get_running_loop(), None)
-        gates = {ref: model.gate for ref, model in elsewhere.items()}
-        gates[POLICY] = Gate(policy, POLICY.concurrency)
-        episode = await Workflow(shared.plan, gates, shared.isolation).run_episode(row, rollout)
-        if not policy.finished:
+        model = OpenAIModel(_client(config.base_url), config.model, tokens=False)
+        policy = LimitedModel(model, self.plan.spec.model.concurrency)
+        answered: list[NodeId] = []
+
+        def note(event: Event) -> None:
+            if isinstance(event, CallDone) and event.answered:
+                node = event.id.node
+                if node.role in shared.answered_by_rllm:
+                    answered.append(node)
+
+        table = await shared.table(policy, None)
+        job = Job(row, rollout)
+        episode = await run_episode(self.plan, job, table, isolation=shared.isolation, observe=note)
+        if not answered:
             raise RuntimeError(f"no call of {episode.id} was answered: {episode.metadata['failures'][0]}")
-        return _to_rllm(episode, policy, shared.plan, validation=config.is_validation)
+        return _to_rllm(episode, answered, self.plan, validation=config.is_validation)
 
 
-def _to_rllm(episode: Episode, policy: _Ordered, plan: Plan, *, validation: bool) -> theirs.Episode:
-    place = {key: number for number, key in enumerate(policy.finished)}
-    answered = [own for own in episode.trajectories if (own.name, own.index) in place]
-    answered.sort(key=lambda own: place[own.name, own.index])
-    trajectories = [trajectory_to_rllm(own, {}, withhold=False) for own in answered]
+def _to_rllm(episode: Episode, answered: Sequence[NodeId], plan: Plan, *, validation: bool) -> theirs.Episode:
+    place = {node: number for number, node in enumerate(answered)}
+    kept = [trajectory for trajectory in episode.trajectories if trajectory.node in place]
+    kept.sort(key=lambda trajectory: place[trajectory.node])
+    trajectories = [trajectory_to_rllm(trajectory, {}, withhold=False) for trajectory in kept]
     deciding = [t.reward or 0.0 for t in episode.trajectories if t.name == plan.roles[plan.correct].name]
     return theirs.Episode(
         id=episode.id,
@@ -115,7 +103,7 @@ def _to_rllm(episode: Episode, policy: _Ordered, plan: Plan, *, validation: bool
         artifacts={
             "reward": sum(deciding) / max(1, len(deciding)),
             "metrics": dict(episode.metrics),
-            "steps": {made.uid: made.steps for made in trajectories},
+            "steps": {trajectory.uid: trajectory.steps for trajectory in trajectories},
         },
     )
 
@@ -148,25 +136,25 @@ class SpecEvaluator:
 evaluator = SpecEvaluator()
 
 
-@lru_cache(maxsize=64)
-def flow(source: Source) -> SpecFlow:
-    """The flow of a source; raises UsageError for what the gateway's way of matching tokens cannot carry."""
-    shared = prepared(source)
-    for name in shared.plan.signals:
+def flow(plan: Plan) -> SpecFlow:
+    """The flow of a plan; raises UsageError for what the gateway's way of matching tokens cannot carry."""
+    shared = prepared(plan)
+    shared.check_opening(None)
+    for name in plan.signals:
         raise UsageError(f"{name}: rLLM's gateway carries no advantages; use the compiled Workflow")
-    for role in shared.plan.roles:
-        if role.model == POLICY and (role.on_failure.retry or role.timeout is not None):
+    for role in plan.roles:
+        if role.name in shared.answered_by_rllm and (role.on_failure.retry or role.timeout is not None):
             raise UsageError(
                 f"{role.name}: rLLM's gateway matches answers to steps by their number, which an answer that "
                 "is asked for again, or given up, would shift; take `retry` and `timeout` out, or use the "
                 "compiled Workflow"
             )
-    return SpecFlow(source)
+    return SpecFlow(plan)
 
 
 def __getattr__(name: str) -> SpecFlow:
     if name == "rolegraph":
-        return flow(source_of(os.environ.get(SPEC_VARIABLE, "solver_judge")))
+        return flow(compile_file(os.environ.get(SPEC_VARIABLE, "solver_judge")))
     if (SPECS / f"{name}.yaml").is_file():
-        return flow(source_of(name))
+        return flow(compile_file(name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -80,19 +80,20 @@ def _model(plan: Plan, backend: Backend, words: Sequence[str]) -> Iterator[Findi
 
 def _role(plan: Plan, role: RolePlan, backend: Backend) -> Iterator[Finding]:
     at, written = ("roles", role.name), plan.spec.roles[role.name]
+    model, policy = plan.model_of(role), plan.spec.model
     if role.name == UNNAMED:
         # types.py and trainer/algorithms/transform.py: that name means "unnamed", and is replaced.
         yield Finding(at, f"rLLM renames trajectories called {UNNAMED}", "another name", at_key=True)
-    if role.model != plan.spec.model and role.trainable:
+    if model != policy and role.trainable:
         # engine/unified_workflow_engine.py: one rollout engine for the whole workflow.
         message = f"{role.name} has a model of its own, but rLLM trains one for all roles"
         yield Finding((*at, "model"), message, "", "remove its `model`, or say `trainable: false`")
-    elif role.model != plan.spec.model and role.model.provider == "local" and backend == "verl":
+    elif model != policy and model.provider == "local" and backend == "verl":
         # trainer/verl/verl_launcher.py: workflows are made in a Ray actor, perhaps on another machine.
         message = f"the model of {role.name} would be served here, and asked from wherever Ray runs"
         yield Finding((*at, "model"), message, "a model with a base_url that all machines reach")
     if not role.trainable:
-        if role.model == plan.spec.model:
+        if model == policy:
             # engine/unified_workflow_engine.py: the one rollout engine has the newest weights, and no others.
             message = (
                 f"under rLLM {role.name} answers from the policy as it learns, not from the model as it was"

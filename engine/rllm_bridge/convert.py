@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import rllm.types as theirs
 from rllm.workflows.workflow import TerminationReason
 
-from engine.records import WITHHELD, Episode, Step, Trajectory
+from engine.records import WITHHELD, Episode, NodeId, Step, Trajectory, plain_advantage
 
-Outputs = Mapping[tuple[str, int], Any]
-"""rLLM's ModelOutput of each role instance, by name and index; its trainers for verl read it."""
+Outputs = Mapping[NodeId, Any]
+"""rLLM's ModelOutput of each role instance; its trainers for verl read it."""
 
 
 def episode_to_rllm(
@@ -48,7 +48,7 @@ def trajectory_to_rllm(own: Trajectory, outputs: Outputs, *, withhold: bool) -> 
     if withhold:
         info[WITHHELD] = [step.to_dict() for step in own.steps]
     else:
-        steps = [_step_to_rllm(step, outputs.get((own.name, own.index))) for step in own.steps]
+        steps = [_step_to_rllm(step, outputs.get(own.node)) for step in own.steps]
     # rLLM wants all rewards of a group or none, and makes 0.0 of None when it commits a trajectory.
     return theirs.Trajectory(
         uid=own.uid,
@@ -61,7 +61,6 @@ def trajectory_to_rllm(own: Trajectory, outputs: Outputs, *, withhold: bool) -> 
 
 
 def _step_to_rllm(step: Step, output: Any) -> theirs.Step:
-    advantage = step.advantage
     made = theirs.Step(
         action=step.action,
         reward=step.reward,
@@ -70,7 +69,7 @@ def _step_to_rllm(step: Step, output: Any) -> theirs.Step:
         thought=step.thought,
         model_response=step.model_response,
         model_output=output,
-        advantage=list(advantage) if isinstance(advantage, Sequence) else advantage,
+        advantage=plain_advantage(step.advantage),
         weight_version=step.weight_version,
     )
     made.chat_completions = [dict(message) for message in step.chat_completions]

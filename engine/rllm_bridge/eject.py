@@ -13,7 +13,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from engine.rllm_bridge.config import as_words, overrides
 from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
 from engine.rllm_bridge.launch import Job
-from engine.rllm_bridge.services import is_served, others
+from engine.rllm_bridge.prepared import others
+from engine.rllm_bridge.services import is_served
 from engine.shipped import BASE_NAME, MODELS
 from engine.spec.models import ModelRef
 
@@ -31,9 +32,8 @@ def script(job: Job) -> str:
         del values[folder_key]
     held_out = run.train.validation.tasks if "validation" in run.plan.data else None
     served = is_served(run)
-    folders = [_folder(other) for other in others(run.plan) if other.provider == "local"]
+    elsewhere = any(other.provider == "local" for other in others(run.plan))
     policy = _folder(ref) if folder_key is not None else ""
-    arguments = [*(["service"] if served else []), *(["services"] if folders else [])]
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -55,12 +55,10 @@ def script(job: Job) -> str:
         held_out=held_out,
         folder_key=folder_key,
         folder=policy,
-        others=folders,
-        shipped=any("MODELS[" in folder for folder in (policy, *folders)),
-        paths=any("Path(" in folder for folder in (policy, *folders)),
+        others=elsewhere,
+        shipped="MODELS[" in policy,
+        paths="Path(" in policy,
         served=served,
-        arguments=arguments,
-        given=[name if name == "service" else "Services(started)" for name in arguments],
     )
 
 

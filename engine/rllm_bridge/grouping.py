@@ -20,9 +20,9 @@ from rllm.trainer.algorithms.transform import (
     _default_traj_grouping_hook as group_as_rllm,  # pyright: ignore[reportPrivateUsage]
 )
 
-from engine.records import TrajectoryGroup
+from engine.compile import Plan
+from engine.records import Advantage, GroupKey, TrajectoryGroup, plain_advantage
 from engine.rllm_bridge.convert import trajectory_from_rllm
-from engine.rllm_bridge.source import Source
 from engine.training.advantages import Estimated, estimate
 
 log = logging.getLogger(__name__)
@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """A `traj_grouping_hook`; it can be pickled as far as its source can."""
+    """A `traj_grouping_hook`."""
 
-    source: Source
+    plan: Plan
 
     def __call__(
         self, episodes: list[theirs.Episode], transform_config: Any, compact_filtering_config: Any = None
@@ -41,15 +41,14 @@ class Grouping:
 
         The groups of a validation get none: rLLM only wants their rewards. Raises AdvantageError.
         """
-        roles = {role.name: role for role in self.source.plan.roles}
-        estimators = {name: r.estimator for name, r in roles.items() if r.trainable and r.estimator}
+        estimators = {name: role.estimator for name, role in self.plan.trained.items() if role.estimator}
         groups = group_as_rllm(episodes, transform_config, compact_filtering_config)
         kept = [found for group in groups if (found := _trainable(group, set(estimators))).trajectories]
         if any(not episode.metadata.get("validation") for episode in episodes):
             ours = [_group_from_rllm(group) for group in kept]
             estimated = estimate(ours, estimators)
-            for group, made in zip(kept, estimated.groups, strict=True):
-                _set_advantages(group, made)
+            for group, advantages in zip(kept, estimated.advantages, strict=True):
+                _set_advantages(group, advantages)
             _report(estimated, {name: own.name for name, own in estimators.items()})
         return kept
 
@@ -67,14 +66,14 @@ def _trainable(group: theirs.TrajectoryGroup, learnt: set[str]) -> theirs.Trajec
 
 def _group_from_rllm(group: theirs.TrajectoryGroup) -> TrajectoryGroup:
     rollouts = tuple(int(own["rollout_idx"]) for own in group.metadata)
-    return TrajectoryGroup(group.group_id, tuple(map(trajectory_from_rllm, group.trajectories)), rollouts)
+    key = GroupKey(str(group.metadata[0].get("task_id", group.task_id)), group.group_role)
+    return TrajectoryGroup(key, tuple(map(trajectory_from_rllm, group.trajectories)), rollouts)
 
 
-def _set_advantages(group: theirs.TrajectoryGroup, made: TrajectoryGroup) -> None:
-    for own, found in zip(group.trajectories, made.trajectories, strict=True):
-        for step, ours in zip(own.steps, found.steps, strict=True):
-            value = ours.advantage
-            step.advantage = [float(v) for v in value] if isinstance(value, Sequence) else value
+def _set_advantages(group: theirs.TrajectoryGroup, advantages: Sequence[Sequence[Advantage]]) -> None:
+    for trajectory, values in zip(group.trajectories, advantages, strict=True):
+        for step, value in zip(trajectory.steps, values, strict=True):
+            step.advantage = plain_advantage(value)
 
 
 def _report(estimated: Estimated, estimators: dict[str, str]) -> None:

@@ -6,7 +6,6 @@ Whatever needs rLLM is imported where it is used, so that checking and showing w
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from engine.compile.compiler import Compiled, check_file
+from engine.compile import Compiled, check_file
 from engine.errors import SpecError, UsageError
 from engine.models.keys import TINKER, KeyRule
 from engine.rllm_bridge import INSTALL, has_rllm, need_rllm
@@ -25,6 +24,7 @@ from engine.rllm_bridge.config import Launch, as_words, overrides, split_words
 from engine.rllm_bridge.estimators import Backend, custom_estimators, estimator_map, hook_reasons
 from engine.rllm_bridge.services import is_served, served
 from engine.spec.diagnostics import Diagnostic
+from engine.spec.merge import model_overrides
 from engine.spec.models import ModelRef
 
 NEEDS: Mapping[Backend, tuple[str, str]] = {
@@ -73,12 +73,8 @@ def prepare(
 ) -> Job:
     """Compile and check a spec for a backend; raises SpecError, or UsageError where there is no file."""
     own, passed = split_words(words)
-    own += [f"model={model}"] if model else []
+    own += model_overrides(model, base_url)
     compiled = check_for(backend, spec, [*own, *passed])
-    if base_url and compiled.plan is not None:
-        ref = {**compiled.plan.spec.model.model_dump(exclude_none=True), "base_url": base_url}
-        own.append(f"model={json.dumps(ref)}")
-        compiled = check_for(backend, spec, [*own, *passed])
     if compiled.plan is None:
         raise SpecError([d for d in compiled.diagnostics if d.severity == "error"])
     plan = compiled.plan

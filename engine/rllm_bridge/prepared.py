@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import lru_cache
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from engine.compile.plan import Plan
+from engine.compile import Endpoint, Plan
 from engine.errors import UsageError
-from engine.models import open_model
+from engine.models import LimitedModel, Models, open_model
+from engine.models.opening import Open
 from engine.records import Task
-from engine.rllm_bridge.models import Elsewhere, Open, sampling_of
-from engine.rllm_bridge.source import Source
-from engine.run.isolation import Isolation
+from engine.rllm_bridge.models import sampling_of
+from engine.run import Isolation
 from engine.spec.models import ModelRef
-
-POLICY = ModelRef(provider="tinker", name="rLLM's rollout engine")
-"""Stands for rLLM's policy in a plan whose roles answer from it."""
 
 
 class Prepared:
     """What every episode of a plan needs under rLLM."""
 
     def __init__(self, plan: Plan) -> None:
+        self.plan = plan
         self.trained = frozenset(plan.trained)
         self.earning = frozenset(role.name for role in plan.roles if role.reward is not None)
         self.ending = frozenset(role.name for role in plan.roles if role.on_failure.then == "fail")
@@ -34,38 +31,55 @@ class Prepared:
                     f"{name} imitates demonstrations, which rLLM cannot train on: it has no cross-entropy "
                     "loss for a turn that was not sampled; use Rolegraph's own trainer"
                 )
-        self.teachers = list(dict.fromkeys(s.teacher for s in plan.signals.values() if s.teacher))
-        roles = tuple(
-            replace(role, model=POLICY) if role.trainable or role.model == plan.spec.model else role
-            for role in plan.roles
+        self.answered_by_rllm = frozenset(
+            role.name for role in plan.roles if is_rllms(plan, plan.endpoints[role.endpoint])
         )
-        self.plan = replace(plan, roles=roles)
         self.sampling = sampling_of(plan)
-        self.isolation = Isolation()
-        self._opened: WeakKeyDictionary[Any, dict[ModelRef, Elsewhere]] = WeakKeyDictionary()
+        self.isolation = Isolation(plan.imports)
+        self._opened: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Open, Models]] = WeakKeyDictionary()
 
-    def elsewhere(self, owner: Any, open_: Open | None) -> dict[ModelRef, Elsewhere]:
-        """The models that are not the policy, opened once for an owner: an engine, an event loop.
+    def check_opening(self, open_: Open | None) -> None:
+        """Raises UsageError for a model of this machine, which the default cannot open."""
+        for ref in others(self.plan):
+            if open_ is None and ref.provider == "local" and ref.base_url is None:
+                raise UsageError(
+                    f"the model local:{ref.name or ''} of {self.plan.name} is served by this machine: "
+                    "name a function that opens it as `open_model` in the workflow_args"
+                )
 
-        Raises UsageError for one that the default, `open_` being None, cannot open.
-        """
-        if owner not in self._opened:
-            own = [role.model for role in self.plan.roles if role.model != POLICY]
-            refs = dict.fromkeys([*own, *self.teachers])
-            for ref in refs:
-                if open_ is None and ref.provider == "local":
-                    raise UsageError(
-                        f"the model local:{ref.name or ''} of {self.plan.name} is served by this machine: "
-                        "name a function that opens it as `open_model` in the workflow_args"
-                    )
-            self._opened[owner] = {ref: Elsewhere(ref, open_ or open_model) for ref in refs}
-        return self._opened[owner]
+    def models(self, open_: Open | None) -> Models:
+        """What opens the models that are not the policy; they stay open as long as the event loop."""
+        opened = self._opened.setdefault(asyncio.get_running_loop(), {})
+        return opened.setdefault(open_ or open_model, Models(open_ or open_model))
+
+    async def table(self, policy: LimitedModel, open_: Open | None) -> list[LimitedModel]:
+        """The models of the plan's endpoints, rLLM's engine among them."""
+        models = self.models(open_)
+        return [
+            policy if is_rllms(self.plan, endpoint) else await models.model(endpoint.model)
+            for endpoint in self.plan.endpoints
+        ]
 
 
-@lru_cache(maxsize=64)
-def prepared(source: Source) -> Prepared:
-    """A source's plan, made ready once in each process."""
-    return Prepared(source.plan)
+def is_rllms(plan: Plan, endpoint: Endpoint) -> bool:
+    """Whether rLLM's engine answers: for the policy, and for whoever has no model of their own."""
+    return endpoint.policy is not None or endpoint.model == plan.spec.model
+
+
+def others(plan: Plan) -> list[ModelRef]:
+    """The models of a plan that are not its policy, each once: frozen roles' own, and teachers."""
+    frozen = [endpoint.model for endpoint in plan.endpoints if not is_rllms(plan, endpoint)]
+    return list(dict.fromkeys([*frozen, *plan.teachers]))
+
+
+_prepared: dict[str, Prepared] = {}
+
+
+def prepared(plan: Plan) -> Prepared:
+    """A plan, made ready once in each process, however often it is sent there."""
+    if plan.hash not in _prepared:
+        _prepared[plan.hash] = Prepared(plan)
+    return _prepared[plan.hash]
 
 
 def task_of(task: Any, uid: str) -> tuple[Task, int]:

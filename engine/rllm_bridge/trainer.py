@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from engine.models import Services
 from engine.rllm_bridge import compile_workflow, grouping_hook
 from engine.rllm_bridge.compose import compose
 from engine.rllm_bridge.config import Launch
 from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
-from engine.rllm_bridge.services import Services
-from engine.training.order import held_out
+from engine.training.order import validation_tasks
 from engine.vocabulary import Estimator
 
 
@@ -26,7 +26,7 @@ def trainer(run: Launch, spec: str, own: Sequence[str], words: Sequence[str], se
     plan = run.plan
     register(custom_estimators(plan, run.backend))
     hook = {"traj_grouping_hook": grouping_hook(spec, own)} if hook_reasons(plan, run.backend) else {}
-    validation = held_out(plan)
+    validation = validation_tasks(plan)
     return AgentTrainer(
         config=compose(words, run.backend),
         workflow_class=compile_workflow(spec, own),

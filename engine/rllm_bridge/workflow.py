@@ -9,7 +9,7 @@ import copyreg
 from abc import ABCMeta
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import rllm.types as theirs
@@ -17,24 +17,26 @@ from rllm.engine.rollout.rollout_engine import RolloutEngine
 from rllm.workflows.workflow import TerminationReason
 from rllm.workflows.workflow import Workflow as TheirWorkflow
 
+from engine.compile import Plan
 from engine.errors import UsageError
-from engine.models.limit import Gate
-from engine.records import Episode, FailureName
+from engine.models import LimitedModel
+from engine.models.opening import Open
+from engine.records import Episode, EpisodeDone, Event, FailureName
 from engine.records import TerminationReason as Reason
 from engine.rllm_bridge.convert import episode_to_rllm, trajectory_to_rllm
-from engine.rllm_bridge.models import Open, PolicyModel
-from engine.rllm_bridge.prepared import POLICY, prepared, task_of
-from engine.rllm_bridge.source import Source
-from engine.run.scheduler import Workflow
+from engine.rllm_bridge.models import PolicyModel
+from engine.rllm_bridge.prepared import prepared, task_of
+from engine.run import Job, run_episode
+from engine.training.advantages import annotated
 from engine.training.signals import apply_signals
 
 
 class _Compiled(ABCMeta):
-    """The type of compiled classes: each is pickled as the spec that it was compiled from."""
+    """The type of compiled classes: each is pickled as the plan that it runs."""
 
 
 class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
-    """The base of every compiled class; `source` says which spec.
+    """The base of every compiled class; `plan` says what it runs.
 
     Roles that are trained, and roles without a model of their own, answer from rLLM's rollout engine; how
     many calls are under way is then rLLM's business (`rllm.workflow.n_parallel_tasks`). An instance keeps
@@ -44,7 +46,7 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
     role's own model or a teacher (for Ray, one that a worker can import). None opens `tinker` and `openai`.
     """
 
-    source: ClassVar[Source]
+    plan: ClassVar[Plan]
 
     def __init__(
         self,
@@ -59,8 +61,9 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
             raise UsageError(f"workflow_args: no {', '.join(unknown)} here; known: timeout, open_model")
         super().__init__(rollout_engine, executor, timeout=timeout, store=store)
         self.timeout = timeout  # theirs cuts 0.5 s to 0
-        self._prepared = prepared(self.source)
-        self._elsewhere = self._prepared.elsewhere(rollout_engine, open_model)
+        self._prepared = prepared(self.plan)
+        self._prepared.check_opening(open_model)
+        self._open_model = open_model
         self._partial: Episode | None = None
 
     def reset(self, task: Mapping[str, Any] | None = None, uid: str | None = None) -> None:
@@ -74,28 +77,30 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
         shared, engine = self._prepared, self.rollout_engine
         row, rollout = task_of(task, uid)
         policy = PolicyModel(engine, shared.sampling)
-        gates = {ref: model.gate for ref, model in self._elsewhere.items()}
-        gates[POLICY] = Gate(policy, POLICY.concurrency)
-        workflow = Workflow(shared.plan, gates, shared.isolation)
-        episode = await workflow.run_episode(row, rollout, partial(self._keep, policy))
+        limited = LimitedModel(policy, self.plan.spec.model.concurrency)
+        table = await shared.table(limited, self._open_model)
+        job, observe = Job(row, rollout), partial(self._hear, policy)
+        episode = await run_episode(self.plan, job, table, isolation=shared.isolation, observe=observe)
         reason = _reason(episode, policy, shared.ending)
         if engine.is_validation:
             episode = replace(episode, metadata={**episode.metadata, "validation": True})
-        elif shared.plan.signals:
+        elif self.plan.signals:
             episode = await self._signalled(episode)
         made = episode_to_rllm(episode, shared.trained, policy.outputs, reason)
         if reason is TerminationReason.ERROR:
             made.metadata["error"] = _error(episode)
         return made
 
-    def _keep(self, policy: PolicyModel, episode: Episode) -> None:
+    def _hear(self, policy: PolicyModel, event: Event) -> None:
         """Commit what is finished of an interrupted episode; an answer without its reward is not."""
+        if not isinstance(event, EpisodeDone) or event.finished:
+            return
         shared = self._prepared
-        self._partial = episode
-        for own in episode.trajectories:
-            if own.reward is not None or own.name not in shared.earning:
-                withhold = own.masked or own.name not in shared.trained
-                self.commit(trajectory=trajectory_to_rllm(own, policy.outputs, withhold=withhold))
+        self._partial = event.episode
+        for trajectory in event.episode.trajectories:
+            if trajectory.reward is not None or trajectory.name not in shared.earning:
+                withhold = trajectory.masked or trajectory.name not in shared.trained
+                self.commit(trajectory=trajectory_to_rllm(trajectory, policy.outputs, withhold=withhold))
 
     def postprocess_episode(self, *args: Any, **kwargs: Any) -> theirs.Episode:
         """Only an interrupted episode comes here: its figures are the spec's, of what was finished."""
@@ -107,22 +112,27 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
         return made
 
     async def _signalled(self, episode: Episode) -> Episode:
-        teachers = {ref: await self._elsewhere[ref].teacher() for ref in self._prepared.teachers}
-        signalled = await apply_signals(self._prepared.plan, [episode], teachers, _no_demonstrations)
-        return signalled.episodes[0]
+        models = self._prepared.models(self._open_model)
+        teachers = {ref: await models.model(ref) for ref in self.plan.teachers}
+        signalled = await apply_signals(self.plan, [episode], teachers, _no_demonstrations)
+        return annotated([episode], signalled.advantages, signalled.details)[0]
 
 
-@lru_cache(maxsize=64)
-def workflow_class(source: Source) -> type[SpecWorkflow]:
-    """The class of a source, the same each time."""
-    plan = prepared(source).plan
-    name = "".join(word.capitalize() for word in plan.name.split("_")) + "Workflow"
-    described = {"source": source, "__doc__": plan.spec.description, "__module__": __name__}
-    return cast("type[SpecWorkflow]", _Compiled(name, (SpecWorkflow,), described))
+_classes: dict[str, type[SpecWorkflow]] = {}
 
 
-def _reduce(cls: type[SpecWorkflow]) -> str | tuple[Callable[..., Any], tuple[Source]]:
-    return (workflow_class, (cls.source,)) if "source" in vars(cls) else cls.__qualname__
+def workflow_class(plan: Plan) -> type[SpecWorkflow]:
+    """The class of a plan, the same each time, also when it comes back from a pickle."""
+    if plan.hash not in _classes:
+        prepared(plan)
+        name = "".join(word.capitalize() for word in plan.name.split("_")) + "Workflow"
+        described = {"plan": plan, "__doc__": plan.spec.description, "__module__": __name__}
+        _classes[plan.hash] = cast("type[SpecWorkflow]", _Compiled(name, (SpecWorkflow,), described))
+    return _classes[plan.hash]
+
+
+def _reduce(cls: type[SpecWorkflow]) -> str | tuple[Callable[..., Any], tuple[Plan]]:
+    return (workflow_class, (cls.plan,)) if "plan" in vars(cls) else cls.__qualname__
 
 
 copyreg.pickle(_Compiled, _reduce)  # pyright: ignore[reportArgumentType]  # a class is reduced, not an instance
@@ -145,14 +155,14 @@ def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> T
     stopped = episode.termination_reason is not Reason.ENV_DONE
     if not stopped and any(own.steps for own in episode.trajectories):
         return TerminationReason.ENV_DONE
-    for own in episode.trajectories:
-        if own.failure is None or (stopped and own.name not in ending):
+    for trajectory in episode.trajectories:
+        if trajectory.failure is None or (stopped and trajectory.name not in ending):
             continue
-        if (own.name, own.index) in policy.ended:
-            return policy.ended[own.name, own.index]
-        if own.steps and own.steps[-1].metadata.get("finish_reason") == "length":
+        if trajectory.node in policy.ended:
+            return policy.ended[trajectory.node]
+        if trajectory.steps and trajectory.steps[-1].metadata.get("finish_reason") == "length":
             return TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED
-        return _REASONS[own.failure.name]
+        return _REASONS[trajectory.failure.name]
     return TerminationReason.ENV_DONE
 
 

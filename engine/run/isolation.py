@@ -16,11 +16,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from pebble import ProcessExpired, ProcessPool
+
+from engine.vocabulary import Import
 
 T = TypeVar("T")
 
@@ -30,9 +32,10 @@ START_SECONDS = 60.0
 
 
 class Isolation:
-    """A pool of worker processes; use it as an async context manager."""
+    """A pool of worker processes that know `imports`; use it as an async context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, imports: Sequence[Import] = ()) -> None:
+        self._imports = tuple(imports)
         self._pool: ProcessPool | None = None
         self._slots = asyncio.Semaphore(WORKERS)
 
@@ -62,8 +65,12 @@ class Isolation:
             self._pool = None
         if self._pool is None:
             context: Any = multiprocessing.get_context("spawn")  # the parent has threads: no fork
+            arguments = os.getpid(), self._imports
             self._pool = ProcessPool(
-                max_workers=WORKERS, initializer=_prepare, initargs=(os.getpid(),), context=context
+                max_workers=WORKERS,
+                initializer=_prepare,
+                initargs=arguments,
+                context=context,
             )
         return self._pool
 
@@ -118,7 +125,7 @@ def _portable(error: BaseException) -> Exception:
     return RuntimeError(f"{type(error).__name__}: {error}")
 
 
-def _prepare(parent: int) -> None:
+def _prepare(parent: int, imports: Sequence[Import]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends at once, also inside a library's C code
     for name in [name for name in os.environ if name.endswith(("_KEY", "_TOKEN", "_SECRET", "_PASSWORD"))]:
@@ -130,6 +137,8 @@ def _prepare(parent: int) -> None:
             os._exit(1)
     else:
         threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    for wanted in imports:
+        wanted.ensure()
 
 
 def _follow(parent: int) -> None:

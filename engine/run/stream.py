@@ -1,34 +1,43 @@
-"""Many tasks × K rollouts through one Workflow: episodes as they finish, with bounded memory.
+"""Many jobs through one Plan: episodes as they finish, with bounded memory.
 
-At most `concurrency` episodes are in flight and as many wait to be taken; tasks are drawn only when there is
+At most `concurrency` episodes are in flight and as many wait to be taken; jobs are drawn only when there is
 room. Episodes come in the order in which they finish.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Sequence
 
-from engine.records import Episode, Task
-from engine.run.scheduler import Workflow
+from engine.compile.plan import Plan
+from engine.models.limit import LimitedModel
+from engine.records import Episode, Observer
+from engine.run.isolation import Isolation
+from engine.run.scheduler import Job, run_episode
 
 
 async def stream(
-    workflow: Workflow, tasks: Iterable[Task], *, rollouts: int = 1, concurrency: int = 64
+    plan: Plan,
+    jobs: Iterable[Job],
+    models: Sequence[LimitedModel],
+    *,
+    isolation: Isolation,
+    concurrency: int = 64,
+    observe: Observer | None = None,
 ) -> AsyncGenerator[Episode, None]:
-    """Yield an episode for each task and rollout.
+    """Yield an episode for each job. `models` are those of `plan.endpoints`.
 
     Closing the iterator, or an error in it, cancels what is in flight and waits for it to end.
     """
-    jobs = _jobs(tasks, rollouts)
+    waiting = iter(jobs)
     done: asyncio.Queue[Episode | BaseException | None] = asyncio.Queue(maxsize=concurrency)
     working = concurrency
 
     async def work() -> None:
         nonlocal working
         try:
-            for task, rollout in jobs:
-                episode = await workflow.run_episode(task, rollout)
+            for job in waiting:
+                episode = await run_episode(plan, job, models, isolation=isolation, observe=observe)
                 if done.full():
                     await done.put(episode)
                 else:
@@ -49,9 +58,3 @@ async def stream(
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
-
-
-def _jobs(tasks: Iterable[Task], rollouts: int) -> Iterator[tuple[Task, int]]:
-    for task in tasks:
-        for rollout in range(rollouts):
-            yield task, rollout

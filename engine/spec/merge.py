@@ -6,12 +6,14 @@ reward, a prompt …) is one value, replaced whole: half of one parser mixed wit
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, cast
 
 import yaml
 
 from engine.spec.diagnostics import Diagnostic, Path, Place
+from engine.spec.models import as_model
 from engine.spec.yaml_source import Source, Spot, Spots, parse_yaml
 
 _WHOLE_IN_ROLE = {"parser", "reward", "estimator", "signal", "prompt", "system"}
@@ -90,6 +92,8 @@ def override(source: Source, text: str, position: int) -> None:
         inner = at.get(key)
         if isinstance(inner, str) and is_whole(path):
             inner = {inner: None}
+        elif isinstance(inner, str) and key == "model":
+            inner = as_model(inner)
         elif inner is None:
             inner = dict[str, Any]()
         elif not isinstance(inner, dict):
@@ -105,6 +109,12 @@ def override(source: Source, text: str, position: int) -> None:
         return
     at[keys[-1]] = parsed.data["value"]
     source.spots[path] = Spot(place, value_place)
+
+
+def model_overrides(model: str | None, base_url: str | None) -> list[str]:
+    """What the flags `--model` and `--base-url` say, as overrides; they come after a person's own."""
+    words = [f"model={model}"] if model else []
+    return [*words, f"model.base_url={json.dumps(base_url)}"] if base_url else words
 
 
 def dump(data: Mapping[str, Any]) -> str:

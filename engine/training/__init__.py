@@ -4,8 +4,8 @@
 """
 
 from engine.training.folder import Checkpoint, TrainingFolder
-from engine.training.learner import Home, Learner
 from engine.training.loop import train
-from engine.training.setup import Setup, Watcher
+from engine.training.policies import Policies, Start
+from engine.training.setup import Setup
 
-__all__ = ["Checkpoint", "Home", "Learner", "Setup", "TrainingFolder", "Watcher", "train"]
+__all__ = ["Checkpoint", "Policies", "Setup", "Start", "TrainingFolder", "train"]

@@ -1,7 +1,7 @@
 """Episodes to groups, groups to advantages, and the metrics of both; names and values are rLLM's.
 
 In: episodes whose trajectories carry rewards (or, for a precomputed role, advantages on their steps). Out:
-new groups in which every step has its advantage, metrics, and warnings. Pure; knows no model and no loss.
+groups, an advantage for each step, metrics, and warnings. Pure; knows no model and no loss.
 
 Axes: P groups of one role, G members of a group (ragged), T response tokens of a step (ragged).
 """
@@ -11,27 +11,35 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from engine.errors import AdvantageError
-from engine.records import Episode, Step, Trajectory, TrajectoryGroup
+from engine.records import Advantage, Episode, GroupKey, Step, Trajectory, TrajectoryGroup
 from engine.vocabulary import Estimator, Floats
 
 NOTHING = 1e-8
 """An advantage, or a spread of rewards, smaller than this teaches nothing."""
 
 Metrics = dict[str, float]
+StepAdvantages = Mapping[str, Sequence[Advantage]]
+"""By a trajectory's uid, for each of its steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimated:
-    """Groups with their advantages."""
+    """What estimators made of groups."""
 
-    groups: tuple[TrajectoryGroup, ...]
+    advantages: Sequence[Sequence[Sequence[Advantage]]]
+    """For each group, for each of its members, for each step; no step for a role without an estimator."""
     metrics: Metrics
     warnings: tuple[str, ...] = ()
+
+
+def is_compared(trajectory: Trajectory) -> bool:
+    """Whether it is in a group at all."""
+    return bool(trajectory.steps) and not trajectory.masked
 
 
 def group_episodes(episodes: Sequence[Episode]) -> tuple[tuple[TrajectoryGroup, ...], Metrics]:
@@ -39,15 +47,15 @@ def group_episodes(episodes: Sequence[Episode]) -> tuple[tuple[TrajectoryGroup, 
 
     A trajectory without a step (its model gave no answer) and one that is masked are in no group.
     """
-    members: dict[str, list[tuple[Trajectory, int]]] = {}
+    members: dict[GroupKey, list[tuple[Trajectory, int]]] = {}
     for episode in episodes:
         for trajectory in episode.trajectories:
-            if trajectory.steps and not trajectory.masked:
-                group_id = f"{episode.task_id}:{trajectory.name}"
-                members.setdefault(group_id, []).append((trajectory, episode.rollout_idx))
+            if is_compared(trajectory):
+                key = GroupKey(episode.task_id, trajectory.name)
+                members.setdefault(key, []).append((trajectory, episode.rollout))
     groups = tuple(
-        TrajectoryGroup(group_id, tuple(t for t, _ in found), tuple(rollout for _, rollout in found))
-        for group_id, found in members.items()
+        TrajectoryGroup(key, tuple(t for t, _ in pairs), tuple(rollout for _, rollout in pairs))
+        for key, pairs in members.items()
     )
     sizes = [len(group.trajectories) for group in groups]
     return groups, {
@@ -60,126 +68,127 @@ def group_episodes(episodes: Sequence[Episode]) -> tuple[tuple[TrajectoryGroup, 
     }
 
 
-def estimate(groups: Sequence[TrajectoryGroup], estimators: Mapping[str, Estimator]) -> Estimated:
-    """Set every step's advantage, each role by its own estimator.
+def estimate(
+    groups: Sequence[TrajectoryGroup],
+    estimators: Mapping[str, Estimator],
+    precomputed: StepAdvantages | None = None,
+) -> Estimated:
+    """Every step's advantage, each role's by its own estimator.
 
-    A role whose estimator is precomputed keeps what its steps carry: a number stands for all T tokens, a list
-    has T numbers. A list of another length becomes zeros, with a warning and a counted metric. Groups of a
-    role without an estimator are left as they are. Raises AdvantageError for what nothing can be learnt from:
-    a reward or advantage that is missing, of a wrong type or not finite, an estimator's result of a wrong
-    shape.
+    A role whose estimator is precomputed keeps what is in `precomputed`, or what its steps carry: a number
+    stands for all T tokens, a list has T numbers. A list of another length becomes zeros, with a warning and
+    a counted metric. Roles without an estimator get none. Raises AdvantageError for what nothing can be
+    learnt from: a reward or advantage that is missing, of a wrong type or not finite, an estimator's result
+    of a wrong shape.
     """
     metrics: Metrics = {}
     warnings: list[str] = []
-    done: dict[str, TrajectoryGroup] = {}
-    for role in dict.fromkeys(group.role for group in groups):
-        own = [group for group in groups if group.role == role]
+    by_group: dict[GroupKey, list[Sequence[Advantage]]] = {}
+    for role in dict.fromkeys(group.key.role for group in groups):
+        members = [group for group in groups if group.key.role == role]
         estimator = estimators.get(role)
         if estimator is None:
             continue
         if estimator.compute is None:
-            made, values, wrong = _precomputed(own, warnings)
+            steps, values, wrong = _precomputed(members, precomputed or {}, warnings)
             if wrong:
                 metrics[f"advantage/{role}/wrong_length"] = float(wrong)
         else:
             if any(
-                step.advantage is not None for group in own for t in group.trajectories for step in t.steps
+                step.advantage is not None
+                for group in members
+                for t in group.trajectories
+                for step in t.steps
             ):
                 warnings.append(
                     f"{role}: its steps carry advantages, but its estimator is {estimator.name}, which "
                     "replaces them; say `estimator: precomputed` to train on them"
                 )
-            rewards = [_rewards(group) for group in own]
-            made, values = _estimated(role, estimator, own, rewards)
+            rewards = [_rewards(group) for group in members]
+            steps, values = _estimated(role, estimator, members, rewards)
             metrics |= reward_metrics(role, np.concatenate(rewards)) | _difficulty(role, rewards)
         metrics |= _advantage_metrics(role, values)
-        done |= {group.group_id: group for group in made}
-    return Estimated(tuple(done.get(group.group_id, group) for group in groups), metrics, tuple(warnings))
+        by_group |= zip((group.key for group in members), steps, strict=True)
+    advantages = [by_group.get(group.key, [()] * len(group.trajectories)) for group in groups]
+    return Estimated(advantages, metrics, tuple(warnings))
 
 
 def _rewards(group: TrajectoryGroup) -> Floats:
     """The members' rewards, [G]."""
-    found: list[float] = []
+    rewards: list[float] = []
     for member, trajectory in enumerate(group.trajectories):
         if trajectory.reward is None or not math.isfinite(trajectory.reward):
             what = "no reward" if trajectory.reward is None else f"the reward {trajectory.reward}"
             raise AdvantageError(f"{_where(group, member)} has {what}; expected a finite number")
-        found.append(trajectory.reward)
-    return np.array(found, dtype=np.float64)
+        rewards.append(trajectory.reward)
+    return np.array(rewards, dtype=np.float64)
 
 
 def _estimated(
     role: str, estimator: Estimator, groups: Sequence[TrajectoryGroup], rewards: Sequence[Floats]
-) -> tuple[list[TrajectoryGroup], Floats]:
+) -> tuple[list[list[Sequence[Advantage]]], Floats]:
     assert estimator.compute is not None
     name = f"the estimator {estimator.name} of {role}"
     try:
-        found = [np.asarray(values, dtype=np.float64) for values in estimator.compute(rewards, groups)]
+        computed = [np.asarray(values, dtype=np.float64) for values in estimator.compute(rewards, groups)]
     except Exception as error:  # an estimator may be a package's own code
         raise AdvantageError(f"{name} raised {type(error).__name__}: {error}") from error
-    if len(found) != len(groups):
-        raise AdvantageError(f"{name} gave {len(found)} groups of advantages for {len(groups)} groups")
-    for group, values, own in zip(groups, found, rewards, strict=True):
-        if values.shape != own.shape:
+    if len(computed) != len(groups):
+        raise AdvantageError(f"{name} gave {len(computed)} groups of advantages for {len(groups)} groups")
+    steps: list[list[Sequence[Advantage]]] = []
+    for group, values, given in zip(groups, computed, rewards, strict=True):
+        if values.shape != given.shape:
             raise AdvantageError(
-                f"{name} gave advantages of shape {list(values.shape)} for the task {group.task_id}, "
-                f"expected {list(own.shape)}: one for each member of the group"
+                f"{name} gave advantages of shape {list(values.shape)} for the task {group.key.task}, "
+                f"expected {list(given.shape)}: one for each member of the group"
             )
         if not np.isfinite(values).all():
             member = int(np.flatnonzero(~np.isfinite(values))[0])
             raise AdvantageError(f"{name} gave {values[member]} for {_where(group, member)}")
-    made = [
-        replace(
-            group,
-            trajectories=tuple(
-                replace(t, steps=tuple(replace(step, advantage=value) for step in t.steps))
-                for t, value in zip(group.trajectories, cast("list[float]", values.tolist()), strict=True)
-            ),
-        )
-        for group, values in zip(groups, found, strict=True)
-    ]
-    return made, np.concatenate(found)
+        members = zip(group.trajectories, cast("list[float]", values.tolist()), strict=True)
+        steps.append([(value,) * len(trajectory.steps) for trajectory, value in members])
+    return steps, np.concatenate(computed)
 
 
 def _precomputed(
-    groups: Sequence[TrajectoryGroup], warnings: list[str]
-) -> tuple[list[TrajectoryGroup], Floats, int]:
-    """Groups whose steps each have T advantages, all of them in one array, and how many lists did not fit."""
+    groups: Sequence[TrajectoryGroup], precomputed: StepAdvantages, warnings: list[str]
+) -> tuple[list[list[Sequence[Advantage]]], Floats, int]:
+    """T advantages for each step, all of them in one array, and how many lists did not fit."""
+    steps: list[list[Sequence[Advantage]]] = []
     values: list[float] = []
-    made: list[TrajectoryGroup] = []
     wrong = 0
     for group in groups:
-        trajectories: list[Trajectory] = []
+        steps.append([])
         for member, trajectory in enumerate(group.trajectories):
-            steps: list[Step] = []
-            for number, step in enumerate(trajectory.steps):
-                tokens = per_token(step, f"{_where(group, member)}, step {number}")
-                if len(tokens) != len(step.response_ids):
+            given = precomputed.get(trajectory.uid) or [step.advantage for step in trajectory.steps]
+            tokens: list[Advantage] = []
+            for number, (step, advantage) in enumerate(zip(trajectory.steps, given, strict=True)):
+                where = f"{_where(group, member)}, step {number}"
+                per_step, length = per_token(advantage, len(step.response_ids), where), len(step.response_ids)
+                if len(per_step) != length:
                     wrong += 1
                     warnings.append(
-                        f"{_where(group, member)}, step {number}: {len(tokens)} advantages for "
-                        f"{len(step.response_ids)} response tokens; zeros are used instead"
+                        f"{where}: {len(per_step)} advantages for {length} response tokens; zeros are used "
+                        "instead"
                     )
-                    tokens = (0.0,) * len(step.response_ids)
-                values += tokens
-                steps.append(replace(step, advantage=tokens))
-            trajectories.append(replace(trajectory, steps=tuple(steps)))
-        made.append(replace(group, trajectories=tuple(trajectories)))
-    return made, np.array(values), wrong
+                    per_step = (0.0,) * length
+                values += per_step
+                tokens.append(per_step)
+            steps[-1].append(tokens)
+    return steps, np.array(values), wrong
 
 
-def per_token(step: Step, where: str) -> Sequence[float]:
-    """A step's advantage, a number for each token; a list as it is. Raises AdvantageError, naming `where`."""
-    given: object = step.advantage
-    if isinstance(given, float):
-        values: Sequence[object] = (given,) * len(step.response_ids)
-    elif isinstance(given, list | tuple):
-        values = cast("Sequence[object]", given)
+def per_token(advantage: object, length: int, where: str) -> Sequence[float]:
+    """A number for each of `length` tokens; a list as it is. Raises AdvantageError, naming `where`."""
+    if isinstance(advantage, float):
+        values: Sequence[object] = (advantage,) * length
+    elif isinstance(advantage, list | tuple):
+        values = cast("Sequence[object]", advantage)
     else:
-        what = "no advantage" if given is None else f"an advantage of type {type(given).__name__}"
+        what = "no advantage" if advantage is None else f"an advantage of type {type(advantage).__name__}"
         raise AdvantageError(
             f"{where} has {what}; a precomputed advantage is a float, or a list of "
-            f"{len(step.response_ids)} floats, one for each response token"
+            f"{length} floats, one for each response token"
         )
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -187,9 +196,45 @@ def per_token(step: Step, where: str) -> Sequence[float]:
     return cast("Sequence[float]", values)
 
 
+def by_uid(groups: Sequence[TrajectoryGroup], estimated: Estimated) -> StepAdvantages:
+    """The advantages of groups, by their trajectories' uids."""
+    return {
+        trajectory.uid: steps
+        for group, members in zip(groups, estimated.advantages, strict=True)
+        for trajectory, steps in zip(group.trajectories, members, strict=True)
+        if steps
+    }
+
+
+def annotated(
+    episodes: Sequence[Episode],
+    advantages: StepAdvantages,
+    details: Mapping[str, Sequence[Mapping[str, Any]]],
+    version: int | None = None,
+) -> list[Episode]:
+    """The episodes with what was learnt of each step: its advantage, details for its metadata (by uid, as
+    advantages are) and, where a version is given, by how many updates its weights are behind that one."""
+
+    def step_of(step: Step, advantage: Advantage | None, detail: Mapping[str, Any]) -> Step:
+        metadata = {**step.metadata, **detail}
+        if version is not None and step.weight_version is not None:
+            metadata["staleness"] = version - step.weight_version
+        return replace(step, advantage=advantage, metadata=metadata)
+
+    def trajectory_of(trajectory: Trajectory) -> Trajectory:
+        steps = trajectory.steps
+        values = advantages.get(trajectory.uid) or [step.advantage for step in steps]
+        own = details.get(trajectory.uid) or [{} for _ in steps]
+        return replace(trajectory, steps=tuple(map(step_of, steps, values, own)))
+
+    return [
+        replace(episode, trajectories=tuple(map(trajectory_of, episode.trajectories))) for episode in episodes
+    ]
+
+
 def _where(group: TrajectoryGroup, member: int) -> str:
     rollout = f", rollout {group.rollouts[member]}" if group.rollouts else ""
-    return f"{group.role} {group.trajectories[member].index}, task {group.task_id}{rollout}"
+    return f"{group.key.role} {group.trajectories[member].index}, task {group.key.task}{rollout}"
 
 
 def reward_metrics(role: str, rewards: Floats) -> Metrics:

@@ -19,7 +19,7 @@ from engine.compile.plan import Plan
 from engine.errors import DataError, UsageError, WorldError
 from engine.records import Episode
 from engine.records.store import SPEC, episode_line, write_whole
-from engine.training.learner import Saved
+from engine.training.policies import Saved
 
 RUN, METRICS, CHECKPOINTS, EPISODES, WEIGHTS = (
     "run.json",

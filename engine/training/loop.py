@@ -1,7 +1,7 @@
 """The loop: rollout → group → filter → advantage → forward_backward → optim_step → new weights → validate.
 
-In: a Setup (a plan, an open learner, models and teachers, a folder). Out: lines in the folder and calls to
-the watcher. Everything random follows from the seed and the step, so a run that is taken up again at a
+In: a Setup (a plan, open policies and models, a folder). Out: lines in the folder, and events for whoever
+looks on. Everything random follows from the seed and the step, so a run that is taken up again at a
 checkpoint goes on as if it had not been stopped. Knows no service, no table and no report.
 """
 
@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from time import monotonic
 
 import numpy as np
 
+from engine.compile import MAIN
 from engine.errors import WorldError
-from engine.records import Episode, Trajectory
-from engine.training.advantages import Estimated, estimate, group_episodes, reward_metrics
-from engine.training.datums import lessons
+from engine.records import Episode, Note, StepLogged, derive_seed
+from engine.training.advantages import annotated, by_uid, estimate, group_episodes, reward_metrics
+from engine.training.batches import role_batches
 from engine.training.figures import Metrics, failures, figures, response_tokens, rewards_by_role
 from engine.training.folder import Checkpoint
-from engine.training.order import batch, derive
+from engine.training.order import batch
 from engine.training.rate import learning_rate
 from engine.training.rollouts import Rollouts
 from engine.training.setup import Setup
@@ -29,7 +29,7 @@ from engine.training.signals import apply_signals
 
 
 async def train(setup: Setup, start: Checkpoint | None = None) -> None:
-    """Train to the last step, from the beginning or from a checkpoint that the learner holds.
+    """Train to the last step, from the beginning or from a checkpoint that the policies hold.
 
     Raises WorldError where the service, a teacher or the disk fails, and AdvantageError for a reward or an
     estimator that nothing can be learnt from; the checkpoints before it stay usable.
@@ -63,13 +63,15 @@ class _Loop:
         pending: deque[asyncio.Task[list[Episode]]] = deque()
         launched = done
         for step in range(done + 1, setup.steps + 1):
-            setup.watcher.note(f"step {step}: rollouts")
+            self._note(f"step {step}: rollouts")
             began = monotonic()
             while launched < min(step + train.staleness, setup.steps):
                 launched += 1
-                tasks = batch(setup.rows, train, setup.seed, launched)
+                tasks = batch(setup.tasks, train, setup.seed, launched)
                 pending.append(
-                    await self.rollouts.start(tasks, train.rollouts, derive(setup.seed, "train", launched))
+                    await self.rollouts.start(
+                        tasks, train.rollouts, derive_seed(setup.seed, "train", launched)
+                    )
                 )
             episodes = await pending.popleft()
             times = {"time/rollout": monotonic() - began}
@@ -85,42 +87,41 @@ class _Loop:
 
     async def learn(self, step: int, episodes: list[Episode], times: Metrics) -> Metrics:
         """One batch's episodes to an update; its metrics."""
-        setup = self.setup
+        setup, plan = self.setup, self.setup.plan
         self._check_answers(step, episodes)
-        setup.watcher.note(f"step {step}: advantages")
+        self._note(f"step {step}: advantages")
         began = monotonic()
-        version = setup.learner.version
-        episodes = [_marked(episode, version) for episode in episodes]
-        signalled = await apply_signals(setup.plan, episodes, setup.teachers, setup.learner.chat.turn)
-        groups, metrics = group_episodes(signalled.episodes)
+        version = setup.policies.version(MAIN)
+        signalled = await apply_signals(plan, episodes, setup.models, setup.policies.chat(MAIN).turn)
+        groups, metrics = group_episodes(episodes)
         estimators = {name: role.estimator for name, role in self.learnt.items() if role.estimator}
-        estimated = estimate(groups, estimators)
+        estimated = estimate(groups, estimators, signalled.advantages)
+        episodes = annotated(episodes, by_uid(groups, estimated), signalled.details, version)
         self._warn([*signalled.warnings, *estimated.warnings])
         times["time/advantage"] = monotonic() - began
-        setup.folder.write_episodes("train", step, _with_advantages(signalled.episodes, estimated))
+        setup.folder.write_episodes("train", step, episodes)
         metrics |= estimated.metrics | signalled.metrics
         for name, rewards in rewards_by_role(episodes).items():
             if f"reward/{name}/mean" not in metrics:
                 metrics |= reward_metrics(name, np.array(rewards))
-        metrics |= figures(setup.plan, episodes, "episode") | failures(episodes)
+        metrics |= figures(plan, episodes, "episode") | failures(episodes)
         metrics["tokens/response"] = float(response_tokens(episodes))
-        metrics["staleness/mean"] = _staleness(episodes, version)
+        metrics["staleness/mean"] = _staleness(episodes)
         rate = learning_rate(self.train, step, setup.steps)
         metrics["optim/learning_rate"] = rate
-        return metrics | await self.update(step, estimated, rate, times)
+        return metrics | await self.update(step, episodes, rate, times)
 
-    async def update(self, step: int, estimated: Estimated, rate: float, times: Metrics) -> Metrics:
-        setup = self.setup
-        own = lessons(estimated.groups, self.learnt)
-        data = sum(len(lesson.data) for lesson in own)
-        metrics = {"optim/data": float(data)}
-        if not own:
+    async def update(self, step: int, episodes: Sequence[Episode], rate: float, times: Metrics) -> Metrics:
+        batches = role_batches(episodes, self.learnt)
+        metrics = {"optim/data": float(sum(len(batch.data) for batch in batches))}
+        if not batches:
             self._warn([f"step {step} taught nothing: every advantage in it is 0"], once=False)
             return metrics
-        setup.watcher.note(f"step {step}: update")
+        self._note(f"step {step}: update")
         began = monotonic()
-        updated = await setup.learner.update(own, rate, self.train.gradient_clip)
+        updates = await self.setup.policies.update({MAIN: batches}, {MAIN: rate}, self.train.gradient_clip)
         times["time/update"] = monotonic() - began
+        updated = updates[MAIN]
         metrics |= {f"loss/{name}/mean": value for name, value in updated.loss.items()}
         metrics |= {f"kl/{name}": value for name, value in updated.kl.items()}
         if updated.grad_norm is not None:
@@ -130,12 +131,12 @@ class _Loop:
     async def validate(self, step: int, times: Metrics | None = None) -> Metrics:
         """Figures of the policy as it is now, on the held-out tasks, with the same seeds every time."""
         setup = self.setup
-        if not setup.held_out:
+        if not setup.validation_tasks:
             return {}
-        setup.watcher.note(f"step {step}: validation")
+        self._note(f"step {step}: validation")
         began = monotonic()
-        seed = derive(setup.seed, "validation")
-        task = await self.rollouts.start(setup.held_out, self.train.validation.rollouts, seed)
+        seed = derive_seed(setup.seed, "validation")
+        task = await self.rollouts.start(setup.validation_tasks, self.train.validation.rollouts, seed)
         episodes = await task
         self._check_answers(step, episodes)
         setup.folder.write_episodes("validation", step, episodes)
@@ -150,18 +151,21 @@ class _Loop:
         better = figure is not None and (self.best is None or figure > self.best)
         if not (last or better or step % self.train.checkpoint_every == 0):
             return
-        self.setup.watcher.note(f"step {step}: checkpoint")
-        saved = await self.setup.learner.save(f"step-{step:06d}")
+        self._note(f"step {step}: checkpoint")
+        saved = await self.setup.policies.save(f"step-{step:06d}")
         validation = {name: value for name, value in metrics.items() if name.startswith("validation/")}
-        version = self.setup.learner.version
-        self.setup.folder.add_checkpoint(step, version, saved, best=better, validation=validation)
+        version = self.setup.policies.version(MAIN)
+        self.setup.folder.add_checkpoint(step, version, saved[MAIN], best=better, validation=validation)
         if better:
             self.best = figure
 
     def log(self, step: int, metrics: Metrics) -> None:
         metrics = {"step": float(step), **metrics}
         self.setup.folder.add_metrics(metrics)
-        self.setup.watcher.log(step, metrics)
+        self.setup.observe(StepLogged(step, metrics))
+
+    def _note(self, text: str) -> None:
+        self.setup.observe(Note(text))
 
     def _warn(self, texts: Sequence[str], *, once: bool = True) -> None:
         """Tell of each kind of warning once; how many there were is in the metrics."""
@@ -169,7 +173,7 @@ class _Loop:
             kind = text.partition(":")[0].split(",")[0] if once else text
             if kind not in self.warned:
                 self.warned.add(kind)
-                self.setup.watcher.warn(text)
+                self.setup.observe(Note(text, "warning"))
 
     def _check_answers(self, step: int, episodes: Sequence[Episode]) -> None:
         """A batch in which no model call was answered is a service that is gone, not a lesson."""
@@ -180,31 +184,8 @@ class _Loop:
         raise WorldError(f"no model call of step {step} was answered: {first}")
 
 
-def _marked(episode: Episode, version: int) -> Episode:
-    """The episode with, on each Step, by how many updates its weights are behind those that learn from it."""
-
-    def marked(own: Trajectory) -> Trajectory:
-        steps = tuple(
-            replace(s, metadata={**s.metadata, "staleness": version - s.weight_version})
-            if s.weight_version is not None
-            else s
-            for s in own.steps
-        )
-        return replace(own, steps=steps)
-
-    return replace(episode, trajectories=tuple(map(marked, episode.trajectories)))
-
-
-def _staleness(episodes: Sequence[Episode], version: int) -> float:
-    versions = [s.weight_version for e in episodes for t in e.trajectories for s in t.steps]
-    behind = [version - own for own in versions if own is not None]
-    return sum(behind) / len(behind) if behind else 0.0
-
-
-def _with_advantages(episodes: Sequence[Episode], estimated: Estimated) -> list[Episode]:
-    """The episodes with the trajectories that learnt in place of those that were sampled."""
-    learnt = {t.uid: t for group in estimated.groups for t in group.trajectories}
-    return [
-        replace(episode, trajectories=tuple(learnt.get(t.uid, t) for t in episode.trajectories))
-        for episode in episodes
-    ]
+def _staleness(episodes: Sequence[Episode]) -> float:
+    """By how many updates the steps' weights are behind, in the mean."""
+    behind = [s.metadata.get("staleness") for e in episodes for t in e.trajectories for s in t.steps]
+    known = [updates for updates in behind if updates is not None]
+    return sum(known) / len(known) if known else 0.0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Sequence
 
 from engine.compile.plan import Plan
 from engine.errors import UsageError
-from engine.records import Task
+from engine.records import Task, derive_seed
 from engine.spec.models import Train
 
 
@@ -19,7 +18,7 @@ def planned_steps(train: Train, rows: int) -> int:
     return min(ends, default=each)
 
 
-def held_out(plan: Plan) -> list[Task]:
+def validation_tasks(plan: Plan) -> list[Task]:
     """The validation tasks; none where the spec has none."""
     dataset = plan.data.get("validation")
     return [] if dataset is None else list(dataset.rows(plan.spec.train.validation.tasks))
@@ -32,15 +31,9 @@ def batch(rows: Sequence[Task], train: Train, seed: int, step: int) -> list[Task
     """
     epoch, position = divmod(step - 1, _steps_in_epoch(train, len(rows)))
     order = list(range(len(rows)))
-    random.Random(f"{seed} order {epoch}").shuffle(order)
+    random.Random(derive_seed(seed, "order", epoch)).shuffle(order)
     start = position * train.batch_size
     return [rows[i] for i in order[start : start + train.batch_size]]
-
-
-def derive(seed: int, *purpose: object) -> int:
-    """A seed of its own for each purpose, below 2³¹."""
-    key = " ".join(map(str, (seed, *purpose)))
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) & 0x7FFFFFFF
 
 
 def _steps_in_epoch(train: Train, rows: int) -> int:

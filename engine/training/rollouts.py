@@ -1,32 +1,21 @@
-"""Episodes of the policy in training, with the weights that it has when they begin."""
+"""Episodes of the policies in training, with the weights that they have when the episodes begin."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
-from engine.models.limit import Gate
+from engine.models import LimitedModel
 from engine.records import Episode, Task
-from engine.run.scheduler import Workflow
-from engine.run.stream import stream
-from engine.spec.models import ModelRef
+from engine.run import jobs, stream
 from engine.training.setup import Setup
-
-POLICY = ModelRef(provider="tinker", name="the policy in training")
-"""Stands for the policy in a plan whose trainable roles sample from it."""
 
 
 class Rollouts:
-    """Episodes of the current policy. Weights are asked for once for each version."""
+    """Starts batches of episodes, and cancels those that nobody took."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        self._plan = replace(
-            setup.plan,
-            roles=tuple(replace(r, model=POLICY) if r.trainable else r for r in setup.plan.roles),
-        )
-        self._gate: tuple[int, Gate] | None = None
         self._ahead: set[asyncio.Task[list[Episode]]] = set()
 
     async def __aenter__(self) -> Rollouts:
@@ -39,27 +28,31 @@ class Rollouts:
 
     async def start(self, tasks: Sequence[Task], rollouts: int, seed: int) -> asyncio.Task[list[Episode]]:
         """Begin the episodes of some tasks with the weights as they are now: K for each, in order."""
-        gates = dict(self._setup.gates)
-        gates[POLICY] = await self._policy()
-        workflow = Workflow(self._plan, gates, self._setup.isolation, seed)
+        models = await self._models()
+        setup = self._setup
 
         async def run() -> list[Episode]:
-            found = [
-                e async for e in stream(workflow, tasks, rollouts=rollouts, concurrency=len(tasks) * rollouts)
-            ]
-            place = {task["id"]: number for number, task in enumerate(tasks)}
-            return sorted(found, key=lambda e: (place[e.task_id], e.rollout_idx))
-
-        task = asyncio.create_task(run())
-        self._ahead.add(task)
-        task.add_done_callback(self._ahead.discard)
-        return task
-
-    async def _policy(self) -> Gate:
-        learner = self._setup.learner
-        if self._gate is None or self._gate[0] != learner.version:
-            self._gate = (
-                learner.version,
-                Gate(await learner.sampler(), self._setup.plan.spec.model.concurrency),
+            episodes = stream(
+                setup.plan,
+                jobs(tasks, rollouts, seed),
+                models,
+                isolation=setup.isolation,
+                concurrency=len(tasks) * rollouts,
             )
-        return self._gate[1]
+            place = {task["id"]: number for number, task in enumerate(tasks)}
+            return sorted([e async for e in episodes], key=lambda e: (place[e.task_id], e.rollout))
+
+        batch = asyncio.create_task(run())
+        self._ahead.add(batch)
+        batch.add_done_callback(self._ahead.discard)
+        return batch
+
+    async def _models(self) -> list[LimitedModel]:
+        """The models of the plan's endpoints: a policy's latest weights, or a model as it is."""
+        setup = self._setup
+        return [
+            setup.models[endpoint.model]
+            if endpoint.policy is None
+            else await setup.policies.sampler(endpoint.policy)
+            for endpoint in setup.plan.endpoints
+        ]

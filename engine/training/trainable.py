@@ -23,7 +23,7 @@ def check_trainable(plan: Plan) -> None:
             "training begins at the model itself: leave `checkpoint` out, or go on with --resume"
         )
     for role in plan.trained.values():
-        if role.model != policy:
+        if plan.model_of(role) != policy:
             raise UsageError(
                 f"{role.name} has a model of its own, but the roles that are trained share one policy: "
                 f"remove its `model`, or say `trainable: false`"

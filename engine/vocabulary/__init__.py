@@ -27,7 +27,7 @@ from engine.vocabulary.items import (
     rewards,
     signals,
 )
-from engine.vocabulary.registry import BadOptions, Call, CallField, Item, Registry, UnknownName
+from engine.vocabulary.registry import BadOptions, Call, CallField, Item, Registry, UnknownName, noting
 from engine.vocabulary.views import REWARD_FIELDS, VIEW_FIELDS, ScoredView, Upstream, View, Views
 
 __all__ = [
@@ -67,6 +67,7 @@ __all__ = [
     "estimators",
     "import_file",
     "metrics",
+    "noting",
     "open_dataset",
     "parsers",
     "plain_row",

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from engine.records import FailureName, Step, Task, Trajectory, TrajectoryGroup
-from engine.vocabulary.registry import Item, Registry
+from engine.vocabulary.registry import Item, Origin, Registry
 from engine.vocabulary.views import Upstream
 
 Split = Literal["train", "validation"]
@@ -144,6 +145,22 @@ class Dataset(Item):
     """Fields that give the answer away: no prompt may show them."""
     rows: Callable[[int | None], Iterator[Task]]
     """`rows(limit)`: the tasks in a fixed order, at most `limit` of them. Raises DataError."""
+
+    def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
+        # Whoever is sent a plan may never read its data, and may not have the file.
+        if self.origin is None:
+            return object.__reduce_ex__(self, protocol)
+        return _dataset, (self.columns, self.hidden, self.origin)
+
+
+def _dataset(columns: tuple[str, ...], hidden: frozenset[str], origin: Origin) -> Dataset:
+    return Dataset(columns, hidden, partial(_rows_of, origin), origin=origin)
+
+
+def _rows_of(origin: Origin, limit: int | None) -> Iterator[Task]:
+    dataset = origin.remake()
+    assert isinstance(dataset, Dataset)
+    return dataset.rows(limit)
 
 
 parsers = Registry(Parser, "rolegraph.parsers")

@@ -14,7 +14,9 @@ Options are checked by pydantic against the factory's annotations. This file kno
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, MutableMapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points
@@ -185,6 +187,8 @@ class Registry(Generic[T]):
         parameters that it declares are passed.
         """
         factory = self.factory(call.name)
+        if (used := _used.get()) is not None:
+            used[self, call.name] = None
         parameters = inspect.signature(factory).parameters
         given = {name: value for name, value in context.items() if name in parameters}
         known = [option.name for option in options_of(factory) if option.name not in context]
@@ -222,6 +226,19 @@ class Registry(Generic[T]):
 
 _REGISTRIES: dict[str, Registry[Any]] = {}
 """By entry-point group."""
+
+
+_used: ContextVar[MutableMapping[tuple[Registry[Any], str], None] | None] = ContextVar("used", default=None)
+
+
+@contextmanager
+def noting(used: MutableMapping[tuple[Registry[Any], str], None]) -> Generator[None, None, None]:
+    """Note every item that is built in the block, those inside others too."""
+    token = _used.set(used)
+    try:
+        yield
+    finally:
+        _used.reset(token)
 
 
 def _origin(group: str, call: Call, context: Mapping[str, Any]) -> Origin:

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from engine.errors import ModelError, UsageError, WorldError
 from engine.models import Completion, Request, open_model
 from engine.spec.models import ModelRef, Sampling
-from tests.models.edges import Answer, Endpoint, free_port, serving
+from tests.models.edges import CALL, Answer, Endpoint, free_port, serving
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
 
@@ -54,7 +54,7 @@ def ask(
         ref = ModelRef(provider="openai", name=name, base_url=endpoint.base_url)
         model = await open_model(ref, api_key=key)
         try:
-            request = Request(MESSAGES, sampling or Sampling(), seed)
+            request = Request(MESSAGES, sampling or Sampling(), seed, CALL)
             return [await model.complete(request) for _ in range(times)]
         finally:
             await model.aclose()
@@ -156,10 +156,10 @@ def test_overload_and_server_faults_may_pass_and_are_left_to_the_scheduler(statu
     async def run(endpoint: Endpoint) -> None:
         model = await open_model(ModelRef(provider="openai", name="tiny", base_url=endpoint.base_url))
         with pytest.raises(ModelError, match=f"answers {status}: busy") as caught:
-            await model.complete(Request(MESSAGES, Sampling(), None))
+            await model.complete(Request(MESSAGES, Sampling(), None, CALL))
         assert caught.value.transient
         assert len(endpoint.bodies) == 1
-        assert (await model.complete(Request(MESSAGES, Sampling(), None))).text == "two"
+        assert (await model.complete(Request(MESSAGES, Sampling(), None, CALL))).text == "two"
         await model.aclose()
 
     with serving(lambda _: next(replies)) as endpoint:
@@ -250,7 +250,7 @@ def test_an_endpoint_that_goes_down_may_come_back() -> None:
         with serving(lambda _: answer("two")) as endpoint:
             model = await open_model(ModelRef(provider="openai", name="tiny", base_url=endpoint.base_url))
         with pytest.raises(ModelError, match="Cannot reach http://127") as caught:
-            await model.complete(Request(MESSAGES, Sampling(), None))
+            await model.complete(Request(MESSAGES, Sampling(), None, CALL))
         assert caught.value.transient
         await model.aclose()
 

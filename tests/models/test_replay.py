@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ModelError, UsageError
-from engine.models import Completion, Replay, Request, open_model
-from engine.models.types import Model
-from engine.records import Episode, Failure, FailureName, Step, Trajectory
+from engine.models import Completion, Model, Request, open_model
+from engine.models.replay import Recorded, Replay
+from engine.records import CallId, Episode, Failure, FailureName, NodeId, Step, Trajectory
 from engine.spec.models import ModelRef, Sampling
 
 STEP = Step(
@@ -25,7 +25,8 @@ STEP = Step(
 )
 EPISODES = [
     Episode(
-        id=f"sum-{task}:{rollout}",
+        task_id=f"sum-{task}",
+        rollout=rollout,
         task={"id": f"sum-{task}"},
         trajectories=(
             Trajectory("solver", 1, (STEP,)),
@@ -39,7 +40,7 @@ EPISODES = [
 
 
 def ask(model: Model, task: str, rollout: int, role: str, index: int) -> Completion:
-    request = Request((), Sampling(), None, task_id=task, rollout=rollout, role=role, index=index)
+    request = Request((), Sampling(), None, CallId(task, rollout, NodeId(role, index), attempt=3))
     return asyncio.run(model.complete(request))
 
 
@@ -87,14 +88,16 @@ def test_a_call_that_was_not_recorded_is_named_with_the_nearest_that_was(
 
 
 def test_answers_can_be_given_as_a_mapping() -> None:
-    model = Replay({("t", 0, "solver", 1): Completion("hello")})
+    model = Replay({CallId("t", 0, NodeId("solver")): Recorded(Completion("hello"))})
     assert ask(model, "t", 0, "solver", 1).text == "hello"
 
 
 def test_instances_recorded_without_an_index_are_counted_as_they_come() -> None:
     steps = [(Step(model_response=text),) for text in ("first", "second", "choice")]
     names = ["solver", "solver", "judge"]
-    episode = Episode("t:0", {"id": "t"}, [Trajectory(n, steps=s) for n, s in zip(names, steps, strict=True)])
+    episode = Episode(
+        "t", 0, {"id": "t"}, [Trajectory(n, steps=s) for n, s in zip(names, steps, strict=True)]
+    )
     model = Replay.from_episodes([episode])
     assert ask(model, "t", 0, "solver", 2).text == "second"
     assert ask(model, "t", 0, "judge", 1).text == "choice"

@@ -20,7 +20,7 @@ from engine.models.tinker_open import hub_name
 from engine.models.tokenizer import load_tokenizer
 from engine.prompts.chat import Tokenizer
 from engine.spec.models import ModelRef, Sampling
-from tests.models.edges import free_port, served, write_tokenizer
+from tests.models.edges import CALL, free_port, served, write_tokenizer
 from tests.models.tinker_edge import Script, Service, failed, tinker_service
 
 KEY = "tml-test-secret"
@@ -49,7 +49,7 @@ def says(tokenizer: Tokenizer) -> Callable[[str], Script]:
 
 
 def request(seed: int | None = None, **sampling: object) -> Request:
-    return Request(MESSAGES, Sampling.model_validate(sampling), seed)
+    return Request(MESSAGES, Sampling.model_validate(sampling), seed, CALL)
 
 
 def using(service: Service, folder: Path, work: Callable[[Model], Awaitable[object]], **ref: object) -> None:
@@ -260,12 +260,13 @@ import asyncio, os, sys
 from pathlib import Path
 from engine.errors import ModelError
 from engine.models import Request, open_model
+from engine.records import CallId, NodeId
 from engine.spec.models import ModelRef, Sampling
 
 async def main():
     ref = ModelRef(provider="tinker", base_url=sys.argv[1])
     model = await open_model(ref, tokenizer_dir=Path(sys.argv[2]))
-    ask = Request([{"role": "user", "content": "?"}], Sampling(), None)
+    ask = Request([{"role": "user", "content": "?"}], Sampling(), None, CallId("t", 0, NodeId("solver")))
     print((await model.complete(ask)).text)
     try:
         await model.complete(ask)

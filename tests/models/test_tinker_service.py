@@ -13,7 +13,7 @@ from engine.errors import ModelError, UsageError
 from engine.models import Completion, Request, open_model
 from engine.models.tokenizer import load_tokenizer
 from engine.spec.models import ModelRef, Sampling
-from tests.models.edges import write_tokenizer
+from tests.models.edges import CALL, write_tokenizer
 
 torch = pytest.importorskip("torch")
 local: Any = pytest.importorskip("engine.local.launcher")
@@ -65,7 +65,7 @@ def ask(service: Any, folder: Path, *requests: Request) -> list[Completion]:
 
 def request(seed: int | None = None, content: str = "1 + 1?", **sampling: object) -> Request:
     options = {"max_tokens": 12, **sampling}
-    return Request([{"role": "user", "content": content}], Sampling.model_validate(options), seed)
+    return Request([{"role": "user", "content": content}], Sampling.model_validate(options), seed, CALL)
 
 
 def test_many_at_once_are_answered_with_a_logprob_for_every_token(service: Any, folder: Path) -> None:

@@ -32,7 +32,8 @@ def full_episode() -> Episode:
     step = Step([1, 2], [3, 4], [-0.5, -0.25], chat, "hm", {"a": 1}, "r", 0.5, True, [1.0, 2.0], 3)
     failed = Trajectory("judge", failure=Failure(FailureName.TIMEOUT, "late"), masked=True, reward=0.0)
     return Episode(
-        id="task-1:4",
+        task_id="task-1",
+        rollout=4,
         task={"id": "task-1", "question": "q"},
         trajectories=(Trajectory("solver", 2, (step,), 0.5, True, "u", {"format": 1.0}), failed),
         is_correct=True,
@@ -57,7 +58,13 @@ def test_what_is_written_as_json_is_read_back_the_same() -> None:
 
 
 def test_an_id_is_the_task_and_the_rollout() -> None:
-    assert (full_episode().task_id, full_episode().rollout_idx) == ("task-1", 4)
+    assert full_episode().id == "task-1:4"
+
+
+def test_an_id_that_rllm_wrote_is_read_once_where_it_comes_in() -> None:
+    data = full_episode().to_dict()
+    data["info"] = {"hash": "h"}
+    assert Episode.from_dict(data) == full_episode()
 
 
 @pytest.mark.rllm

@@ -13,7 +13,7 @@ from engine.records.store import RunFolder, read_episodes
 
 
 def episode(number: int) -> Episode:
-    return Episode(id=f"t{number}:0", task={"id": f"t{number}"}, trajectories=())
+    return Episode(task_id=f"t{number}", rollout=0, task={"id": f"t{number}"}, trajectories=())
 
 
 def test_episodes_are_read_back_in_the_order_of_writing(tmp_path: Path) -> None:
@@ -59,7 +59,9 @@ def test_a_full_disk_keeps_the_episodes_before_it(tmp_path: Path) -> None:
 
 def test_half_a_character_in_a_model_s_text_does_not_end_the_run(tmp_path: Path) -> None:
     with RunFolder(tmp_path, "") as folder:
-        folder.append(Episode(id="t:0", task={"id": "t", "question": "half \ud83d"}, trajectories=()))
+        folder.append(
+            Episode(task_id="t", rollout=0, task={"id": "t", "question": "half \ud83d"}, trajectories=())
+        )
     assert [e.task["question"] for e in read_episodes(folder.episodes)] == ["half ?"]
 
 

@@ -113,7 +113,7 @@ def rollout(
     ]
     trajectories.append(trajectory("judge", 1, rewards[0], advantage, "<answer>1</answer>"))
     row: Task = {"id": task, "question": f"What is {task}?", "target": 7}
-    return Episode(f"{task}:{at}", row, trajectories, is_correct=rewards[0] >= 1)
+    return Episode(task, at, row, trajectories, is_correct=rewards[0] >= 1)
 
 
 def trajectory(

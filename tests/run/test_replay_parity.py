@@ -9,15 +9,11 @@ from typing import Any
 
 import pytest
 
-from engine.compile.compiler import compile_file
-from engine.compile.plan import Plan
-from engine.models.limit import Gate
-from engine.models.replay import Replay
-from engine.models.types import Completion
-from engine.records import Episode
-from engine.run.isolation import Isolation
-from engine.run.scheduler import Workflow
-from engine.run.stream import stream
+from engine.compile import Plan, compile_file
+from engine.models import Completion, LimitedModel
+from engine.models.replay import Recorded, Replay
+from engine.records import CallId, Episode, NodeId
+from engine.run import Isolation, jobs, stream
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent.parent / "data" / "rllm_solver_judge_replay.json").read_text()
@@ -25,19 +21,21 @@ CASES: list[dict[str, Any]] = json.loads(
 
 
 def recorded() -> Replay:
-    answers: dict[tuple[str, int, str, int], Completion] = {}
+    calls: dict[CallId, Recorded] = {}
     for number, case in enumerate(CASES):
         for index, response in enumerate(case["solver_responses"], 1):
-            answers[str(number), 0, "solver", index] = Completion(response)
-        answers[str(number), 0, "judge", 1] = Completion(case["judge_response"])
-    return Replay(answers)
+            calls[CallId(str(number), 0, NodeId("solver", index))] = Recorded(Completion(response))
+        calls[CallId(str(number), 0, NodeId("judge"))] = Recorded(Completion(case["judge_response"]))
+    return Replay(calls)
 
 
 async def replayed(plan: Plan) -> list[Episode]:
-    gate = Gate(recorded(), 128)
-    workflow = Workflow(plan, {role.model: gate for role in plan.roles}, Isolation())
+    models = [LimitedModel(recorded(), 128)] * len(plan.endpoints)
     tasks = [{**case["task"], "id": str(number)} for number, case in enumerate(CASES)]
-    return sorted([e async for e in stream(workflow, tasks)], key=lambda e: int(e.task_id))
+    return sorted(
+        [e async for e in stream(plan, jobs(tasks), models, isolation=Isolation())],
+        key=lambda e: int(e.task_id),
+    )
 
 
 EPISODES = asyncio.run(replayed(compile_file("solver_judge")))

@@ -8,19 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile.compiler import compile_file
+from engine.compile import compile_file
 from engine.errors import ModelError
-from engine.models.types import Completion, Request
-from engine.records import Episode, FailureName, TerminationReason
+from engine.models import Completion, Request
+from engine.records import CallDone, Episode, EpisodeDone, Event, FailureName, TerminationReason
 from tests.edge import (
     COUNTDOWN,
     RIGHT,
     WRONG,
     ScriptedModel,
     by_role,
+    episode,
+    limited,
     run_one,
     solver_judge,
-    workflow,
     write_spec,
 )
 
@@ -43,13 +44,13 @@ def test_the_makespan_is_the_critical_path_and_not_the_sum_of_the_levels(tmp_pat
     barrier = max(0.4, 0.1) + max(0.1, 0.4) + 0.2
     assert barrier > 1.3 * critical_path
 
-    model = ScriptedModel(lambda request: request.role, lambda request: LATENCY[request.role])
+    model = ScriptedModel(lambda request: request.id.node.role, lambda request: LATENCY[request.id.node.role])
     makespans: list[float] = []
     for _ in range(3):  # the best of three: a busy machine can only add to it
         start = time.perf_counter()
-        episode = run_one(plan, model)
+        done = run_one(plan, model)
         makespans.append(time.perf_counter() - start)
-        assert [t.action for t in episode.trajectories] == ["a", "b", "a2", "b2", "end"]
+        assert [t.action for t in done.trajectories] == ["a", "b", "a2", "b2", "end"]
 
     assert min(makespans) < 1.05 * critical_path
 
@@ -64,56 +65,57 @@ def test_the_limit_on_concurrent_calls_holds_across_episodes() -> None:
     model = ScriptedModel(by_role({"solver": RIGHT, "judge": "<answer>1</answer>"}), lambda _: 0.005)
 
     async def four_episodes() -> None:
-        shared = workflow(solver_judge("roles.solver.count=8"), model, concurrency=3)
-        await asyncio.gather(*(shared.run_episode(COUNTDOWN, rollout) for rollout in range(4)))
+        plan = solver_judge("roles.solver.count=8")
+        models = limited(plan, model, concurrency=3)
+        await asyncio.gather(*(episode(plan, models, rollout=rollout) for rollout in range(4)))
 
     asyncio.run(four_episodes())
     assert model.most_under_way == 3
 
 
 def refuse_third_solver(request: Request) -> str:
-    if request.role == "solver" and request.index == 3:
+    if request.id.node.role == "solver" and request.id.node.index == 3:
         raise ModelError("the server said 400: no")
-    return RIGHT if request.role == "solver" else "<answer>1</answer>"
+    return RIGHT if request.id.node.role == "solver" else "<answer>1</answer>"
 
 
 def test_siblings_survive_a_failed_sibling_and_the_failure_is_named() -> None:
     model = ScriptedModel(refuse_third_solver)
-    episode = run_one(solver_judge("roles.solver.count=8"), model)
+    done = run_one(solver_judge("roles.solver.count=8"), model)
 
-    solvers = [t for t in episode.trajectories if t.name == "solver"]
+    solvers = [t for t in done.trajectories if t.name == "solver"]
     assert [len(t.steps) for t in solvers] == [1, 1, 0, 1, 1, 1, 1, 1]
     assert solvers[2].failure is not None
     assert solvers[2].failure.name is FailureName.MODEL_ERROR
-    assert episode.trajectories[-1].name == "judge"
-    assert episode.is_correct
-    assert episode.metadata["failures"] == [
+    assert done.trajectories[-1].name == "judge"
+    assert done.is_correct
+    assert done.metadata["failures"] == [
         {"role": "solver", "index": 3, "name": "model_error", "message": "the server said 400: no"}
     ]
-    judge_prompt = next(r for r in model.requests if r.role == "judge").messages[0]["content"]
+    judge_prompt = next(r for r in model.requests if r.id.node.role == "judge").messages[0]["content"]
     assert "No solution found" in judge_prompt, "the judge sees the parser's default for the one that failed"
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("a bug in the client"), ModelError("refused")])
 def test_any_exception_of_a_client_ends_its_instance_only(failure: Exception) -> None:
     def answer(request: Request) -> str:
-        if request.role == "judge":
+        if request.id.node.role == "judge":
             raise failure
         return RIGHT
 
-    episode = run_one(solver_judge(), ScriptedModel(answer))
-    assert [t.reward for t in episode.trajectories] == [1.0, 1.0, 0.0]
-    assert episode.trajectories[-1].failure is not None
-    assert str(failure) in episode.trajectories[-1].failure.message
+    done = run_one(solver_judge(), ScriptedModel(answer))
+    assert [t.reward for t in done.trajectories] == [1.0, 1.0, 0.0]
+    assert done.trajectories[-1].failure is not None
+    assert str(failure) in done.trajectories[-1].failure.message
 
 
 def test_a_call_past_its_timeout_is_named_and_the_rest_goes_on() -> None:
     model = ScriptedModel(
         by_role({"solver": RIGHT, "judge": "<answer>2</answer>"}),
-        lambda request: 5.0 if (request.role, request.index) == ("solver", 1) else 0.0,
+        lambda request: 5.0 if (request.id.node.role, request.id.node.index) == ("solver", 1) else 0.0,
     )
-    episode = run_one(solver_judge("roles.solver.timeout=0.05"), model)
-    first, second, judge = episode.trajectories
+    done = run_one(solver_judge("roles.solver.timeout=0.05"), model)
+    first, second, judge = done.trajectories
     assert first.failure is not None
     assert first.failure.name is FailureName.TIMEOUT
     assert (second.reward, judge.reward) == (1.0, 1.0)
@@ -121,9 +123,9 @@ def test_a_call_past_its_timeout_is_named_and_the_rest_goes_on() -> None:
 
 def test_what_cannot_be_parsed_is_named_and_never_silently_a_zero() -> None:
     answers = by_role({"solver": ["no tags", RIGHT], "judge": "<answer>9</answer>"})
-    episode = run_one(solver_judge(), ScriptedModel(answers))
-    assert [f["name"] for f in episode.metadata["failures"]] == ["malformed_output", "unparseable_choice"]
-    solver = episode.trajectories[0]
+    done = run_one(solver_judge(), ScriptedModel(answers))
+    assert [f["name"] for f in done.metadata["failures"]] == ["malformed_output", "unparseable_choice"]
+    solver = done.trajectories[0]
     assert (solver.action, solver.reward, solver.masked) == ("No solution found", 0.0, False)
 
 
@@ -137,48 +139,47 @@ def test_fail_ends_the_episode_at_once_and_keeps_what_is_done() -> None:
     plan = solver_judge("roles.solver.on_failure.then=fail")
     model = ScriptedModel(
         by_role({"solver": ["no tags", RIGHT], "judge": "<answer>2</answer>"}),
-        lambda request: 5.0 if request.index == 2 else 0.0,
+        lambda request: 5.0 if request.id.node.index == 2 else 0.0,
     )
     start = time.perf_counter()
-    episode = run_one(plan, model)
+    done = run_one(plan, model)
     assert time.perf_counter() - start < 1.0
-    assert episode.termination_reason is TerminationReason.ERROR
-    assert [(t.name, t.index) for t in episode.trajectories] == [("solver", 1)]
-    assert not episode.is_correct
+    assert done.termination_reason is TerminationReason.ERROR
+    assert [(t.name, t.index) for t in done.trajectories] == [("solver", 1)]
+    assert not done.is_correct
 
 
 def test_retry_asks_again_with_another_seed_until_the_answer_can_be_read() -> None:
     model = ScriptedModel(
-        lambda r: "no tags" if (r.role, r.attempt) == ("judge", 0) else "<answer>1</answer>"
+        lambda r: "no tags" if (r.id.node.role, r.id.attempt) == ("judge", 0) else "<answer>1</answer>"
     )
-    episode = run_one(solver_judge("roles.judge.on_failure.retry=2"), model, seed=7)
-    asked = [r for r in model.requests if r.role == "judge"]
-    assert [r.attempt for r in asked] == [0, 1]
+    done = run_one(solver_judge("roles.judge.on_failure.retry=2"), model, seed=7)
+    asked = [r for r in model.requests if r.id.node.role == "judge"]
+    assert [r.id.attempt for r in asked] == [0, 1]
     assert asked[0].seed != asked[1].seed
-    assert episode.trajectories[-1].failure is None
-    assert episode.trajectories[-1].steps[0].metadata["attempts"] == 2
+    assert done.trajectories[-1].failure is None
+    assert done.trajectories[-1].steps[0].metadata["attempts"] == 2
 
 
 def test_a_passing_failure_of_the_model_is_tried_again_with_backoff() -> None:
     fails = iter([True, True])
 
     def answer(request: Request) -> str:
-        if request.role == "judge" and next(fails, False):
+        if request.id.node.role == "judge" and next(fails, False):
             raise ModelError("overloaded", transient=True)
-        return RIGHT if request.role == "solver" else "<answer>1</answer>"
+        return RIGHT if request.id.node.role == "solver" else "<answer>1</answer>"
 
-    episode = run_one(solver_judge(), ScriptedModel(answer))
-    assert "failures" not in episode.metadata
-    assert episode.is_correct
+    done = run_one(solver_judge(), ScriptedModel(answer))
+    assert "failures" not in done.metadata
+    assert done.is_correct
 
 
 def test_cancelling_an_episode_leaves_no_task_behind() -> None:
     model = ScriptedModel(by_role({"solver": RIGHT, "judge": "x"}), lambda _: 30.0)
 
     async def cancelled() -> int:
-        running = asyncio.create_task(
-            workflow(solver_judge("roles.solver.count=8"), model).run_episode(COUNTDOWN)
-        )
+        plan = solver_judge("roles.solver.count=8")
+        running = asyncio.create_task(episode(plan, limited(plan, model)))
         await asyncio.sleep(0.01)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -193,18 +194,18 @@ def test_the_validator_is_rewarded_for_agreeing_with_what_the_judge_earned() -> 
     plan = compile_file("solver_judge_validator")
     for pick, verdict, expected in [(1, "correct", 1.0), (2, "correct", 0.0), (2, "incorrect", 1.0)]:
         answers = {"solver": [RIGHT, WRONG], "judge": f"<answer>{pick}</answer>"}
-        episode = run_one(
+        done = run_one(
             plan, ScriptedModel(by_role({**answers, "validator": f"<verdict>{verdict}</verdict>"}))
         )
-        assert [t.name for t in episode.trajectories] == ["solver", "solver", "judge", "validator"]
-        assert episode.trajectories[-1].reward == expected
-        assert episode.metrics["validator_acc"] == expected
+        assert [t.name for t in done.trajectories] == ["solver", "solver", "judge", "validator"]
+        assert done.trajectories[-1].reward == expected
+        assert done.metrics["validator_acc"] == expected
 
 
 def test_prompts_are_rendered_from_what_the_needed_roles_answered() -> None:
     model = ScriptedModel(by_role({"solver": [RIGHT, WRONG], "judge": "<answer>1</answer>"}))
     run_one(solver_judge(), model)
-    prompt = next(r for r in model.requests if r.role == "judge").messages[0]["content"]
+    prompt = next(r for r in model.requests if r.id.node.role == "judge").messages[0]["content"]
     assert COUNTDOWN["question"] in prompt
     assert prompt.index(RIGHT) < prompt.index(WRONG)
 
@@ -217,9 +218,9 @@ roles:
   reader: {prompt: {inline: "{{ task.passage.title }}"}, trainable: false}
 """
     plan = compile_file(write_spec(tmp_path, spec))
-    episode = run_one(plan, ScriptedModel(lambda _: "fine"), {"id": "1", "passage": {}})
-    assert episode.trajectories[0].failure is not None
-    assert episode.trajectories[0].failure.name is FailureName.PROMPT_ERROR
+    done = run_one(plan, ScriptedModel(lambda _: "fine"), {"id": "1", "passage": {}})
+    assert done.trajectories[0].failure is not None
+    assert done.trajectories[0].failure.name is FailureName.PROMPT_ERROR
 
 
 def test_the_same_seed_asks_with_the_same_seeds_and_no_two_calls_share_one() -> None:
@@ -247,15 +248,15 @@ def test_token_ids_logprobs_and_thought_reach_the_step() -> None:
 
 def test_every_episode_carries_the_hash_of_what_made_it() -> None:
     def stamped(*overrides: str) -> str:
-        episode: Episode = run_one(solver_judge(*overrides), ScriptedModel(lambda _: ""))
-        return episode.metadata["hash"]
+        made: Episode = run_one(solver_judge(*overrides), ScriptedModel(lambda _: ""))
+        return made.metadata["hash"]
 
     assert stamped() == stamped() != stamped("roles.solver.count=3")
 
 
 def test_a_client_s_own_timeout_is_named_where_the_role_has_no_limit() -> None:
     def answer(request: Request) -> str:
-        if request.role == "judge":
+        if request.id.node.role == "judge":
             raise TimeoutError
         return RIGHT
 
@@ -266,17 +267,39 @@ def test_a_client_s_own_timeout_is_named_where_the_role_has_no_limit() -> None:
 
 def test_an_episode_that_is_cancelled_hands_over_what_it_has() -> None:
     model = ScriptedModel(by_role({"solver": RIGHT, "judge": "<answer>1</answer>"}), late_judge)
-    kept: list[Episode] = []
+    events: list[Event] = []
+    plan = solver_judge()
 
     async def cancelled() -> None:
         async with asyncio.timeout(0.1):
-            await workflow(solver_judge(), model).run_episode(COUNTDOWN, 0, kept.append)
+            await episode(plan, limited(plan, model), observe=events.append)
 
     with pytest.raises(TimeoutError):
         asyncio.run(cancelled())
-    assert [(t.name, t.reward) for t in kept[0].trajectories] == [("solver", 1.0), ("solver", 1.0)]
-    assert not kept[0].is_correct
+    last = events[-1]
+    assert isinstance(last, EpisodeDone)
+    assert not last.finished
+    assert [(t.name, t.reward) for t in last.episode.trajectories] == [("solver", 1.0), ("solver", 1.0)]
+    assert not last.episode.is_correct
+
+
+def test_an_observer_hears_of_every_call_and_of_the_episode() -> None:
+    events: list[Event] = []
+    plan = solver_judge("roles.solver.count=3")
+    model = ScriptedModel(refuse_third_solver)
+    done = asyncio.run(episode(plan, limited(plan, model), observe=events.append))
+    calls = [(str(e.id.node), e.answered) for e in events if isinstance(e, CallDone)]
+    assert calls == [("solver 1", True), ("solver 2", True), ("solver 3", False), ("judge 1", True)]
+    assert events[-1] == EpisodeDone(done, finished=True)
+
+
+def test_what_a_call_took_is_in_its_step() -> None:
+    model = ScriptedModel(by_role({"solver": RIGHT, "judge": "<answer>1</answer>"}), lambda _: 0.02)
+    plan = solver_judge()
+    done = asyncio.run(episode(plan, limited(plan, model, concurrency=1)))
+    seconds = [t.steps[0].metadata["seconds"] for t in done.trajectories]
+    assert all(own >= 0.02 for own in seconds), "the wait for a free slot is not counted"
 
 
 def late_judge(request: Request) -> float:
-    return 5.0 if request.role == "judge" else 0.0
+    return 5.0 if request.id.node.role == "judge" else 0.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 
-from engine.records import Task
-from engine.run.stream import stream
-from tests.edge import COUNTDOWN, RIGHT, ScriptedModel, by_role, solver_judge, workflow
+from engine.records import Episode, Task
+from engine.run import Isolation, jobs, stream
+from tests.edge import COUNTDOWN, RIGHT, ScriptedModel, by_role, limited, solver_judge
 
 ANSWERS = by_role({"solver": RIGHT, "judge": "<answer>1</answer>"})
 
@@ -17,10 +17,17 @@ def tasks(count: int) -> list[Task]:
     return [{**COUNTDOWN, "id": f"t{i}"} for i in range(count)]
 
 
+def streamed(
+    model: ScriptedModel, tasks: Iterable[Task], concurrency: int, rollouts: int = 1
+) -> AsyncGenerator[Episode, None]:
+    plan = solver_judge()
+    todo = jobs(tasks, rollouts)
+    return stream(plan, todo, limited(plan, model), isolation=Isolation(), concurrency=concurrency)
+
+
 def test_every_task_and_rollout_gives_one_episode() -> None:
     async def ids() -> list[str]:
-        shared = workflow(solver_judge(), ScriptedModel(ANSWERS))
-        return [episode.id async for episode in stream(shared, tasks(5), rollouts=3, concurrency=4)]
+        return [episode.id async for episode in streamed(ScriptedModel(ANSWERS), tasks(5), 4, rollouts=3)]
 
     assert sorted(asyncio.run(ids())) == sorted(f"t{i}:{rollout}" for i in range(5) for rollout in range(3))
 
@@ -36,7 +43,7 @@ def test_tasks_are_drawn_only_when_there_is_room() -> None:
 
     async def take_ten() -> None:
         taken = 0
-        episodes = stream(workflow(solver_judge(), ScriptedModel(ANSWERS)), endless(), concurrency=8)
+        episodes = streamed(ScriptedModel(ANSWERS), endless(), 8)
         async with contextlib.aclosing(episodes):
             async for _ in episodes:
                 taken += 1
@@ -48,10 +55,10 @@ def test_tasks_are_drawn_only_when_there_is_room() -> None:
 
 
 def test_closing_the_stream_cancels_what_is_in_flight() -> None:
-    model = ScriptedModel(ANSWERS, lambda request: 30.0 if request.task_id != "t0" else 0.0)
+    model = ScriptedModel(ANSWERS, lambda request: 30.0 if request.id.task != "t0" else 0.0)
 
     async def first_only() -> int:
-        episodes = stream(workflow(solver_judge(), model), tasks(50), concurrency=10)
+        episodes = streamed(model, tasks(50), 10)
         async with contextlib.aclosing(episodes):
             async for _ in episodes:
                 break

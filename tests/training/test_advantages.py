@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import AdvantageError
-from engine.records import Episode, Step, Trajectory, TrajectoryGroup
+from engine.records import Episode, GroupKey, Step, Trajectory, TrajectoryGroup
 from engine.training.advantages import Estimated, estimate, group_episodes
 from engine.vocabulary import Call, Estimator, Floats, estimators
 
@@ -36,8 +36,9 @@ def case_named(name: str) -> dict[str, Any]:
 def episodes_of(case: Mapping[str, Any]) -> list[Episode]:
     return [
         Episode(
-            id=episode["id"],
-            task={"id": episode["id"].partition(":")[0]},
+            task_id=episode["id"].partition(":")[0],
+            rollout=int(episode["id"].partition(":")[2]),
+            task={},
             trajectories=[
                 Trajectory(
                     name=t["name"],
@@ -86,13 +87,13 @@ def test_there_are_17_cases_and_3_refusals() -> None:
 def test_advantages_and_metrics_are_those_of_rllm(name: str) -> None:
     case = case_named(name)
     done, metrics = run(case)
-    assert [(group.group_id, len(group.trajectories)) for group in done.groups] == [
+    groups, _ = group_episodes(episodes_of(case))
+    assert [(":".join(group.key), len(group.trajectories)) for group in groups] == [
         (group["group_id"], group["size"]) for group in case["groups"]
     ]
-    for ours, theirs in zip(done.groups, case["groups"], strict=True):
-        for trajectory, values in zip(ours.trajectories, theirs["advantages"], strict=True):
-            for step, value in zip(trajectory.steps, values, strict=True):
-                advantage = step.advantage
+    for ours, theirs in zip(done.advantages, case["groups"], strict=True):
+        for steps, values in zip(ours, theirs["advantages"], strict=True):
+            for advantage, value in zip(steps, values, strict=True):
                 got = list(advantage) if isinstance(advantage, tuple | list) else advantage
                 assert got == pytest.approx(value, abs=1e-6)
     counted = metrics.pop("advantage/judge/wrong_length", 0.0)
@@ -127,11 +128,11 @@ def group_of(rewards: list[float], lengths: list[int] | None = None, role: str =
         Trajectory(role, reward=r, steps=own, index=i + 1)
         for i, (r, own) in enumerate(zip(rewards, steps, strict=True))
     ]
-    return TrajectoryGroup(f"t1:{role}", tuple(members), tuple(range(len(members))))
+    return TrajectoryGroup(GroupKey("t1", role), tuple(members), tuple(range(len(members))))
 
 
 def advantages(done: Estimated) -> list[object]:
-    return [t.steps[0].advantage for group in done.groups for t in group.trajectories]
+    return [steps[0] for group in done.advantages for steps in group]
 
 
 def test_opo_weighs_the_baseline_by_response_length() -> None:
@@ -143,7 +144,7 @@ def test_opo_weighs_the_baseline_by_response_length() -> None:
 def test_a_reward_that_is_no_finite_number_is_named_and_placed(reward: float | None) -> None:
     group = group_of([1.0, 0.5])
     bad = Trajectory("solver", reward=reward, steps=group.trajectories[1].steps, index=2)
-    group = TrajectoryGroup("t1:solver", (group.trajectories[0], bad), (0, 3))
+    group = TrajectoryGroup(GroupKey("t1", "solver"), (group.trajectories[0], bad), (0, 3))
     with pytest.raises(AdvantageError, match=r"solver 2, task t1, rollout 3 has .*finite number"):
         estimate([group], {"solver": build("grpo")})
 
@@ -166,7 +167,8 @@ def test_an_estimator_that_gives_nonsense_is_named(result: Any, said: str) -> No
 def test_masked_and_unanswered_trajectories_are_in_no_group() -> None:
     step = (Step(response_ids=[1]),)
     episode = Episode(
-        "t:0",
+        "t",
+        0,
         {"id": "t"},
         [
             Trajectory("solver", 1, step, 1.0),
@@ -187,7 +189,7 @@ def test_no_episodes_give_no_groups() -> None:
 
 def test_a_precomputed_role_and_an_estimated_one_share_a_run() -> None:
     judge = TrajectoryGroup(
-        "t1:judge",
+        GroupKey("t1", "judge"),
         (Trajectory("judge", reward=1.0, steps=(Step(response_ids=[1, 2], advantage=0.5),)),),
         (0,),
     )

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from engine.errors import UsageError
 from engine.records import Episode, Step, Trajectory
 from engine.spec.models import Schedule, Train
-from engine.training.advantages import estimate, group_episodes
+from engine.training.advantages import annotated, by_uid, estimate, group_episodes
+from engine.training.batches import datum, role_batches
 from engine.training.compare import by_task, controls, difference, interval
-from engine.training.datums import datum, lessons
-from engine.training.order import batch, derive, planned_steps
+from engine.training.order import batch, planned_steps
 from engine.training.rate import learning_rate
 from tests.edge import solver_judge
 
@@ -64,11 +64,6 @@ def test_steps_and_epochs_end_a_run_whichever_comes_first(keys: dict[str, int], 
 def test_data_that_does_not_fill_a_batch_is_refused() -> None:
     with pytest.raises(UsageError, match="10 tasks, which do not fill a batch of 16"):
         planned_steps(Train(), 10)
-
-
-def test_seeds_differ_by_purpose() -> None:
-    seeds = {derive(1, "train", 1), derive(1, "train", 2), derive(1, "validation"), derive(2, "train", 1)}
-    assert len(seeds) == 4
 
 
 # rate
@@ -123,14 +118,25 @@ def test_a_step_without_tokens_is_refused_by_its_place() -> None:
         datum(replace(STEP, prompt_ids=()), "ppo", 1.0, "t:0/solver/1, step 0")
 
 
+def unlearnt(action: object) -> Step:
+    return replace(STEP, advantage=None, action=action)
+
+
 def episode(task: str, rollout: int, solvers: list[float], judge: float) -> Episode:
     own = [
-        Trajectory("solver", i + 1, (replace(STEP, advantage=None, action=str(r)),), r, r > 0)
+        Trajectory(
+            "solver",
+            i + 1,
+            (replace(STEP, advantage=None, action=str(r)),),
+            r,
+            r > 0,
+            f"{task}/{rollout}/s{i}",
+        )
         for i, r in enumerate(solvers)
     ]
-    last = Trajectory("judge", 1, (replace(STEP, advantage=None),), judge, judge > 0)
+    last = Trajectory("judge", 1, (unlearnt(None),), judge, judge > 0, f"{task}/{rollout}/j")
     figures = {"solver_acc": sum(solvers) / len(solvers), "judge_acc": judge}
-    return Episode(f"{task}:{rollout}", {"id": task}, [*own, last], judge > 0, figures)
+    return Episode(task, rollout, {"id": task}, [*own, last], judge > 0, figures)
 
 
 def test_zero_advantages_are_left_out_but_count_in_the_mean() -> None:
@@ -139,7 +145,7 @@ def test_zero_advantages_are_left_out_but_count_in_the_mean() -> None:
     episodes = [episode("a", 0, [1.0, 0.0], 1.0), episode("b", 0, [1.0, 1.0], 0.0)]
     groups, _ = group_episodes(episodes)
     done = estimate(groups, {name: role.estimator for name, role in roles.items() if role.estimator})
-    solver, judge = lessons(done.groups, roles)
+    solver, judge = role_batches(annotated(episodes, by_uid(groups, done), {}), roles)
     assert (solver.role, solver.loss, len(solver.data)) == ("solver", "ppo", 2)  # the group of b is all equal
     assert (judge.role, judge.loss, len(judge.data)) == ("judge", "importance_sampling", 1)
     assert judge.data[0].loss_fn_inputs["advantages"].tolist()[-1] == pytest.approx(1 / 6)

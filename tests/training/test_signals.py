@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from engine.compile.compiler import check_file, compile_file
-from engine.compile.plan import Plan
+from engine.compile import Plan, check_file, compile_file
 from engine.errors import AdvantageError, ModelError, WorldError
-from engine.records import Episode, Step, Trajectory
-from engine.training.signals import Signalled, Teacher, apply_signals
+from engine.models import Completion, LimitedModel, Request
+from engine.records import Advantage, Episode, Step, Trajectory
+from engine.training.signals import Signalled, apply_signals
 from tests.edge import COUNTDOWN
 
 DISTILL = ["roles.judge.estimator=precomputed"]
@@ -31,6 +31,11 @@ class ScriptedScorer:
             raise self.error
         return [self.value] * len(response_ids)
 
+    async def complete(self, request: Request) -> Completion:
+        raise AssertionError("a teacher is not asked for answers")
+
+    async def aclose(self) -> None: ...
+
 
 def distilling(signal: str) -> Plan:
     return compile_file("solver_judge", [*DISTILL, f"roles.judge.signal={signal}"])
@@ -41,12 +46,13 @@ def episode(judge_reward: float = 1.0) -> Episode:
         prompt_ids=[1, 2], response_ids=[3, 4], logprobs=[-1.0, -0.25], model_response="so", action="a"
     )
     return Episode(
-        "t1:0",
+        "t1",
+        0,
         {**COUNTDOWN, "id": "t1"},
         [
             Trajectory("solver", 1, (replace(step, action="<answer>3+4</answer>"),), 1.0, True),
             Trajectory("solver", 2, (replace(step, action="<answer>3*4</answer>"),), 0.0, False),
-            Trajectory("judge", 1, (step,), judge_reward, judge_reward > 0),
+            Trajectory("judge", 1, (step,), judge_reward, judge_reward > 0, "t1:0/judge/1"),
         ],
     )
 
@@ -57,27 +63,28 @@ def encode(text: str) -> list[int]:
 
 def signalled(plan: Plan, model: ScriptedScorer | None = None, given: Episode | None = None) -> Signalled:
     async def run() -> Signalled:
-        refs = [role.signal.teacher for role in plan.roles if role.signal and role.signal.teacher]
-        teachers = {ref: Teacher(model or ScriptedScorer(), asyncio.Semaphore(4)) for ref in refs}
+        teachers = {ref: LimitedModel(model or ScriptedScorer(), 4) for ref in plan.teachers}
         return await apply_signals(plan, [given or episode()], teachers, encode)
 
     return asyncio.run(run())
 
 
-def judge_step(found: Signalled) -> Step:
-    return found.episodes[0].trajectories[-1].steps[0]
+def of_judge(found: Signalled) -> Advantage:
+    """What the judge's only step learns by."""
+    (advantage,) = found.advantages["t1:0/judge/1"]
+    return advantage
 
 
 def test_a_reverse_kl_is_the_teachers_logprob_less_the_students() -> None:
     found = signalled(distilling("{reverse_kl: {teacher: 'tinker:big'}}"))
-    assert judge_step(found).advantage == (0.5, -0.25)
+    assert of_judge(found) == (0.5, -0.25)
     assert found.metrics["signal/judge/reverse_kl"] == pytest.approx(-0.125)
-    assert found.episodes[0].trajectories[0].steps[0].advantage is None  # the solver has an estimator
+    assert found.advantages.keys() == {"t1:0/judge/1"}, "the solver has an estimator"
 
 
 def test_it_is_clipped_and_scaled_in_that_order() -> None:
     plan = distilling("{reverse_kl: {teacher: {model: 'tinker:big'}, coefficient: 2, clip: 0.3}}")
-    assert judge_step(signalled(plan)).advantage == pytest.approx((0.6, -0.5))
+    assert of_judge(signalled(plan)) == pytest.approx((0.6, -0.5))
 
 
 def test_a_teacher_that_does_not_answer_is_named_with_role_task_and_step() -> None:
@@ -94,16 +101,15 @@ DEMONSTRATION = (
 
 def test_a_demonstration_sees_hidden_fields_and_the_rewards_of_roles_before() -> None:
     found = signalled(distilling(DEMONSTRATION))
-    step = judge_step(found)
-    assert step.metadata["demonstration"] == {"text": "1 3 + 4", "ids": encode("1 3 + 4")}
-    assert step.advantage == 1.0
+    assert found.details["t1:0/judge/1"] == [{"demonstration": {"text": "1 3 + 4", "ids": encode("1 3 + 4")}}]
+    assert of_judge(found) == 1.0
     assert found.metrics["signal/judge/demonstrations"] == 1
 
 
 def test_a_demonstration_of_nothing_teaches_nothing() -> None:
     plan = distilling("{imitation: {demonstration: {inline: ' {% if false %}x{% endif %} '}}}")
     found = signalled(plan)
-    assert judge_step(found).advantage == 0.0
+    assert of_judge(found) == 0.0
     assert found.metrics == {}
 
 
@@ -114,7 +120,7 @@ def test_a_demonstration_that_fails_on_one_row_is_counted_and_placed() -> None:
     assert found.warnings[0].startswith(
         "the demonstration for judge 1, task t1, rollout 0, step 0 cannot be written: float division"
     )
-    assert judge_step(found).advantage == 0.0
+    assert of_judge(found) == 0.0
 
 
 def test_a_signal_of_a_package_that_raises_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +131,10 @@ def test_a_signal_of_a_package_that_raises_is_named(monkeypatch: pytest.MonkeyPa
     def broken(step: Step, teacher: Any) -> list[float]:
         raise KeyError("x")
 
-    roles = (plan.roles[0], replace(judge, signal=replace(judge.signal, advantages=broken)))
+    roles = (
+        plan.roles[0],
+        replace(judge, signal=replace(judge.signal, signal=replace(judge.signal.signal, advantages=broken))),
+    )
     with pytest.raises(
         AdvantageError, match="the signal of judge 1, task t1, rollout 0, step 0 raised KeyError"
     ):

@@ -1,4 +1,4 @@
-"""Groups with advantages to what the Tinker service learns from: one Datum a Step, a list for each role.
+"""Episodes with advantages to what the Tinker service learns from: one Datum a Step, a batch for each role.
 
 Pure. A Datum is a sequence of prompt and response tokens shifted by one: input [L-1], targets [L-1], and for
 each target the sampling log-probability and the advantage (or weight), both 0 on the prompt.
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 import tinker
 
-from engine.compile.plan import RolePlan
+from engine.compile import RolePlan
 from engine.errors import UsageError
-from engine.records import Step, TrajectoryGroup
-from engine.training.advantages import NOTHING, per_token
+from engine.records import Episode, Step
+from engine.training.advantages import NOTHING, is_compared, per_token
 from engine.training.signals import DEMONSTRATION
 from engine.vocabulary import LossName
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """What one role learns in a step."""
+class RoleBatch:
+    """What one role learns from in a step."""
 
     role: str
     loss: LossName
@@ -30,36 +30,41 @@ class Lesson:
     """The sampling log-probabilities of each datum's last T tokens; empty for a demonstration."""
 
 
-def lessons(groups: Sequence[TrajectoryGroup], roles: Mapping[str, RolePlan]) -> list[Lesson]:
-    """The lessons of a batch. Steps whose advantages are all zero are left out: they have no gradient.
+def role_batches(episodes: Sequence[Episode], roles: Mapping[str, RolePlan]) -> list[RoleBatch]:
+    """The batches of a step. Steps whose advantages are all zero are left out: they have no gradient.
 
-    Losses are sums over tokens; dividing each by the number of trajectories in the batch, those left out
-    included, makes the batch's loss a mean that does not depend on its size.
+    Losses are sums over tokens; dividing each by the number of trajectories that were compared, those left
+    out included, makes the batch's loss a mean that does not depend on its size.
     """
-    share = 1.0 / max(1, sum(len(group.trajectories) for group in groups if group.role in roles))
-    made: list[Lesson] = []
+    compared = [
+        (episode, trajectory)
+        for episode in episodes
+        for trajectory in episode.trajectories
+        if trajectory.name in roles and is_compared(trajectory)
+    ]
+    share = 1.0 / max(1, len(compared))
+    batches: list[RoleBatch] = []
     for name, role in roles.items():
         data: list[tinker.Datum] = []
         sampled: list[Sequence[float]] = []
-        for group in groups:
-            if group.role != name:
+        for episode, trajectory in compared:
+            if trajectory.name != name:
                 continue
-            for trajectory in group.trajectories:
-                for number, step in enumerate(trajectory.steps):
-                    where = f"{trajectory.uid or group.group_id}, step {number}"
-                    found = datum(step, role.loss, share, where)
-                    if found is not None:
-                        data.append(found)
-                        sampled.append(() if DEMONSTRATION in step.metadata else step.logprobs)
+            for number, step in enumerate(trajectory.steps):
+                where = f"{trajectory.uid or f'{episode.id}/{trajectory.node}'}, step {number}"
+                learnt = datum(step, role.loss, share, where)
+                if learnt is not None:
+                    data.append(learnt)
+                    sampled.append(() if DEMONSTRATION in step.metadata else step.logprobs)
         if data:
-            made.append(Lesson(name, role.loss, data, sampled))
-    return made
+            batches.append(RoleBatch(name, role.loss, data, sampled))
+    return batches
 
 
 def datum(step: Step, loss: LossName, share: float, where: str) -> tinker.Datum | None:
     """One step's Datum, None where there is nothing to learn. Raises UsageError for a step without tokens."""
     demonstration = step.metadata.get(DEMONSTRATION)
-    values = per_token(step, where)
+    values = per_token(step.advantage, len(step.response_ids), where)
     if all(abs(value) < NOTHING for value in values):
         return None
     response: Sequence[int] = step.response_ids

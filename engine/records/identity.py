@@ -1,0 +1,64 @@
+"""Which role instance, which call, which group: one identity each, and the seeds that follow from them.
+
+Numbers count from 1; a rollout alone counts from 0, as in rLLM. Nothing here is parsed back from text: where
+another system wants a string (rLLM's episode and group ids), it is rendered there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+SEEDS = 0x7FFFFFFF
+"""Seeds lie below 2³¹."""
+
+
+class NodeId(NamedTuple):
+    """One turn of one role instance: a node of the DAG."""
+
+    role: str
+    index: int = 1  # pyright: ignore[reportIncompatibleMethodOverride]  # a tuple's own is never used here
+    """The instance's number."""
+    round: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.index}" + (f", round {self.round}" if self.round > 1 else "")
+
+
+class CallId(NamedTuple):
+    """One model call. A replay knows a call by all but its attempt."""
+
+    task: str
+    rollout: int
+    node: NodeId
+    call: int = 1
+    """Which call of the node's turn."""
+    attempt: int = 0
+    """How often it was made before, when its answer could not be read."""
+
+    def __str__(self) -> str:
+        call = f", call {self.call}" if self.call > 1 else ""
+        return f"task {self.task!r}, rollout {self.rollout}, {self.node}{call}"
+
+
+class GroupKey(NamedTuple):
+    """Whom a trajectory is compared with: the same role on the same task, over all rollouts."""
+
+    task: str
+    role: str
+
+
+def derive_seed(seed: int, *purpose: object) -> int:
+    """A seed of its own for each purpose."""
+    key = "\x1f".join(map(str, (seed, *purpose)))
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) & SEEDS
+
+
+def salt_of(node: NodeId) -> int:
+    """What sets a node's seeds apart from those of the episode's others."""
+    return derive_seed(0, *node)
+
+
+def call_seed(episode: int, salt: int, call: int, attempt: int) -> int:
+    """The seed of one call from its episode's, so that no two calls of a run draw the same numbers."""
+    return (episode + salt + call * 0x85EBCA6B + attempt * 0xC2B2AE35) & SEEDS

@@ -1,0 +1,35 @@
+"""Which blocks may start, as nodes end. Pure counting over a plan's wiring: no asyncio, no results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.compile.plan import Wiring
+
+
+class Frontier:
+    """The state of one episode's joins and blocks; blocks, joins and nodes by their positions in the plan."""
+
+    __slots__ = ("_left", "_waits", "_wiring")
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        self._left = list(wiring.joins)
+        self._waits = list(wiring.waits)
+
+    def start(self) -> Sequence[int]:
+        """The blocks that wait for nothing."""
+        return [block for block, waits in enumerate(self._wiring.waits) if not waits]
+
+    def done(self, node: int) -> Sequence[int]:
+        """Count a node that has ended, which no node does twice; the blocks that became ready by it."""
+        ready: list[int] = []
+        for join in self._wiring.feeds[node]:
+            self._left[join] -= 1
+            if self._left[join]:
+                continue
+            for block in self._wiring.releases[join]:
+                self._waits[block] -= 1
+                if not self._waits[block]:
+                    ready.append(block)
+        return ready

@@ -1,0 +1,108 @@
+"""One node while it runs: asks its model until there is an answer that can be read, or no retry is left.
+
+In: what the node is asked and what it sees. Out: a `NodeResult`, whatever failed on the way. Owns the node's
+retries, timeouts and seeds; knows nothing of other nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.compile.plan import Node, RolePlan
+from engine.errors import ModelError, RolegraphError
+from engine.models.limit import LimitedModel
+from engine.models.types import Completion, Request
+from engine.records import CallId, Failure, FailureName, Message, Observer, call_seed
+from engine.vocabulary import ParseFailure, Score, Upstream, View
+
+NO_SCORE = Score(0.0, False)
+
+
+@dataclass(slots=True)
+class NodeResult:
+    """What a node came to; its score is set when its reward is computed."""
+
+    view: View
+    messages: Sequence[Message] = ()
+    completion: Completion | None = None
+    seconds: float = 0.0
+    """What the answer took."""
+    failure: Failure | None = None
+    attempts: int = 1
+    score: Score | None = None
+
+
+class Session:
+    """One running node. `episode_seed` is None where the run has no seed."""
+
+    __slots__ = ("_attempt", "_episode_seed", "_model", "_node", "_observe", "_role", "_rollout", "_task")
+
+    def __init__(
+        self,
+        *,
+        role: RolePlan,
+        node: Node,
+        model: LimitedModel,
+        task: str,
+        rollout: int,
+        episode_seed: int | None,
+        observe: Observer | None,
+    ) -> None:
+        self._role, self._node, self._model, self._observe = role, node, model, observe
+        self._task, self._rollout, self._episode_seed = task, rollout, episode_seed
+        self._attempt = 0
+
+    async def turn(self, messages: Sequence[Message] | Failure, upstream: Upstream) -> NodeResult:
+        """The node's turn, which has failed where there are no messages to send.
+
+        Only cancellation and faults of this program raise.
+        """
+        if isinstance(messages, Failure):
+            return self.failed(messages)
+        role = self._role
+        while True:
+            completion: Completion | None = None
+            seconds = 0.0
+            try:
+                completion, seconds = await self.generate(messages)
+                action = role.parser.parse(completion.text, upstream)
+            except TimeoutError:
+                within = "in time" if role.timeout is None else f"within {role.timeout:g} s"
+                failure = Failure(FailureName.TIMEOUT, f"no answer {within}")
+            except ModelError as error:
+                failure = Failure(FailureName.MODEL_ERROR, str(error))
+            except ParseFailure as error:
+                failure = Failure(error.name, str(error))
+            except RolegraphError:
+                raise
+            except Exception as error:  # a client or parser from elsewhere: its fault ends this node only
+                name = FailureName.MODEL_ERROR if completion is None else FailureName.MALFORMED_OUTPUT
+                failure = Failure(name, f"{type(error).__name__}: {error}")
+            else:
+                view = View(self._node.id.index, action, completion.text, completion.thought)
+                return NodeResult(view, messages, completion, seconds, None, self._attempt + 1)
+            if self._attempt == role.on_failure.retry:
+                return self.failed(failure, messages, completion, seconds)
+            self._attempt += 1
+
+    async def generate(self, messages: Sequence[Message]) -> tuple[Completion, float]:
+        """One call of the model, and the seconds that it took; raises ModelError or TimeoutError."""
+        node, episode_seed = self._node, self._episode_seed
+        seed = None if episode_seed is None else call_seed(episode_seed, node.salt, 1, self._attempt)
+        id = CallId(self._task, self._rollout, node.id, 1, self._attempt)
+        request = Request(messages, self._role.sampling, seed, id)
+        return await self._model.complete(request, self._role.timeout, self._observe)
+
+    def failed(
+        self,
+        failure: Failure,
+        messages: Sequence[Message] = (),
+        completion: Completion | None = None,
+        seconds: float = 0.0,
+    ) -> NodeResult:
+        """The result of a failed node: later roles see the parser's default as its action."""
+        response, thought = (completion.text, completion.thought) if completion else ("", "")
+        view = View(self._node.id.index, self._role.parser.default, response, thought)
+        score = NO_SCORE if self._role.reward else None
+        return NodeResult(view, messages, completion, seconds, failure, self._attempt + 1, score)

@@ -1,0 +1,205 @@
+"""The policies in training, by name, as the Tinker SDK has them: sample, update, save, take up again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import tinker
+
+from engine.errors import UsageError, WorldError
+from engine.models import LimitedModel, ServedModel
+from engine.models.keys import redact
+from engine.models.tinker import TinkerModel, said
+from engine.models.tinker_open import (
+    NO_RETRIES,
+    Session,
+    model_of,
+    open_chat,
+    open_session,
+    quiet,
+    saying_why,
+)
+from engine.prompts.chat import ChatFormat
+from engine.spec.models import Lora
+from engine.training.batches import RoleBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a policy starts from: its model, or what was saved after `version` updates."""
+
+    served: ServedModel
+    lora: Lora
+    seed: int
+    """Of a new adapter."""
+    state: str | None = None
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """One checkpoint's paths: weights with the optimizer's state, and weights to sample from."""
+
+    state: str
+    sampler: str
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """What one update came to. Losses are means over the batch's trajectories."""
+
+    loss: dict[str, float]
+    kl: dict[str, float]
+    """Mean of log q - log p over a role's learnt tokens: q sampled them, p is the policy to be updated."""
+    grad_norm: float | None
+
+
+@dataclass(slots=True)
+class _Policy:
+    """A LoRA training client and its chat format; `version` counts updates, from 0 for the model itself."""
+
+    session: Session
+    client: tinker.TrainingClient
+    model: str
+    chat: ChatFormat
+    concurrency: int
+    version: int
+    sampler: tuple[int, LimitedModel] | None = field(default=None)
+    """The weights of a version, to sample from."""
+
+    def fault(self, what: str, error: Exception) -> WorldError:
+        reason = redact(said(error), self.session.key)
+        return WorldError(f"the service at {self.session.url} cannot {what}: {reason}")
+
+
+class Policies:
+    """A training client for each policy. Everything raises WorldError where a service does not take it."""
+
+    def __init__(self, policies: Mapping[str, _Policy]) -> None:
+        self._policies = policies
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, starts: Mapping[str, Start]) -> AsyncGenerator[Policies, None]:
+        """A new adapter for each policy, or the one that was saved with its optimizer.
+
+        Raises UsageError (no key, no such model or checkpoint) and WorldError (nothing answers).
+        """
+        async with AsyncExitStack() as stack:
+            yield cls({name: await stack.enter_async_context(_open(start)) for name, start in starts.items()})
+
+    def version(self, name: str) -> int:
+        """How many updates a policy has had."""
+        return self._policies[name].version
+
+    def chat(self, name: str) -> ChatFormat:
+        """How a policy's model writes a chat."""
+        return self._policies[name].chat
+
+    def model(self, name: str) -> str:
+        """The service's name for the model that a policy started from."""
+        return self._policies[name].model
+
+    async def sampler(self, name: str) -> LimitedModel:
+        """A policy as it is now, to sample from; asked for once for each version."""
+        policy = self._policies[name]
+        if policy.sampler is None or policy.sampler[0] != policy.version:
+            try:
+                client = await policy.client.save_weights_and_get_sampling_client(retry_config=NO_RETRIES)
+            except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
+                raise policy.fault("give weights to sample from", error) from error
+            session = policy.session
+            model = TinkerModel(
+                client,
+                policy.chat,
+                url=session.url,
+                context=session.lengths.get(policy.model),
+                key=session.key,
+                weight_version=policy.version,
+            )
+            policy.sampler = policy.version, LimitedModel(model, policy.concurrency)
+        return policy.sampler[1]
+
+    async def update(
+        self, batches: Mapping[str, Sequence[RoleBatch]], rates: Mapping[str, float], clip: float
+    ) -> Mapping[str, Updated]:
+        """One step of Adam for each policy that has something to learn, on all its batches together."""
+        return {
+            name: await _update(self._policies[name], own, rates[name], clip)
+            for name, own in batches.items()
+            if own
+        }
+
+    async def save(self, label: str) -> Mapping[str, Saved]:
+        """Write a checkpoint of each policy, in place of one of that label."""
+        return {name: await _save(policy, label) for name, policy in self._policies.items()}
+
+
+@asynccontextmanager
+async def _open(start: Start) -> AsyncGenerator[_Policy, None]:
+    served, lora = start.served, start.lora
+    session = await open_session(served.ref, api_key=served.api_key, trusted_url=served.trusted_url)
+    try:
+        name = model_of(session, served.ref)
+        chat = await open_chat(name, served.tokenizer_dir)
+        try:
+            with saying_why(session.url, session.key):
+                if start.state is None:
+                    client = await session.service.create_lora_training_client(
+                        name,
+                        lora.rank,
+                        start.seed,
+                        train_mlp=lora.mlp,
+                        train_attn=lora.attention,
+                        train_unembed=lora.unembed,
+                    )
+                else:
+                    client = await session.service.create_training_client_from_state_with_optimizer(
+                        start.state
+                    )
+        except tinker.APIStatusError as error:
+            what = f"train {name!r}" if start.state is None else f"go on from {start.state}"
+            reason = redact(said(error), session.key)
+            raise UsageError(f"{session.url} cannot {what}: {reason}") from error
+        quiet(client)
+        yield _Policy(session, client, name, chat, served.ref.concurrency, start.version)
+    except BaseException:
+        session.service.close("errored")
+        raise
+    session.service.close("success")
+
+
+async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, clip: float) -> Updated:
+    # Adam's other settings are the SDK's.
+    adam = tinker.AdamParams(learning_rate=rate, grad_clip_norm=clip)
+    try:
+        # All of it is sent before any of it is awaited, so that a hosted service's clock is not missed.
+        passes = [policy.client.forward_backward(list(batch.data), batch.loss) for batch in batches]
+        step = policy.client.optim_step(adam)
+        outputs = [await output for output in passes]
+        stepped = await step
+    except Exception as error:
+        raise policy.fault("learn from this batch", error) from error
+    policy.version += 1
+    loss: dict[str, float] = {}
+    kl: dict[str, float] = {}
+    for batch, output in zip(batches, outputs, strict=True):
+        loss[batch.role] = output.metrics.get("loss:sum", 0.0)
+        gaps: list[float] = []
+        for sampled, learnt in zip(batch.sampled, output.loss_fn_outputs, strict=True):
+            now = learnt["logprobs"].tolist()
+            gaps += [q - p for q, p in zip(sampled, now[len(now) - len(sampled) :], strict=True)]
+        if gaps:
+            kl[batch.role] = sum(gaps) / len(gaps)
+    return Updated(loss, kl, (stepped.metrics or {}).get("unclipped_grad_l2:mean"))
+
+
+async def _save(policy: _Policy, label: str) -> Saved:
+    try:
+        state = policy.client.save_state(label, overwrite=True)
+        sampler = policy.client.save_weights_for_sampler(label)
+        return Saved((await state).path, (await sampler).path)
+    except Exception as error:
+        raise policy.fault(f"write the checkpoint {label}", error) from error

@@ -1,0 +1,75 @@
+"""Roles unrolled: the nodes, and counters that stand for the same edges as the DAG."""
+
+from __future__ import annotations
+
+import networkx as nx
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.compile import graph
+from engine.compile.unroll import Unrolled, unroll
+from engine.records import NodeId
+from tests.edge import solver_judge
+
+
+def unrolled(needs: dict[str, list[str]], counts: dict[str, int]) -> Unrolled:
+    roles: nx.DiGraph[str] = nx.DiGraph()
+    roles.add_nodes_from(needs)
+    roles.add_edges_from((need, name) for name, needed in needs.items() for need in needed)
+    return unroll(roles, counts, dict.fromkeys(needs, 0), list(needs))
+
+
+def test_every_instance_waits_for_every_instance_of_what_its_role_needs() -> None:
+    dag = graph(solver_judge("roles.solver.count=3", "roles.judge.count=2"))
+    solvers = [NodeId("solver", 1), NodeId("solver", 2), NodeId("solver", 3)]
+    assert sorted(dag.predecessors(NodeId("judge", 2))) == solvers
+    assert dag.number_of_edges() == 6
+    assert nx.is_directed_acyclic_graph(dag)
+
+
+def test_joins_are_counters_and_not_edges() -> None:
+    wiring = unrolled({"a": [], "b": ["a"]}, {"a": 256, "b": 256}).wiring
+    assert wiring.joins == (256,)
+    assert sum(map(len, wiring.feeds)) == 256
+    assert wiring.releases == ((1,),)
+
+
+def test_index_counts_from_one_and_no_two_nodes_share_a_salt() -> None:
+    nodes = unrolled({"a": [], "b": ["a"]}, {"a": 3, "b": 2}).nodes
+    assert [node.id for node in nodes] == [NodeId("a", n) for n in (1, 2, 3)] + [
+        NodeId("b", n) for n in (1, 2)
+    ]
+    assert len({node.salt for node in nodes}) == 5
+
+
+ROLES = "abcdef"
+
+
+Dag = tuple[dict[str, list[str]], dict[str, int]]
+"""What each role needs, and how many of it there are."""
+
+
+@st.composite
+def dags(draw: st.DrawFn) -> Dag:
+    names = draw(st.permutations(ROLES))[: draw(st.integers(1, len(ROLES)))]
+    needs = {
+        name: draw(st.lists(st.sampled_from(names[:place]), unique=True)) if place else []
+        for place, name in enumerate(names)
+    }
+    counts = {name: draw(st.integers(1, 4)) for name in names}
+    order = draw(st.permutations(names))
+    return {name: needs[name] for name in order}, counts
+
+
+@given(dags())
+def test_a_block_sees_the_nodes_of_what_its_role_needs(
+    dag: tuple[dict[str, list[str]], dict[str, int]],
+) -> None:
+    needs, counts = dag
+    tables = unrolled(needs, counts)
+    names = list(needs)
+    for block in tables.blocks:
+        name = names[block.role]
+        assert [tables.nodes[n].id for n in block.nodes] == [NodeId(name, i + 1) for i in range(counts[name])]
+        seen = {see.name: [tables.nodes[n].id for n in see.nodes] for see in block.sees}
+        assert seen == {need: [NodeId(need, i + 1) for i in range(counts[need])] for need in needs[name]}

@@ -32,8 +32,8 @@ BASE_MODEL = MODELS[BASE_NAME]
 START_SECONDS = 120.0
 STOP_SECONDS = 5.0
 KEY_VARIABLE = "ROLEGRAPH_SERVICE_KEY"
-_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+).*;.*\bextra\s*==\s*[\"']local[\"']")
-"""A line of the distribution's metadata that belongs to the extra `local`."""
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)[^;]*(?:;.*\bextra\s*==\s*[\"']local[\"'].*)?")
+"""A requirement in the distribution's metadata, where it is always one or is the extra `local`'s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ def check_model_folder(folder: Path) -> None:
 
 
 def _missing() -> list[str]:
-    """The distributions of the extra `local` that are not installed."""
-    lines = map(_REQUIREMENT.match, requires("rolegraph") or ())
+    """What pyproject.toml asks for, with the extra `local`, and is not installed."""
+    lines = map(_REQUIREMENT.fullmatch, requires("rolegraph") or ())
     return [line["name"] for line in lines if line and not _installed(line["name"])]
 
 

@@ -181,7 +181,8 @@ def teach(rank: int, course: Course, meeting: str) -> None:
             rate *= min(1.0, 2 * (1 - step / course.steps))
         loss, right = trainer.step(next(feed), rate)
         if rank == 0 and step % 50 == 0:
-            log.info("%5d %5.0f s  loss %.3f  right %.3f", step, time.monotonic() - began, loss, right)
+            seconds = time.monotonic() - began
+            log.info(f"{step:5d} {seconds:5.0f} s  loss {loss:.3f}  right {right:.3f}")
     if rank == 0:
         model.save_pretrained(course.out)
         tokenizer.save_pretrained(course.out)

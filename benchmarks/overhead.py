@@ -2,11 +2,14 @@
 
     python benchmarks/overhead.py                                  # tables on the terminal
     python benchmarks/overhead.py --markdown --json overhead.json  # the same for the README; all figures
+    python benchmarks/overhead.py --system rolegraph_peer --against DIR --repetitions 7
 
 Each measurement is a process of its own (`worker.py`); the systems take turns, so that a busy machine slows
 them alike, and the median counts. All render the same prompts (checked), ask the same stub, read its answers
 and reward them in the same way (`stub.py`); what differs is in `peers/`. Setting a workflow up is not timed.
 The other systems come with `pip install -e '.[bench]'`; one that is missing is shown as not installed.
+`--against` measures another checkout of Rolegraph beside this one, through its own
+`benchmarks/peers/rolegraph_peer.py`, and gives their ratios, round by round.
 """
 
 from __future__ import annotations
@@ -17,14 +20,15 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
-from report import Cell, Results, Startup, as_markdown, show
+from report import Cell, Results, Startup, as_markdown, show_scenario, show_startup
 from rich.console import Console
-from scenarios import BARE, SCENARIOS, SYSTEMS, Scenario, System
-from startup import ENVIRONMENT, HERE, compile_s, help_s, python_s
+from scenarios import BARE, ROLEGRAPH, ROOT, SCENARIOS, SYSTEMS, Scenario, System
+from startup import compile_s, environment, help_s, python_s
 
 LIMIT_S = 300
 """The longest that one measurement may take."""
@@ -34,44 +38,71 @@ errors = Console(stderr=True, highlight=False)
 
 
 @click.command(help=(__doc__ or "").partition("\n")[0])
-@click.option("--repetitions", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option("--repetitions", type=click.IntRange(min=1), help="Rounds of each scenario.")
 @click.option("--scenario", "names", type=click.Choice([s.name for s in SCENARIOS]), multiple=True)
 @click.option("--system", "modules", type=click.Choice([s.module for s in SYSTEMS]), multiple=True)
-@click.option("--markdown", is_flag=True, help="Print Markdown.")
+@click.option(
+    "--against",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
+    metavar="DIR",
+    help="Another checkout of Rolegraph, to compare with this one.",
+)
+@click.option("--markdown", is_flag=True, help="Print Markdown in the end.")
 @click.option(
     "--json", "file", type=click.Path(path_type=Path), help="Write every figure here, after each scenario."
 )
 def main(
-    repetitions: int, names: tuple[str, ...], modules: tuple[str, ...], markdown: bool, file: Path | None
+    repetitions: int | None,
+    names: tuple[str, ...],
+    modules: tuple[str, ...],
+    against: Path | None,
+    markdown: bool,
+    file: Path | None,
 ) -> None:
-    scenarios = [scenario for scenario in SCENARIOS if not names or scenario.name in names]
-    systems = [system for system in SYSTEMS if not modules or system.module in modules]
-    results = Results(machine(), repetitions, systems, scenarios, startup(systems))
+    console = Console(stderr=markdown)
+    scenarios = [
+        replace(scenario, repetitions=repetitions or scenario.repetitions)
+        for scenario in SCENARIOS
+        if not names or scenario.name in names
+    ]
+    systems = chosen(modules, against)
+    results = Results(machine(), systems=systems, scenarios=scenarios, startup=startup(systems))
+    show_startup(results, console)
     for scenario in scenarios:
-        results.cells.update(compare(scenario, systems, repetitions))
+        results.cells.update(compare(scenario, systems))
+        show_scenario(results, scenario, console)
         if file is not None:
             file.write_text(json.dumps(results.to_dict(), indent=2) + "\n", encoding="utf-8")
     if markdown:
         click.echo(as_markdown(results))
-    else:
-        show(results, Console())
     faults = different_prompts(results)
     for fault in faults:
         errors.print(fault, style="red")
     sys.exit(1 if faults or any(cell.failed for cell in results.cells.values()) else 0)
 
 
-def compare(scenario: Scenario, systems: Sequence[System], repetitions: int) -> dict[tuple[str, str], Cell]:
-    """A cell for each system: all of them once, then all again."""
-    cells = {(scenario.name, system.module): Cell() for system in systems}
-    rounds = min(repetitions, scenario.repetitions)
-    for turn in range(rounds):
-        for system in systems:
-            cell = cells[scenario.name, system.module]
+def chosen(modules: Sequence[str], against: Path | None) -> list[System]:
+    """The systems to measure; another checkout comes right after this one."""
+    systems: list[System] = []
+    for system in SYSTEMS:
+        if not modules or system.module in modules or (against and system == ROLEGRAPH):
+            systems.append(system)
+        if against and system == ROLEGRAPH:
+            systems.append(replace(system, title=f"{system.title} in {against.name}", checkout=against))
+    return systems
+
+
+def compare(scenario: Scenario, systems: Sequence[System]) -> dict[tuple[Scenario, System], Cell]:
+    """A cell for each system: all of them once, then all again in the opposite order."""
+    cells = {(scenario, system): Cell() for system in systems}
+    for turn in range(scenario.repetitions):
+        for system in systems[:: -1 if turn % 2 else 1]:
+            cell = cells[scenario, system]
             if system.version is None:
                 cell.problem = "not installed"
             if not cell.problem:
-                errors.print(f"{scenario.title} ({turn + 1} of {rounds}): {system.title}", style="dim")
+                turns = f"{turn + 1} of {scenario.repetitions}"
+                errors.print(f"{scenario.title} ({turns}): {system.title}", style="dim")
                 measured = measure(system, scenario)
                 if isinstance(measured, str):
                     cell.problem = measured
@@ -87,10 +118,17 @@ def measure(system: System, scenario: Scenario | None) -> dict[str, Any] | str:
         held = "held" if scenario.held else "-"
         numbers = (scenario.runs, scenario.in_flight, scenario.solvers, scenario.latency)
         load = [*map(str, numbers), held]
-    command = [sys.executable, str(HERE / "worker.py"), system.module, *load]
+    # -P: what the worker imports is the system's checkout's, not what lies beside the worker.
+    command = [sys.executable, "-P", str(ROOT / "benchmarks" / "worker.py"), system.module, *load]
     try:
         done = subprocess.run(
-            command, env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            command,
+            cwd=system.checkout,
+            env=environment(system.checkout),
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"over {LIMIT_S} s"
@@ -102,14 +140,21 @@ def measure(system: System, scenario: Scenario | None) -> dict[str, Any] | str:
 
 def startup(systems: Sequence[System]) -> Startup:
     """Everything that happens before a run."""
-    imports: dict[str, list[float]] = {system.module: [] for system in systems}
-    for _ in range(STARTUP_REPETITIONS):
+    imports: dict[str, list[float]] = {system.title: [] for system in systems}
+    for turn in range(STARTUP_REPETITIONS):
+        errors.print(f"imports ({turn + 1} of {STARTUP_REPETITIONS})", style="dim")
         for system in systems:
             measured = measure(system, None) if system.version is not None else ""
             if not isinstance(measured, str):
-                imports[system.module].append(measured["import_s"])
+                imports[system.title].append(measured["import_s"])
     first, later = compile_s(STARTUP_REPETITIONS)
-    return Startup(imports, help_s(STARTUP_REPETITIONS), python_s(STARTUP_REPETITIONS), first, later)
+    return Startup(
+        imports,
+        help_s=help_s(STARTUP_REPETITIONS),
+        python_s=python_s(STARTUP_REPETITIONS),
+        compile_first_s=first,
+        compile_later_s=later,
+    )
 
 
 def different_prompts(results: Results) -> list[str]:

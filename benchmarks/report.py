@@ -1,8 +1,8 @@
-"""Figures to tables: medians, shares of bare asyncio, and how many times faster Rolegraph is."""
+"""Figures to tables: medians, shares of bare asyncio, how many times faster Rolegraph is, old against new."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
@@ -39,13 +39,13 @@ class Cell:
 
     def held_kb(self, scenario: Scenario) -> float | None:
         """kB that one run takes while all of them wait."""
-        grown = [sample["held_mb"] - sample["rss_mb"] for sample in self.samples if "held_mb" in sample]
+        grown = [_held_mb(sample) for sample in self.samples if "held_mb" in sample]
         return median(grown) * 1024 / scenario.runs if grown and not self.problem else None
 
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """Seconds: each import by system, and medians of the rest."""
+    """Seconds: each import by the system's title, and medians of the rest."""
 
     imports: dict[str, list[float]]
     help_s: float
@@ -59,28 +59,31 @@ class Results:
     """All that was measured."""
 
     machine: dict[str, Any]
-    repetitions: int
     systems: Sequence[System]
     scenarios: Sequence[Scenario]
     startup: Startup
-    cells: dict[tuple[str, str], Cell] = field(default_factory=dict[tuple[str, str], Cell])
+    cells: dict[tuple[Scenario, System], Cell] = field(default_factory=dict[tuple[Scenario, System], Cell])
 
     def cell(self, scenario: Scenario, system: System) -> Cell:
-        return self.cells.get((scenario.name, system.module), Cell())
+        return self.cells.get((scenario, system), Cell())
+
+    @property
+    def other(self) -> System | None:
+        """The other checkout of Rolegraph, where one is compared with."""
+        return next((s for s in self.systems if s.module == ROLEGRAPH.module and s != ROLEGRAPH), None)
 
     def to_dict(self) -> dict[str, Any]:
         """For `--json`: every repetition, and the medians."""
         return {
             "machine": self.machine,
-            "repetitions": self.repetitions,
             "startup": asdict(self.startup),
-            "systems": {system.module: system.label for system in self.systems},
+            "systems": {system.title: system.label for system in self.systems},
             "scenarios": {
                 scenario.name: {
                     **asdict(scenario),
                     "ideal_runs_per_s": scenario.ideal,
                     "systems": {
-                        system.module: {
+                        system.title: {
                             "runs_per_s": cell.rate(scenario),
                             "runs_per_cpu_s": cell.rate(scenario, "cpu_s"),
                             "held_kb_per_run": cell.held_kb(scenario),
@@ -93,6 +96,9 @@ class Results:
                 for scenario in self.scenarios
             },
         }
+
+
+_NOTES = "(share of bare asyncio; Rolegraph is so many times as fast)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +126,72 @@ def grids(results: Results) -> list[Grid]:
         [s.label, *(_number(results.cell(scenario, s).held_kb(scenario), 1) for scenario in held)]
         for s in results.systems
     ]
-    title = "Runs per second (share of bare asyncio; Rolegraph is so many times as fast)"
-    found = [
+    title = f"Runs per second {_NOTES}"
+    tables = [
         Grid(title, ["", *titles], speed),
         Grid("Import in ms, and peak memory of the process in MB", ["", "import", *titles], memory),
     ]
     if held:
         head = ["", *(f"{scenario.runs:,} runs" for scenario in held)]
-        found.append(Grid("Memory in kB for each run, with all of them in flight at once", head, growth))
-    return found
+        tables.append(Grid("Memory in kB for each run, with all of them in flight at once", head, growth))
+    return [*tables, *ratios(results, results.scenarios)]
+
+
+def of_scenario(results: Results, scenario: Scenario) -> list[Grid]:
+    """The figures of one load."""
+    cells = [(system.label, results.cell(scenario, system), system) for system in results.systems]
+    head = ["", "runs/s", "runs/CPU s", "peak MB"]
+    rows = [
+        [label, _speed(results, scenario, system), _number(cell.rate(scenario, "cpu_s")), _peak(cell)]
+        for label, cell, system in cells
+    ]
+    if scenario.held:
+        head.append("kB a run")
+        for row, (_, cell, _) in zip(rows, cells, strict=True):
+            row.append(_number(cell.held_kb(scenario), 1))
+    return [
+        Grid(f"{scenario.title}: {_rounds([scenario])} {_NOTES}", head, rows),
+        *ratios(results, [scenario]),
+    ]
+
+
+def ratios(results: Results, scenarios: Sequence[Scenario]) -> list[Grid]:
+    """This checkout over the other, measurement by measurement: the median, the least and the most."""
+    if results.other is None:
+        return []
+    rows: list[list[str]] = []
+    for name, figure in _COMPARED.items():
+        row = [name]
+        for scenario in scenarios:
+            new, old = results.cell(scenario, ROLEGRAPH), results.cell(scenario, results.other)
+            pairs = [] if new.problem or old.problem else zip(new.samples, old.samples, strict=True)
+            row.append(_spread([figure(a) / figure(b) for a, b in pairs if figure(a) and figure(b)]))
+        if any(cell != "–" for cell in row[1:]):
+            rows.append(row)
+    title = f"{ROLEGRAPH.title} here / {results.other.title}: median (least to most)"
+    return [Grid(title, ["", *(scenario.title for scenario in scenarios)], rows)]
+
+
+def _held_mb(sample: dict[str, Any]) -> float:
+    return sample["held_mb"] - sample["rss_mb"] if "held_mb" in sample else 0.0
+
+
+_COMPARED: dict[str, Callable[[dict[str, Any]], float]] = {
+    "runs/s": lambda sample: 1 / sample["seconds"],
+    "runs per processor second": lambda sample: 1 / sample["cpu_s"],
+    "peak memory of the process": lambda sample: sample["peak_mb"],
+    "memory for each run in flight": _held_mb,
+}
+"""Figures of a sample; where one is 0, it was not measured."""
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{median(values):.3f} ({min(values):.3f} to {max(values):.3f})" if values else "–"
+
+
+def _rounds(scenarios: Sequence[Scenario]) -> str:
+    counts = sorted({scenario.repetitions for scenario in scenarios})
+    return f"medians of {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} repetitions"
 
 
 def _speed(results: Results, scenario: Scenario, system: System) -> str:
@@ -145,7 +208,7 @@ def _speed(results: Results, scenario: Scenario, system: System) -> str:
 
 
 def _import_ms(results: Results, system: System) -> str:
-    times = results.startup.imports.get(system.module)
+    times = results.startup.imports.get(system.title)
     return _number(median(times) * 1000) if times else "not installed"
 
 
@@ -164,7 +227,7 @@ def sentences(results: Results) -> list[str]:
     at, s = results.machine, results.startup
     return [
         f"Python {at['python']}, {at['system']}, {at['cores']} cores, load {at['load']} at the start. "
-        f"Medians of at most {results.repetitions} repetitions.",
+        f"{_rounds(results.scenarios).capitalize()}.",
         f"rolegraph --help: {s.help_s * 1000:.0f} ms, of which Python {s.python_s * 1000:.0f} ms. "
         f"Load, check and compile of specs/solver_judge.yaml: {s.compile_later_s * 1000:.1f} ms "
         f"({s.compile_first_s * 1000:.1f} ms the first time in a process).",
@@ -181,15 +244,25 @@ def as_markdown(results: Results) -> str:
     return "\n\n".join([*parts, *sentences(results)])
 
 
-def show(results: Results, console: Console) -> None:
-    """For the terminal."""
-    for grid in grids(results):
-        console.print(f"\n{grid.title}", style="bold", highlight=False)
+def show_startup(results: Results, console: Console) -> None:
+    """For the terminal, before the first load."""
+    rows = [[system.label, _import_ms(results, system)] for system in results.systems]
+    _show([Grid("Import in ms", ["", "import"], rows)], console)
+    for sentence in sentences(results):
+        console.print(sentence, highlight=False, soft_wrap=True)
+
+
+def show_scenario(results: Results, scenario: Scenario, console: Console) -> None:
+    """For the terminal, after each load."""
+    _show(of_scenario(results, scenario), console)
+
+
+def _show(tables: Sequence[Grid], console: Console) -> None:
+    for grid in tables:
+        console.print(f"\n{grid.title}", style="bold", highlight=False, soft_wrap=True)
         table = Table()
         for position, title in enumerate(grid.head):
             table.add_column(title, justify="right" if position else "left")
         for row in grid.rows:
             table.add_row(*row)
         console.print(table)
-    for sentence in sentences(results):
-        console.print(sentence, highlight=False, soft_wrap=True)

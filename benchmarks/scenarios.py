@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+"""This checkout."""
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One way to run the workflow: a module of `peers`, and the distribution that it needs."""
+    """One way to run the workflow: a module of `peers`, and the distribution that it needs. Titles differ."""
 
     module: str
     title: str
     distribution: str | None = None
+    checkout: Path = ROOT
+    """Whose `engine`, `roles` and `peers` its process imports."""
 
     @property
     def version(self) -> str | None:
@@ -42,8 +48,8 @@ class Scenario:
     """Seconds that each call takes."""
     held: bool = False
     """The model answers nobody before the solvers of all runs have asked: all are in flight at once."""
-    repetitions: int = 1_000
-    """At most this many."""
+    repetitions: int = 5
+    """Unless the command line says otherwise."""
     speed: bool = True
     """Whether the runs per second are of interest, or the memory alone."""
 

@@ -10,12 +10,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-HERE = Path(__file__).resolve().parent
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]),
-}
-"""That of the processes started here: the checkout's Rolegraph comes first."""
+from scenarios import ROOT
 
 COMPILE = """
 import json, sys, time
@@ -27,6 +22,12 @@ for _ in range(11):
     times.append(time.perf_counter() - start)
 print(json.dumps(times))
 """
+
+
+def environment(checkout: Path = ROOT) -> dict[str, str]:
+    """That of a process which imports a checkout's Rolegraph and benchmarks, whatever is installed."""
+    path = [str(checkout), str(checkout / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def help_s(repetitions: int) -> float:
@@ -41,10 +42,10 @@ def python_s(repetitions: int) -> float:
 
 def compile_s(repetitions: int) -> tuple[float, float]:
     """Median times to load, check and compile solver_judge.yaml: the first of a process, and later ones."""
-    command = [sys.executable, "-c", COMPILE, str(HERE.parent / "specs" / "solver_judge.yaml")]
+    command = [sys.executable, "-P", "-c", COMPILE, str(ROOT / "specs" / "solver_judge.yaml")]
     times: list[list[float]] = []
     for _ in range(repetitions):
-        done = subprocess.run(command, env=ENVIRONMENT, check=True, stdout=subprocess.PIPE)
+        done = subprocess.run(command, env=environment(), check=True, stdout=subprocess.PIPE)
         times.append(json.loads(done.stdout))
     return median(first for first, *_ in times), median(median(later) for _, *later in times)
 
@@ -53,6 +54,8 @@ def _wall(arguments: list[str], repetitions: int) -> float:
     times: list[float] = []
     for _ in range(repetitions):
         start = perf_counter()
-        subprocess.run([sys.executable, *arguments], env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-P", *arguments], env=environment(), check=True, stdout=subprocess.DEVNULL
+        )
         times.append(perf_counter() - start)
     return median(times)

@@ -99,8 +99,8 @@ class Service:
         prompt = list(self.chat.prompt([{"role": "user", "content": text}]).ids)
         stop = [] if length else list(self.chat.end_ids)
         params = types.SamplingParams(max_tokens=length or MAX_TOKENS, seed=seed, stop=stop)
-        found = await self.sampling.sample(types.ModelInput.from_ints(prompt), 1, params)
-        sequence = found.sequences[0]
+        answer = await self.sampling.sample(types.ModelInput.from_ints(prompt), 1, params)
+        sequence = answer.sequences[0]
         return Sample(prompt, sequence.tokens, sequence.logprobs or [])
 
     async def episode(self, task: dict[str, Any], seed: int, length: int | None) -> list[Sample]:
@@ -219,12 +219,12 @@ def main(tasks: int, rollouts: int, repetitions: int, threads: int) -> None:
     chat = ChatFormat(AutoTokenizer.from_pretrained(BASE_MODEL), str(BASE_MODEL))
     clock, plain, load = Clock(), Plain(), [task for task in questions(tasks) for _ in range(rollouts)]
     drawn, trained = 0.0, 0.0
-    with running(BASE_MODEL) as found:
-        client = tinker.ServiceClient(base_url=found.base_url, api_key=found.api_key)
-        service = Service(client, found.model_name, chat)
+    with running(BASE_MODEL) as local:
+        client = tinker.ServiceClient(base_url=local.base_url, api_key=local.api_key)
+        service = Service(client, local.model_name, chat)
         for turn in range(repetitions + 1):
             click.echo(f"repetition {turn} of {repetitions} (0 warms up)", err=True)
-            samples = repetition(service, plain, clock, load, 10_000 * turn)
+            samples = repetition(service, plain, clock, load=load, seed=10_000 * turn)
             if turn == 0:
                 clock.seconds.clear()
             else:
@@ -234,7 +234,7 @@ def main(tasks: int, rollouts: int, repetitions: int, threads: int) -> None:
 
 
 def repetition(
-    service: Service, plain: Plain, clock: Clock, load: list[dict[str, Any]], seed: int
+    service: Service, plain: Plain, clock: Clock, *, load: list[dict[str, Any]], seed: int
 ) -> list[Sample]:
     """Everybody once; returns what was sampled."""
     samples: list[Sample] = []

@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
+from tokenizer import chat_prompt
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from turns import NOTHING, ask_judge, ask_solver, ask_validator
 
-from benchmarks.base_model.tokenizer import chat_prompt
-from benchmarks.base_model.turns import NOTHING, ask_judge, ask_solver, ask_validator
 from roles.countdown import CountdownTask, generate, last_answer, reward
 
 TASKS, ROLLOUTS, SOLVERS, BATCH = 64, 2, 2, 128
@@ -66,7 +66,7 @@ def table(figures: Sequence[Figures]) -> str:
     """One line a figure: its mean over the sets, its smallest and its largest."""
     lines = ["| figure | mean | smallest | largest |", "| --- | --- | --- | --- |"]
     for name in figures[0]:
-        values = [one[name] for one in figures]
+        values = [by_name[name] for by_name in figures]
         lines.append(f"| {name} | {fmean(values):.3f} | {min(values):.3f} | {max(values):.3f} |")
     return "\n".join(lines)
 
@@ -76,8 +76,8 @@ def _one_set(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: 
     tasks = [task for task in generate(TASKS, seed=seed, split="validation") for _ in range(ROLLOUTS)]
     solved = respond(model, tokenizer, [ask_solver(task) for task in tasks for _ in range(SOLVERS)])
     answers = [last_answer(text) for text in solved]
-    found = [NOTHING if answer is None else f"<answer>{answer}</answer>" for answer in answers]
-    actions = [found[i : i + SOLVERS] for i in range(0, len(found), SOLVERS)]
+    tagged = [NOTHING if answer is None else f"<answer>{answer}</answer>" for answer in answers]
+    actions = [tagged[i : i + SOLVERS] for i in range(0, len(tagged), SOLVERS)]
     right = [[_right(task, action) for action in pair] for task, pair in zip(tasks, actions, strict=True)]
 
     judged = respond(model, tokenizer, list(map(ask_judge, tasks, actions)))

@@ -1,4 +1,4 @@
-"""Teach the base model, or measure one: `python -m benchmarks.base_model.teach --out DIR | --evaluate DIR`.
+"""Teach the base model, or measure one: `python benchmarks/base_model/teach.py --out DIR | --evaluate DIR`.
 
 The shipped models are four courses of synthetic turns (`turns.py`), each from what the one before left:
 MODEL_CARD.md has their options and what came of them. Needs torch 2.9 or newer, for its Muon.
@@ -21,13 +21,12 @@ from typing import cast
 
 import torch
 import torch.distributed as dist
+from measure import load, measure, table
+from tokenizer import CONTEXT, END, START, build_tokenizer, chat_prompt
 from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-from benchmarks.base_model.measure import load, measure, table
-from benchmarks.base_model.tokenizer import CONTEXT, END, START, build_tokenizer, chat_prompt
-from benchmarks.base_model.turns import SHARES, Turn, turns
+from turns import SHARES, Turn, turns
 
 MUON_RATE, ADAM_RATE = 0.02, 0.003
 """Peak learning rates of the matrices, and of the embedding and the norms."""
@@ -111,7 +110,7 @@ def _padded(rows: list[tuple[list[int], list[int]]], pad: int) -> tuple[torch.Te
     return ids, labels
 
 
-class Teacher:
+class Trainer:
     """A model and its optimizers: Muon for the matrices inside, Adam for the embedding and the norms."""
 
     def __init__(self, model: LlamaForCausalLM, workers: int = 1) -> None:
@@ -172,7 +171,7 @@ def teach(rank: int, course: Course, meeting: str) -> None:
         model.set_attn_implementation("eager")
     if torch.cuda.is_available():
         model.cuda()  # pyright: ignore[reportCallIssue]
-    teacher = Teacher(model, course.workers)
+    trainer = Trainer(model, course.workers)
     size = course.batch // course.workers
     feed = batches(tokenizer, turns(course.seed * 1000 + rank, judge=course.judge, guess=course.guess), size)
     began = time.monotonic()
@@ -180,9 +179,10 @@ def teach(rank: int, course: Course, meeting: str) -> None:
         rate = course.rate * min((step + 1) / WARM_UP, 1.0)
         if course.cool:
             rate *= min(1.0, 2 * (1 - step / course.steps))
-        loss, right = teacher.step(next(feed), rate)
+        loss, right = trainer.step(next(feed), rate)
         if rank == 0 and step % 50 == 0:
-            log.info("%5d %5.0f s  loss %.3f  right %.3f", step, time.monotonic() - began, loss, right)
+            seconds = time.monotonic() - began
+            log.info(f"{step:5d} {seconds:5.0f} s  loss {loss:.3f}  right {right:.3f}")
     if rank == 0:
         model.save_pretrained(course.out)
         tokenizer.save_pretrained(course.out)
@@ -190,7 +190,7 @@ def teach(rank: int, course: Course, meeting: str) -> None:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.base_model.teach", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python benchmarks/base_model/teach.py", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=Path, metavar="DIR", help="teach a model and put it there")
     what.add_argument("--evaluate", type=Path, metavar="DIR", help="measure the model that is there")

@@ -13,8 +13,7 @@ from itertools import islice
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
-
-from benchmarks.base_model.turns import turns
+from turns import turns
 
 START, END, PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 """What opens a turn, what ends it (and a response), and what fills up a batch."""

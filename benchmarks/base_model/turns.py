@@ -156,9 +156,9 @@ def _candidate(task: CountdownTask, rng: random.Random, right: float) -> str:
 
 def _scramble(nums: Sequence[int], rng: random.Random) -> str:
     """Any expression over the numbers; most are wrong, some have negative or broken steps."""
-    made = combine(nums, rng) if rng.random() < 0.7 else None
-    if made is not None:
-        return made[1]
+    combined = combine(nums, rng) if rng.random() < 0.7 else None
+    if combined is not None:
+        return combined[1]
     mixed = rng.sample(list(nums), len(nums))
     return "".join(f"{rng.choice('+-*/')}{n}" for n in mixed)[1:]
 

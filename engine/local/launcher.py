@@ -7,9 +7,9 @@ open, and leaves when that closes, however the parent ended. It ignores Ctrl-C; 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -20,6 +20,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, requires, version
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -31,13 +32,8 @@ BASE_MODEL = MODELS[BASE_NAME]
 START_SECONDS = 120.0
 STOP_SECONDS = 5.0
 KEY_VARIABLE = "ROLEGRAPH_SERVICE_KEY"
-_NEEDS = {
-    "torch": "torch",
-    "transformers": "transformers",
-    "peft": "peft",
-    "starlette": "starlette",
-    "uvicorn": "uvicorn",
-}
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)[^;]*(?:;.*\bextra\s*==\s*[\"']local[\"'].*)?")
+"""A requirement in the distribution's metadata, where it is always one or is the extra `local`'s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +48,7 @@ class Running:
 
 def check_model_folder(folder: Path) -> None:
     """Raises UsageError unless the extra `local` is installed and the folder can hold a model."""
-    missing = [name for name, module in _NEEDS.items() if importlib.util.find_spec(module) is None]
-    if missing:
+    if missing := _missing():
         raise UsageError(f"the local service needs {', '.join(missing)}: pip install 'rolegraph[local]'")
     if not folder.is_dir():
         raise UsageError(f"there is no model folder {folder}")
@@ -61,10 +56,23 @@ def check_model_folder(folder: Path) -> None:
         raise UsageError(f"{folder} is not a Hugging Face model folder: it has no config.json")
 
 
+def _missing() -> list[str]:
+    """What pyproject.toml asks for, with the extra `local`, and is not installed."""
+    lines = map(_REQUIREMENT.fullmatch, requires("rolegraph") or ())
+    return [line["name"] for line in lines if line and not _installed(line["name"])]
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        return bool(version(distribution))
+    except PackageNotFoundError:
+        return False
+
+
 def model_name(folder: Path, name: str | None = None) -> str:
     """What the service calls the model of a folder: a shipped one's own name, else the folder's path."""
     path = folder.resolve()
-    return name or next((known for known, own in MODELS.items() if own == path), str(path))
+    return name or next((known for known, shipped in MODELS.items() if shipped == path), str(path))
 
 
 @contextmanager
@@ -121,13 +129,13 @@ def _not_started(folder: Path, code: int | None, said: str) -> UsageError | Worl
 
 def _port(process: subprocess.Popen[bytes], seconds: float) -> int | None:
     """The port that the service announces when it is ready; None if it ends or takes too long."""
-    found: list[bytes] = []
-    reader = threading.Thread(target=lambda: found.append(_first_line(process)), daemon=True)
+    lines: list[bytes] = []
+    reader = threading.Thread(target=lambda: lines.append(_first_line(process)), daemon=True)
     reader.start()
     deadline = time.monotonic() + seconds
     while reader.is_alive() and time.monotonic() < deadline:
         reader.join(0.1)
-    line = found[0].strip() if found else b""
+    line = lines[0].strip() if lines else b""
     return int(line) if line.isdigit() else None
 
 

@@ -142,7 +142,8 @@ class Models:
 
     async def _opened(self, ref: ModelRef) -> LimitedModel:
         model = await self._open(ref)
-        self._stack.push_async_callback(model.aclose)
+        if hasattr(model, "aclose"):  # a person's own function may open something simpler
+            self._stack.push_async_callback(model.aclose)
         return LimitedModel(model, ref.concurrency)
 
 

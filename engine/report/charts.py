@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from html import escape
 from itertools import pairwise
@@ -123,7 +123,7 @@ def line_chart(label: str, lines: Sequence[Line], size: Size | None = None) -> s
         for step, value in line.points:
             tips.setdefault(step, []).append(f"{line.label}  {number(value)}")
     x, inner = plot(lines, size)
-    return _svg(label, size, inner, x, tips)
+    return _svg(label, size, inner, x=x, tips=tips)
 
 
 def plot(lines: Sequence[Line], size: Size) -> tuple[Axis, str]:
@@ -143,7 +143,7 @@ def thinned(line: Line) -> Line:
     lows = thin([(step, low) for step, low, _ in line.band])
     highs = thin([(step, high) for step, _, high in line.band])
     band = [(step, low, high) for (step, low), (_, high) in zip(lows, highs, strict=True)]
-    return Line(line.label, thin(line.points), line.colour, line.stroke, band)
+    return replace(line, points=thin(line.points), band=band)
 
 
 def stack_chart(
@@ -172,12 +172,12 @@ def stack_chart(
                     f'<rect class="bar {kind}" x="{x.at(step) - width / 2:.1f}" y="{top:.1f}" '
                     f'width="{width:.1f}" height="{bottom - top:.1f}"/>'
                 )
-    return _svg(label, size, "".join(parts), x, tips)
+    return _svg(label, size, "".join(parts), x=x, tips=tips)
 
 
 def interval(mean: float, low: float, high: float, ends: tuple[float, float]) -> str:
     """A mean and its interval on a scale from ends[0] to ends[1], one line high."""
-    axis = Axis(ends[0], ends[1] if ends[1] > ends[0] else ends[0] + 1, 6, 194)
+    axis = Axis(ends[0], ends[1] if ends[1] > ends[0] else ends[0] + 1, start=6, end=194)
     return (
         f'<svg class="interval" viewBox="0 0 200 16" role="img" '
         f'aria-label="{number(mean)}, from {number(low)} to {number(high)}">'
@@ -187,7 +187,7 @@ def interval(mean: float, low: float, high: float, ends: tuple[float, float]) ->
     )
 
 
-def _svg(label: str, size: Size, inner: str, x: Axis, tips: Mapping[float, Sequence[str]]) -> str:
+def _svg(label: str, size: Size, inner: str, *, x: Axis, tips: Mapping[float, Sequence[str]]) -> str:
     hover = [[round(x.at(step), 1), "\n".join([f"step {step:g}", *tips[step]])] for step in sorted(tips)]
     kind = "chart wide" if size == WIDE else "chart"
     return (
@@ -203,12 +203,12 @@ def _steps_axis(steps: Sequence[float], size: Size, whole_steps: Sequence[float]
         low, high = low - 1, high + 1
     first, last = (whole_steps[0], whole_steps[-1]) if whole_steps else (low, high)
     ticks = [tick for tick in nice_ticks(low, high, 7) if first <= tick <= last and tick == round(tick)]
-    return Axis(low, high, size.left, size.width - size.right, ticks or [first])
+    return Axis(low, high, start=size.left, end=size.width - size.right, ticks=ticks or [first])
 
 
 def _values_axis(values: Sequence[float], size: Size) -> Axis:
     ticks = nice_ticks(min(values), max(values), 4) if values else [0.0, 1.0]
-    return Axis(ticks[0], ticks[-1], size.height - size.bottom, size.top, ticks)
+    return Axis(ticks[0], ticks[-1], start=size.height - size.bottom, end=size.top, ticks=ticks)
 
 
 def _grid(x: Axis, y: Axis, size: Size) -> str:

@@ -109,15 +109,17 @@ def render(run: Run, digest: Digest) -> str:
 
 def figures(run: Run) -> list[Figure]:
     """Each of the spec's figures at its best validation, or its best batch where nothing was validated."""
-    found: list[Figure] = []
+    best_of: list[Figure] = []
     for name in run.info.metrics:
         for split, key in (("validation", f"validation/{name}"), ("training batch", f"episode/{name}")):
             if points := run.series(key):
                 step, best = max(points, key=lambda point: point[1])
                 first = points[0][1] if points[0][0] == 0 and len(points) > 1 else None
-                found.append(Figure(name, best, int(step), points[-1][1], first, split))
+                best_of.append(
+                    Figure(name, best=best, step=int(step), last=points[-1][1], first=first, split=split)
+                )
                 break
-    return found
+    return best_of
 
 
 def measured(run: Run) -> list[Measured]:
@@ -125,27 +127,35 @@ def measured(run: Run) -> list[Measured]:
     values = [end for control in run.controls for end in (control.low, control.high, control.mean)]
     ends = (min(values, default=0.0), max(values, default=1.0))
     return [
-        Measured(c.figure, c.name, c.mean, c.low, c.high, c.n, Markup(interval(c.mean, c.low, c.high, ends)))
+        Measured(
+            c.figure,
+            c.name,
+            mean=c.mean,
+            low=c.low,
+            high=c.high,
+            n=c.n,
+            drawn=Markup(interval(c.mean, c.low, c.high, ends)),
+        )
         for c in run.controls
     ]
 
 
 def others(run: Run, drawn: set[str]) -> list[Other]:
     """The figures that no chart shows."""
-    found: list[Other] = []
+    undrawn: list[Other] = []
     for key in run.keys:
         if key not in drawn:
             values = [value for _, value in run.series(key)]
-            found.append(Other(key, values[0], values[-1], min(values), max(values)))
-    return found
+            undrawn.append(Other(key, first=values[0], last=values[-1], low=min(values), high=max(values)))
+    return undrawn
 
 
 def spread(steps: Sequence[Step]) -> str:
     """The advantages of some steps as one number, or as their mean, least and greatest."""
-    found = advantages(steps)
-    if not found:
+    values = advantages(steps)
+    if not values:
         return ""
-    low, high, mean = min(found), max(found), sum(found) / len(found)
+    low, high, mean = min(values), max(values), sum(values) / len(values)
     if high - low < 1e-9:
         return signed(mean)
     return f"mean {signed(mean)}, tokens {signed(low)} to {signed(high)}"

@@ -47,7 +47,7 @@ class Section:
 def sections(run: Run) -> list[Section]:
     """Every section that has something to show."""
     roles = list(run.info.roles)
-    found = [
+    candidates = [
         Section(
             "learning",
             "Learning curves",
@@ -92,11 +92,13 @@ def sections(run: Run) -> list[Section]:
             _present([_failures(run, role) for role in roles]),
         ),
     ]
-    if run.done and not found[-1].panels:
-        found[-1] = Section(
+    if run.done and not candidates[-1].panels:
+        candidates[-1] = Section(
             "failures", "Failures", "In training, every role instance gave a usable answer.", []
         )
-    return [section for section in found if section.panels or (section.anchor == "failures" and run.done)]
+    return [
+        section for section in candidates if section.panels or (section.anchor == "failures" and run.done)
+    ]
 
 
 def _present(panels: Sequence[Panel | None]) -> list[Panel]:
@@ -147,8 +149,9 @@ def _reward(run: Run, role: str, colour: int) -> Panel | None:
         if step in spread
     ]
     validation = Line("validation", run.series(f"validation/reward/{role}"), colour, Stroke.BOLD)
-    kind = Stroke.THIN if validation.points else Stroke.PLAIN
-    lines = [Line("train, mean ± std" if band else "train, mean", means, colour, kind, band), validation]
+    stroke = Stroke.THIN if validation.points else Stroke.PLAIN
+    label = "train, mean ± std" if band else "train, mean"
+    lines = [Line(label, means, colour, stroke=stroke, band=band), validation]
     return _lines(f"Reward: {role}", lines, [*keys, f"validation/reward/{role}"])
 
 
@@ -187,7 +190,7 @@ def _shares(run: Run, role: str) -> Panel | None:
     title = f"Groups of {role}"
     info = run.info.roles[role]
     keys = frozenset([*names, f"{base}informative", f"{base}total"])
-    return Panel(title, stack_chart(title, layers, whole=1.0), SHARES, keys, info.estimator)
+    return Panel(title, stack_chart(title, layers, whole=1.0), SHARES, keys, note=info.estimator)
 
 
 def _group_rewards(run: Run, roles: Sequence[str]) -> Panel | None:
@@ -218,14 +221,14 @@ def _time(run: Run) -> Panel | None:
 
 def _signals(run: Run) -> list[Panel | None]:
     roles = list(run.info.roles)
-    found: list[Panel | None] = []
+    panels: list[Panel | None] = []
     for key in run.keys:
         if key.startswith("signal/"):
             role, _, name = key.removeprefix("signal/").partition("/")
             colour = roles.index(role) if role in roles else 0
             title = f"Signal {name}: {role}" if name else f"Signal {role}"
-            found.append(_lines(title, [Line(name or role, run.series(key), colour)], [key], named=False))
-    return found
+            panels.append(_lines(title, [Line(name or role, run.series(key), colour)], [key], named=False))
+    return panels
 
 
 def _failures(run: Run, role: str) -> Panel | None:

@@ -139,9 +139,9 @@ evaluator = SpecEvaluator()
 def flow(plan: Plan) -> SpecFlow:
     """The flow of a plan; raises UsageError for what the gateway's way of matching tokens cannot carry."""
     shared = prepared(plan)
-    shared.check_opening(None)
     for name in plan.signals:
         raise UsageError(f"{name}: rLLM's gateway carries no advantages; use the compiled Workflow")
+    shared.check_opening(None)
     for role in plan.roles:
         if role.name in shared.answered_by_rllm and (role.on_failure.retry or role.timeout is not None):
             raise UsageError(

@@ -58,8 +58,8 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def service(model_dir: Path) -> Iterator[Running]:
-    with running(model_dir, threads=2) as found:
-        yield found
+    with running(model_dir, threads=2) as started:
+        yield started
 
 
 @pytest.fixture

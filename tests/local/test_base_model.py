@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from turns import Turn, ask_judge, ask_solver, ask_validator, steps, turns
 
-from benchmarks.base_model.turns import Turn, ask_judge, ask_solver, ask_validator, steps, turns
 from engine.local.launcher import BASE_MODEL as MODEL
 from roles.countdown import generate, is_solution, last_answer
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.service
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from benchmarks.base_model.measure import load, respond  # noqa: E402  (needs the two above)
+from measure import load, respond  # noqa: E402  (needs the two above)
 
 TASKS = generate(32, seed=11, split="validation")
 

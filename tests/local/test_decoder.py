@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="needs the extra `local`")
 from engine.local.service.batcher import Batcher, Job  # noqa: E402
 from engine.local.service.decoder import Decoder  # noqa: E402
 from engine.local.service.policy import LoraShape, Policy  # noqa: E402
-from engine.local.service.sampling import Draw  # noqa: E402
+from engine.local.service.sampling import SampleRequest  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -37,30 +37,30 @@ def gpt2(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Policy:
     return Policy(folder, threads=1)
 
 
-def make_draw(chance: random.Random, number: int, longest: int = 60) -> Draw:
+def make_request(chance: random.Random, number: int, longest: int = 60) -> SampleRequest:
     prompt = [chance.randrange(4, 260) for _ in range(chance.randint(1, longest))]
-    return Draw(prompt, chance.randint(1, 90), chance.choice([0.5, 1.0]), seed=(number, 0))
+    return SampleRequest(prompt, chance.randint(1, 90), chance.choice([0.5, 1.0]), seed=(number, 0))
 
 
-def check(policy: Policy, adapter: str | None, draw: Draw) -> None:
-    """Logprobs are a plain forward pass's, at the draw's temperature."""
-    tokens = [*draw.prompt, *draw.tokens]
+def check(policy: Policy, adapter: str | None, sample: SampleRequest) -> None:
+    """Logprobs are a plain forward pass's, at the request's temperature."""
+    tokens = [*sample.prompt, *sample.tokens]
     with torch.inference_mode(), policy.using(adapter) as model:
-        logits = model(input_ids=torch.tensor([tokens])).logits[0].float() / draw.temperature
-    found = logits.log_softmax(-1)[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])]
-    assert draw.logprobs == pytest.approx(found[len(draw.prompt) - 1 :].tolist(), abs=1e-4)
+        logits = model(input_ids=torch.tensor([tokens])).logits[0].float() / sample.temperature
+    expected = logits.log_softmax(-1)[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])]
+    assert sample.logprobs == pytest.approx(expected[len(sample.prompt) - 1 :].tolist(), abs=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_sequences_may_join_and_leave_at_any_step(policy: Policy, seed: int) -> None:
     chance = random.Random(seed)
     decoder = Decoder(policy, None)
-    draws, removed = list[Draw](), set[Draw]()
+    samples, removed = list[SampleRequest](), set[SampleRequest]()
     for number in range(60):
         if chance.random() < 0.4:
-            joining = [make_draw(chance, 100 * number + n) for n in range(chance.randint(1, 5))]
+            joining = [make_request(chance, 100 * number + n) for n in range(chance.randint(1, 5))]
             decoder.add(joining)
-            draws += joining
+            samples += joining
         if decoder.live and chance.random() < 0.1:
             unwanted = chance.sample(decoder.live, 1)
             decoder.remove(unwanted)
@@ -68,10 +68,10 @@ def test_sequences_may_join_and_leave_at_any_step(policy: Policy, seed: int) -> 
         decoder.step()
     while decoder.live:
         decoder.step()
-    assert len(draws) > 30
-    for draw in draws:
-        assert draw in removed or len(draw.tokens) == draw.max_tokens
-        check(policy, None, draw)
+    assert len(samples) > 30
+    for sample in samples:
+        assert sample in removed or len(sample.tokens) == sample.max_tokens
+        check(policy, None, sample)
 
 
 def test_other_architectures_and_adapters_are_drawn_from_alike(gpt2: Policy) -> None:
@@ -81,14 +81,14 @@ def test_other_architectures_and_adapters_are_drawn_from_alike(gpt2: Policy) -> 
     chance = random.Random(0)
     for adapter in (None, "one"):
         decoder = Decoder(gpt2, adapter)
-        draws = [make_draw(chance, number) for number in range(8)]
-        decoder.add(draws[:4])
+        samples = [make_request(chance, number) for number in range(8)]
+        decoder.add(samples[:4])
         decoder.step()
-        decoder.add(draws[4:])
+        decoder.add(samples[4:])
         while decoder.live:
             decoder.step()
-        for draw in draws:
-            check(gpt2, adapter, draw)
+        for sample in samples:
+            check(gpt2, adapter, sample)
 
 
 @pytest.mark.parametrize("kind", ["policy", "gpt2"])
@@ -121,21 +121,21 @@ def test_a_frozen_adapter_gives_the_numbers_of_the_unmerged_one(
 
 def test_a_prompt_of_many_samples_is_read_once_and_each_sample_is_its_own(policy: Policy) -> None:
     prompt = [5, 80, 90, 100]
-    draws = [Draw(prompt, 12, seed=(3, number)) for number in range(8)]
+    samples = [SampleRequest(prompt, 12, seed=(3, number)) for number in range(8)]
     decoder = Decoder(policy, None)
-    decoder.add(draws)
+    decoder.add(samples)
     while decoder.live:
         decoder.step()
-    assert len({tuple(draw.tokens) for draw in draws}) == 8
-    for draw in draws:
-        check(policy, None, draw)
+    assert len({tuple(sample.tokens) for sample in samples}) == 8
+    for sample in samples:
+        check(policy, None, sample)
 
 
 def test_a_short_request_need_not_wait_for_a_long_one(policy: Policy) -> None:
     batcher = Batcher(policy, load=str)
     long, short = (
-        Job(None, [Draw([5, 6, 7], 200, seed=(1, 0))]),
-        Job(None, [Draw([8, 9], 5, seed=(2, 0))]),
+        Job(None, [SampleRequest([5, 6, 7], 200, seed=(1, 0))]),
+        Job(None, [SampleRequest([8, 9], 5, seed=(2, 0))]),
     )
     batcher.add(long)
     for _ in range(10):
@@ -149,7 +149,7 @@ def test_a_short_request_need_not_wait_for_a_long_one(policy: Policy) -> None:
 
 def test_an_abandoned_request_is_drawn_no_further(policy: Policy) -> None:
     batcher = Batcher(policy, load=str)
-    job = Job(None, [Draw([5, 6, 7], 200, seed=(1, n)) for n in range(3)])
+    job = Job(None, [SampleRequest([5, 6, 7], 200, seed=(1, n)) for n in range(3)])
     batcher.add(job)
     for _ in range(5):
         batcher.step()
@@ -163,7 +163,7 @@ def test_weights_that_cannot_be_loaded_fail_only_those_who_asked_for_them(policy
         raise ValueError(f"no {path}")
 
     batcher = Batcher(policy, load)
-    lost, fine = Job("tinker://x", [Draw([5], 4)]), Job(None, [Draw([5], 4)])
+    lost, fine = Job("tinker://x", [SampleRequest([5], 4)]), Job(None, [SampleRequest([5], 4)])
     batcher.add(lost)
     batcher.add(fine)
     while batcher.busy:

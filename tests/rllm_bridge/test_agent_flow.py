@@ -199,7 +199,7 @@ def serving() -> Iterator[str]:
 @pytest.mark.service
 def test_it_runs_under_rllm_s_eval_engine_on_the_local_service_behind_the_gateway() -> None:
     flow, evaluator = compile_agent_flow("solver_judge")
-    rows = [task_from_row(row, row["id"]) for row in flow.source.plan.data["validation"].rows(16)]
+    rows = [task_from_row(row, row["id"]) for row in flow.plan.data["validation"].rows(16)]
     with serving() as url:
         gateway = EvalGatewayManager(f"{url}/v1", BASE_NAME)
         gateway.start()

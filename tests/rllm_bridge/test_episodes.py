@@ -14,7 +14,7 @@ from rllm.workflows.workflow import TerminationReason
 
 from engine.models.replay import Replay
 from engine.models.types import Request
-from engine.records import Episode
+from engine.records import CallId, Episode, NodeId
 from engine.rllm_bridge import compile_workflow
 from engine.spec.models import Sampling
 from tests.edge import RIGHT, ScriptedModel, by_role, run_one, solver_judge
@@ -63,5 +63,6 @@ def test_every_reason_of_rllm_is_known(reason: TerminationReason) -> None:
 def test_a_run_of_rllm_can_be_replayed_here() -> None:
     episodes = run_all(compile_workflow("solver_judge"), RecordedEngine(agreeable), tasks(4))
     replay = Replay.from_episodes([Episode.from_dict(e.to_dict()) for e in episodes])
-    answer = asyncio.run(replay.complete(Request((), Sampling(), None, "t2", 0, "judge", 1)))
+    asked = episodes[2].trajectories[-1].steps[0].chat_completions[:-1]
+    answer = asyncio.run(replay.complete(Request(asked, Sampling(), None, CallId("t2", 0, NodeId("judge")))))
     assert answer.text == "<answer>1</answer>"

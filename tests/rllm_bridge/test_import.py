@@ -13,7 +13,7 @@ from engine.rllm_bridge import compile_workflow
 
 
 def test_importing_the_bridge_does_not_import_rllm() -> None:
-    program = "import sys, engine.rllm_bridge, engine.rllm_bridge.source; print('rllm' in sys.modules)"
+    program = "import sys, engine.rllm_bridge, engine.rllm_bridge.prepared; print('rllm' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -240,12 +240,12 @@ def test_a_role_with_a_model_of_its_own_answers_from_it(tmp_path: Path) -> None:
     assert (opened, len(engine.calls)) == (["big"], 32)
 
 
-def test_a_compiled_class_is_pickled_as_its_spec() -> None:
+def test_a_compiled_class_is_pickled_as_its_plan() -> None:
     assert pickle.loads(pickle.dumps(SOLVER_JUDGE)) is SOLVER_JUDGE
     cloudpickle = pytest.importorskip("cloudpickle")
     assert cloudpickle.loads(cloudpickle.dumps(SOLVER_JUDGE)) is SOLVER_JUDGE
-    with pytest.raises(UsageError, match="from the spec's name or file"):
-        pickle.dumps(compile_workflow(compile_file("solver_judge")))
+    of_plan = compile_workflow(compile_file("solver_judge"))
+    assert pickle.loads(pickle.dumps(of_plan)) is of_plan is SOLVER_JUDGE
 
 
 @pytest.mark.parametrize("module", ["pickle", "cloudpickle"])

@@ -39,11 +39,11 @@ def main() -> None:
             launch(
                 model_dir,
                 model_name(model_dir),
-                "127.0.0.1",
-                0,
-                os.environ.pop(KEY_VARIABLE),
-                state,
-                options["threads"],
+                host="127.0.0.1",
+                port=0,
+                api_key=os.environ.pop(KEY_VARIABLE),
+                state_dir=state,
+                threads=options["threads"],
                 child=True,
             )
     except RolegraphError as error:

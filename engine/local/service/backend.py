@@ -11,13 +11,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from tinker import AdamParams
 from torch import Tensor
 
 from engine.local.service.batcher import Batcher, Job
-from engine.local.service.checkpoints import Checkpoints
+from engine.local.service.checkpoints import Checkpoints, checkpoint_path
 from engine.local.service.policy import LoraShape, Policy
-from engine.local.service.sampling import Draw
-from engine.local.service.trainer import AdamSettings, Datum, Missing, Refused, TrainingRun
+from engine.local.service.sampling import SampleRequest
+from engine.local.service.trainer import Datum, Missing, Refused, TrainingRun
 from engine.local.service.worker import Worker
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ class Backend:
         run = self.run(name)
         return await self._compute(lambda: run.forward_backward(data, loss, config, backward=backward))
 
-    async def step(self, name: str, settings: AdamSettings) -> dict[str, float]:
+    async def step(self, name: str, settings: AdamParams) -> dict[str, float]:
         """As `TrainingRun.step`."""
         run = self.run(name)
         return await self._compute(lambda: run.step(settings))
@@ -91,9 +92,11 @@ class Backend:
         run = self.run(name)
 
         def save() -> str:
-            weights = self.policy.weights(name)
             return self.checkpoints.save(
-                name, "weights", checkpoint, run.shape, weights, run.optimizer_state()
+                checkpoint_path(name, "weights", checkpoint),
+                run.shape,
+                self.policy.weights(name),
+                run.optimizer_state(),
             )
 
         return await self._compute(save)
@@ -102,13 +105,13 @@ class Backend:
         """Take over a checkpoint; a run that is not there yet is created in the checkpoint's shape."""
 
         def load() -> None:
-            found = self.checkpoints.load(path, optimizer=optimizer)
+            saved = self.checkpoints.load(path, optimizer=optimizer)
             run = self._runs.get(name)
             if run is None:
-                run = self._runs[name] = TrainingRun(self.policy, name, found.shape)
-            elif (run.shape.rank, *_layers(run.shape)) != (found.shape.rank, *_layers(found.shape)):
-                raise Refused(f"{path} has the shape {found.shape}, the model {name} has {run.shape}")
-            run.restore(found.weights, found.optimizer)
+                run = self._runs[name] = TrainingRun(self.policy, name, saved.shape)
+            elif (run.shape.rank, *_layers(run.shape)) != (saved.shape.rank, *_layers(saved.shape)):
+                raise Refused(f"{path} has the shape {saved.shape}, the model {name} has {run.shape}")
+            run.restore(saved.weights, saved.optimizer)
 
         await self._compute(load)
 
@@ -122,8 +125,8 @@ class Backend:
         run = self.run(name)
 
         def save() -> str:
-            weights = self.policy.weights(name)
-            path = self.checkpoints.save(name, "sampler_weights", checkpoint, run.shape, weights)
+            path = checkpoint_path(name, "sampler_weights", checkpoint)
+            self.checkpoints.save(path, run.shape, self.policy.weights(name))
             if path in self._loaded:
                 self._stale.add(path)
             if not kept:
@@ -138,9 +141,11 @@ class Backend:
         """The shape of a checkpoint; raises Refused where it cannot be used."""
         return await self._compute(lambda: self.checkpoints.load(path, optimizer=False).shape)
 
-    async def sample(self, path: str | None, draws: Sequence[Draw], *, prompt_logprobs: bool) -> Job:
+    async def sample(
+        self, path: str | None, requests: Sequence[SampleRequest], *, prompt_logprobs: bool
+    ) -> Job:
         """Draw sequences from a checkpoint's weights (None: the base model's); raises Refused."""
-        job = Job(path, draws, prompt_logprobs)
+        job = Job(path, requests, prompt_logprobs)
         self._worker.sample(job)
         await asyncio.wrap_future(job.done)
         return job
@@ -152,13 +157,13 @@ class Backend:
         if path in self._stale:
             self._drop(path)
         if path not in self._loaded:
-            found = self.checkpoints.load(path, optimizer=False)
+            saved = self.checkpoints.load(path, optimizer=False)
             idle = [other for other, name in self._loaded.items() if name not in self._batcher.in_use()]
             for other in idle[: max(0, len(self._loaded) + 1 - MAX_LOADED)]:
                 self._drop(other)
             adapter = f"sampler-{next(self._numbers)}"
-            self.policy.add_adapter(adapter, found.shape)
-            self.policy.set_weights(adapter, found.weights)
+            self.policy.add_adapter(adapter, saved.shape)
+            self.policy.set_weights(adapter, saved.weights)
             self.policy.freeze(adapter)
             self._loaded[path] = adapter
         self._loaded.move_to_end(path)

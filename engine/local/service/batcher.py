@@ -1,6 +1,6 @@
-"""Requests to sample, gathered by the weights that they want and drawn together.
+"""Calls to sample, gathered by the weights that they want and drawn together.
 
-`step` moves everything on by one token: it lets waiting sequences join, and hands finished requests back.
+`step` moves everything on by one token: it lets waiting sequences join, and hands finished jobs back.
 Runs on the compute thread; only `add` may be called from others. Knows no HTTP and no asyncio.
 """
 
@@ -20,7 +20,7 @@ import torch
 
 from engine.local.service.decoder import Decoder
 from engine.local.service.policy import Policy, padded_batches
-from engine.local.service.sampling import Draw
+from engine.local.service.sampling import SampleRequest
 
 MAX_LIVE = 256
 """Sequences of one set of weights drawn at a time."""
@@ -34,11 +34,11 @@ PATIENCE = 8
 
 @dataclass(eq=False)
 class Job:
-    """One request to sample: sequences of one prompt, and the prompt's own log-probabilities."""
+    """One call to sample: sequences of one prompt, and the prompt's own log-probabilities."""
 
     weights: str | None
     """The checkpoint's path; None for the base model."""
-    draws: Sequence[Draw]
+    requests: Sequence[SampleRequest]
     want_prompt_logprobs: bool = False
     prompt_logprobs: list[float] = field(default_factory=list[float])
     """Temperature 1; NaN for the first token, which nothing precedes."""
@@ -57,12 +57,12 @@ class _Group:
     def __init__(self, decoder: Decoder, adapter: str | None) -> None:
         self.decoder, self.adapter = decoder, adapter
         self.jobs: list[Job] = []
-        self.waiting: deque[Draw] = deque()
+        self.waiting: deque[SampleRequest] = deque()
         self.waited = 0
 
 
 class Batcher:
-    """Draws for many requests. `load` makes a checkpoint's weights an adapter and returns its name."""
+    """Draws for many jobs. `load` makes a checkpoint's weights an adapter and returns its name."""
 
     def __init__(self, policy: Policy, load: Callable[[str], str]) -> None:
         self._policy, self._load = policy, load
@@ -71,7 +71,7 @@ class Batcher:
         self._lock = threading.Lock()
 
     def add(self, job: Job) -> None:
-        """Take a request on. From any thread."""
+        """Take a job on. From any thread."""
         with self._lock:
             self._arrived.append(job)
 
@@ -85,12 +85,12 @@ class Batcher:
         return {group.adapter for group in self._groups.values()}
 
     def step(self) -> None:
-        """Draw one more token of every sequence. What goes wrong is told to those whose requests it hits."""
+        """Draw one more token of every sequence. What goes wrong is told to those whose jobs it hits."""
         self._sort_arrived()
         for weights, group in list(self._groups.items()):
             try:
                 self._advance(group)
-            except Exception as error:  # belongs to the requests of this group, which report it
+            except Exception as error:  # belongs to the jobs of this group, which report it
                 for job in group.jobs:
                     job.finish(error)
                 del self._groups[weights]
@@ -108,12 +108,12 @@ class Batcher:
                 if job.weights not in self._groups:
                     adapter = None if job.weights is None else self._load(job.weights)
                     self._groups[job.weights] = _Group(Decoder(self._policy, adapter), adapter)
-            except Exception as error:  # belongs to this request
+            except Exception as error:  # belongs to this job
                 job.finish(error)
                 continue
             group = self._groups[job.weights]
             group.jobs.append(job)
-            group.waiting.extend(job.draws)
+            group.waiting.extend(job.requests)
             if job.want_prompt_logprobs:
                 scored.setdefault(job.weights, []).append(job)
         for weights, jobs in scored.items():
@@ -122,43 +122,45 @@ class Batcher:
     def _score(self, adapter: str | None, jobs: Sequence[Job]) -> None:
         for job in jobs:
             job.prompt_logprobs = [float("nan")]
-        longer = [job for job in jobs if len(job.draws[0].prompt) > 1]
-        prompts = [job.draws[0].prompt for job in longer]
+        longer = [job for job in jobs if len(job.requests[0].prompt) > 1]
+        prompts = [job.requests[0].prompt for job in longer]
         targets = [torch.tensor(prompt[1:]) for prompt in prompts]
         try:
             with torch.inference_mode():
-                for numbers, found in self._policy.logprobs(
+                for numbers, logprobs in self._policy.logprobs(
                     adapter, [prompt[:-1] for prompt in prompts], targets, MAX_READ_TOKENS
                 ):
-                    own = found.split([len(targets[number]) for number in numbers])
-                    for number, values in zip(numbers, own, strict=True):
+                    by_prompt = logprobs.split([len(targets[number]) for number in numbers])
+                    for number, values in zip(numbers, by_prompt, strict=True):
                         longer[number].prompt_logprobs += values.tolist()
-        except Exception as error:  # belongs to these requests
+        except Exception as error:  # belongs to these jobs
             for job in longer:
                 job.finish(error)
 
     def _advance(self, group: _Group) -> None:
         for job in [job for job in group.jobs if job.done.done()]:
-            unwanted = set(job.draws)
-            group.decoder.remove(job.draws)
-            group.waiting = deque(draw for draw in group.waiting if draw not in unwanted)
+            unwanted = set(job.requests)
+            group.decoder.remove(job.requests)
+            group.waiting = deque(request for request in group.waiting if request not in unwanted)
             group.jobs.remove(job)
         group.decoder.step()
-        for batch in padded_batches(self._joining(group), lambda draw: len(draw.prompt), MAX_READ_TOKENS):
+        for batch in padded_batches(
+            self._joining(group), lambda request: len(request.prompt), MAX_READ_TOKENS
+        ):
             group.decoder.add(batch)
-        finished = [job for job in group.jobs if all(draw.reason is not None for draw in job.draws)]
+        finished = [job for job in group.jobs if all(request.reason is not None for request in job.requests)]
         for job in finished:
             group.jobs.remove(job)
             job.finish()
 
-    def _joining(self, group: _Group) -> list[Draw]:
+    def _joining(self, group: _Group) -> list[SampleRequest]:
         """The waiting sequences that join now: when enough are there, or they have waited long enough."""
         live = group.decoder.live
         group.waited += 1
         if not group.waiting or (len(group.waiting) * 4 < len(live) and group.waited < PATIENCE):
             return []
         group.waited = 0
-        longest, joining = max((draw.length for draw in live), default=0), list[Draw]()
+        longest, joining = max((request.length for request in live), default=0), list[SampleRequest]()
         while group.waiting and len(live) + len(joining) < MAX_LIVE:
             longest = max(longest, group.waiting[0].length)
             if (live or joining) and longest * (len(live) + len(joining) + 1) > MAX_TOKENS:

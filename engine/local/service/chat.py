@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from engine.errors import ModelError
 from engine.local.service.backend import Backend
 from engine.local.service.calls import Endpoint, guarded, read
-from engine.local.service.sampling import Draw
+from engine.local.service.sampling import SampleRequest
 from engine.local.service.trainer import Missing, Refused
 from engine.prompts.chat import ChatFormat
 from engine.records import Message
@@ -105,11 +105,13 @@ class ChatService:
             prompt = self._chat.prompt([turn.message() for turn in body.messages])
         except ModelError as error:
             raise Refused(str(error)) from error
-        draws = self._draws(body, prompt.ids)
-        await self._backend.sample(path, draws, prompt_logprobs=False)
-        stop = tuple(draws[0].stop_texts)
-        choices = [self._choice(body, i, draw, stop, prompt.thinking) for i, draw in enumerate(draws)]
-        written = sum(len(draw.tokens) for draw in draws)
+        samples = self._sample_requests(body, prompt.ids)
+        await self._backend.sample(path, samples, prompt_logprobs=False)
+        choices = [
+            self._choice(body, index, sample, thinking=prompt.thinking)
+            for index, sample in enumerate(samples)
+        ]
+        written = sum(len(sample.tokens) for sample in samples)
         answer: dict[str, Any] = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "object": "chat.completion",
@@ -126,7 +128,7 @@ class ChatService:
             answer["prompt_token_ids"] = list(prompt.ids)
         return JSONResponse(answer)
 
-    def _draws(self, body: ChatBody, prompt: Sequence[int]) -> list[Draw]:
+    def _sample_requests(self, body: ChatBody, prompt: Sequence[int]) -> list[SampleRequest]:
         policy = self._backend.policy
         room = policy.context - len(prompt)
         if room < 1:
@@ -134,11 +136,11 @@ class ChatService:
         wanted = body.max_completion_tokens or body.max_tokens or room
         stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
         return [
-            Draw(
+            SampleRequest(
                 prompt,
-                min(wanted, room),
-                body.temperature,
-                body.top_p,
+                max_tokens=min(wanted, room),
+                temperature=body.temperature,
+                top_p=body.top_p,
                 seed=None if body.seed is None else (body.seed, number),
                 stop_ids=policy.end_ids | set(self._chat.end_ids),
                 stop_texts=tuple(stop),
@@ -146,22 +148,20 @@ class ChatService:
             for number in range(body.n)
         ]
 
-    def _choice(
-        self, body: ChatBody, index: int, draw: Draw, stop: Sequence[str], thinking: bool
-    ) -> dict[str, Any]:
-        thought, text = self._chat.answer(draw.tokens, stop=stop, thinking=thinking)
+    def _choice(self, body: ChatBody, index: int, sample: SampleRequest, *, thinking: bool) -> dict[str, Any]:
+        thought, text = self._chat.answer(sample.tokens, stop=sample.stop_texts, thinking=thinking)
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if thought:
             message["reasoning_content"] = thought
-        choice: dict[str, Any] = {"index": index, "message": message, "finish_reason": draw.reason}
+        choice: dict[str, Any] = {"index": index, "message": message, "finish_reason": sample.reason}
         if body.logprobs:
-            tokens = self._backend.policy.decode([[token] for token in draw.tokens])
+            tokens = self._backend.policy.decode([[token] for token in sample.tokens])
             choice["logprobs"] = {
                 "content": [
                     {"token": token, "logprob": logprob, "bytes": None, "top_logprobs": []}
-                    for token, logprob in zip(tokens, draw.logprobs, strict=True)
+                    for token, logprob in zip(tokens, sample.logprobs, strict=True)
                 ]
             }
         if body.return_token_ids:
-            choice["token_ids"] = draw.tokens
+            choice["token_ids"] = sample.tokens
         return choice

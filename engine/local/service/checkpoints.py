@@ -38,6 +38,11 @@ class Checkpoint:
     optimizer: dict[str, Any] | None
 
 
+def checkpoint_path(run: str, kind: Kind, name: str) -> str:
+    """What clients know a checkpoint by."""
+    return f"tinker://{run}/{kind}/{name}"
+
+
 class Checkpoints:
     """The checkpoints under one folder, all of one base model."""
 
@@ -46,29 +51,26 @@ class Checkpoints:
 
     def save(
         self,
-        run: str,
-        kind: Kind,
-        name: str,
+        path: str,
         shape: LoraShape,
         weights: Mapping[str, Tensor],
         optimizer: dict[str, Any] | None = None,
     ) -> str:
-        """Write a checkpoint, replacing one of that name, and return its path. Raises Refused."""
-        path = f"tinker://{run}/{kind}/{name}"
+        """Write a checkpoint, replacing one of that path, and return the path. Raises Refused."""
         target = self._where(path)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self._folder, prefix=".part-") as part:
-                made = Path(part) / "checkpoint"
-                made.mkdir()
-                save_file(dict(weights), made / "adapter.safetensors")
+                whole = Path(part) / "checkpoint"
+                whole.mkdir()
+                save_file(dict(weights), whole / "adapter.safetensors")
                 if optimizer is not None:
-                    torch.save(optimizer, made / "optimizer.pt")
+                    torch.save(optimizer, whole / "optimizer.pt")
                 meta = {"shape": asdict(shape), "base_model": self._base_model}
-                (made / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+                (whole / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
                 if target.exists():
                     target.rename(Path(part) / "replaced")
-                made.rename(target)
+                whole.rename(target)
         except OSError as error:
             raise Refused(f"cannot write the checkpoint {path}: {error.strerror}") from error
         return path
@@ -100,7 +102,7 @@ class Checkpoints:
         return Checkpoint(shape, weights, state)
 
     def _where(self, path: str) -> Path:
-        found = _PATH.fullmatch(path)
-        if found is None or {found["run"], found["name"]} & {".", ".."}:
+        parts = _PATH.fullmatch(path)
+        if parts is None or {parts["run"], parts["name"]} & {".", ".."}:
             raise Refused(f"{path!r} is not a checkpoint's path; expected tinker://RUN/weights/NAME")
-        return self._folder / found["run"] / found["kind"] / found["name"]
+        return self._folder / parts["run"] / parts["kind"] / parts["name"]

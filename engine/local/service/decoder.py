@@ -22,7 +22,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache, DynamicLayer
 
 from engine.local.service.policy import Policy
-from engine.local.service.sampling import Draw, draw_next
+from engine.local.service.sampling import SampleRequest, sample_next
 
 _SPARE_COLUMNS = 64
 """Room for this many steps is made at a time."""
@@ -50,11 +50,11 @@ class _Slots(DynamicLayer):
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Write one new column; returns all columns in use, the new one included."""
-        window, found = self._window, list[Tensor]()
+        window, in_use = self._window, list[Tensor]()
         for store, new in zip(self.stores, (key_states, value_states), strict=True):
             store[: window.rows, :, window.end : window.end + 1] = new
-            found.append(store[: window.rows, :, window.start : window.end + 1])
-        return found[0], found[1]
+            in_use.append(store[: window.rows, :, window.start : window.end + 1])
+        return in_use[0], in_use[1]
 
     def get_seq_length(self) -> int:
         """Columns in use."""
@@ -70,22 +70,22 @@ class Decoder:
         self._cache = Cache(layers=[])
         self._mask = torch.zeros(0, 0, dtype=torch.bool, device=policy.device)
         self._last = torch.zeros(0, dtype=torch.long, device=policy.device)
-        self.live: list[Draw] = []
+        self.live: list[SampleRequest] = []
         """The sequences still being drawn; sequence i has row i."""
 
     @torch.inference_mode()
-    def add(self, draws: Sequence[Draw]) -> None:
+    def add(self, requests: Sequence[SampleRequest]) -> None:
         """Read the prompts and draw the first token of each. Equal prompts are read once."""
-        numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(map(_prompt, draws)))}
+        numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(map(_prompt, requests)))}
         ids, mask = _left_padded(list(numbers), self._policy.device)
         cache = DynamicCache()
         logits = self._forward(ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), cache)
-        which = torch.tensor([numbers[_prompt(draw)] for draw in draws], device=logits.device)
-        tokens = draw_next(logits[which], draws, self._policy.decode)
-        kept = [row for row, draw in enumerate(draws) if draw.reason is None]
+        which = torch.tensor([numbers[_prompt(request)] for request in requests], device=logits.device)
+        tokens = sample_next(logits[which], requests, self._policy.decode)
+        kept = [row for row, request in enumerate(requests) if request.reason is None]
         if kept:
             rows = torch.tensor(kept, device=logits.device)
-            self._append([draws[row] for row in kept], cache, mask, which[rows], tokens[rows])
+            self._append([requests[row] for row in kept], cache, mask, which=which[rows], tokens=tokens[rows])
 
     @torch.inference_mode()
     def step(self) -> None:
@@ -95,20 +95,20 @@ class Decoder:
         window, rows = self._window, len(self.live)
         if window.end == self._mask.shape[1]:
             self._make_room(rows, 0)
-        window.start = window.end - max(draw.length - 1 for draw in self.live)
+        window.start = window.end - max(request.length - 1 for request in self.live)
         self._mask[:rows, window.end] = True
         mask = self._mask[:rows, window.start : window.end + 1]
-        ages = torch.tensor([draw.length - 1 for draw in self.live], device=mask.device)
+        ages = torch.tensor([request.length - 1 for request in self.live], device=mask.device)
         logits = self._forward(self._last[:rows, None], mask, ages[:, None], self._cache)
         window.end += 1
-        self._last[:rows] = draw_next(logits, self.live, self._policy.decode)
-        self._drop([row for row, draw in enumerate(self.live) if draw.reason is not None])
+        self._last[:rows] = sample_next(logits, self.live, self._policy.decode)
+        self._drop([row for row, request in enumerate(self.live) if request.reason is not None])
 
     @torch.inference_mode()
-    def remove(self, draws: Sequence[Draw]) -> None:
+    def remove(self, requests: Sequence[SampleRequest]) -> None:
         """Stop drawing sequences that nobody wants any more."""
-        unwanted = set(draws)
-        self._drop([row for row, draw in enumerate(self.live) if draw in unwanted])
+        unwanted = set(requests)
+        self._drop([row for row, request in enumerate(self.live) if request in unwanted])
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:
         with self._policy.using(self._adapter) as model:
@@ -123,14 +123,14 @@ class Decoder:
         return out.logits[:, -1, :]
 
     def _append(
-        self, draws: Sequence[Draw], cache: Cache, mask: Tensor, which: Tensor, tokens: Tensor
+        self, requests: Sequence[SampleRequest], cache: Cache, mask: Tensor, *, which: Tensor, tokens: Tensor
     ) -> None:
-        """Give draws the next rows, from row `which` [B] of a cache whose prompts `mask` tells."""
+        """Give requests the next rows, from row `which` [B] of a cache whose prompts `mask` tells."""
         first, length = len(self.live), mask.shape[1]
         if not self._cache.layers:
             self._cache = Cache(layers=[_Slots(self._window, *_empty(layer)) for layer in cache.layers])
-        self._make_room(first + len(draws), length)
-        self.live += draws
+        self._make_room(first + len(requests), length)
+        self.live += requests
         end, rows = self._window.end, slice(first, len(self.live))
         self._window.rows = len(self.live)
         self._mask[rows] = False
@@ -146,15 +146,15 @@ class Decoder:
         if rows <= have[0] and columns <= window.end < have[1]:
             return
         used = len(self.live)
-        old = max((draw.length - 1 for draw in self.live), default=0)
+        old = max((request.length - 1 for request in self.live), default=0)
         width = max(old, columns)
         shape = (rows if rows <= have[0] else max(rows, 2 * have[0]), width + _SPARE_COLUMNS)
         source, target = slice(window.end - old, window.end), slice(width - old, width)
 
         def moved(store: Tensor) -> Tensor:
-            made = store.new_zeros(shape[0], *store.shape[1:-2], shape[1], store.shape[-1])
-            made[:used, ..., target, :] = store[:used, ..., source, :]
-            return made
+            grown = store.new_zeros(shape[0], *store.shape[1:-2], shape[1], store.shape[-1])
+            grown[:used, ..., target, :] = store[:used, ..., source, :]
+            return grown
 
         for slots in self._cache.layers:
             assert isinstance(slots, _Slots)
@@ -169,7 +169,7 @@ class Decoder:
         if not rows:
             return
         window = self._window
-        window.start = window.end - max(draw.length - 1 for draw in self.live)
+        window.start = window.end - max(request.length - 1 for request in self.live)
         for row in sorted(rows, reverse=True):
             last = len(self.live) - 1
             if row != last:
@@ -182,8 +182,8 @@ class Decoder:
         window.rows = len(self.live)
 
 
-def _prompt(draw: Draw) -> tuple[int, ...]:
-    return tuple(draw.prompt)
+def _prompt(request: SampleRequest) -> tuple[int, ...]:
+    return tuple(request.prompt)
 
 
 def _left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -32,12 +32,12 @@ class _Child(uvicorn.Server):
 def launch(
     model_dir: Path,
     name: str,
+    *,
     host: str,
     port: int,
     api_key: str | None,
     state_dir: Path,
     threads: int | None,
-    *,
     child: bool,
 ) -> None:
     """Serve a model until stopped. The child of a run prints its port, and leaves signals to its parent."""

@@ -114,8 +114,8 @@ class Policy:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 if self._peft is None:
-                    made: Any = get_peft_model(cast("Any", self._base), config, adapter_name=name)
-                    self._peft = cast("PeftModel", made).eval()
+                    wrapped: Any = get_peft_model(cast("Any", self._base), config, adapter_name=name)
+                    self._peft = cast("PeftModel", wrapped).eval()
                 else:
                     self._peft.add_adapter(name, config)
 
@@ -131,8 +131,8 @@ class Policy:
 
     def weights(self, name: str) -> dict[str, Tensor]:
         """A copy of an adapter's tensors, by names that do not depend on the adapter's."""
-        found = get_peft_model_state_dict(self._peft, adapter_name=name, save_embedding_layers=False)
-        return {key: tensor.detach().clone().contiguous().cpu() for key, tensor in found.items()}
+        tensors = get_peft_model_state_dict(self._peft, adapter_name=name, save_embedding_layers=False)
+        return {key: tensor.detach().clone().contiguous().cpu() for key, tensor in tensors.items()}
 
     def set_weights(self, name: str, weights: Mapping[str, Tensor]) -> None:
         """Put tensors that `weights` gave into an adapter of the same shape."""
@@ -250,16 +250,16 @@ class Policy:
             return False
         sequences = [[1, 2, 3, 2, 1], [1, 2, 0, 1, 2, 3]]
         targets = torch.tensor([0] * 11, device=self.device)
-        found: list[Tensor] = []
+        logprobs: list[Tensor] = []
         try:
             with torch.inference_mode():
                 for share in (True, False):
                     laid = layout(rows_of(sequences, share=share), self.dtype, self.device)
-                    found.append(self._logprobs(None, laid, targets).cpu())
+                    logprobs.append(self._logprobs(None, laid, targets).cpu())
         except Exception as error:  # a model that takes no such mask may fail in any way
             _logger.debug("sequences are not shared: %s", error)
             return False
-        return torch.allclose(found[0], found[1], atol=1e-4 if self.dtype == torch.float32 else 0.1)
+        return torch.allclose(logprobs[0], logprobs[1], atol=1e-4 if self.dtype == torch.float32 else 0.1)
 
 
 def _twin(model: nn.Module) -> nn.Module:

@@ -97,11 +97,11 @@ def layout(rows: Sequence[Row], dtype: torch.dtype, device: torch.device) -> Lay
         plain[number, : len(row)] = 1
     alone = all(len(row.numbers) == 1 for row in rows)
     return Layout(
-        ids.to(device),
-        positions.to(device),
-        (plain if alone else _tree_mask(rows, width, dtype)).to(device),
-        [number for row in rows for number in row.numbers],
-        torch.tensor(
+        ids=ids.to(device),
+        positions=positions.to(device),
+        mask=(plain if alone else _tree_mask(rows, width, dtype)).to(device),
+        numbers=[number for row in rows for number in row.numbers],
+        places=torch.tensor(
             [width * n + place for n, row in enumerate(rows) for path in row.paths for place in path],
             device=device,
         ),

@@ -186,10 +186,10 @@ class Service:
         body = await read(request, wire.OptimStepBody)
         if body.adam_params is None:
             raise Refused("only Adam is served here; give adam_params")
-        settings = body.adam_params.settings()
+        adam = body.adam_params
 
         async def step() -> object:
-            return {"metrics": await self.backend.step(body.model_id, settings)}
+            return {"metrics": await self.backend.step(body.model_id, adam)}
 
         return self._in_turn(body.model_id, body.seq_id, step)
 
@@ -277,13 +277,15 @@ class Service:
             raise Missing(f"there is no sampling session {session!r}")
         path, policy = self._sampling[session], self.backend.policy
 
-        async def draw() -> object:
-            draws = body.draws(context=policy.context, vocabulary=policy.vocabulary, end_ids=policy.end_ids)
-            job = await self.backend.sample(path, draws, prompt_logprobs=bool(body.prompt_logprobs))
+        async def sample() -> object:
+            requests = body.sample_requests(
+                context=policy.context, vocabulary=policy.vocabulary, end_ids=policy.end_ids
+            )
+            job = await self.backend.sample(path, requests, prompt_logprobs=bool(body.prompt_logprobs))
             return wire.sample_response(job, body.prompt_logprobs_last_n)
 
         key = None if body.seq_id is None else (session, body.seq_id)
-        request_id = self.futures.start(key, draw)
+        request_id = self.futures.start(key, sample)
         ids = [f"{request_id}-{number}" for number in range(body.num_samples)]
         return JSONResponse({"request_id": request_id, "sample_sequence_ids": ids})
 

@@ -34,14 +34,23 @@ def serve(
 
     with contextlib.ExitStack() as stack:
         state = open_state_dir(state_dir, stack)
-        launch(model_dir, model_name(model_dir, name), host, port, api_key, state, threads, child=False)
+        launch(
+            model_dir,
+            model_name(model_dir, name),
+            host=host,
+            port=port,
+            api_key=api_key,
+            state_dir=state,
+            threads=threads,
+            child=False,
+        )
 
 
 def open_state_dir(folder: Path | None, stack: contextlib.ExitStack) -> Path:
     """Where checkpoints are kept: the folder given, or one that is removed when the stack closes."""
     if folder is None:
-        made = tempfile.TemporaryDirectory(prefix="rolegraph-", ignore_cleanup_errors=True)
-        return Path(stack.enter_context(made))
+        temporary = tempfile.TemporaryDirectory(prefix="rolegraph-", ignore_cleanup_errors=True)
+        return Path(stack.enter_context(temporary))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

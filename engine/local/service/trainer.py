@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tinker import AdamParams
 from torch import Tensor
 
 from engine.local.service.losses import LOSSES, NEEDS, OPTIONS
@@ -42,18 +43,6 @@ class Datum:
     inputs: Mapping[str, Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class AdamSettings:
-    """One step's settings, with the names and defaults of the API."""
-
-    learning_rate: float = 1e-4
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-12
-    weight_decay: float = 0.0
-    grad_clip_norm: float = 0.0
-
-
 class TrainingRun:
     """One adapter in training. `name` is the adapter's and the client's model id."""
 
@@ -77,24 +66,25 @@ class TrainingRun:
         targets = [datum.inputs["target_tokens"].long() for datum in data]
         with self.policy.training(), torch.set_grad_enabled(backward):
             batches = self.policy.logprobs(self.name, [datum.tokens for datum in data], targets, limit)
-            for numbers, found in batches:
+            for numbers, batch_logprobs in batches:
                 inputs = {
                     key: torch.cat([data[number].inputs[key] for number in numbers]).to(device)
                     for key in NEEDS[loss]
                 }
-                summed = LOSSES[loss](found, inputs, config)
+                summed = LOSSES[loss](batch_logprobs, inputs, config)
                 if not math.isfinite(summed.item()):
                     self._optimizer.zero_grad()
                     raise Refused("the loss is not finite; the gradients gathered so far were dropped")
                 if backward:
                     summed.backward()
                 total += summed.item()
-                own = found.detach().cpu().split([len(data[number].tokens) for number in numbers])
-                for number, values in zip(numbers, own, strict=True):
+                lengths = [len(data[number].tokens) for number in numbers]
+                by_datum = batch_logprobs.detach().cpu().split(lengths)
+                for number, values in zip(numbers, by_datum, strict=True):
                     logprobs[number] = values
         return total, logprobs
 
-    def step(self, settings: AdamSettings) -> dict[str, float]:
+    def step(self, settings: AdamParams) -> dict[str, float]:
         """Use the gradients and drop them. Returns their norm before clipping."""
         limit = settings.grad_clip_norm if settings.grad_clip_norm > 0 else math.inf
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit).item()

@@ -14,13 +14,14 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
+from tinker import AdamParams
 from tinker.proto import tinker_public_pb2 as public
 from torch import Tensor
 
 from engine.local.service.batcher import Job
 from engine.local.service.policy import LoraShape
-from engine.local.service.sampling import Draw
-from engine.local.service.trainer import AdamSettings, Datum, Refused
+from engine.local.service.sampling import SampleRequest
+from engine.local.service.trainer import Datum, Refused
 
 _NUMPY = {public.DTYPE_FLOAT32: np.float32, public.DTYPE_INT64: np.int64, public.DTYPE_INT32: np.int32}
 
@@ -40,7 +41,13 @@ class LoraBody(_Body):
 
     def shape(self) -> LoraShape:
         """The adapter it asks for."""
-        return LoraShape(self.rank, self.train_attn, self.train_mlp, self.train_unembed, self.seed)
+        return LoraShape(
+            self.rank,
+            train_attn=self.train_attn,
+            train_mlp=self.train_mlp,
+            train_unembed=self.train_unembed,
+            seed=self.seed,
+        )
 
 
 class OptimizerBody(_Body):
@@ -59,27 +66,12 @@ class CreateModelBody(_Body):
     optimizer_config: OptimizerBody | None = None
 
 
-class AdamBody(_Body):
-    """`adam_params` of optim_step."""
-
-    learning_rate: float = 1e-4
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-12
-    weight_decay: float = 0.0
-    grad_clip_norm: float = 0.0
-
-    def settings(self) -> AdamSettings:
-        """The step's settings."""
-        return AdamSettings(**self.model_dump())
-
-
 class OptimStepBody(_Body):
     """optim_step."""
 
     model_id: str
     seq_id: int | None = None
-    adam_params: AdamBody | None = None
+    adam_params: AdamParams | None = None
 
 
 class SaveBody(_Body):
@@ -147,7 +139,9 @@ class SampleBody(_Body):
     target_prompt_logprobs: dict[str, Any] | None = None
     record_stability_info: bool | None = None
 
-    def draws(self, *, context: int, vocabulary: int, end_ids: frozenset[int]) -> list[Draw]:
+    def sample_requests(
+        self, *, context: int, vocabulary: int, end_ids: frozenset[int]
+    ) -> list[SampleRequest]:
         """The sequences it asks for; raises Refused."""
         unserved = (
             "topk_prompt_logprobs",
@@ -172,15 +166,15 @@ class SampleBody(_Body):
         texts = (stop,) if isinstance(stop, str) else tuple(s for s in stop or () if isinstance(s, str))
         ids = end_ids if stop is None else frozenset(s for s in stop if isinstance(s, int))
         return [
-            Draw(
+            SampleRequest(
                 prompt,
-                min(params.max_tokens or room, room),
-                params.temperature,
-                params.top_p,
-                params.top_k,
-                None if params.seed is None else (params.seed % 2**64, number),
-                ids,
-                texts,
+                max_tokens=min(params.max_tokens or room, room),
+                temperature=params.temperature,
+                top_p=params.top_p,
+                top_k=params.top_k,
+                seed=None if params.seed is None else (params.seed % 2**64, number),
+                stop_ids=ids,
+                stop_texts=texts,
             )
             for number in range(self.num_samples)
         ]
@@ -195,12 +189,12 @@ def _tokens(chunk: _Chunk) -> list[int]:
 def sample_response(job: Job, last_n: int | None) -> bytes:
     """A SampleResponse."""
     message = public.SampleResponse()
-    for draw in job.draws:
-        reason = public.STOP_REASON_STOP if draw.reason == "stop" else public.STOP_REASON_LENGTH
+    for request in job.requests:
+        reason = public.STOP_REASON_STOP if request.reason == "stop" else public.STOP_REASON_LENGTH
         message.sequences.add(
             stop_reason=reason,
-            tokens=np.asarray(draw.tokens, np.int32).tobytes(),
-            logprobs=np.asarray(draw.logprobs, np.float32).tobytes(),
+            tokens=np.asarray(request.tokens, np.int32).tobytes(),
+            logprobs=np.asarray(request.logprobs, np.float32).tobytes(),
         )
     if job.want_prompt_logprobs:
         values = np.asarray(job.prompt_logprobs, np.float32)
@@ -249,7 +243,7 @@ def _tensor(position: int, name: str, message: public.Tensor) -> Tensor:
 def train_response(loss: float, logprobs: Sequence[Tensor]) -> bytes:
     """A ForwardBackwardOutput: the loss summed over tokens, and each datum's log-probabilities."""
     flat = torch.cat(list(logprobs)).float().numpy()
-    ends = np.cumsum([0, *(len(own) for own in logprobs)], dtype=np.int64) * flat.itemsize
+    ends = np.cumsum([0, *map(len, logprobs)], dtype=np.int64) * flat.itemsize
     message = public.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord", metrics={"loss:sum": loss})
     record = message.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=len(logprobs))
     record.fields["logprobs"].data = flat.tobytes()

@@ -45,7 +45,7 @@ class Worker:
         return future
 
     def sample(self, job: Job) -> None:
-        """Take a request to sample on; its `done` tells when it is finished."""
+        """Take a job on; its `done` tells when it is finished."""
         self._batcher.add(job)
         with self._changed:
             self._changed.notify()

@@ -1,0 +1,57 @@
+"""The launcher: what it needs is what the extra `local` names, and it says what of it is not installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra `local`")
+
+from engine.local.launcher import BASE_MODEL, check_model_folder
+
+ROOT = Path(__file__).parents[2]
+CHECK = """
+import sys
+from pathlib import Path
+from engine.errors import UsageError
+from engine.local.launcher import check_model_folder
+try:
+    check_model_folder(Path(sys.argv[1]))
+except UsageError as error:
+    print(error)
+"""
+
+
+def said_without(folder: Path, *distributions: str) -> str:
+    """What the check says in a process whose packages lie in `folder`: all of ours but these."""
+    folder.mkdir()
+    hidden = {path.parts[0] for name in distributions for path in distribution(name).files or ()}
+    for entry in Path(str(distribution("rolegraph").locate_file(""))).iterdir():
+        if entry.name not in hidden:
+            (folder / entry.name).symlink_to(entry)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", CHECK, str(BASE_MODEL)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_what_is_installed_is_enough() -> None:
+    check_model_folder(BASE_MODEL)
+
+
+def test_what_is_missing_is_named_and_nothing_else(tmp_path: Path) -> None:
+    assert said_without(tmp_path / "all") == ""
+    said = said_without(tmp_path / "some", "httptools", "numpy", "protobuf", "safetensors")
+    named = re.fullmatch(r"the local service needs (.*): pip install 'rolegraph\[local\]'", said)
+    assert named is not None
+    assert set(named[1].split(", ")) == {"httptools", "numpy", "protobuf", "safetensors"}

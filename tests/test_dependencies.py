@@ -1,0 +1,96 @@
+"""What the code imports is declared in pyproject.toml: in the core, or in the extra that the part needs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+SERVICE, BRIDGE = ROOT / "engine" / "local" / "service", ROOT / "engine" / "rllm_bridge"
+WITH_RLLM = {"rllm", "verl", "hydra", "omegaconf"}
+"""What the bridge finds wherever rLLM is installed."""
+NOT_OURS = {*sys.stdlib_module_names, "engine", "roles"}
+
+
+def names(requirements: Iterable[str]) -> set[str]:
+    """Distributions, as they are compared: `types_PyYAML>=6` is `types-pyyaml`."""
+    bare = (re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in requirements)
+    return {re.sub(r"[-_.]+", "-", name).lower() for name in bare}
+
+
+CORE = names(PROJECT["dependencies"])
+
+
+@cache
+def distributions(module: str) -> set[str]:
+    """Which distributions a module may come from; one that is not installed here, from its namesake."""
+    return names(packages_distributions().get(module, [module]))
+
+
+def written(tree: ast.AST) -> Iterator[str]:
+    """The modules that `import` statements name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+def looked_up(tree: ast.AST) -> Iterator[str]:
+    """The modules that calls of `import_module` name."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Name("import_module") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(str(name)), *_],
+            ):
+                yield name
+
+
+def undeclared(
+    files: Iterable[Path], modules: Callable[[ast.AST], Iterable[str]], declared: set[str]
+) -> list[str]:
+    """`file: module` for each import that no declared distribution brings."""
+    return sorted(
+        {
+            f"{file.relative_to(ROOT)}: {top}"
+            for file in files
+            for name in modules(ast.parse(file.read_text(encoding="utf-8")))
+            for top in [name.partition(".")[0]]
+            if top not in NOT_OURS and not (file.is_relative_to(BRIDGE) and top in WITH_RLLM)
+            if not distributions(top) & declared
+        }
+    )
+
+
+FILES = [file for room in ("engine", "roles") for file in (ROOT / room).rglob("*.py")]
+
+
+def test_what_is_imported_is_in_the_core() -> None:
+    files = [file for file in FILES if not file.is_relative_to(SERVICE)]
+    assert undeclared(files, written, CORE) == []
+
+
+def test_what_the_local_service_imports_is_in_the_core_or_its_extra() -> None:
+    files = [file for file in FILES if file.is_relative_to(SERVICE)]
+    assert undeclared(files, written, CORE | names(EXTRAS["local"])) == []
+
+
+def test_what_is_imported_by_name_is_in_the_core_or_an_extra_for_users() -> None:
+    extras = {
+        name for extra, lines in EXTRAS.items() if extra not in ("dev", "bench") for name in names(lines)
+    }
+    assert undeclared(FILES, looked_up, CORE | extras) == []
+
+
+def test_an_import_that_is_declared_nowhere_is_told_with_its_file() -> None:
+    page = ROOT / "engine" / "report" / "page.py"
+    assert undeclared([page], written, CORE - {"markupsafe"}) == ["engine/report/page.py: markupsafe"]

@@ -8,8 +8,9 @@ size, depth and the growth that aliases cause are capped. Booleans and numbers f
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -102,6 +103,18 @@ def parse_yaml(text: str, file: str) -> Source:
         return Source({}, {}, [Diagnostic("nested too deeply, or aliases that grow too large", error.place)])
     reader.spots[()] = spot
     return Source(data, reader.spots, reader.faults, {file: text})
+
+
+def paths_of(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """A value and everything in it, each with its path, in the order of writing."""
+    yield path, value
+    inside: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, dict):
+        inside = cast("dict[str, Any]", value).items()
+    elif isinstance(value, list):
+        inside = enumerate(cast("list[Any]", value))
+    for key, inner in inside:
+        yield from paths_of(inner, (*path, key))
 
 
 _PLAIN_TAGS = tuple(

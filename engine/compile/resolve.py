@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from engine.errors import UserError, nearest
+from engine.errors import UserError, did_you_mean
 from engine.spec.diagnostics import Finding, Path
 from engine.spec.models import ModelRef, PromptSource, as_model, as_prompt
 from engine.vocabulary import BadOptions, Call, Dataset, Item, Registry, Split, UnknownName, open_dataset
@@ -106,8 +106,7 @@ def _options(error: BadOptions, path: Path) -> Iterator[Finding]:
         said = detail["msg"].removeprefix("Value error, ")
         word = option or error.name
         if detail["type"] == "unexpected_keyword_argument":
-            close = nearest(option, error.options)
-            hint = f"did you mean {close!r}?" if close else ""
+            hint = did_you_mean(option, error.options)
             yield Finding(path, f"{item} has no option {option!r}", takes, hint, word=word)
         elif detail["type"].startswith("missing"):
             expected = takes if option else f"{{{error.name}: …}}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from engine.errors import nearest
+from engine.errors import did_you_mean
 from engine.spec.diagnostics import Finding
 from engine.spec.models import Role, Spec
 from engine.vocabulary import Estimator, LossName, Signal, estimators, signals
@@ -48,7 +48,6 @@ def training_findings(spec: Spec, taught: Mapping[str, Signal | None]) -> Iterat
             yield Finding(("roles", name, "loss"), message, "cross_entropy", "or leave `loss` out")
     best, known = spec.train.validation.best, ["correct", *spec.episode.metrics]
     if best not in known:
-        close = nearest(best, known)
-        hint = f"did you mean {close!r}?" if close else ""
         path = ("train", "validation", "best")
-        yield Finding(path, f"there is no figure {best!r}", ", ".join(known), hint)
+        message = f"there is no figure {best!r}"
+        yield Finding(path, message, ", ".join(known), did_you_mean(best, known))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from engine import vocabulary
-from engine.errors import UsageError, nearest
+from engine.errors import UsageError, did_you_mean
 from engine.vocabulary import BadOptions, Call, CallField, Item, Registry, UnknownName
 
 
@@ -149,7 +149,7 @@ def test_an_unknown_name_brings_the_nearest() -> None:
         build("tagg")
     assert raised.value.hint == "did you mean 'tag'?"
     assert raised.value.known == ["broke", "plain", "tag", "tasks"]
-    assert nearest("something else", ["tag"]) is None
+    assert did_you_mean("something else", ["tag"]) == ""
 
 
 def test_a_user_s_error_from_an_item_stays_one() -> None:

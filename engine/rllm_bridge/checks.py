@@ -154,8 +154,9 @@ def _estimators(plan: Plan, backend: Backend) -> Iterator[Finding]:
 def _sampling(plan: Plan, backend: Backend) -> Iterator[Finding]:
     longest = max(role.sampling.max_tokens for role in plan.roles)
     for role in plan.roles:
-        own = plan.spec.roles[role.name].sampling is not None
-        at = ("roles", role.name, "sampling") if own else ("sampling",)
+        at = (
+            ("sampling",) if plan.spec.roles[role.name].sampling is None else ("roles", role.name, "sampling")
+        )
         if backend != "verl" and role.sampling.stop:
             # engine/rollout/tinker_engine.py and fireworks_engine.py: stop is the chat template's.
             message = f"{backend} ends an answer where the chat template does, and takes no `stop`"

@@ -20,7 +20,12 @@ HELD_OUT = ("validation", "val", "test")
 def rllm(
     name: str, /, *, split_name: str | None = None, hidden: list[str] | None = None, split: Split = "train"
 ) -> Dataset:
-    """A dataset that rLLM's DatasetRegistry knows by name."""
+    """A dataset that rLLM's DatasetRegistry knows by name.
+
+    name: its name there
+    split_name: its split, where that is not one of the usual names
+    hidden: columns that no prompt may show
+    """
     need_rllm(f"the dataset {name} of rLLM")
     from rllm.data import DatasetRegistry
 

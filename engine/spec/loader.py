@@ -111,12 +111,13 @@ def load_spec(name: str | FilePath, overrides: Sequence[str] = ()) -> Loaded:
     """Read a spec. Faults are in the result; only a file that is not there raises (UsageError)."""
     path = find_spec(name)
     source, folders = _read(path, ())
-    for position, text in enumerate(overrides):
+    unreadable = source.faults and not source.data
+    for position, text in enumerate(() if unreadable else overrides):
         override(source, text, position)
     source.data.pop("extends", None)
     fitting, unread = validate(source.data), _unread(source)
     loaded = Loaded(fitting.value, source.data, folders, list(source.faults), source.spots, source.texts)
-    if source.data or not source.faults:
+    if not unreadable:
         loaded.report(finding for finding in fitting.findings if finding.path not in unread)
     loaded.broken = fitting.left_out | unread
     return loaded
@@ -173,10 +174,20 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[Fi
             )
     if problem is not None or base is None:
         source.faults.extend([problem] if problem else [])
-        source.data |= {key: value for key, value in REQUIRED.items() if not source.data.get(key)}
-        return source, (folder,)
+        return _completed(source), (folder,)
     parent, folders = _read(base, chain)
-    return merge(parent, source), (folder, *(other for other in folders if other != folder))
+    merged = merge(parent, source)
+    unreadable = parent.faults and not parent.data
+    return (
+        _completed(merged) if unreadable else merged,
+        (folder, *(other for other in folders if other != folder)),
+    )
+
+
+def _completed(source: Source) -> Source:
+    """With stand-ins for what a spec that cannot be extended would have given."""
+    missing = {key: value for key, value in REQUIRED.items() if not source.data.get(key)}
+    return replace(source, data={**source.data, **missing})
 
 
 def _inside(path: FilePath, folder: FilePath) -> bool:

@@ -72,9 +72,10 @@ class WorldError(RolegraphError, OSError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to a misspelt one, or None where none is close."""
-    close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
-    return close[0] if close else None
+    """The known name closest to a misspelt one, whatever its case, or None where none is close."""
+    spelt = {word.lower(): word for word in known}
+    close = difflib.get_close_matches(name.lower(), spelt, n=1, cutoff=0.6)
+    return spelt[close[0]] if close else None
 
 
 def did_you_mean(name: str, known: Iterable[str], shown: str = "{!r}") -> str:

@@ -39,7 +39,15 @@ def countdown(
     operators: str = "+-*/",
     split: Split = "train",
 ) -> Dataset:
-    """Countdown tasks from a seed, each solvable: combine the numbers, each once, into the target."""
+    """Countdown tasks from a seed, each solvable: combine the numbers, each once, into the target.
+
+    count: how many tasks
+    seed: the same seed gives the same tasks
+    numbers: how many numbers a task has, in turn
+    low: the smallest number
+    high: the largest number, whose square is the largest target
+    operators: the operators that a solution may use
+    """
     make = partial(
         countdown_task.generate,
         seed=seed,
@@ -61,7 +69,11 @@ def countdown(
 def file(
     path: str, /, *, hidden: list[str] | None = None, split: Split = "train", folder: Path = Path()
 ) -> Dataset:
-    """The rows of a .jsonl, .parquet or .csv file, looked up beside the spec."""
+    """The rows of a .jsonl, .parquet or .csv file, looked up beside the spec.
+
+    path: the file's name; the name alone, as in `train: tasks.jsonl`, means the same
+    hidden: columns that no prompt may show
+    """
     where = find_table(folder, path)
     first = next(read_table(where), None)
     if first is None:
@@ -79,7 +91,13 @@ def huggingface(
     hidden: list[str] | None = None,
     split: Split = "train",
 ) -> Dataset:
-    """A dataset of the Hugging Face hub, or one cached on this machine (the datasets library)."""
+    """A dataset of the Hugging Face hub, or one cached on this machine (the datasets library).
+
+    name: its name on the hub, such as openai/gsm8k
+    subset: its configuration, where it has several
+    split_name: its split, where that is not called train or validation
+    hidden: columns that no prompt may show
+    """
     if importlib.util.find_spec("datasets") is None:
         raise UsageError("Hugging Face datasets need the library datasets: pip install 'rolegraph[data]'")
     # The library would take a folder's path for a dataset, wherever it lies, and prefer it to the hub's.

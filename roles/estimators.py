@@ -20,7 +20,10 @@ Groups = Sequence[TrajectoryGroup]
 
 
 def grpo(*, std: bool = True) -> Estimator:
-    """Reward less the group's mean, over its standard deviation if std (DeepSeekMath, 2402.03300)."""
+    """Reward less the group's mean, over its standard deviation if std (DeepSeekMath, 2402.03300).
+
+    std: whether to divide by the group's standard deviation
+    """
 
     def group(rewards: Floats) -> Floats:
         # A group of one has nothing to compare with: its reward itself counts, as in rLLM.

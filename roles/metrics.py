@@ -10,7 +10,10 @@ from engine.vocabulary import Metric
 
 
 def mean_reward(role: str, /) -> Metric:
-    """The mean reward of a role's instances."""
+    """The mean reward of a role's instances.
+
+    role: the role that is measured
+    """
     return Metric(_mean_reward, role)
 
 
@@ -19,7 +22,10 @@ def _mean_reward(trajectories: Sequence[Trajectory]) -> float:
 
 
 def correct(role: str, /) -> Metric:
-    """1 when the role is right: every instance of it."""
+    """1 when the role is right: every instance of it.
+
+    role: the role that is measured
+    """
     return Metric(_all_correct, role)
 
 
@@ -28,7 +34,10 @@ def _all_correct(trajectories: Sequence[Trajectory]) -> float:
 
 
 def any_correct(role: str, /) -> Metric:
-    """1 when an instance of the role is right: pass@count."""
+    """1 when an instance of the role is right: pass@count.
+
+    role: the role that is measured
+    """
     return Metric(_any_correct, role)
 
 
@@ -37,7 +46,11 @@ def _any_correct(trajectories: Sequence[Trajectory]) -> float:
 
 
 def term(role: str, /, *, name: str) -> Metric:
-    """The mean of one named term of the role's reward."""
+    """The mean of one named term of the role's reward.
+
+    role: the role that is measured
+    name: the term, as the role's `weighted` reward calls it
+    """
     return Metric(partial(_mean_term, name), role, name)
 
 

@@ -45,7 +45,15 @@ def tag(
     one_of: list[str] | None = None,
     default: str = "",
 ) -> Parser:
-    """What stands between <name> and </name>; one_of restricts it, keep_tag leaves the tags on."""
+    """What stands between <name> and </name>.
+
+    name: the tag, without angle brackets
+    keep_tag: leave the tags on
+    which: of several, the first in the answer or the last
+    ignore_case: take <Answer> for <answer>
+    one_of: the only words that it may hold, whatever their case
+    default: the action that later roles see where nothing can be read
+    """
     find = _tag_finder(name, which, ignore_case)
     words = _words(one_of) if one_of is not None else None
 
@@ -63,7 +71,12 @@ def tag(
 
 
 def choice(role: str, /, *, tag: str = "answer", default: str = "") -> Parser:
-    """The number inside <answer>, counted from 1: the action is that instance of the role's."""
+    """The number inside <answer>, counted from 1: the action is that instance of the role's.
+
+    role: the role to choose from, one of those that this one needs
+    tag: what the number stands in, without angle brackets
+    default: the action that later roles see where nothing can be read
+    """
     find = _tag_finder(tag, "first", ignore_case=True)
 
     def parse(response: str, upstream: Upstream) -> Any:
@@ -84,7 +97,13 @@ def choice(role: str, /, *, tag: str = "answer", default: str = "") -> Parser:
 def pattern(
     pattern: str, /, *, which: Which = "first", ignore_case: bool = False, default: str = ""
 ) -> Parser:
-    """What a pattern finds: its group `action`, else its first group, else the whole match."""
+    """What a pattern finds: its group `action`, else its first group, else the whole match.
+
+    pattern: a regular expression of RE2, without lookarounds; `.` matches line ends too
+    which: of several matches, the first in the answer or the last
+    ignore_case: take capitals for small letters
+    default: the action that later roles see where nothing can be read
+    """
     compiled = compile_pattern(pattern, ignore_case=ignore_case)
     group: str | int = "action" if "action" in compiled.groupindex else min(1, compiled.groups)
 
@@ -103,7 +122,11 @@ def pattern(
 
 
 def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> Parser:
-    """The JSON value in the answer: all of it, a fenced block, or the first object or list in it."""
+    """The JSON value in the answer: all of it, a fenced block, or the first object or list in it.
+
+    schema: a JSON Schema that the value must meet
+    default: the action that later roles see where nothing can be read
+    """
     check = schema_check(schema) if schema is not None else None
 
     def parse(response: str, upstream: Upstream) -> Any:
@@ -119,7 +142,11 @@ def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> 
 
 
 def one_of(words: list[str], /, *, default: str = "") -> Parser:
-    """The one word of a list that stands in the answer, whatever its case."""
+    """The one word of a list that stands in the answer, whatever its case.
+
+    words: the words to look for
+    default: the action that later roles see where none or several are there
+    """
     known = sorted(_words(words).values(), key=len, reverse=True)  # the longest first: "not sure" over "not"
     groups = "|".join(f"({re.escape(word)})" for word in known)
     finder = re.compile(rf"(?<!\w)(?:{groups})(?!\w)", re.IGNORECASE)

@@ -42,7 +42,12 @@ def _countdown(task: Task, action: Any, seen: Seen) -> Score:
 
 
 def exact_match(*, field: str = "answer", ignore_case: bool = True, punctuation: bool = True) -> Reward:
-    """1 when the action is the text of a task field; space at the ends and (by default) case do not count."""
+    """1 when the action is the text of a task field; space at the ends and (by default) case do not count.
+
+    field: the task field that holds the answer, or a list of accepted ones
+    ignore_case: whether capitals do not count
+    punctuation: whether punctuation counts
+    """
     return Reward(partial(_exact_match, field, ignore_case, punctuation), (field,), (field,))
 
 
@@ -63,7 +68,11 @@ def _plain(value: object, ignore_case: bool, punctuation: bool) -> str:
 
 
 def math(*, field: str = "answer", timeout: Annotated[float, Field(gt=0)] = MATH_SECONDS) -> Reward:
-    """1 when the action is mathematically equal to a task field (the math-verify library)."""
+    """1 when the action is mathematically equal to a task field (the math-verify library).
+
+    field: the task field that holds the answer
+    timeout: seconds until a comparison is given up
+    """
     if importlib.util.find_spec("math_verify") is None:
         raise UsageError("the reward math needs the library math-verify: pip install 'rolegraph[math]'")
     return Reward(_Math(field), (field,), (field,), timeout=timeout)
@@ -98,7 +107,10 @@ def _as_math(value: object) -> str:
 
 
 def f1(*, field: str = "answer") -> Reward:
-    """The overlap of words with a task field, as in SQuAD: articles, case and punctuation do not count."""
+    """The overlap of words with a task field, as in SQuAD: articles, case and punctuation do not count.
+
+    field: the task field that holds the answer, or a list of accepted ones
+    """
     return Reward(partial(_f1, field), (field,), (field,))
 
 
@@ -125,7 +137,12 @@ _ABSENT = object()
 
 
 def json_field(path: str, /, *, field: str | None = None, value: Any = _ABSENT) -> Reward:
-    """1 when a dotted path of a JSON action equals a task field, or a given value."""
+    """1 when a dotted path of a JSON action equals a task field, or a given value.
+
+    path: keys and list positions from the top, such as answer.0.name
+    field: the task field to compare with
+    value: the value to compare with, in place of a field
+    """
     if (field is None) == (value is _ABSENT):
         raise ValueError(
             "json_field compares with a task field (field: answer) or a value (value: yes): give one"
@@ -152,7 +169,12 @@ def _json_value(path: str, wanted: Any, task: Task, action: Any, seen: Seen) -> 
 
 
 def agrees_with(role: str, /, *, right: str = "correct", wrong: str = "incorrect") -> Reward:
-    """1 when the action says `correct` of a role that is right, or `incorrect` of one that is wrong."""
+    """1 when the action says `correct` of a role that is right, or `incorrect` of one that is wrong.
+
+    role: the role that is judged, all of whose instances must be right
+    right: the word for a role that is right
+    wrong: the word for one that is wrong
+    """
     if right.lower() == wrong.lower():
         raise ValueError("right and wrong must be different words")
     return Reward(partial(_agrees_with, role, right.lower(), wrong.lower()), roles=(role,))
@@ -175,7 +197,10 @@ class Term(BaseModel):
 
 
 def weighted(terms: dict[str, Term], /) -> Reward:
-    """A sum of named rewards, each with a weight; right when every term of positive weight is right."""
+    """A sum of named rewards, each with a weight; right when every term of positive weight is right.
+
+    terms: each term's reward, and a weight, 1 unless given: below 0 for a penalty, 0 to report only
+    """
     if not any(term.weight > 0 for term in terms.values()):
         raise ValueError(
             "weighted needs a term of positive weight, such as {right: {reward: countdown, weight: 0.9}}"

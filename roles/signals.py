@@ -21,8 +21,11 @@ def reverse_kl(*, teacher: Any, coefficient: Positive = 1.0, clip: Positive | No
     """Be as likely as the teacher, token by token: coefficient × clipped (log p_teacher - log p_student).
 
     On-policy distillation (Agarwal et al., 2306.13649; Lu et al., "On-Policy Distillation", 2025): the mean
-    of log p_student - log p_teacher over sampled tokens estimates the reverse KL. `clip` bounds each token's
-    difference, in nats; null does not.
+    of log p_student - log p_teacher over sampled tokens estimates the reverse KL.
+
+    teacher: a local or tinker model of the same family, such as tinker:NAME or local:FOLDER
+    coefficient: what each difference is multiplied by
+    clip: the largest difference at a token, in nats; null does not bound it
     """
     return Signal(partial(_reverse_kl, coefficient, clip), teacher=teacher)
 
@@ -41,5 +44,8 @@ def imitation(*, demonstration: Any, weight: Positive = 1.0) -> Signal:
 
     The template may see the hidden fields of the task and `.reward` and `.is_correct` of the roles before;
     where it writes nothing there is nothing to imitate (Ross et al., 1011.0686).
+
+    demonstration: a template's file name, or {inline: text}
+    weight: what each of its tokens counts
     """
     return Signal(demonstration=demonstration, loss="cross_entropy", weight=weight)

@@ -1,35 +1,99 @@
-"""`rolegraph list [KIND]`: the specs and the vocabulary, a line each from their docstrings."""
+"""`rolegraph list [KIND [NAME]]`: the specs and the vocabulary, a line each, or all about one of them."""
 
 from __future__ import annotations
 
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
 import click
 
-KINDS = ("specs", "parsers", "rewards", "estimators", "signals", "metrics", "datasets")
+if TYPE_CHECKING:
+    from engine.vocabulary import Option, Registry
+
+WRITTEN_AT = {
+    "parsers": "roles.ROLE.parser",
+    "rewards": "roles.ROLE.reward",
+    "estimators": "roles.ROLE.estimator",
+    "signals": "roles.ROLE.signal",
+    "metrics": "episode.metrics.NAME",
+    "datasets": "data.train, data.validation",
+}
+"""Where in a spec each kind stands."""
+KINDS = ("specs", *WRITTEN_AT)
 
 
 @click.command("list")
 @click.argument("kind", required=False, type=click.Choice(KINDS))
-def command(kind: str | None) -> None:
-    """Show the shipped specs and what a spec may name: parsers, rewards, estimators, …"""
-    sections = {name: _items(name) for name in KINDS if kind in (None, name)}
+@click.argument("name", required=False)
+def command(kind: str | None, name: str | None) -> None:
+    """Show the shipped specs and what a spec may name: parsers, rewards, estimators, …
+
+    With a NAME, show that one: a parser's options with their defaults, say, or a spec as it is written.
+    """
+    if name is None:
+        text = _overview(kind)
+    elif kind == "specs":
+        from engine.spec.loader import find_spec
+
+        text = find_spec(name).read_text(encoding="utf-8", errors="replace")
+    else:
+        text = _item(str(kind), name)
+    try:
+        click.echo(text.rstrip())
+    except BrokenPipeError:  # whoever reads has seen enough, as in `rolegraph list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _overview(kind: str | None) -> str:
+    """A line for each item of a kind, or of all kinds."""
+    sections = {name: _summaries(name) for name in KINDS if kind in (None, name)}
     width = max(len(name) for items in sections.values() for name in items)
+    lines: list[str] = []
     for title, items in sections.items():
-        click.echo(click.style(title, bold=True))
-        for name, help_line in items.items():
-            click.echo(f"  {name:<{width}}  {help_line}")
+        lines.append(click.style(title, bold=True))
+        lines += [f"  {name:<{width}}  {summary}" for name, summary in items.items()]
+    return "\n".join(lines)
 
 
-def _items(kind: str) -> dict[str, str]:
+def _summaries(kind: str) -> dict[str, str]:
     if kind == "specs":
-        return _specs()
-    from engine import vocabulary
+        from engine.shipped import SPECS
+        from engine.spec.loader import load_spec
 
-    registry = getattr(vocabulary, kind)
+        return {path.stem: load_spec(path).spec.description for path in sorted(SPECS.glob("*.yaml"))}
+    registry = _registry(kind)
     return {name: registry.summary(name) for name in registry.names()}
 
 
-def _specs() -> dict[str, str]:
-    from engine.shipped import SPECS
-    from engine.spec.loader import load_spec
+def _registry(kind: str) -> Registry[Any]:
+    from engine import vocabulary
 
-    return {path.stem: load_spec(path).spec.description for path in sorted(SPECS.glob("*.yaml"))}
+    return getattr(vocabulary, kind)
+
+
+def _item(kind: str, name: str) -> str:
+    """An item as a spec writes it, with every option at its default, and what each means."""
+    from engine.errors import UsageError
+    from engine.vocabulary import UnknownName
+
+    registry = _registry(kind)
+    try:
+        summary, value, options = registry.summary(name), registry.value(name), registry.options(name)
+    except UnknownName as error:
+        known = error.hint or f"there is {', '.join(error.known)}"
+        raise UsageError(f"{error}; {known}") from None
+    if not value and not options:
+        return f"{summary}\n\n{WRITTEN_AT[kind]}: {name}"
+    head = _row(name, value) if value else (f"{name}:", "", "")
+    indent = "" if value else "  "
+    rows = [head, *(_row(indent + option.name, option) for option in options)]
+    wide, wider = (max(len(row[column]) for row in rows) for column in (0, 1))
+    lines = [f"  {yaml:<{wide}}  # {type_:<{wider}}  {line}".rstrip(" #") for yaml, type_, line in rows]
+    return "\n".join([summary, "", f"{WRITTEN_AT[kind]}:", *lines])
+
+
+def _row(key: str, option: Option) -> tuple[str, str, str]:
+    """YAML, what may be written in its place, and what it means."""
+    required = ", required" if option.required else ""
+    return f"{key}: {option.written}", f"{option.type}{required}", option.line

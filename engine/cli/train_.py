@@ -79,6 +79,7 @@ def command(
         raise click.UsageError("--backend and --print-config go with --trainer rllm")
     from engine.cli.overrides import compile_with
     from engine.cli.runs import RUNS, new_folder
+    from engine.compile.trainable import training_findings
     from engine.errors import UsageError
     from engine.training.folder import TrainingFolder, newest
 
@@ -93,7 +94,7 @@ def command(
             model, base_url = model or about["model_flag"], base_url or about["base_url"]
     if spec is None:
         raise UsageError("which spec? Give a file, or the name of a shipped one, such as solver_judge")
-    plan = compile_with(spec, overrides, model, base_url)
+    plan = compile_with(spec, overrides, model, base_url, further=training_findings)
     if folder is None:
         folder = TrainingFolder(out or new_folder(plan.name))
     started_as = {"spec": spec, "overrides": list(overrides), "model_flag": model, "base_url": base_url}
@@ -123,10 +124,8 @@ async def _train(asked: _Asked) -> int:
     from engine.training import Policies, Setup, Start, train
     from engine.training.order import planned_steps, validation_tasks
     from engine.training.trackers import open_tracker
-    from engine.training.trainable import check_trainable
 
     plan, folder = asked.plan, asked.folder
-    check_trainable(plan)
     rows = list(plan.data["train"].rows(None))
     steps = planned_steps(plan.spec.train, len(rows))
     roles = {

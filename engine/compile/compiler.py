@@ -17,7 +17,7 @@ import networkx as nx
 from engine.compile.graph import ancestors, check_graph, role_graph, unknown_role
 from engine.compile.plan import MAIN, Endpoint, Plan, RolePlan, SignalPlan
 from engine.compile.resolve import digest, resolve, resolve_dataset, resolve_prompt, resolve_teacher
-from engine.compile.trainable import estimator_findings, loss_of, training_findings
+from engine.compile.trainable import learning_findings, loss_of
 from engine.compile.unroll import unroll
 from engine.errors import SpecError
 from engine.prompts.lookup import read_template
@@ -31,7 +31,6 @@ from engine.vocabulary import (
     VIEW_FIELDS,
     Call,
     Dataset,
-    Estimator,
     Import,
     Item,
     LossName,
@@ -63,9 +62,13 @@ class Compiled:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def compile_file(name: str | FilePath, overrides: Sequence[str] = ()) -> Plan:
+def compile_file(
+    name: str | FilePath,
+    overrides: Sequence[str] = (),
+    further: Callable[[Plan], Iterable[Finding]] | None = None,
+) -> Plan:
     """The plan of a spec's file; raises SpecError with every fault, or UsageError where there is no file."""
-    compiled = check_file(name, overrides)
+    compiled = check_file(name, overrides, further)
     if compiled.plan is None:
         raise SpecError([d for d in compiled.diagnostics if d.severity == "error"])
     return compiled.plan
@@ -104,7 +107,12 @@ class _Compiler:
         self.findings += check_graph(spec)
         parsed = {name: self.parser(name, role) for name, role in spec.roles.items()}
         scored = {name: self.reward(name, role) for name, role in spec.roles.items()}
-        learnt = {name: self.estimator(name, role) for name, role in spec.roles.items()}
+        learnt = {
+            name: self.build(estimators, role.estimator, ("roles", name, "estimator"))
+            if role.estimator
+            else None
+            for name, role in spec.roles.items()
+        }
         taught = {
             name: self.build(signals, role.signal, ("roles", name, "signal")) if role.signal else None
             for name, role in spec.roles.items()
@@ -119,7 +127,7 @@ class _Compiler:
         losses: dict[str, LossName] = {
             name: loss_of(role, learnt[name], taught[name]) for name, role in spec.roles.items()
         }
-        self.findings += training_findings(spec, taught)
+        self.findings += learning_findings(spec, learnt, taught)
         if any(finding.severity == "error" for finding in self.findings):
             return None
         positions = {name: position for position, name in enumerate(spec.roles)}
@@ -184,11 +192,6 @@ class _Compiler:
     def reward(self, name: str, role: Role) -> Reward | None:
         path = ("roles", name, "reward")
         if role.reward is None:
-            if role.trainable and role.signal is None:
-                hint = "give it a reward or a signal, or say `trainable: false`"
-                self.findings.append(
-                    Finding(("roles", name), f"{name} is trained, but has no reward", "", hint, at_key=True)
-                )
             return None
         reward = self.build(rewards, role.reward, path)
         upstream: set[str] = ancestors(self.spec, name) if reward and reward.roles else set()
@@ -202,14 +205,6 @@ class _Compiler:
             else:
                 self.findings += unknown_role(self.spec, other, path)
         return reward
-
-    def estimator(self, name: str, role: Role) -> Estimator | None:
-        path = ("roles", name, "estimator")
-        estimator = self.build(estimators, role.estimator, path) if role.estimator else None
-        if role.trainable:
-            group = role.count * self.spec.train.rollouts
-            self.findings += estimator_findings(name, role, estimator, group)
-        return estimator
 
     def signal(self, name: str, signal: Signal, columns: Sequence[str] | None) -> SignalPlan:
         """A signal with its teacher and template resolved."""

@@ -10,7 +10,7 @@ from typing import cast
 
 import networkx as nx
 
-from engine.errors import nearest
+from engine.errors import did_you_mean
 from engine.prompts.templates import RESERVED
 from engine.spec.diagnostics import Finding
 from engine.spec.models import Spec
@@ -52,8 +52,7 @@ def _names(spec: Spec) -> Iterator[Finding]:
             if need == name:
                 yield Finding(path, f"{name} needs itself", "other roles", word=need)
             elif need not in spec.roles:
-                close = nearest(need, known)
-                hint = f"did you mean {close!r}?" if close else ""
+                hint = did_you_mean(need, known)
                 yield Finding(path, f"no role {need!r}", f"one of {', '.join(known)}", hint)
             elif need in role.needs[:position]:
                 yield Finding(path, f"{name} needs {need} twice", severity="warning")
@@ -64,8 +63,7 @@ def _names(spec: Spec) -> Iterator[Finding]:
 def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator[Finding]:
     """A finding if no role has that name."""
     if name not in spec.roles:
-        close = nearest(name, list(spec.roles))
-        hint = f"did you mean {close!r}?" if close else ""
+        hint = did_you_mean(name, spec.roles)
         yield Finding(path, f"no role {name!r}", f"one of {', '.join(spec.roles)}", hint, word=name)
 
 

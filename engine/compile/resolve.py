@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from engine.errors import UserError, nearest
+from engine.errors import UserError, did_you_mean
 from engine.spec.diagnostics import Finding, Path
 from engine.spec.models import ModelRef, PromptSource, as_model, as_prompt
 from engine.vocabulary import BadOptions, Call, Dataset, Item, Registry, Split, UnknownName, open_dataset
@@ -52,8 +52,8 @@ def resolve_teacher(written: object, path: Path) -> tuple[ModelRef | None, list[
     if written is None:
         return None, []
     if isinstance(written, Mapping):
-        own = cast("Mapping[str, object]", written)
-        written = own["model"] if set(own) == {"model"} else own
+        mapping = cast("Mapping[str, object]", written)
+        written = mapping["model"] if set(mapping) == {"model"} else mapping
     expected = "a model, such as tinker:NAME or local:FOLDER"
     ref, findings = _validated(as_model(written), ModelRef, path, "teacher", expected)
     if ref is not None and ref.provider not in ("local", "tinker"):
@@ -98,7 +98,8 @@ def _unknown(error: UnknownName, path: Path, expected: str) -> Finding:
 
 
 def _options(error: BadOptions, path: Path) -> Iterator[Finding]:
-    takes = ", ".join(error.options) or "no options"
+    known = [option.name for option in error.options]
+    takes = ", ".join(known) or "no options"
     item = f"{error.kind} {error.name!r}"
     for detail in error.errors:
         where = [part for part in detail["loc"] if isinstance(part, str)]
@@ -106,8 +107,7 @@ def _options(error: BadOptions, path: Path) -> Iterator[Finding]:
         said = detail["msg"].removeprefix("Value error, ")
         word = option or error.name
         if detail["type"] == "unexpected_keyword_argument":
-            close = nearest(option, error.options)
-            hint = f"did you mean {close!r}?" if close else ""
+            hint = did_you_mean(option, known)
             yield Finding(path, f"{item} has no option {option!r}", takes, hint, word=word)
         elif detail["type"].startswith("missing"):
             expected = takes if option else f"{{{error.name}: …}}"

@@ -1,24 +1,52 @@
-"""Whether a role can learn as its spec says: estimator, reward, signal and loss held against each other.
+"""Whether roles can be trained: as their spec says, and then now, with its model and its data.
 
-Pure: parts of a spec and what they were resolved to go in, findings for its author come out.
+Pure: a spec with what its names stand for, or a plan, goes in; findings for its author come out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from engine.errors import nearest
-from engine.spec.diagnostics import Finding
+from engine.compile.plan import Plan
+from engine.errors import did_you_mean
+from engine.spec.diagnostics import Finding, Path
 from engine.spec.models import Role, Spec
 from engine.vocabulary import Estimator, LossName, Signal, estimators, signals
 
+TRAINED_PROVIDERS = ("local", "tinker")
 
-def estimator_findings(name: str, role: Role, estimator: Estimator | None, group: int) -> Iterator[Finding]:
+
+def learning_findings(
+    spec: Spec, estimator_of: Mapping[str, Estimator | None], signal_of: Mapping[str, Signal | None]
+) -> Iterator[Finding]:
+    """What is wrong with any spec: estimator, reward, signal and loss of each role held against each other.
+
+    The mappings hold what each role's estimator and signal resolved to; None where it has none.
+    """
+    for name, role in spec.roles.items():
+        if role.trainable:
+            yield from _role_findings(name, role, estimator_of[name], role.count * spec.train.rollouts)
+        signal = signal_of[name]
+        if signal is not None and signal.advantages is None and role.loss not in (None, "cross_entropy"):
+            message = f"{name} learns turns that it did not sample, which {role.loss} cannot train"
+            yield Finding(("roles", name, "loss"), message, "cross_entropy", "or leave `loss` out")
+    best, figures = spec.train.validation.best, ["correct", *spec.episode.metrics]
+    if best not in figures:
+        hint = did_you_mean(best, figures)
+        path = ("train", "validation", "best")
+        yield Finding(path, f"there is no figure {best!r}", ", ".join(figures), hint)
+
+
+def _role_findings(name: str, role: Role, estimator: Estimator | None, group: int) -> Iterator[Finding]:
     """What keeps a trainable role from learning by its estimator. `group` is count × rollouts."""
-    at = ("roles", name, "estimator")
-    if role.estimator is None and (role.reward is not None or role.signal is not None):
+    here: Path = ("roles", name)
+    at = (*here, "estimator")
+    if role.reward is None and role.signal is None:
+        hint = "give it a reward or a signal, or say `trainable: false`"
+        yield Finding(here, f"{name} is trained, but has no reward", "", hint, at_key=True)
+    elif role.estimator is None:
         hint = f"give it one of {', '.join(estimators.names())}, or say `trainable: false`"
-        yield Finding(at[:-1], f"{name} is trained, but has no estimator", "", hint, at_key=True)
+        yield Finding(here, f"{name} is trained, but has no estimator", "", hint, at_key=True)
     if estimator is None:
         return
     if estimator.compute is None and role.signal is None:
@@ -39,16 +67,50 @@ def loss_of(role: Role, estimator: Estimator | None, signal: Signal | None) -> L
     return role.loss or default
 
 
-def training_findings(spec: Spec, taught: Mapping[str, Signal | None]) -> Iterator[Finding]:
-    """A loss that cannot train what a role imitates, and a figure that nothing measures."""
-    for name, signal in taught.items():
-        loss = spec.roles[name].loss
-        if signal is not None and signal.advantages is None and loss not in (None, "cross_entropy"):
-            message = f"{name} learns turns that it did not sample, which {loss} cannot train"
-            yield Finding(("roles", name, "loss"), message, "cross_entropy", "or leave `loss` out")
-    best, known = spec.train.validation.best, ["correct", *spec.episode.metrics]
-    if best not in known:
-        close = nearest(best, known)
-        hint = f"did you mean {close!r}?" if close else ""
-        path = ("train", "validation", "best")
-        yield Finding(path, f"there is no figure {best!r}", ", ".join(known), hint)
+def training_findings(plan: Plan) -> Iterator[Finding]:
+    """What keeps a plan that may be run from being trained now."""
+    yield from policy_findings(plan)
+    yield from sampling_findings(plan)
+
+
+def policy_findings(plan: Plan) -> Iterator[Finding]:
+    """Nobody or nothing to learn from, and models that cannot be the policy: true of every trainer."""
+    if not plan.trained:
+        message = f"every role of {plan.name} says `trainable: false`: there is nothing to train"
+        yield Finding(("roles",), message, at_key=True)
+    if "train" not in plan.data:
+        hint = "add `data: {train: …}`, such as a .jsonl file"
+        yield Finding(("data",), f"{plan.name} has no training data", "", hint, at_key=True)
+    policy = plan.spec.model
+    if policy.provider not in TRAINED_PROVIDERS:
+        message = f"a model of {policy.provider} cannot be trained"
+        hint = "train another with --model"
+        yield Finding(("model",), message, "local, a local folder, or tinker:NAME", hint)
+    if policy.checkpoint is not None:
+        hint = "leave `checkpoint` out, or go on with --resume"
+        yield Finding(("model", "checkpoint"), "training begins at the model itself", "", hint)
+    for role in plan.trained.values():
+        if plan.model_of(role) != policy:
+            message = f"{role.name} has a model of its own, but the roles that are trained share one policy"
+            hint = "remove its `model`, or say `trainable: false`"
+            yield Finding(("roles", role.name, "model"), message, "", hint)
+
+
+def sampling_findings(plan: Plan) -> Iterator[Finding]:
+    """Samples of another distribution than the policy's, which would be learnt from as if they were its own.
+
+    One finding for each place, though several roles may have their sampling from there.
+    """
+    unlike: dict[Path, Finding] = {}
+    for role in plan.trained.values():
+        temperature, top_p = role.sampling.temperature, role.sampling.top_p
+        if temperature == 1.0 and top_p == 1.0:
+            continue
+        at: Path = ("roles", role.name) if plan.spec.roles[role.name].sampling is not None else ()
+        path = (*at, "sampling", "temperature" if temperature != 1.0 else "top_p")
+        message = (
+            f"{role.name} samples with temperature {temperature:g} and top_p {top_p:g}, but learns from what "
+            "the policy itself says"
+        )
+        unlike.setdefault(path, Finding(path, message, "temperature 1 and top_p 1"))
+    yield from unlike.values()

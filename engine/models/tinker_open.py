@@ -6,7 +6,6 @@ Whatever is wrong is found out here, within seconds, before any call is made.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 import os
 from collections.abc import Generator, Mapping, Sequence
@@ -18,7 +17,7 @@ import httpx
 import tinker
 from tinker.lib.retry_handler import RetryConfig  # pyright: ignore[reportMissingTypeStubs]
 
-from engine.errors import UsageError, WorldError
+from engine.errors import UsageError, WorldError, did_you_mean
 from engine.models.keys import TINKER, redact
 from engine.models.tinker import TinkerModel, get_health, said
 from engine.models.tokenizer import load_tokenizer
@@ -201,8 +200,8 @@ def model_of(session: Session, ref: ModelRef) -> str:
 
 def _no_such_model(ref: ModelRef, session: Session, reason: str) -> str:
     wanted, url, names = ref.checkpoint or ref.name, session.url, [*session.lengths]
-    close = difflib.get_close_matches(ref.name or "", names, n=1, cutoff=0.5)
-    hint = f" Did you mean {close[0]!r}?" if close else f" It offers {_some(names)}." if names else ""
+    close = did_you_mean(ref.name or "", names)
+    hint = f" {close[0].upper()}{close[1:]}" if close else f" It offers {_some(names)}." if names else ""
     return f"{url} cannot sample from {wanted!r}: {reason}{hint}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path as FilePath
 
-from engine.errors import nearest
+from engine.errors import did_you_mean
 from engine.prompts.templates import Surroundings, Template, compile_template
 from engine.shipped import PROMPTS
 from engine.spec.diagnostics import Finding, Path, point_at
@@ -50,8 +50,9 @@ def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath 
         file = place / name
         if file.is_file() and file.resolve().is_relative_to(place.resolve()):
             return file, []
-    close = nearest(name, [file.name for place in places if place.is_dir() for file in place.glob("*.j2")])
-    hint = f"did you mean {close!r}?" if close else ""
+    hint = did_you_mean(
+        name, [file.name for place in places if place.is_dir() for file in place.glob("*.j2")]
+    )
     return None, [Finding(path, f"no template {name!r}", "a file beside the spec or in prompts/", hint)]
 
 

@@ -15,7 +15,7 @@ from jinja2 import Template as JinjaTemplate
 from jinja2 import TemplateSyntaxError, nodes
 from jinja2.exceptions import TemplateError
 
-from engine.errors import nearest
+from engine.errors import did_you_mean, nearest
 from engine.prompts.sandbox import ENVIRONMENT, FILTERS, MAX_TEXT, PromptError, Scope, metered
 from engine.vocabulary import VIEW_FIELDS
 
@@ -172,9 +172,8 @@ class _Walk:
                 f"add {name} to its `needs`",
             )
         known = ["task", *self.around.needs]
-        close = nearest(name, known)
-        field = name if self.around.columns and name in self.around.columns else None
-        hint = f"did you mean task.{field}?" if field else f"did you mean {close!r}?" if close else ""
+        fields = {name} & {*(self.around.columns or ())}
+        hint = did_you_mean(name, fields, "task.{}") or did_you_mean(name, known)
         return self.fault(node, name, f"{name!r} does not exist here; there is {_names(known)}", hint)
 
     def visit_Getattr(self, node: nodes.Getattr, scope: dict[str, Kind]) -> Kind:
@@ -209,11 +208,8 @@ class _Walk:
                     f"{name!r} would leak the label: prompts never see rewards",
                     f"there is {_names(self.around.fields)}",
                 )
-            close = nearest(name, list(self.around.fields))
-            hint = f"did you mean {close!r}?" if close else ""
-            return self.fault(
-                node, name, f"a role has no {name!r}; there is {_names(self.around.fields)}", hint
-            )
+            message = f"a role has no {name!r}; there is {_names(self.around.fields)}"
+            return self.fault(node, name, message, did_you_mean(name, self.around.fields))
         return "other"
 
     def task_field(self, node: nodes.Node, name: str) -> Kind:
@@ -222,8 +218,7 @@ class _Walk:
             return self.fault(node, name, f"task.{name} would leak the label: it is hidden from prompts")
         if columns is not None and name not in columns:
             seen = [column for column in columns if column not in self.around.hidden]
-            close = nearest(name, seen)
-            hint = f"did you mean task.{close}?" if close else ""
+            hint = did_you_mean(name, seen, "task.{}")
             return self.fault(node, name, f"the task has no field {name!r}; there is {_names(seen)}", hint)
         return "other"
 
@@ -288,8 +283,7 @@ class _Walk:
     def visit_Filter(self, node: nodes.Filter, scope: dict[str, Kind]) -> Kind:
         kind = self.visit(node.node, scope) if node.node is not None else "other"
         if node.name not in FILTERS:
-            close = nearest(node.name, FILTERS)
-            hint = f"did you mean {close!r}?" if close else f"there is {', '.join(FILTERS)}"
+            hint = did_you_mean(node.name, FILTERS) or f"there is {', '.join(FILTERS)}"
             self.fault(node, node.name, f"no filter {node.name!r} in prompts", hint)
         for argument in (*node.args, *node.kwargs):
             self.visit(argument, scope)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.errors import UsageError, nearest
+from engine.errors import UsageError, did_you_mean
 from engine.report.charts import COLOURS, Line, Size, Stroke, plot, text, thinned
 from engine.report.reading import Point, Run, read_run
 
@@ -49,8 +49,8 @@ def _missing(runs: Sequence[Run], name: str) -> str:
     if not any(run.lines for run in runs):
         return f"{runs[0].folder}: no step is finished yet, so there is nothing to draw"
     known = {key.removeprefix("validation/").removeprefix("episode/") for run in runs for key in run.keys}
-    near = nearest(name, sorted(known))
-    return f"no run has the figure {name!r}" + (f"; did you mean {near!r}?" if near else "")
+    hint = did_you_mean(name, sorted(known))
+    return "; ".join(filter(None, (f"no run has the figure {name!r}", hint)))
 
 
 def _lines(runs: Sequence[Run], name: str) -> list[Line]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from engine.compile.plan import Plan, RolePlan
+from engine.compile.trainable import TRAINED_PROVIDERS, policy_findings, sampling_findings
 from engine.rllm_bridge.config import model_name, renderer
 from engine.rllm_bridge.estimators import (
     Backend,
@@ -28,6 +29,9 @@ UNNAMED = "default_traj_name"
 
 def findings(plan: Plan, backend: Backend, words: Sequence[str] = ()) -> Iterator[Finding]:
     """Everything in a plan, and in the words that go to rLLM with it, that the backend cannot do."""
+    yield from policy_findings(plan)
+    if backend != "verl":  # which scales the trainer's logits by the temperature: see `_sampling`
+        yield from sampling_findings(plan)
     yield from _model(plan, backend, words)
     for role in plan.roles:
         yield from _role(plan, role, backend)
@@ -40,17 +44,10 @@ def findings(plan: Plan, backend: Backend, words: Sequence[str] = ()) -> Iterato
 
 def _model(plan: Plan, backend: Backend, words: Sequence[str]) -> Iterator[Finding]:
     ref = plan.spec.model
-    name = ref.name or ""
-    if ref.provider not in ("local", "tinker"):
-        message = f"a model of {ref.provider} cannot be trained"
-        yield Finding(("model",), message, "local, a local folder, or tinker:NAME", "pass --model as well")
+    if ref.provider not in TRAINED_PROVIDERS:
         return
-    if ref.provider == "tinker" and not name:
+    if ref.provider == "tinker" and not ref.name:
         yield Finding(("model",), "rLLM needs the model's name", "tinker:NAME")
-    if ref.checkpoint is not None:
-        # No key of rLLM's config starts training at sampling weights (trainer/config/rllm/backend).
-        hint = "leave it out, or go on with --resume"
-        yield Finding(("model", "checkpoint"), "rLLM begins at the model itself", "", hint)
     if backend == "verl" and ref.base_url is not None:
         # verl starts its own inference servers (trainer/verl/verl_backend.py, init_rollout_engine).
         message = "verl loads the model itself, and asks no endpoint"
@@ -84,16 +81,13 @@ def _role(plan: Plan, role: RolePlan, backend: Backend) -> Iterator[Finding]:
     if role.name == UNNAMED:
         # types.py and trainer/algorithms/transform.py: that name means "unnamed", and is replaced.
         yield Finding(at, f"rLLM renames trajectories called {UNNAMED}", "another name", at_key=True)
-    if model != policy and role.trainable:
-        # engine/unified_workflow_engine.py: one rollout engine for the whole workflow.
-        message = f"{role.name} has a model of its own, but rLLM trains one for all roles"
-        yield Finding((*at, "model"), message, "", "remove its `model`, or say `trainable: false`")
-    elif model != policy and model.provider == "local" and backend == "verl":
+    apart = model != policy
+    if apart and not role.trainable and model.provider == "local" and backend == "verl":
         # trainer/verl/verl_launcher.py: workflows are made in a Ray actor, perhaps on another machine.
         message = f"the model of {role.name} would be served here, and asked from wherever Ray runs"
         yield Finding((*at, "model"), message, "a model with a base_url that all machines reach")
     if not role.trainable:
-        if model == policy:
+        if not apart:
             # engine/unified_workflow_engine.py: the one rollout engine has the newest weights, and no others.
             message = (
                 f"under rLLM {role.name} answers from the policy as it learns, not from the model as it was"
@@ -161,8 +155,9 @@ def _estimators(plan: Plan, backend: Backend) -> Iterator[Finding]:
 def _sampling(plan: Plan, backend: Backend) -> Iterator[Finding]:
     longest = max(role.sampling.max_tokens for role in plan.roles)
     for role in plan.roles:
-        own = plan.spec.roles[role.name].sampling is not None
-        at = ("roles", role.name, "sampling") if own else ("sampling",)
+        at = (
+            ("sampling",) if plan.spec.roles[role.name].sampling is None else ("roles", role.name, "sampling")
+        )
         if backend != "verl" and role.sampling.stop:
             # engine/rollout/tinker_engine.py and fireworks_engine.py: stop is the chat template's.
             message = f"{backend} ends an answer where the chat template does, and takes no `stop`"
@@ -178,11 +173,6 @@ def _sampling(plan: Plan, backend: Backend) -> Iterator[Finding]:
             yield Finding((*at, "max_tokens"), message, f"{longest}", "", "warning")
         if not role.trainable:
             continue
-        unlike = role.sampling.temperature != 1.0 or role.sampling.top_p != 1.0
-        if backend != "verl" and unlike:
-            # trainer/tinker/tinker_backend.py, validate_config, warns of "mysterious issues with logprobs".
-            message = f"{role.name} would learn from log-probabilities of another temperature or top_p"
-            yield Finding(at, message, "temperature 1 and top_p 1")
         first = next(iter(plan.trained.values()))
         if backend == "verl" and role.sampling.temperature != first.sampling.temperature:
             # trainer/verl/utils.py: actor_rollout_ref.rollout.temperature also scales the trainer's logits.
@@ -193,8 +183,6 @@ def _sampling(plan: Plan, backend: Backend) -> Iterator[Finding]:
 
 def _training(plan: Plan, backend: Backend) -> Iterator[Finding]:
     train = plan.spec.train
-    if not plan.trained:
-        yield Finding(("roles",), "every role says `trainable: false`: there is nothing to train")
     if "gradient_clip" in train.model_fields_set and train.gradient_clip and backend == "tinker":
         # trainer/tinker/tinker_policy_trainer.py, optim_step_future: AdamParams without a norm.
         yield _idle(("train", "gradient_clip"), "rLLM does not clip gradients on tinker")
@@ -222,10 +210,6 @@ def _training(plan: Plan, backend: Backend) -> Iterator[Finding]:
 
 
 def _data(plan: Plan) -> Iterator[Finding]:
-    if "train" not in plan.data:
-        hint = "add `data: {train: …}`, such as a .jsonl file"
-        yield Finding(("data",), f"{plan.name} has no training data", "", hint)
-        return
     size = plan.spec.train.batch_size
     for split, dataset in plan.data.items():
         limit = None if split == "train" else plan.spec.train.validation.tasks

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from engine.errors import DataError, nearest
+from engine.errors import DataError, did_you_mean
 from engine.rllm_bridge import need_rllm
 from engine.vocabulary import Dataset, Row, Split, dataset_of, plain_row
 
@@ -20,15 +20,19 @@ HELD_OUT = ("validation", "val", "test")
 def rllm(
     name: str, /, *, split_name: str | None = None, hidden: list[str] | None = None, split: Split = "train"
 ) -> Dataset:
-    """A dataset that rLLM's DatasetRegistry knows by name."""
+    """A dataset that rLLM's DatasetRegistry knows by name.
+
+    name: its name there
+    split_name: its split, where that is not one of the usual names
+    hidden: columns that no prompt may show
+    """
     need_rllm(f"the dataset {name} of rLLM")
     from rllm.data import DatasetRegistry
 
     splits: list[str] = DatasetRegistry.get_dataset_splits(name)
     if not splits:
-        close = nearest(name, list(DatasetRegistry.get_dataset_names()))
-        hint = f"; did you mean {close!r}?" if close else ""
-        raise DataError(f"rLLM knows no dataset {name!r}{hint}")
+        hint = did_you_mean(name, DatasetRegistry.get_dataset_names())
+        raise DataError("; ".join(filter(None, (f"rLLM knows no dataset {name!r}", hint))))
     wanted = split_name or _split(split, splits)
     if wanted not in splits:
         raise DataError(f"rLLM's dataset {name} has no split {wanted!r}; it has {', '.join(splits)}")

@@ -80,6 +80,6 @@ def point_at(file: str, source: str, line: int, word: str) -> Place:
     """The place of `word` in a line of a text, or of the line's first character where it is not found."""
     lines = source.splitlines() or [""]
     text = lines[min(line, len(lines)) - 1]
-    found = text.find(word) if word else -1
-    column = found if found >= 0 else len(text) - len(text.lstrip())
-    return Place(file, line, column + 1, text, len(word) if found >= 0 else 1)
+    at = text.find(word) if word else -1
+    column = at if at >= 0 else len(text) - len(text.lstrip())
+    return Place(file, line, column + 1, text, len(word) if at >= 0 else 1)

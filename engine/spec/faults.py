@@ -9,7 +9,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from engine.errors import nearest
+from engine.errors import did_you_mean
 from engine.spec.diagnostics import Finding, Path
 from engine.spec.models import Spec
 
@@ -33,25 +33,26 @@ _WORDS = {
 }
 
 
-def findings_of(error: ValidationError) -> list[Finding]:
-    """One finding for each of pydantic's errors."""
-    return [_finding(detail) for detail in error.errors(include_url=False)]
+def findings_of(error: ValidationError, at: Path = ()) -> list[Finding]:
+    """One finding for each of pydantic's errors with the part of a spec that stands at a path."""
+    return [_finding(detail, at) for detail in error.errors(include_url=False)]
 
 
-def _finding(detail: ErrorDetails) -> Finding:
-    path: Path = tuple(part for part in detail["loc"] if part != "[key]")
+def _finding(detail: ErrorDetails, at: Path) -> Finding:
     kind, context = detail["type"], detail.get("ctx", {})
+    path: Path = (*at, *detail["loc"])
+    is_name = kind.startswith("string_") and path[-1:] == ("[key]",)
+    if is_name:  # pydantic's word for the key itself, not its value
+        path = path[:-1]
     key = str(path[-1]) if path else ""
     value = _shown(detail["input"])
     if kind == "extra_forbidden":
         known = _keys_at(path[:-1])
-        close = nearest(key, known)
-        hint = f"did you mean {close!r}?" if close else ""
-        return Finding(path, f"unknown key {key!r}", _listed(known), hint, at_key=True)
+        return Finding(path, f"unknown key {key!r}", _listed(known), did_you_mean(key, known), at_key=True)
     if kind == "missing":
         where = ".".join(map(str, path[:-1])) or "the spec"
         return Finding(path, f"{where} has no {key!r}", _about(path), at_key=True)
-    if "[key]" in detail["loc"]:
+    if is_name:
         return Finding(
             path, f"{key!r} cannot be a name", "letters, digits and _, not starting with a digit", at_key=True
         )
@@ -59,8 +60,7 @@ def _finding(detail: ErrorDetails) -> Finding:
         choices = [
             word.strip("'") for word in str(context.get("expected", "")).replace(" or ", ", ").split(", ")
         ]
-        close = nearest(str(detail["input"]), choices)
-        hint = f"did you mean {close!r}?" if close else ""
+        hint = did_you_mean(str(detail["input"]), choices)
         if path == ("rolegraph",):
             hint = "this engine reads version 1 of the language"
         return Finding(path, f"{key} cannot be {value}", _listed(choices, " or "), hint)

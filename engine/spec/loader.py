@@ -2,29 +2,25 @@
 
 Reads the file, what it extends and the overrides; merges; validates against `engine.spec.models`. A part
 that does not fit the schema is reported and left out, so that later checks still see the rest and all
-faults come at once. Names, edges and templates are for `engine.compile.graph` and `engine.compile.compiler`.
+faults come at once (`engine.spec.validation`). Names, edges and templates are for `engine.compile`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
-from typing import Any, cast
+from typing import Any
 
-from pydantic import ValidationError
-
-from engine.errors import UsageError, nearest
+from engine.errors import UsageError, did_you_mean
 from engine.shipped import SPECS
 from engine.spec.diagnostics import Diagnostic, Finding, Path, Place, point_at
-from engine.spec.faults import findings_of
 from engine.spec.merge import merge, override
 from engine.spec.models import Spec
-from engine.spec.yaml_source import Source, Spots, parse_yaml
+from engine.spec.validation import REQUIRED, validate
+from engine.spec.yaml_source import Source, Spots, parse_yaml, paths_of
 
 MAX_EXTENDS = 16
-MAX_ROUNDS = 20
-"""How often validation is tried again with the parts that did not fit left out."""
 
 
 @dataclass(slots=True)
@@ -50,26 +46,27 @@ class Loaded:
 
     def report(self, findings: Iterable[Finding]) -> None:
         """Give findings their places and keep them, but for those that follow from a broken part."""
+        known = dict.fromkeys(self.diagnostics)
         for finding in findings:
-            if any(finding.path[: len(path)] == path for path in self.broken):
+            if any(finding.path[:depth] in self.broken for depth in range(len(finding.path) + 1)):
                 continue
             place = finding.place or self._place(finding)
-            found = Diagnostic(finding.message, place, finding.expected, finding.hint, finding.severity)
-            if found not in self.diagnostics:
-                self.diagnostics.append(found)
-        self.diagnostics.sort(key=lambda d: (d.place.file, d.place.line, d.place.column))
+            known[Diagnostic(finding.message, place, finding.expected, finding.hint, finding.severity)] = None
+        self.diagnostics = sorted(known, key=lambda d: (d.place.file, d.place.line, d.place.column))
 
     def _place(self, finding: Finding) -> Place:
         path = finding.path
         if finding.line and path in self.spots:
             return self._within(self.spots[path].value, finding)
         if finding.word:
-            for at, spot in self.spots.items():
-                if at[: len(path)] == path and len(at) > len(path):
-                    if spot.key is not None and at[-1] == finding.word:
-                        return spot.key
-                    if self._at(at) == finding.word:
-                        return spot.value
+            for at, value in paths_of(self._at(path), path):
+                spot = self.spots.get(at)
+                if spot is None or at == path:
+                    continue
+                if spot.key is not None and at[-1] == finding.word:
+                    return spot.key
+                if value == finding.word:
+                    return spot.value
         while path not in self.spots:
             path = path[:-1]
             finding = Finding(path, "", at_key=True)
@@ -104,33 +101,31 @@ def find_spec(name: str | FilePath) -> FilePath:
         return shipped
     known = {spec.stem: spec for spec in SPECS.glob("*.yaml")}
     beside = [entry.name for entry in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
-    close = nearest(path.name, [*beside, *known])
-    hint = f"; did you mean {close}?" if close else f"; shipped specs: {', '.join(sorted(known))}"
+    hint = did_you_mean(path.name, [*beside, *known], "{}") or f"shipped specs: {', '.join(sorted(known))}"
     if path.is_dir():
-        raise UsageError(f"{name} is a folder, not a spec{hint}")
-    raise UsageError(f"no spec {str(name)!r}: there is no such file{hint}")
+        raise UsageError(f"{name} is a folder, not a spec; {hint}")
+    raise UsageError(f"no spec {str(name)!r}: there is no such file; {hint}")
 
 
 def load_spec(name: str | FilePath, overrides: Sequence[str] = ()) -> Loaded:
     """Read a spec. Faults are in the result; only a file that is not there raises (UsageError)."""
     path = find_spec(name)
     source, folders = _read(path, ())
-    source.data = _copied(source.data)
-    for position, text in enumerate(overrides):
+    unreadable = source.faults and not source.data
+    for position, text in enumerate(() if unreadable else overrides):
         override(source, text, position)
     source.data.pop("extends", None)
-    spec, findings, broken = _validate(source.data)
-    loaded = Loaded(spec, source.data, folders, list(source.faults), source.spots, source.texts)
-    if source.data or not source.faults:
-        unread = _unread(source)
-        loaded.report(finding for finding in findings if finding.path not in unread)
-    loaded.broken = broken | _unread(source)
+    fitting, unread = validate(source.data), _unread(source)
+    loaded = Loaded(fitting.value, source.data, folders, list(source.faults), source.spots, source.texts)
+    if not unreadable:
+        loaded.report(finding for finding in fitting.findings if finding.path not in unread)
+    loaded.broken = fitting.left_out | unread
     return loaded
 
 
 def _unread(source: Source) -> set[Path]:
     """Paths whose value the YAML reader refused."""
-    places = [fault.place for fault in source.faults]
+    places = {fault.place for fault in source.faults}
     return {path for path, spot in source.spots.items() if path and spot.value in places}
 
 
@@ -171,22 +166,28 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[Fi
             base = shipped
         else:
             names = [entry.name for where in (folder, SPECS) for entry in where.glob("*.yaml")]
-            close = nearest(str(base_name), names)
-            hint = f"did you mean {close}?" if close else ""
             problem = Diagnostic(
                 f"there is no spec {base_name!r} to extend",
                 place,
                 "a file beside this one, or a shipped spec",
-                hint,
+                did_you_mean(str(base_name), names, "{}"),
             )
     if problem is not None or base is None:
         source.faults.extend([problem] if problem else [])
-        for key, make in _PLACEHOLDERS.items():
-            if not source.data.get(key):
-                source.data[key] = make()
-        return source, (folder,)
+        return _completed(source), (folder,)
     parent, folders = _read(base, chain)
-    return merge(parent, source), (folder, *(other for other in folders if other != folder))
+    merged = merge(parent, source)
+    unreadable = parent.faults and not parent.data
+    return (
+        _completed(merged) if unreadable else merged,
+        (folder, *(other for other in folders if other != folder)),
+    )
+
+
+def _completed(source: Source) -> Source:
+    """With stand-ins for what a spec that cannot be extended would have given."""
+    missing = {key: value for key, value in REQUIRED.items() if not source.data.get(key)}
+    return replace(source, data={**source.data, **missing})
 
 
 def _inside(path: FilePath, folder: FilePath) -> bool:
@@ -198,53 +199,3 @@ def _shown(path: FilePath) -> str:
         return str(path.resolve().relative_to(FilePath.cwd()))
     except ValueError:
         return str(path)
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copied(inner) for key, inner in cast("dict[str, Any]", value).items()}
-    return [_copied(inner) for inner in cast("list[Any]", value)] if isinstance(value, list) else value
-
-
-def _validate(data: dict[str, Any]) -> tuple[Spec, list[Finding], set[Path]]:
-    """Validate, leaving out what does not fit until the rest does."""
-    findings: list[Finding] = []
-    broken: set[Path] = set()
-    trimmed = _copied(data)
-    for _ in range(MAX_ROUNDS):
-        try:
-            return Spec.model_validate(trimmed), findings, broken
-        except ValidationError as error:
-            for finding in findings_of(error):
-                if not any(finding.path[: len(path)] == path for path in broken):
-                    findings.append(finding)
-                broken.add(finding.path)
-                _leave_out(trimmed, finding.path)
-    return Spec.model_validate({key: make() for key, make in _PLACEHOLDERS.items()}), findings, {()}
-
-
-_PLACEHOLDERS: dict[str, Callable[[], Any]] = {
-    "rolegraph": lambda: 1,
-    "name": lambda: "unnamed",
-    "roles": lambda: {"unnamed": {"prompt": {"inline": ""}, "trainable": False}},
-}
-
-
-def _leave_out(data: dict[str, Any], path: Path) -> None:
-    """Remove the value at a path, or put a placeholder where the schema insists on one."""
-    at: Any = data
-    for key in path[:-1]:
-        if not isinstance(at, dict | list) or (isinstance(at, dict) and key not in at):
-            return
-        at = cast("Any", at)[key]
-    last = path[-1]
-    if len(path) == 1 and last in _PLACEHOLDERS:
-        data[str(last)] = _PLACEHOLDERS[str(last)]()
-    elif len(path) == 3 and path[0] == "roles" and last == "prompt":
-        at["prompt"] = {"inline": ""}
-    elif isinstance(at, list):
-        cast("list[Any]", at).clear()
-    elif isinstance(at, dict):
-        cast("dict[str, Any]", at).pop(str(last), None)
-        if not data.get("roles"):
-            data["roles"] = _PLACEHOLDERS["roles"]()

@@ -14,7 +14,7 @@ import yaml
 
 from engine.spec.diagnostics import Diagnostic, Path, Place
 from engine.spec.models import as_model
-from engine.spec.yaml_source import Source, Spot, Spots, parse_yaml
+from engine.spec.yaml_source import Source, Spot, Spots, parse_yaml, paths_of
 
 _WHOLE_IN_ROLE = {"parser", "reward", "estimator", "signal", "prompt", "system"}
 
@@ -53,19 +53,19 @@ def _merge(
                 cast("Mapping[str, Any]", old), cast("Mapping[str, Any]", value), here, spots, new
             )
             continue
-        forget(spots, here)
+        _forget(spots, merged.get(key), here)
         if value is None:
             merged.pop(key, None)
             continue
-        spots.update({at: spot for at, spot in new.items() if at[: len(here)] == here})
+        spots.update({at: new[at] for at, _ in paths_of(value, here) if at in new})
         merged[key] = value
     return merged
 
 
-def forget(spots: Spots, path: Path) -> None:
-    """Drop the places at and below a path."""
-    for at in [at for at in spots if at[: len(path)] == path]:
-        del spots[at]
+def _forget(spots: Spots, value: object, path: Path) -> None:
+    """Drop the places of the value at a path."""
+    for at, _ in paths_of(value, path):
+        spots.pop(at, None)
 
 
 def override(source: Source, text: str, position: int) -> None:
@@ -103,7 +103,7 @@ def override(source: Source, text: str, position: int) -> None:
         at[key] = at = dict(cast("dict[str, Any]", inner))
         source.spots.setdefault(path, Spot(place, place))
     path = (*path, keys[-1])
-    forget(source.spots, path)
+    _forget(source.spots, at.get(keys[-1]), path)
     if parsed.data["value"] is None:
         at.pop(keys[-1], None)
         return

@@ -8,8 +8,9 @@ size, depth and the growth that aliases cause are capped. Booleans and numbers f
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -69,26 +70,26 @@ def parse_yaml(text: str, file: str) -> Source:
     """Parse one file. What is wrong with it is in `faults`; the rest is still read."""
     lines = text.splitlines() or [""]
     top = Place(file, 1, 1, lines[0])
+    spot = Spot(None, top)
     if len(text.encode()) > MAX_BYTES:
-        return Source({}, {}, [Diagnostic(f"the file is larger than {MAX_BYTES:,} bytes", top)])
+        return Source({}, {(): spot}, [Diagnostic(f"the file is larger than {MAX_BYTES:,} bytes", top)])
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = f"not valid YAML: {error.problem or error.context}"
-        return Source({}, {}, [Diagnostic(message, _place(file, lines, mark) if mark else top)])
+        return Source({}, {(): spot}, [Diagnostic(message, _place(file, lines, mark) if mark else top)])
     except yaml.reader.ReaderError as error:
         message = (
             f"not valid YAML: character U+{ord(error.character):04X} is not allowed"
             if isinstance(error.character, str)
             else "not valid YAML: not UTF-8 text"
         )
-        return Source({}, {}, [Diagnostic(message, top)])
+        return Source({}, {(): spot}, [Diagnostic(message, top)])
     except RecursionError:
-        return Source({}, {}, [Diagnostic("nested too deeply", top)])
+        return Source({}, {(): spot}, [Diagnostic("nested too deeply", top)])
     reader = _Reader(file, lines, loader)
-    spot = Spot(None, top)
     if not isinstance(node, yaml.MappingNode):
         fault = Diagnostic(
             "a spec is a mapping",
@@ -99,9 +100,23 @@ def parse_yaml(text: str, file: str) -> Source:
     try:
         data = reader.mapping(node, ())
     except _TooLarge as error:
-        return Source({}, {}, [Diagnostic("nested too deeply, or aliases that grow too large", error.place)])
+        return Source(
+            {}, {(): spot}, [Diagnostic("nested too deeply, or aliases that grow too large", error.place)]
+        )
     reader.spots[()] = spot
     return Source(data, reader.spots, reader.faults, {file: text})
+
+
+def paths_of(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """A value and everything in it, each with its path, in the order of writing."""
+    yield path, value
+    inside: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, dict):
+        inside = cast("dict[str, Any]", value).items()
+    elif isinstance(value, list):
+        inside = enumerate(cast("list[Any]", value))
+    for key, inner in inside:
+        yield from paths_of(inner, (*path, key))
 
 
 _PLAIN_TAGS = tuple(

@@ -27,6 +27,7 @@ from engine.vocabulary.items import (
     rewards,
     signals,
 )
+from engine.vocabulary.options import Option
 from engine.vocabulary.registry import BadOptions, Call, CallField, Item, Registry, UnknownName, noting
 from engine.vocabulary.views import REWARD_FIELDS, VIEW_FIELDS, ScoredView, Upstream, View, Views
 
@@ -46,6 +47,7 @@ __all__ = [
     "Item",
     "LossName",
     "Metric",
+    "Option",
     "ParseFailure",
     "Parser",
     "Registry",

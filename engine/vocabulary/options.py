@@ -1,56 +1,129 @@
-"""What a spec may write for a vocabulary item, read off its factory: for messages, lists, schema and docs."""
+"""What a spec may write for a vocabulary item, read off its factory: for messages, lists, schema and docs.
+
+A factory's positional-only parameter is the item's value, its other parameters are options. A parameter has
+its line in the factory's docstring, a line of its own: `name: what it means`.
+"""
 
 from __future__ import annotations
 
 import inspect
+import json
+import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from pydantic.fields import FieldInfo
+from pydantic import PydanticUserError, TypeAdapter
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: `type` as Python writes it, `line` its description, where its annotation has one."""
+    """An option, or an item's value."""
 
     name: str
-    type: str
+    hint: Any
+    """The parameter's type, as Python has it."""
     default: Any = None
     required: bool = False
     line: str = ""
+    """What it means; empty where the docstring does not say."""
+
+    @property
+    def type(self) -> str:
+        """What may be written for it, in words: `a whole number from 1 to 10`."""
+        try:
+            schema = TypeAdapter(self.hint).json_schema()
+        except PydanticUserError:  # a type of a package's own, which JSON has no word for
+            return "anything"
+        return _words(schema, schema.get("$defs", {}))
+
+    @property
+    def written(self) -> str:
+        """The default as YAML; `…` where there is none."""
+        try:
+            return "…" if self.required else json.dumps(self.default, ensure_ascii=False)
+        except TypeError:
+            return "…"
 
 
-def takes_value(factory: Callable[..., Any]) -> bool:
+def takes_value(parameters: Mapping[str, inspect.Parameter]) -> bool:
     """Whether an item has a value of its own beside its name, as in `{tag: answer}`."""
-    return any(p.kind is p.POSITIONAL_ONLY for p in inspect.signature(factory).parameters.values())
+    return any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters.values())
 
 
-def options_of(factory: Callable[..., Any]) -> list[Option]:
-    """The keyword parameters of a factory."""
+def value_of(factory: Callable[..., Any]) -> Option | None:
+    """What stands beside the item's name, if anything does."""
+    return next((option for is_value, option in _options(factory) if is_value), None)
+
+
+def options_of(factory: Callable[..., Any], context: Collection[str] = ()) -> list[Option]:
+    """The options in the factory's order, without those that the engine gives."""
+    return [option for is_value, option in _options(factory) if not is_value and option.name not in context]
+
+
+def _options(factory: Callable[..., Any]) -> typing.Iterator[tuple[bool, Option]]:
     hints = typing.get_type_hints(factory, include_extras=True)
-    return [
-        Option(
-            name=parameter.name,
-            type=_shown(hints.get(parameter.name, Any)),
-            default=None if parameter.default is parameter.empty else parameter.default,
-            required=parameter.default is parameter.empty,
-            line=_line(hints.get(parameter.name)),
+    lines = dict(re.findall(r"^(\w+): (.+(?:\n +.+)*)", inspect.getdoc(factory) or "", re.MULTILINE))
+    for name, parameter in inspect.signature(factory).parameters.items():
+        required = parameter.default is parameter.empty
+        yield (
+            parameter.kind is parameter.POSITIONAL_ONLY,
+            Option(
+                name,
+                hints.get(name, Any),
+                default=None if required else parameter.default,
+                required=required,
+                line=" ".join(lines.get(name, "").split()),
+            ),
         )
-        for parameter in inspect.signature(factory).parameters.values()
-        if parameter.kind is not parameter.POSITIONAL_ONLY
-    ]
 
 
-def _shown(hint: Any) -> str:
-    if typing.get_origin(hint) is typing.Annotated:
-        hint = typing.get_args(hint)[0]
-    plain = isinstance(hint, type) and not typing.get_args(hint)
-    return hint.__name__ if plain else str(hint).replace("typing.", "")
+_KINDS = {
+    "string": ("text", "texts"),
+    "integer": ("a whole number", "whole numbers"),
+    "number": ("a number", "numbers"),
+    "boolean": ("true or false", "true or false"),
+    "null": ("null", "null"),
+    "array": ("a list", "lists"),
+    "object": ("a mapping", "mappings"),
+}
+"""JSON Schema's types, one and many."""
 
 
-def _line(hint: Any) -> str:
-    """The `Field(description=…)` of an annotation."""
-    described = (part.description for part in typing.get_args(hint) if isinstance(part, FieldInfo))
-    return next((text for text in described if text), "")
+def _words(schema: Mapping[str, Any], models: Mapping[str, Any], many: bool = False) -> str:
+    """A JSON Schema in words; `models` are its definitions."""
+    match schema:
+        case {"$ref": str(path)}:
+            return _words(models[path.rpartition("/")[2]], models, many)
+        case {"enum": [*choices]}:
+            return " or ".join(map(str, choices))
+        case {"const": choice}:
+            return str(choice)
+        case {"anyOf": [*choices]}:
+            return ", or ".join(_words(cast("Mapping[str, Any]", choice), models, many) for choice in choices)
+        case {"properties": {**fields}}:
+            return f"{{{', '.join(fields)}}}"
+        case {"type": str(kind)} if kind in _KINDS:
+            return _KINDS[kind][many] + _inside(schema, models)
+        case _:
+            return "anything"
+
+
+def _inside(schema: Mapping[str, Any], models: Mapping[str, Any]) -> str:
+    """What a value holds, or between which bounds it lies."""
+    match schema:
+        case {"items": {**items}} if items:
+            return f" of {_words(items, models, many=True)}"
+        case {"additionalProperties": {**values}} if values:
+            return f" of names to {_words(values, models, many=True)}"
+        case {"minimum": low, "maximum": high}:
+            return f" from {low:,.9g} to {high:,.9g}"
+        case {"minimum": low}:
+            return f" of at least {low:,.9g}"
+        case {"exclusiveMinimum": low}:
+            return f" above {low:,.9g}"
+        case {"maximum": high}:
+            return f" of at most {high:,.9g}"
+        case _:
+            return ""

@@ -14,7 +14,7 @@ Options are checked by pydantic against the factory's annotations. This file kno
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Generator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ from pydantic_core import ArgsKwargs, ErrorDetails
 
 from engine.errors import RolegraphError, UsageError, did_you_mean
 from engine.vocabulary.imports import Import
-from engine.vocabulary.options import Option, options_of, takes_value
+from engine.vocabulary.options import Option, options_of, takes_value, value_of
 
 DISTRIBUTION = "rolegraph"
 
@@ -112,7 +112,7 @@ class UnknownName(LookupError):
 class BadOptions(ValueError):
     """Options that the item does not take; `errors` are pydantic's, each `loc` relative to the call."""
 
-    def __init__(self, kind: str, name: str, errors: list[ErrorDetails], options: list[str]) -> None:
+    def __init__(self, kind: str, name: str, errors: Sequence[ErrorDetails], options: list[Option]) -> None:
         self.kind, self.name, self.errors, self.options = kind, name, errors, options
         super().__init__(
             f"{kind} {name!r}: " + "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in errors)
@@ -120,10 +120,13 @@ class BadOptions(ValueError):
 
 
 class Registry(Generic[T]):
-    """The items of one kind. `group` is the entry-point group where packages, ours first, name theirs."""
+    """The items of one kind. `group` is the entry-point group where packages, ours first, name theirs.
 
-    def __init__(self, item: type[T], group: str) -> None:
-        self.item, self.group = item, group
+    `context` names the parameters that the engine gives to factories, and no spec can.
+    """
+
+    def __init__(self, item: type[T], group: str, context: Collection[str] = ()) -> None:
+        self.item, self.group, self.context = item, group, context
         self.kind = item.__name__.lower()
         self._factories: dict[str, Callable[..., T]] = {}
         self._imports: dict[str, Import] = {}
@@ -176,47 +179,53 @@ class Registry(Generic[T]):
         """The first line of the factory's docstring."""
         return (inspect.getdoc(self.factory(name)) or "").partition("\n")[0]
 
+    def value(self, name: str) -> Option | None:
+        """What a spec writes beside the name, if the item takes anything there."""
+        return value_of(self.factory(name))
+
     def options(self, name: str) -> list[Option]:
         """The options that a spec may write, in the factory's order."""
-        return options_of(self.factory(name))
+        return options_of(self.factory(name), self.context)
 
     def build(self, call: Call, **context: Any) -> T:
         """Check a call's options and make the item; raises UnknownName or BadOptions.
 
-        `context` is what the engine, not the spec, gives the factory (a dataset's folder, say); only the
-        parameters that it declares are passed.
+        `context` is what the engine gives the factory (a dataset's folder, say); only the parameters that it
+        declares are passed.
         """
         factory = self.factory(call.name)
         if (used := _used.get()) is not None:
             used[self, call.name] = None
         parameters = inspect.signature(factory).parameters
         given = {name: value for name, value in context.items() if name in parameters}
-        known = [option.name for option in options_of(factory) if option.name not in context]
         options = dict(call.options)
         args: tuple[Any, ...] = ()
-        if call.has_value and takes_value(factory):
+        if call.has_value and takes_value(parameters):
             args = (call.value,)
         elif call.has_value and isinstance(call.value, Mapping):
             options = {**cast("Mapping[str, Any]", call.value), **options}
         elif call.has_value and call.value is not None and call.value is not True:
-            raise BadOptions(self.kind, call.name, [_no_value(call)], known)
-        taken = [name for name in options if name in given]
+            raise self._bad(call, [_no_value(call)])
+        taken = [name for name in options if name in self.context]
         if taken:
             clash = [_error((name,), "unexpected_keyword_argument", "unknown option") for name in taken]
-            raise BadOptions(self.kind, call.name, clash, known)
+            raise self._bad(call, clash)
         try:
             adapter = self._adapter(call.name, factory)
             item = adapter.validate_python(ArgsKwargs(args, {**options, **given}))
         except ValidationError as error:
-            raise BadOptions(self.kind, call.name, error.errors(include_url=False), known) from None
+            raise self._bad(call, error.errors(include_url=False)) from None
         except RolegraphError:
             raise
         except ValueError as error:  # the factory's own check of its options
-            raise BadOptions(self.kind, call.name, [_error((), "value_error", str(error))], known) from error
+            raise self._bad(call, [_error((), "value_error", str(error))]) from error
         if not isinstance(item, self.item):
             kind = type(item).__name__
             raise UsageError(f"the {self.kind} {call.name!r} made a {kind}, expected a {self.item.__name__}")
         return replace(item, origin=Origin(self, call, context))
+
+    def _bad(self, call: Call, errors: Sequence[ErrorDetails]) -> BadOptions:
+        return BadOptions(self.kind, call.name, errors, self.options(call.name))
 
     def _adapter(self, name: str, factory: Callable[..., T]) -> TypeAdapter[Any]:
         if name not in self._adapters:

@@ -98,7 +98,12 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     ("tinker", ("train.staleness=1", "train.rollouts=1"), "drops groups of one", "train.rollouts"),
     # Sampling
     ("tinker", ("sampling.stop=[END]",), "takes no `stop`", "sampling.stop"),
-    ("tinker", ("roles.judge.sampling.temperature=0.5",), "another temperature", "roles.judge.sampling"),
+    (
+        "tinker",
+        ("roles.judge.sampling.temperature=0.5",),
+        "learns from what the policy itself says",
+        "roles.judge.sampling.temperature",
+    ),
     ("verl", (HOSTED, "roles.judge.sampling.temperature=0.5"), "at one temperature", "roles.judge.sampling"),
     # The schedule and the data
     ("verl", (HOSTED, "train.schedule=linear"), "no linear schedule", "train.schedule"),

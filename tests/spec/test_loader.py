@@ -98,3 +98,17 @@ def test_a_file_that_is_not_text_is_one_clear_fault(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_bytes(b"\xff\xfe\x00rolegraph")
     assert "not valid YAML" in load_spec(path).faults[0].message
+
+
+def test_of_a_file_that_cannot_be_read_nothing_more_is_said_whatever_is_overridden(tmp_path: Path) -> None:
+    loaded = load_spec(write_spec(tmp_path, "a: ["), ["train.steps=0"])
+    assert [fault.message for fault in loaded.faults] == [
+        "not valid YAML: expected the node content, but found '<stream end>'"
+    ]
+
+
+def test_where_the_extended_spec_cannot_be_read_the_rest_still_is(tmp_path: Path) -> None:
+    write_spec(tmp_path, "a: [", "base.yaml")
+    child = write_spec(tmp_path, "extends: base.yaml\nroles: {a: {cuont: 2}}", "child.yaml")
+    places = [(Path(fault.place.file).name, fault.place.line) for fault in load_spec(child).faults]
+    assert places == [("base.yaml", 1), ("child.yaml", 2), ("child.yaml", 2)]

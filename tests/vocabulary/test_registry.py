@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from engine import vocabulary
-from engine.errors import UsageError, nearest
+from engine.errors import UsageError, did_you_mean
 from engine.vocabulary import BadOptions, Call, CallField, Item, Registry, UnknownName
 
 
@@ -27,7 +27,7 @@ class Ware(Item):
 
 
 def shop() -> Registry[Ware]:
-    registry = Registry(Ware, "rolegraph.tests")
+    registry = Registry(Ware, "rolegraph.tests", context=("folder",))
 
     @registry.register("plain")
     def plain() -> Ware:
@@ -133,7 +133,7 @@ def test_wrong_options_are_named_with_their_place(yaml: object, where: tuple[obj
 def test_the_options_that_exist_are_named_but_not_the_value_s_own_name() -> None:
     with pytest.raises(BadOptions) as raised:
         build({"tag": "a", "kep": True})
-    assert raised.value.options == ["keep"]
+    assert [option.name for option in raised.value.options] == ["keep"]
 
 
 def test_what_the_engine_gives_is_not_the_spec_s_to_set() -> None:
@@ -141,7 +141,7 @@ def test_what_the_engine_gives_is_not_the_spec_s_to_set() -> None:
     with pytest.raises(BadOptions) as raised:
         build({"tasks": {"folder": "/etc"}}, folder=Path("x"))
     assert raised.value.errors[0]["msg"] == "unknown option"
-    assert raised.value.options == ["count"]
+    assert [option.name for option in raised.value.options] == ["count"]
 
 
 def test_an_unknown_name_brings_the_nearest() -> None:
@@ -149,7 +149,7 @@ def test_an_unknown_name_brings_the_nearest() -> None:
         build("tagg")
     assert raised.value.hint == "did you mean 'tag'?"
     assert raised.value.known == ["broke", "plain", "tag", "tasks"]
-    assert nearest("something else", ["tag"]) is None
+    assert did_you_mean("something else", ["tag"]) == ""
 
 
 def test_a_user_s_error_from_an_item_stays_one() -> None:

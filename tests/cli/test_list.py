@@ -1,0 +1,77 @@
+"""`rolegraph list` tells a newcomer what a spec may name, and what each of it takes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.cli.conftest import ENVIRONMENT, Command
+
+
+def test_everything_there_is_has_a_line(rolegraph: Command) -> None:
+    done = rolegraph("list")
+    assert done.returncode == 0
+    for word in ("specs", "solver_judge", "parsers", "tag", "reverse_kl", "datasets", "huggingface"):
+        assert word in done.stdout
+
+
+def test_one_kind_alone(rolegraph: Command) -> None:
+    done = rolegraph("list", "signals")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["signals", "imitation", "reverse_kl"]
+
+
+def test_an_item_is_shown_as_a_spec_writes_it_with_what_each_option_means(rolegraph: Command) -> None:
+    assert rolegraph("list", "parsers", "choice").stdout == (
+        "The number inside <answer>, counted from 1: the action is that instance of the role's.\n"
+        "\n"
+        "roles.ROLE.parser:\n"
+        "  choice: …      # text, required  the role to choose from, one of those that this one needs\n"
+        '  tag: "answer"  # text            what the number stands in, without angle brackets\n'
+        '  default: ""    # text            the action that later roles see where nothing can be read\n'
+    )
+
+
+def test_an_item_without_a_value_has_its_options_below_its_name(rolegraph: Command) -> None:
+    shown = rolegraph("list", "datasets", "countdown").stdout.partition("\n\n")[2]
+    (written,) = yaml.safe_load(shown).values()
+    assert written["countdown"]["numbers"] == [2, 3]
+    assert written["countdown"]["operators"] == "+-*/"
+
+
+def test_an_item_without_options_is_its_name(rolegraph: Command) -> None:
+    assert rolegraph("list", "parsers", "text").stdout.endswith("\nroles.ROLE.parser: text\n")
+
+
+def test_a_spec_is_shown_as_it_is_written(rolegraph: Command) -> None:
+    assert rolegraph("list", "specs", "solver_judge").stdout.startswith("rolegraph: 1\nname: solver_judge\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("parsers", "tga"), "unknown parser 'tga'; did you mean 'tag'?"),
+        (("signals", "xyz"), "unknown signal 'xyz'; there is imitation, reverse_kl"),
+        (("specs", "solver_jugde"), "did you mean solver_judge?"),
+    ],
+)
+def test_a_name_that_is_not_there_brings_the_nearest(
+    rolegraph: Command, words: tuple[str, str], said: str
+) -> None:
+    done = rolegraph("list", *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "engine.cli", "list"]
+    with os.fdopen(writing, "wb") as closed:
+        done = subprocess.run(
+            command, env=ENVIRONMENT, stdout=closed, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, "")

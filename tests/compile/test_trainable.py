@@ -1,0 +1,84 @@
+"""What keeps roles from being trained is said with its place: for any spec, and for a plan as it is now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.compile.compiler import check_file
+from engine.compile.trainable import training_findings
+from engine.spec.diagnostics import Diagnostic
+from tests.edge import solver_judge, write_spec
+
+FROZEN = "trainable: false"
+
+
+def against(*overrides: str) -> list[Diagnostic]:
+    """What is said of the shipped spec with these changes when it is to be trained."""
+    return [*check_file("solver_judge", overrides, training_findings).diagnostics]
+
+
+def test_a_shipped_spec_can_be_trained() -> None:
+    assert against() == []
+    assert list(training_findings(solver_judge())) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "message", "underlined"),
+    [
+        ("roles.solver.reward=null", "solver is trained, but has no reward", "solver"),
+        ("roles.solver.estimator=null", "solver is trained, but has no estimator", "solver"),
+        ("roles.solver.estimator=precomputed", "nothing sets its advantages", "precomputed"),
+        ("train.validation.best=judge_ac", "there is no figure 'judge_ac'", "judge_ac"),
+    ],
+)
+def test_any_spec_is_refused_where_a_role_cannot_learn(override: str, message: str, underlined: str) -> None:
+    diagnostics = check_file("solver_judge", [override]).diagnostics
+    (fault,) = [diagnostic for diagnostic in diagnostics if message in diagnostic.message]
+    place = fault.place
+    assert place.text[place.column - 1 :][: place.width] == underlined
+
+
+@pytest.mark.parametrize(
+    ("override", "message", "hint"),
+    [
+        ("model=openai:gpt-5", "a model of openai cannot be trained", "train another with --model"),
+        (
+            "model={provider: tinker, name: m, checkpoint: 'tinker://x'}",
+            "begins at the model itself",
+            "--resume",
+        ),
+        ("roles.judge.model=tinker:other", "judge has a model of its own", "remove its `model`"),
+        ("roles.judge.sampling={temperature: 0.5}", "judge samples with temperature 0.5 and top_p 1", ""),
+        ("roles.judge.sampling={top_p: 0.9}", "judge samples with temperature 1 and top_p 0.9", ""),
+        ("sampling.temperature=0", "solver samples with temperature 0 and top_p 1", ""),
+    ],
+)
+def test_a_plan_that_cannot_be_trained_is_refused_at_the_place_that_says_so(
+    override: str, message: str, hint: str
+) -> None:
+    assert check_file("solver_judge", [override]).diagnostics == ()
+    (fault,) = against(override)
+    assert message in fault.message
+    assert hint in fault.hint
+    assert fault.place.text == override
+
+
+def test_what_is_not_written_is_missed_at_the_key_that_should_hold_it(tmp_path: Path) -> None:
+    roles = "\n".join(f"  {name}: {{{FROZEN}}}" for name in ("solver", "judge"))
+    spec = write_spec(tmp_path, f"extends: solver_judge.yaml\ndata: {{train: null}}\nroles:\n{roles}\n")
+    faults = check_file(spec, (), training_findings).diagnostics
+    assert [(fault.place.line, fault.place.column, fault.message) for fault in faults] == [
+        (2, 1, "solver_judge has no training data"),
+        (3, 1, "every role of solver_judge says `trainable: false`: there is nothing to train"),
+    ]
+
+
+def test_every_fault_comes_at_once() -> None:
+    assert len(against("model=openai:x", "data.train=null", "roles.judge.sampling={temperature: 0.5}")) == 3
+
+
+def test_a_frozen_role_may_have_any_model_and_any_sampling() -> None:
+    frozen = ("roles.judge.model=openai:x", "roles.judge.sampling={temperature: 0}")
+    assert against("roles.judge.trainable=false", *frozen) == []

@@ -15,9 +15,10 @@ from engine.models.limit import Gate
 from engine.models.tinker import TinkerModel
 from engine.models.types import Model
 from engine.prompts.chat import ChatFormat
+from engine.records.folder import RunFolder
 from engine.shipped import model_folder
 from engine.spec.models import ModelRef
-from engine.training import Home, TrainingFolder
+from engine.training import Home
 from engine.training.signals import Teacher
 
 
@@ -78,7 +79,7 @@ class Opener:
         folder = model_folder(ref.name)
         checkpoint = ref.checkpoint
         if checkpoint is not None and not checkpoint.startswith("tinker://"):
-            run = TrainingFolder(Path(checkpoint))
+            run = RunFolder(Path(checkpoint))
             checkpoint, state_dir = run.best().sampler, run.weights
         key = folder, state_dir
         if key not in self._services:

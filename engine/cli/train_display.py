@@ -1,6 +1,6 @@
 """What a person sees of training: a live table, or a line a step where there is no terminal.
 
-Everything it shows is in metrics.jsonl too.
+Everything it shows is in the run's folder too.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.compile.plan import Plan
-from engine.training import TrainingFolder
-from engine.training.compare import Control
+from engine.records.folder import RunFolder
+from engine.records.info import Control
 from engine.training.trackers import Tracker
 
 Metrics = Mapping[str, float]
@@ -29,7 +29,7 @@ class TrainDisplay:
     """Looks on: a table on a terminal, lines elsewhere, and trackers."""
 
     def __init__(
-        self, plan: Plan, folder: TrainingFolder, steps: int, trackers: Sequence[Tracker], done: int
+        self, plan: Plan, folder: RunFolder, steps: int, trackers: Sequence[Tracker], done: int
     ) -> None:
         self._plan, self._folder, self._steps, self._done = plan, folder, steps, done
         self._trackers = trackers
@@ -176,7 +176,7 @@ class TrainDisplay:
         )
         if done < self._steps:
             out.print(f"go on with: rolegraph train --resume --out {self._folder.path}", highlight=False)
-        report = self._folder.path / "report.html"
+        report = self._folder.report
         out.print(str(report if report.exists() else self._folder.path), highlight=False)
 
 

@@ -6,15 +6,15 @@ answered by which call it is, not by what it asks.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
-from engine.errors import ModelError, UsageError
+from engine.errors import DataError, ModelError
 from engine.models.types import Completion, Request
 from engine.records import Episode, Step
+from engine.records.episodes import read_episodes
 
 Key = tuple[str, int, str, int]
 """Which call: task id, rollout (from 0), role, index (from 1)."""
@@ -49,8 +49,11 @@ class Replay:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Replay an episodes file; raises UsageError for one that is missing or holds something else."""
-        return cls.from_episodes(_read(Path(path)))
+        """Replay an episodes file; raises DataError for one that is missing or holds something else."""
+        try:
+            return cls.from_episodes(read_episodes(Path(path)))
+        except DataError as error:
+            raise DataError(f"{error}. Expected a file of episodes, as `rolegraph run` writes it.") from error
 
     async def complete(self, request: Request) -> Completion:
         """The recorded answer; raises ModelError where there was none."""
@@ -101,31 +104,6 @@ def _completion(step: Step) -> Completion:
         finish_reason=str(step.metadata.get("finish_reason", "stop")),
         weight_version=step.weight_version,
     )
-
-
-def _read(path: Path) -> Iterator[Episode]:
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield _episode(line, f"{path}:{number}")
-    except OSError as error:
-        raise UsageError(
-            f"Cannot read the episodes to replay, {path}: {error.strerror}. Expected a file that "
-            "`rolegraph run --out` wrote."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"Cannot replay {path}: it is not a text file of episodes.") from error
-
-
-def _episode(line: str, where: str) -> Episode:
-    try:
-        return Episode.from_dict(json.loads(line))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"{where}: this line is not an episode ({type(error).__name__}: {error}). Expected one JSON "
-            "object a line, as `rolegraph run --out` writes it."
-        ) from error
 
 
 def _words(key: Key) -> str:

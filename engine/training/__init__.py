@@ -3,9 +3,8 @@
 `train` is the loop; the other files are its parts. Starting services and drawing tables is for others.
 """
 
-from engine.training.folder import Checkpoint, TrainingFolder
 from engine.training.learner import Home, Learner
 from engine.training.loop import train
 from engine.training.setup import Setup, Watcher
 
-__all__ = ["Checkpoint", "Home", "Learner", "Setup", "TrainingFolder", "Watcher", "train"]
+__all__ = ["Home", "Learner", "Setup", "Watcher", "train"]

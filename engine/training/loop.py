@@ -17,10 +17,10 @@ import numpy as np
 
 from engine.errors import WorldError
 from engine.records import Episode, Trajectory
+from engine.records.info import Checkpoint
 from engine.training.advantages import Estimated, estimate, group_episodes, reward_metrics
 from engine.training.datums import lessons
 from engine.training.figures import Metrics, failures, figures, response_tokens, rewards_by_role
-from engine.training.folder import Checkpoint
 from engine.training.order import batch, derive
 from engine.training.rate import learning_rate
 from engine.training.rollouts import Rollouts
@@ -153,8 +153,16 @@ class _Loop:
         self.setup.watcher.note(f"step {step}: checkpoint")
         saved = await self.setup.learner.save(f"step-{step:06d}")
         validation = {name: value for name, value in metrics.items() if name.startswith("validation/")}
-        version = self.setup.learner.version
-        self.setup.folder.add_checkpoint(step, version, saved, best=better, validation=validation)
+        self.setup.folder.add_checkpoint(
+            Checkpoint(
+                step=step,
+                version=self.setup.learner.version,
+                state=saved.state,
+                sampler=saved.sampler,
+                best=better,
+                validation=validation,
+            )
+        )
         if better:
             self.best = figure
 

@@ -9,9 +9,9 @@ from typing import Protocol
 from engine.compile.plan import Plan
 from engine.models.limit import Gate
 from engine.records import Task
+from engine.records.folder import RunFolder
 from engine.run.isolation import Isolation
 from engine.spec.models import ModelRef
-from engine.training.folder import TrainingFolder
 from engine.training.learner import Learner
 from engine.training.signals import Teacher
 
@@ -48,5 +48,5 @@ class Setup:
     """The models of the roles that are not trained."""
     teachers: Mapping[ModelRef, Teacher]
     isolation: Isolation
-    folder: TrainingFolder
+    folder: RunFolder
     watcher: Watcher

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from pydantic import TypeAdapter
 
@@ -60,9 +60,12 @@ class EpisodeWriter:
     """Appends episodes to a file, and to its index. Raises WorldError where the disk does not take them."""
 
     def __init__(self, path: Path) -> None:
-        """Begin a file, or go on with one: its index is made whole first. Raises DataError for another's."""
+        """Begin a file, or go on with one, whose index is completed first.
+
+        Raises DataError where a line of it is no episode.
+        """
         entries = EpisodeFile(path).entries() if path.exists() else []
-        write_whole(index_path(path), b"".join(map(json_line, entries)))
+        write_whole(index_path(path), b"".join(json_line(asdict(entry)) for entry in entries))
         self.path = path
         self._episodes = JsonlWriter(path, "episodes")
         self._index = JsonlWriter(index_path(path))
@@ -71,7 +74,7 @@ class EpisodeWriter:
         """Write one episode, in one write of a whole line: it is on disk when this returns."""
         line = json_line(episode.to_dict())
         offset = self._episodes.append(line, f"episode {episode.id}")
-        self._index.append(json_line(_entry(episode, offset, len(line))))
+        self._index.append(json_line(_outcome(episode, offset, len(line))))
 
     def __enter__(self) -> Self:
         return self
@@ -90,12 +93,11 @@ class EpisodeFile:
         self.path = path
 
     def entries(self, broken: Callable[[DataError], object] = refuse) -> list[Entry]:
-        """An entry for each episode that `read_episodes` would read, in order, mostly from the index."""
+        """An entry for each episode, in order, most from the index; `broken` as for `read_episodes`."""
         entries = self._indexed()
         end, number = (entries[-1].end, len(entries) + 1) if entries else (0, 1)
-        rest = read_jsonl(self.path, _episode, _EPISODE, broken, start=end, number=number)
-        entries += [_entry(line.value, line.start, len(line.text)) for line in rest]
-        return entries
+        rest = read_jsonl(self.path, _entry, _EPISODE, broken, start=end, number=number)
+        return [*entries, *(replace(line.value, offset=line.start) for line in rest)]
 
     def read(self, entry: Entry) -> Episode:
         """The episode of an entry; raises DataError where the file does not hold it any more."""
@@ -122,7 +124,7 @@ class EpisodeFile:
         with contextlib.suppress(DataError, OSError):  # what the index does not say, the file does
             size = self.path.stat().st_size
             for line in read_jsonl(index_path(self.path), _ENTRY.validate_json, "an entry"):
-                if line.value.offset != end or line.value.end > size:
+                if line.value.offset != end or not end < line.value.end <= size:
                     break
                 entries.append(line.value)
                 end = line.value.end
@@ -159,7 +161,7 @@ def write_episodes(path: Path, episodes: Iterable[Episode]) -> None:
     offset = 0
     for episode in episodes:
         lines.append(json_line(episode.to_dict()))
-        entries.append(json_line(_entry(episode, offset, len(lines[-1]))))
+        entries.append(json_line(_outcome(episode, offset, len(lines[-1]))))
         offset += len(lines[-1])
     write_whole(path, b"".join(lines))
     write_whole(index_path(path), b"".join(entries))
@@ -187,26 +189,30 @@ def _episode(text: bytes) -> Episode:
     return episode
 
 
-def _entry(episode: Episode, offset: int, length: int) -> Entry:
-    counts: Counter[str] = Counter()
-    rewards: dict[str, list[float]] = {}
-    failures: dict[str, Counter[str]] = {}
+def _entry(text: bytes) -> Entry:
+    """The entry of an episode that is at the beginning of its file."""
+    return _ENTRY.validate_python(_outcome(_episode(text), 0, len(text)))
+
+
+def _outcome(episode: Episode, offset: int, length: int) -> dict[str, Any]:
+    """What an `Entry` holds, in plain mappings, because every episode of a run pays for it."""
+    roles: dict[str, dict[str, Any]] = {}
     for trajectory in episode.trajectories:
-        name = trajectory.name
-        counts[name] += 1
+        role = roles.get(trajectory.name)
+        if role is None:
+            role = roles[trajectory.name] = {"count": 0, "rewards": [], "failures": {}}
+        role["count"] += 1
         if trajectory.reward is not None:
-            rewards.setdefault(name, []).append(trajectory.reward)
+            role["rewards"].append(trajectory.reward)
         if trajectory.failure is not None:
-            failures.setdefault(name, Counter())[trajectory.failure.name.value] += 1
-    return Entry(
-        offset=offset,
-        length=length,
-        task=episode.task_id,
-        rollout=episode.rollout_idx,
-        is_correct=episode.is_correct,
-        metrics=episode.metrics,
-        roles={
-            name: RoleEntry(count, rewards.get(name, ()), failures.get(name, {}))
-            for name, count in counts.items()
-        },
-    )
+            name = trajectory.failure.name.value
+            role["failures"][name] = role["failures"].get(name, 0) + 1
+    return {
+        "offset": offset,
+        "length": length,
+        "task": episode.task_id,
+        "rollout": episode.rollout_idx,
+        "is_correct": episode.is_correct,
+        "metrics": episode.metrics,
+        "roles": roles,
+    }

@@ -43,7 +43,7 @@ class Resumed(_Record):
 
 
 class RunInfo(_Record):
-    """`run.json`: what a run is of, and what it came to. Version 1 wrote fewer of these keys."""
+    """`run.json`: what a run is of, and what it came to."""
 
     kind: Kind = "train"
     name: str

@@ -10,7 +10,6 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
@@ -88,11 +87,11 @@ def parse_json(text: bytes) -> Any:
 
 
 def json_line(value: object) -> bytes:
-    """A value, or a dataclass, as one line of JSON."""
+    """A value as one line of JSON."""
     try:
         return to_json(value) + b"\n"
     except PydanticSerializationError:  # half a character in a model's text: written as a question mark
-        return json.dumps(value, ensure_ascii=False, default=asdict).encode("utf-8", "replace") + b"\n"
+        return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 def reason(error: Exception) -> str:

@@ -191,6 +191,14 @@ def test_a_damaged_file_can_be_looked_through(file: Path) -> None:
     assert [str(fault).split(": ")[0] for fault in broken] == [f"{file}:2"]
 
 
+def test_an_episode_whose_rewards_are_no_numbers_has_no_entry(file: Path) -> None:
+    index_path(file).unlink()
+    file.write_text(file.read_text().replace('"reward":1.0,"info"', '"reward":"much","info"', 1))
+    broken: list[DataError] = []
+    assert [entry.task for entry in EpisodeFile(file).entries(broken.append)] == ["t1", "t2", "t3"]
+    assert len(broken) == 1
+
+
 def test_figures_are_means_and_failures_are_counts(tmp_path: Path) -> None:
     path = tmp_path / "episodes.jsonl"
     write_episodes(path, [episode(0), episode(1, correct=False)])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.records.store import read_episodes
+from engine.records.episodes import read_episodes
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 pytestmark = pytest.mark.service

@@ -63,10 +63,10 @@ def command(
 
 def _path_in(folder: str, base_url: str | None) -> str:
     """A run's folder as it is for a local service, which reads the weights there; else its best path."""
-    from engine.training import TrainingFolder
+    from engine.records.folder import RunFolder
 
-    run = TrainingFolder(Path(folder))
-    elsewhere = base_url or run.about()["base_url"]
+    run = RunFolder(Path(folder))
+    elsewhere = base_url or run.training().base_url
     return run.best().sampler if elsewhere else folder
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ import click
 
 if TYPE_CHECKING:
     from engine.compile.plan import Plan
+    from engine.records import Task
+    from engine.records.folder import RunFolder
     from engine.vocabulary import Dataset, Split
 
 
@@ -56,13 +59,17 @@ def command(
     KEY.PATH=VALUE changes a value of the spec, as in roles.solver.count=4.
     """
     from engine.cli.overrides import compile_with
-    from engine.cli.runs import new_folder
+    from engine.cli.runs import describe, new_folder
+    from engine.records.folder import RunFolder
 
     plan = compile_with(spec, overrides, model, base_url)
-    folder = out or new_folder(plan.name)
-    return asyncio.run(
-        _run(plan, _dataset(plan, split), limit, rollouts, folder, seed, concurrency, base_url)
-    )
+    info = describe(plan, "run", seed=seed, spec=spec, overrides=overrides, model=model, base_url=base_url)
+    tasks = list(_dataset(plan, split).rows(limit))
+    folder = RunFolder(out or new_folder(plan.name))
+    folder.check_new("run")
+    folder.begin(info, plan.resolved)
+    with folder.ending():
+        return asyncio.run(_run(plan, tasks, rollouts, folder, seed, concurrency, base_url))
 
 
 def _dataset(plan: Plan, split: Split | None) -> Dataset:
@@ -78,21 +85,19 @@ def _dataset(plan: Plan, split: Split | None) -> Dataset:
 
 async def _run(
     plan: Plan,
-    dataset: Dataset,
-    limit: int,
+    tasks: Sequence[Task],
     rollouts: int,
-    out: Path,
+    folder: RunFolder,
     seed: int,
     concurrency: int,
     base_url: str | None,
 ) -> int:
     from engine.cli.display import Display
     from engine.models import Models, Services
-    from engine.records.store import RunFolder
+    from engine.records.episodes import EpisodeWriter
     from engine.run import Isolation, jobs, stream
 
-    tasks = list(dataset.rows(limit))
-    with RunFolder(out, plan.resolved) as folder, Display(plan, len(tasks) * rollouts) as display:
+    with EpisodeWriter(folder.episodes) as writer, Display(plan, len(tasks) * rollouts) as display:
         display.note("starting the model …")
         with Services(base_url) as services:
             async with Models(services.open) as models, Isolation(plan.imports) as isolation:
@@ -110,7 +115,7 @@ async def _run(
                 try:
                     async with contextlib.aclosing(episodes):
                         async for episode in episodes:
-                            folder.append(episode)
+                            writer.append(episode)
                             display.count(episode)
                 except asyncio.CancelledError:
                     interrupted = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +14,9 @@ import click
 if TYPE_CHECKING:
     from engine.cli.train_display import TrainDisplay
     from engine.compile.plan import Plan
+    from engine.records.folder import RunFolder
+    from engine.records.info import RunInfo
     from engine.rllm_bridge.estimators import Backend
-    from engine.training import TrainingFolder
     from engine.training.trackers import TrackerName
 
 
@@ -78,27 +79,28 @@ def command(
     if backend is not None or print_config:
         raise click.UsageError("--backend and --print-config go with --trainer rllm")
     from engine.cli.overrides import compile_with
-    from engine.cli.runs import RUNS, new_folder
+    from engine.cli.runs import RUNS, describe, new_folder
     from engine.compile.trainable import training_findings
     from engine.errors import UsageError
-    from engine.training.folder import TrainingFolder, newest
+    from engine.records.folder import RunFolder, newest
 
-    folder: TrainingFolder | None = None
+    folder: RunFolder | None = None
     if resume:
         named = compile_with(spec, overrides, model, base_url).name if spec else None
-        folder = TrainingFolder(out or newest(RUNS, named))
-        about = folder.about()
-        seed = about["seed"]
+        folder = RunFolder(out) if out else newest(RUNS, named)
+        begun = folder.training()
+        seed = begun.seed
         if spec is None:
-            spec, overrides = about["spec"], tuple(about["overrides"])
-            model, base_url = model or about["model_flag"], base_url or about["base_url"]
+            spec, overrides = begun.spec or None, begun.overrides
+            model, base_url = model or begun.model_flag, base_url or begun.base_url
     if spec is None:
         raise UsageError("which spec? Give a file, or the name of a shipped one, such as solver_judge")
     plan = compile_with(spec, overrides, model, base_url, further=training_findings)
     if folder is None:
-        folder = TrainingFolder(out or new_folder(plan.name))
-    started_as = {"spec": spec, "overrides": list(overrides), "model_flag": model, "base_url": base_url}
-    return asyncio.run(_train(_Asked(plan, folder, seed, resume, track, base_url, started_as)))
+        folder = RunFolder(out or new_folder(plan.name))
+    info = describe(plan, "train", seed=seed, spec=spec, overrides=overrides, model=model, base_url=base_url)
+    asked = _Asked(plan, folder, info, resume=resume, track=track, base_url=base_url)
+    return asyncio.run(_train(asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +108,11 @@ class _Asked:
     """What the command line came to."""
 
     plan: Plan
-    folder: TrainingFolder
-    seed: int
+    folder: RunFolder
+    info: RunInfo
     resume: bool
     track: Sequence[TrackerName]
     base_url: str | None
-    started_as: Mapping[str, object]
-    """What `--resume` needs to compile the same plan again."""
 
 
 async def _train(asked: _Asked) -> int:
@@ -128,39 +128,26 @@ async def _train(asked: _Asked) -> int:
     plan, folder = asked.plan, asked.folder
     rows = list(plan.data["train"].rows(None))
     steps = planned_steps(plan.spec.train, len(rows))
-    roles = {
-        role.name: {
-            "estimator": role.estimator.name if role.estimator else None,
-            "loss": role.loss,
-            "trainable": role.trainable,
-        }
-        for role in plan.roles
-    }
-    about = {
-        "seed": asked.seed,
-        "steps": steps,
-        "roles": roles,
-        "metrics": list(plan.metrics),
-        **asked.started_as,
-    }
+    info = asked.info.model_copy(update={"steps": steps})
     if asked.resume:
-        folder.check_same(plan)
+        folder.check_same(info, plan.resolved)
         start = folder.rewind()
         if start is not None and start.step >= steps:
             click.echo(f"{folder.path} is finished: all {steps} steps are done")
             return 0
     else:
-        folder.check_new()
+        folder.check_new("train")
         start = None
     async with contextlib.AsyncExitStack() as stack:
-        trackers = [open_tracker(name, folder.path, plan.name, about) for name in asked.track]
+        config = info.model_dump(mode="json", exclude={"templates"}, exclude_defaults=True)
+        trackers = [open_tracker(name, folder.path, plan.name, config) for name in asked.track]
         display = stack.enter_context(TrainDisplay(plan, folder, steps, trackers, start.step if start else 0))
         display.note("starting the model …")
         services = stack.enter_context(Services(asked.base_url))
         beginning = Start(
             services.locate(plan.spec.model, folder.weights),
             plan.spec.train.lora,
-            asked.seed,
+            info.seed,
             state=start.state if start else None,
             version=start.version if start else 0,
         )
@@ -174,7 +161,7 @@ async def _train(asked: _Asked) -> int:
         }
         setup = Setup(
             plan=plan,
-            seed=asked.seed,
+            seed=info.seed,
             steps=steps,
             tasks=rows,
             validation_tasks=validation_tasks(plan),
@@ -184,30 +171,31 @@ async def _train(asked: _Asked) -> int:
             folder=folder,
             observe=display.observe,
         )
-        if not asked.resume:
-            folder.begin(plan, {**about, "model": policies.model(MAIN)})
-        try:
-            await train(setup, start)
-        except BaseException:
-            with contextlib.suppress(RolegraphError):  # what ended the run is what the person should see
-                await asyncio.to_thread(_conclude, plan, folder, steps, display)
-            raise
-        await asyncio.to_thread(_conclude, plan, folder, steps, display)
+        if asked.resume:
+            folder.resume(info.command)
+        else:
+            folder.begin(info.model_copy(update={"model": policies.model(MAIN)}), plan.resolved)
+        with folder.ending():
+            try:
+                await train(setup, start)
+            except BaseException:
+                with contextlib.suppress(RolegraphError):  # what ended the run is what the person should see
+                    await asyncio.to_thread(_conclude, plan, folder, steps, display)
+                raise
+            await asyncio.to_thread(_conclude, plan, folder, steps, display)
     return 0
 
 
-def _conclude(plan: Plan, folder: TrainingFolder, steps: int, display: TrainDisplay) -> None:
+def _conclude(plan: Plan, folder: RunFolder, steps: int, display: TrainDisplay) -> None:
     """What is there after a run, finished or not: the controls and the report."""
-    from dataclasses import asdict
-
-    from engine.records.store import read_episodes
+    from engine.records.episodes import read_episodes
     from engine.report import write_report
     from engine.training.compare import controls
 
     first, last = (folder.episodes_file("validation", step) for step in (0, steps))
     if first.exists() and last.exists():
         rows = controls(plan, [*read_episodes(first)], [*read_episodes(last)])
-        folder.write("controls.json", [asdict(row) for row in rows])
+        folder.write_controls(rows)
         display.controls(rows)
-    if (folder.path / "metrics.jsonl").exists():
+    if folder.metrics_file.exists():
         write_report(folder.path)

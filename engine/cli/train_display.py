@@ -1,6 +1,6 @@
 """What a person sees of training: a live table, or a line a step where there is no terminal.
 
-Everything it shows is in metrics.jsonl too.
+Everything it shows is in the run's folder too.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from rich.text import Text
 
 from engine.compile import Plan
 from engine.records import Event, Note, StepLogged
-from engine.training import TrainingFolder
-from engine.training.compare import Control
+from engine.records.folder import RunFolder
+from engine.records.info import Control
 from engine.training.trackers import Tracker
 
 Metrics = Mapping[str, float]
@@ -30,7 +30,7 @@ class TrainDisplay:
     """Looks on: a table on a terminal, lines elsewhere, and trackers."""
 
     def __init__(
-        self, plan: Plan, folder: TrainingFolder, steps: int, trackers: Sequence[Tracker], done: int
+        self, plan: Plan, folder: RunFolder, steps: int, trackers: Sequence[Tracker], done: int
     ) -> None:
         self._plan, self._folder, self._steps, self._done = plan, folder, steps, done
         self._trackers = trackers
@@ -189,7 +189,7 @@ class TrainDisplay:
         )
         if done < self._steps:
             out.print(f"go on with: rolegraph train --resume --out {self._folder.path}", highlight=False)
-        report = self._folder.path / "report.html"
+        report = self._folder.report
         out.print(str(report if report.exists() else self._folder.path), highlight=False)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 from engine.errors import UsageError
 from engine.local.launcher import Running, running
 from engine.models.limit import LimitedModel
+from engine.records.folder import RunFolder
 from engine.shipped import model_folder
 from engine.spec.models import ModelRef
 
@@ -71,9 +72,7 @@ class Services:
             return ServedModel(ref.model_copy(update={"provider": "tinker"}), trusted_url=self._trusted_url)
         folder, checkpoint = model_folder(ref.name), ref.checkpoint
         if checkpoint is not None and not checkpoint.startswith("tinker://"):
-            from engine.training.folder import TrainingFolder
-
-            run = TrainingFolder(Path(checkpoint))
+            run = RunFolder(Path(checkpoint))
             checkpoint, state_dir = run.best().sampler, run.weights
         service = self._service(folder, state_dir)
         served = {

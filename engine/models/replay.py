@@ -6,15 +6,15 @@ it is, if it asks what was asked then.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from engine.errors import ModelError, UsageError
+from engine.errors import DataError, ModelError
 from engine.models.types import Completion, Request
 from engine.records import CallId, Episode, Message, NodeId, Step, Trajectory
+from engine.records.episodes import read_episodes
 
 
 class Recorded(NamedTuple):
@@ -51,8 +51,11 @@ class Replay:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Replay an episodes file; raises UsageError for one that is missing or holds something else."""
-        return cls.from_episodes(_read(Path(path)))
+        """Replay an episodes file; raises DataError for one that is missing or holds something else."""
+        try:
+            return cls.from_episodes(read_episodes(Path(path)))
+        except DataError as error:
+            raise DataError(f"{error}. Expected a file of episodes, as `rolegraph run` writes it.") from error
 
     async def complete(self, request: Request) -> Completion:
         """The recorded answer; raises ModelError where there was none, or to another question."""
@@ -118,28 +121,3 @@ def _completion(step: Step) -> Completion:
         finish_reason=str(step.metadata.get("finish_reason", "stop")),
         weight_version=step.weight_version,
     )
-
-
-def _read(path: Path) -> Iterator[Episode]:
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield _episode(line, f"{path}:{number}")
-    except OSError as error:
-        raise UsageError(
-            f"Cannot read the episodes to replay, {path}: {error.strerror}. Expected a file that "
-            "`rolegraph run --out` wrote."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"Cannot replay {path}: it is not a text file of episodes.") from error
-
-
-def _episode(line: str, where: str) -> Episode:
-    try:
-        return Episode.from_dict(json.loads(line))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"{where}: this line is not an episode ({type(error).__name__}: {error}). Expected one JSON "
-            "object a line, as `rolegraph run --out` writes it."
-        ) from error

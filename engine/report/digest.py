@@ -7,17 +7,16 @@ that the instances of a role did on one task in one training step. This file kno
 from __future__ import annotations
 
 import json
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
-
+from engine.errors import DataError
 from engine.records import Episode, Step, Trajectory
-from engine.report.reading import EPISODES, whole_lines
+from engine.records.episodes import read_episodes
+from engine.records.folder import RunFolder
 from engine.training.advantages import NOTHING
 
 SAMPLES = 2
@@ -26,7 +25,6 @@ MOST_TASKS = 12
 """Rows of a role's table."""
 MOST_TEXT = 12_000
 """Characters of a prompt or response that are shown."""
-_NAME = re.compile(r"(train|validation)-(\d+)\.jsonl")
 
 
 @dataclass(slots=True)
@@ -97,55 +95,29 @@ class _Group:
     advantage: float = 0.0
 
 
-@dataclass(slots=True)
-class _Reader:
-    unreadable: int = 0
-
-    def episodes(self, path: Path) -> Iterator[Episode]:
-        for line in whole_lines(path):
-            episode = _episode(line)
-            if episode is None:
-                self.unreadable += 1
-            else:
-                yield episode
-
-
-def _episode(line: bytes) -> Episode | None:
-    try:
-        data: Any = from_json(line)
-        if not isinstance(data["id"], str) or not isinstance(data["task"], dict):
-            return None
-        return Episode.from_dict(data)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
 def read_digest(folder: Path, roles: Iterable[str]) -> Digest:
-    """Read every episode of the run once. Raises UsageError where a file cannot be read."""
-    files: dict[str, list[tuple[int, Path]]] = {"train": [], "validation": []}
-    for path in sorted((folder / EPISODES).glob("*.jsonl")):
-        if found := _NAME.fullmatch(path.name):
-            files[found[1]].append((int(found[2]), path))
-    reader = _Reader()
+    """Read every episode of the run once. Raises DataError where a file cannot be read."""
+    run = RunFolder(folder)
+    broken: list[DataError] = []
     counts: dict[str, dict[str, TaskGroups]] = {role: {} for role in roles}
     train: Samples | None = None
-    for step, path in sorted(files["train"]):
+    for step, path in run.episodes_files("train"):
         best, groups = _Best(), defaultdict[tuple[str, str], _Group](lambda: _Group(""))
-        for episode in reader.episodes(path):
+        for episode in read_episodes(path, broken.append):
             _add(episode, groups)
             best.add(episode)
         _count(groups, counts)
         train = best.samples("train", step) or train
     validation: Samples | None = None
-    for step, path in sorted(files["validation"], reverse=True):
+    for step, path in reversed(run.episodes_files("validation")):
         best = _Best()
-        for episode in reader.episodes(path):
+        for episode in read_episodes(path, broken.append):
             best.add(episode)
         if validation := best.samples("validation", step):
             break
-    samples = [found for found in (train, validation) if found is not None]
+    samples = [shown for shown in (train, validation) if shown is not None]
     shown_groups = tuple(_role_groups(role, tasks) for role, tasks in counts.items() if tasks)
-    return Digest(shown_groups, tuple(samples), reader.unreadable)
+    return Digest(shown_groups, tuple(samples), len(broken))
 
 
 def advantages(steps: Iterable[Step]) -> list[float]:

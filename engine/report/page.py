@@ -17,13 +17,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from engine.records import Step
-from engine.records.store import write_whole
+from engine.records.folder import RunFolder
+from engine.records.jsonl import write_whole
 from engine.report.charts import MOST_BARS, interval, number
 from engine.report.digest import Digest, advantages, clipped, instance, question, read_digest
 from engine.report.panels import sections
 from engine.report.reading import Run, read_run
 
-REPORT = "report.html"
 _HERE = Path(__file__).parent
 
 
@@ -70,8 +70,9 @@ def write_report(folder: Path) -> Path:
     """
     run = read_run(folder)
     page = render(run, read_digest(folder, run.info.roles))
-    write_whole(folder / REPORT, page.encode("utf-8", "replace"))
-    return folder / REPORT
+    report = RunFolder(folder).report
+    write_whole(report, page.encode("utf-8", "replace"))
+    return report
 
 
 def render(run: Run, digest: Digest) -> str:

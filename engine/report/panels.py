@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.records.info import Control
 from engine.report.charts import WIDE, Line, Size, Stroke, line_chart, stack_chart
-from engine.report.reading import Control, Point, Run
+from engine.report.reading import Point, Run
 
 SHARES = (
     ("informative", "good"),
@@ -190,7 +191,8 @@ def _shares(run: Run, role: str) -> Panel | None:
     title = f"Groups of {role}"
     info = run.info.roles[role]
     keys = frozenset([*names, f"{base}informative", f"{base}total"])
-    return Panel(title, stack_chart(title, layers, whole=1.0), SHARES, keys, note=info.estimator)
+    estimator = info.estimator or ""
+    return Panel(title, stack_chart(title, layers, whole=1.0), SHARES, keys, note=estimator)
 
 
 def _group_rewards(run: Run, roles: Sequence[str]) -> Panel | None:

@@ -7,58 +7,17 @@ line that cannot be read is counted, and every figure may be missing. The episod
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import from_json
+from engine.errors import DataError, UsageError
+from engine.records.folder import RunFolder
+from engine.records.info import Control, RunInfo
+from engine.records.jsonl import parse_json, read_jsonl
 
-from engine.errors import UsageError
-
-RUN, METRICS, SPEC, CONTROLS, EPISODES = "run.json", "metrics.jsonl", "spec.yaml", "controls.json", "episodes"
 Point = tuple[float, float]
 """A step and a figure's value at it."""
-T = TypeVar("T")
-
-
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class RoleInfo(_Data):
-    """How a role learns."""
-
-    estimator: str = ""
-    loss: str = ""
-    trainable: bool = True
-
-
-class RunInfo(_Data):
-    """`run.json`: what was planned."""
-
-    name: str
-    roles: dict[str, RoleInfo]
-    hash: str = ""
-    seed: int = 0
-    model: str = ""
-    metrics: tuple[str, ...] = ()
-    """The spec's figures, such as `judge_acc`."""
-    steps: int = 0
-    """How many training steps were planned; 0 where it is not known."""
-    version: str = ""
-
-
-class Control(_Data):
-    """A figure measured beside the run, to compare with: its mean and an interval over n tasks."""
-
-    name: str
-    figure: str
-    mean: float
-    low: float
-    high: float
-    n: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,81 +50,42 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run's folder. Raises UsageError where it is none."""
+    """Read a run's folder. Raises UsageError where it is none, DataError where a file is no run's."""
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}; give the folder that a training run writes")
-    if not (folder / RUN).is_file():
+    run = RunFolder(folder)
+    if not run.info_file.is_file():
+        names = f"{run.metrics_file.name}, {run.spec_file.name} and {run.steps.name}/"
+        hint = ". This one holds episodes of `rolegraph run`, which trains nothing"
         raise UsageError(
-            f"{folder} is not the folder of a training run: expected {RUN} in it, beside {METRICS}, {SPEC} "
-            f"and {EPISODES}/{_hint(folder)}"
+            f"{folder} is not the folder of a training run: expected {run.info_file.name} in it, "
+            f"beside {names}{hint if run.episodes.is_file() else ''}"
         )
-    info = _load(folder / RUN, TypeAdapter(RunInfo))
-    controls: tuple[Control, ...] = ()
-    if (folder / CONTROLS).is_file():
-        controls = _load(folder / CONTROLS, TypeAdapter(tuple[Control, ...]))
-    lines, unreadable = _read_metrics(folder / METRICS)
-    spec = _bytes(folder / SPEC).decode("utf-8", "replace") if (folder / SPEC).is_file() else ""
-    return Run(folder, info, spec, lines, controls, unreadable)
-
-
-def _hint(folder: Path) -> str:
-    if (folder / "episodes.jsonl").is_file():
-        return ". This one holds episodes of `rolegraph run`, which trains nothing"
-    return ""
-
-
-def _load(path: Path, adapter: TypeAdapter[T]) -> T:
-    try:
-        return adapter.validate_json(_bytes(path))
-    except ValidationError as error:
-        fault = error.errors()[0]
-        place = ".".join(str(part) for part in fault["loc"])
-        raise UsageError(
-            f"{path} is not what a training run writes: {place + ': ' if place else ''}{fault['msg']}"
-        ) from error
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _read_metrics(path: Path) -> tuple[tuple[dict[str, float], ...], int]:
-    """The steps in order, and how many lines could not be read. Lines of one step are put together."""
+    info = run.training()
+    broken: list[DataError] = []
     steps: dict[float, dict[str, float]] = {}
-    unreadable = 0
-    if path.is_file():
-        for line in whole_lines(path):
-            figures = _figures(line)
-            if "step" in figures:
-                steps.setdefault(figures["step"], {}).update(figures)
-            else:
-                unreadable += 1
-    return tuple(steps[step] for step in sorted(steps)), unreadable
+    if run.metrics_file.is_file():
+        for line in read_jsonl(run.metrics_file, _figures, "a step's figures", broken.append):
+            steps.setdefault(line.value["step"], {}).update(line.value)
+    lines = tuple(steps[step] for step in sorted(steps))
+    return Run(folder, info, _text(run.spec_file), lines, run.controls(), len(broken))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _figures(line: bytes) -> dict[str, float]:
-    try:
-        data: Any = from_json(line)
-    except ValueError:
-        return {}
-    if not isinstance(data, dict):
-        return {}
-    return {
+    """The numbers of a line, one of which is `step`."""
+    figures: dict[str, float] = {
         key: value
-        for key, value in cast("dict[str, Any]", data).items()
+        for key, value in parse_json(line).items()
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
-
-
-def whole_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file that end in a newline; a last one cut short is passed over. Raises UsageError."""
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                if line.endswith(b"\n") and line.strip():
-                    yield line
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    _ = figures["step"]  # raises KeyError
+    return figures

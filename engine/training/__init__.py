@@ -3,9 +3,8 @@
 `train` is the loop; the other files are its parts. Starting services and drawing tables is for others.
 """
 
-from engine.training.folder import Checkpoint, TrainingFolder
 from engine.training.loop import train
 from engine.training.policies import Policies, Start
 from engine.training.setup import Setup
 
-__all__ = ["Checkpoint", "Policies", "Setup", "Start", "TrainingFolder", "train"]
+__all__ = ["Policies", "Setup", "Start", "train"]

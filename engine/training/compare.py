@@ -13,6 +13,7 @@ import numpy as np
 
 from engine.compile.plan import Plan
 from engine.records import Episode, Trajectory
+from engine.records.info import Control
 from engine.training.figures import episode_figures, rewards_by_role
 
 RESAMPLES = 2000
@@ -27,18 +28,6 @@ ByTask = Mapping[str, float]
 class Interval:
     """A mean with its confidence interval, over `n` tasks."""
 
-    mean: float
-    low: float
-    high: float
-    n: int
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """One line of the comparison that tells whom a gain belongs to."""
-
-    name: str
-    figure: str
     mean: float
     low: float
     high: float
@@ -91,7 +80,7 @@ def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode
 
 def _control(name: str, figure: str, values: ByTask) -> Control:
     found = interval(values)
-    return Control(name, figure, found.mean, found.low, found.high, found.n)
+    return Control(name=name, figure=figure, mean=found.mean, low=found.low, high=found.high, n=found.n)
 
 
 def _votes(role: str, episodes: Sequence[Episode]) -> dict[str, list[Trajectory]]:

@@ -17,10 +17,10 @@ import numpy as np
 from engine.compile import MAIN
 from engine.errors import WorldError
 from engine.records import Episode, Note, StepLogged, derive_seed
+from engine.records.info import Checkpoint
 from engine.training.advantages import annotated, by_uid, estimate, group_episodes, reward_metrics
 from engine.training.batches import role_batches
 from engine.training.figures import Metrics, failures, figures, response_tokens, rewards_by_role
-from engine.training.folder import Checkpoint
 from engine.training.order import batch
 from engine.training.rate import learning_rate
 from engine.training.rollouts import Rollouts
@@ -152,10 +152,18 @@ class _Loop:
         if not (last or better or step % self.train.checkpoint_every == 0):
             return
         self._note(f"step {step}: checkpoint")
-        saved = await self.setup.policies.save(f"step-{step:06d}")
+        saved = (await self.setup.policies.save(f"step-{step:06d}"))[MAIN]
         validation = {name: value for name, value in metrics.items() if name.startswith("validation/")}
-        version = self.setup.policies.version(MAIN)
-        self.setup.folder.add_checkpoint(step, version, saved[MAIN], best=better, validation=validation)
+        self.setup.folder.add_checkpoint(
+            Checkpoint(
+                step=step,
+                version=self.setup.policies.version(MAIN),
+                state=saved.state,
+                sampler=saved.sampler,
+                best=better,
+                validation=validation,
+            )
+        )
         if better:
             self.best = figure
 

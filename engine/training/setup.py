@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from engine.compile import Plan
 from engine.models import LimitedModel
 from engine.records import Observer, Task
+from engine.records.folder import RunFolder
 from engine.run import Isolation
 from engine.spec.models import ModelRef
-from engine.training.folder import TrainingFolder
 from engine.training.policies import Policies
 
 
@@ -29,5 +29,5 @@ class Setup:
     models: Mapping[ModelRef, LimitedModel]
     """Those of the roles that are not trained, and the teachers."""
     isolation: Isolation
-    folder: TrainingFolder
+    folder: RunFolder
     observe: Observer

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from engine.records.store import read_episodes
+from engine.records.episodes import read_episodes
 from tests.cli.conftest import Command
 from tests.models.edges import serving
 

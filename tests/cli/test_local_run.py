@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.records.store import read_episodes
+from engine.records.episodes import read_episodes
+from engine.records.folder import RunFolder
 from tests.cli.conftest import ENVIRONMENT, Command
 
 pytest.importorskip("torch", reason="needs the extra `local`")
@@ -126,6 +127,7 @@ def test_a_run_killed_in_the_middle_loses_no_episode_that_was_counted(tiny: Path
         assert gone(services), "the service outlived the run that started it"
     assert seen < 400
     assert len(list(read_episodes(tmp_path / "out" / "episodes.jsonl"))) >= seen
+    assert RunFolder(tmp_path / "out").info().finished is None
 
 
 def test_ctrl_c_ends_the_run_with_its_table_and_the_service(tiny: Path, tmp_path: Path) -> None:
@@ -141,7 +143,9 @@ def test_ctrl_c_ends_the_run_with_its_table_and_the_service(tiny: Path, tmp_path
         assert gone(services)
     assert b"accuracy" in shown
     assert b"Traceback" not in shown
-    assert len(list(read_episodes(tmp_path / "out" / "episodes.jsonl"))) >= seen
+    count = len(list(read_episodes(tmp_path / "out" / "episodes.jsonl")))
+    info = RunFolder(tmp_path / "out").info()
+    assert info.finished and info.figures["episodes"] == count >= seen
 
 
 def test_serve_answers_a_run_and_refuses_the_open_network_without_a_key(

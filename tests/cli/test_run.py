@@ -7,7 +7,8 @@ import os
 import stat
 from pathlib import Path
 
-from engine.records.store import read_episodes
+from engine.records.episodes import read_episodes
+from engine.records.folder import RunFolder
 from tests.cli.conftest import Command
 from tests.edge import write_spec
 
@@ -27,17 +28,45 @@ def test_a_run_ends_in_a_table_per_role_and_an_episode_per_task(
     assert "rolegraph: 1" in (tmp_path / "out" / "spec.yaml").read_text()
 
 
+def test_a_run_notes_what_it_is_of_and_what_it_came_to(
+    rolegraph: Command, recording: Path, tmp_path: Path
+) -> None:
+    words = ("run", "solver_judge", "train.steps=1", "--limit", "10", "--out", "out", "--seed", "3")
+    rolegraph(*words, "--model", f"replay:{recording}")
+    info = RunFolder(tmp_path / "out").info()
+    assert (info.kind, info.name, info.seed) == ("run", "solver_judge", 3)
+    assert (info.spec, info.overrides) == ("solver_judge", ("train.steps=1",))
+    assert info.command.startswith("rolegraph run solver_judge train.steps=1 --limit 10 ")
+    assert info.roles["judge"].estimator == "reinforce"
+    assert (info.figures["episodes"], info.figures["judge_acc"]) == (10, 1)
+    assert info.started and info.finished and info.started < info.finished
+
+
+def test_a_run_that_fails_notes_its_end(rolegraph: Command, tmp_path: Path) -> None:
+    url = "http://me:secret@127.0.0.1:9"
+    done = rolegraph("run", "solver_judge", "--base-url", url, "--out", "out", TINKER_API_KEY="tml-x")
+    assert done.returncode == 1
+    info = RunFolder(tmp_path / "out").info()
+    assert info.finished
+    assert info.figures == {"episodes": 0}
+    assert info.command == "rolegraph run solver_judge --base-url http://127.0.0.1:9 --out out"
+    assert all("secret" not in file.read_text() for file in (tmp_path / "out").iterdir())
+
+
 def test_a_written_run_can_be_replayed_and_gives_the_same_episodes(
     rolegraph: Command, recording: Path, tmp_path: Path
 ) -> None:
     rolegraph("run", "solver_judge", "--limit", "10", "--model", f"replay:{recording}", "--out", "one")
     rolegraph("run", "solver_judge", "--limit", "10", "--model", "replay:one/episodes.jsonl", "--out", "two")
 
-    def without_model(folder: str) -> list[object]:
+    def without_model_and_times(folder: str) -> list[object]:
         lines = (tmp_path / folder / "episodes.jsonl").read_text().splitlines()
-        return sorted((json.loads(line) | {"info": None} for line in lines), key=lambda e: e["id"])
+        episodes = [json.loads(line) | {"info": None} for line in lines]
+        for step in (s for episode in episodes for t in episode["trajectories"] for s in t["steps"]):
+            assert step["info"].pop("seconds") >= 0
+        return sorted(episodes, key=lambda e: e["id"])
 
-    assert without_model("one") == without_model("two")
+    assert without_model_and_times("one") == without_model_and_times("two")
 
 
 def test_an_override_changes_the_run(rolegraph: Command, recording: Path, tmp_path: Path) -> None:

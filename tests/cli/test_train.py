@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.records.store import read_episodes
+from engine.records.episodes import read_episodes
 from tests.cli.conftest import ENVIRONMENT
 
 pytest.importorskip("torch", reason="needs the extra `local`")

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 from engine.local.launcher import Running
+from engine.records.folder import RunFolder
 from tests.cli.training import SMALL, assert_same, metrics, start, train, wait_for_lines
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
@@ -34,6 +35,10 @@ def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(
     assert {file.name for file in (out / "episodes").iterdir()} == {
         f.name for f in (whole / "episodes").iterdir()
     }
+    info = RunFolder(out).training()
+    assert "--resume" in info.resumed[0].command and "--resume" not in info.command
+    assert info.started and info.finished and info.started < info.resumed[0].time < info.finished
+    assert info.figures["step"] == 6 and "validation/judge_acc" in info.figures
 
 
 def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folder(

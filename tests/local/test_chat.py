@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from engine.local.launcher import Running
-from engine.records.store import read_episodes
+from engine.records.episodes import read_episodes
 from tests.cli.conftest import Command, rolegraph
 
 __all__ = ["rolegraph"]

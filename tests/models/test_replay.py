@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import ModelError, UsageError
+from engine.errors import DataError, ModelError, UsageError
 from engine.models import Completion, Model, Request, open_model
 from engine.models.replay import Recorded, Replay
 from engine.records import CallId, Episode, Failure, FailureName, NodeId, Step, Trajectory
@@ -103,12 +103,12 @@ def test_instances_recorded_without_an_index_are_counted_as_they_come() -> None:
     assert ask(model, "t", 0, "judge", 1).text == "choice"
 
 
-def test_a_file_that_is_missing_or_not_episodes_is_a_usage_error(tmp_path: Path, file: Path) -> None:
-    with pytest.raises(UsageError, match=r"nowhere\.jsonl: No such file"):
+def test_a_file_that_is_missing_or_not_episodes_is_named(tmp_path: Path, file: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere\.jsonl: No such file"):
         Replay.from_file(tmp_path / "nowhere.jsonl")
     with file.open("a") as lines:
         lines.write('{"id": "t:0"}\n')
-    with pytest.raises(UsageError, match=r"episodes\.jsonl:5: this line is not an episode .*one JSON object"):
+    with pytest.raises(DataError, match=r"episodes\.jsonl:5: not an episode: .*as `rolegraph run` writes it"):
         Replay.from_file(file)
     with pytest.raises(UsageError, match=r"replay:episodes\.jsonl"):
         asyncio.run(open_model(ModelRef(provider="replay")))

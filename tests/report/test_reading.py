@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from engine.errors import UsageError
+from engine.errors import DataError, UsageError
 from engine.report.reading import read_run
 from tests.report.runs import write_lines, write_run
 
@@ -59,10 +60,23 @@ def test_a_folder_that_is_no_run_says_what_was_expected(tmp_path: Path) -> None:
     (tmp_path / "episodes.jsonl").write_text("")
     with pytest.raises(UsageError, match="rolegraph run"):
         read_run(tmp_path)
+    (tmp_path / "run.json").write_text('{"kind": "run", "name": "x", "roles": {}}')
+    with pytest.raises(
+        UsageError, match=r"not the folder of a training run: .* of `rolegraph run`, which trains"
+    ):
+        read_run(tmp_path)
+
+
+def test_a_role_that_learns_nothing_has_no_estimator(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    info = json.loads((folder / "run.json").read_text())
+    info["roles"]["judge"] = {"estimator": None, "loss": "ppo", "trainable": False}
+    (folder / "run.json").write_text(json.dumps(info))
+    assert read_run(folder).info.roles["judge"].estimator is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"name": "x"}', '{"name": "x", "roles": []}'])
 def test_a_foreign_run_json_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
-    with pytest.raises(UsageError, match=r"run\.json is not what a training run writes"):
+    with pytest.raises(DataError, match=r"run\.json is not what a run writes"):
         read_run(tmp_path)

@@ -1,0 +1,216 @@
+"""Files of episodes: one line of JSON for each, and an index beside the file to find one of thousands by.
+
+`episodes.jsonl` has its index in `episodes.index.jsonl`: a line for each episode that says where it lies
+and how it went. The index is derived: without it, or with less of it, its reader reads the rest from the
+episodes themselves, and an episode that was counted is on disk whether or not its index line is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic import TypeAdapter
+
+from engine.errors import DataError
+from engine.records import Episode
+from engine.records.jsonl import JsonlWriter, json_line, parse_json, read_jsonl, refuse, write_whole
+
+
+@dataclass(frozen=True, slots=True)
+class RoleEntry:
+    """How a role did in an episode, over all its trajectories."""
+
+    count: int = 0
+    """Trajectories."""
+    rewards: Sequence[float] = ()
+    """Of the trajectories that have one, in order."""
+    failures: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many failed, by the failure's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the index. `offset` and `length` are bytes of the episodes file, the newline included."""
+
+    offset: int
+    length: int
+    task: str
+    rollout: int
+    is_correct: bool
+    metrics: Mapping[str, float]
+    roles: Mapping[str, RoleEntry]
+
+    @property
+    def end(self) -> int:
+        """The offset of what comes after."""
+        return self.offset + self.length
+
+
+_ENTRY = TypeAdapter(Entry)
+_EPISODE = "an episode"
+
+
+class EpisodeWriter:
+    """Appends episodes to a file, and to its index. Raises WorldError where the disk does not take them."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin a file, or go on with one, whose index is completed first.
+
+        Raises DataError where a line of it is no episode.
+        """
+        entries = EpisodeFile(path).entries() if path.exists() else []
+        write_whole(index_path(path), b"".join(json_line(asdict(entry)) for entry in entries))
+        self.path = path
+        self._episodes = JsonlWriter(path, "episodes")
+        self._index = JsonlWriter(index_path(path))
+
+    def append(self, episode: Episode) -> None:
+        """Write one episode, in one write of a whole line: it is on disk when this returns."""
+        line = json_line(episode.to_dict())
+        offset = self._episodes.append(line, f"episode {episode.id}")
+        self._index.append(json_line(_outcome(episode, offset, len(line))))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._episodes.close()
+        self._index.close()
+
+
+class EpisodeFile:
+    """A file of episodes to look through: what each one came to, and any one of them at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def entries(self, broken: Callable[[DataError], object] = refuse) -> list[Entry]:
+        """An entry for each episode, in order, most from the index; `broken` as for `read_episodes`."""
+        entries = self._indexed()
+        end, number = (entries[-1].end, len(entries) + 1) if entries else (0, 1)
+        rest = read_jsonl(self.path, _entry, _EPISODE, broken, start=end, number=number)
+        return [*entries, *(replace(line.value, offset=line.start) for line in rest)]
+
+    def read(self, entry: Entry) -> Episode:
+        """The episode of an entry; raises DataError where the file does not hold it any more."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(entry.offset)
+                episode = _episode(file.read(entry.length))
+        except OSError as error:
+            raise DataError(f"cannot read {self.path}: {error.strerror}") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise self._changed(entry) from error
+        if (episode.task_id, episode.rollout) != (entry.task, entry.rollout):
+            raise self._changed(entry)
+        return episode
+
+    def _changed(self, entry: Entry) -> DataError:
+        lost = f"the episode {entry.task}:{entry.rollout} at byte {entry.offset}"
+        return DataError(f"{self.path} was changed while it was read: it has lost {lost}")
+
+    def _indexed(self) -> list[Entry]:
+        """The index as far as it fits the file: entries that lie end to end, the last at a line's end."""
+        entries: list[Entry] = []
+        end = 0
+        with contextlib.suppress(DataError, OSError):  # what the index does not say, the file does
+            size = self.path.stat().st_size
+            for line in read_jsonl(index_path(self.path), _ENTRY.validate_json, "an entry"):
+                if line.value.offset != end or not end < line.value.end <= size:
+                    break
+                entries.append(line.value)
+                end = line.value.end
+        return entries if self._starts_line(end) else []
+
+    def _starts_line(self, offset: int) -> bool:
+        if offset == 0:
+            return True
+        with self.path.open("rb") as file:
+            file.seek(offset - 1)
+            return file.read(1) == b"\n"
+
+
+def index_path(path: Path) -> Path:
+    """Where the index of a file of episodes is."""
+    return path.with_suffix(f".index{path.suffix}")
+
+
+def read_episodes(path: Path, broken: Callable[[DataError], object] = refuse) -> Iterator[Episode]:
+    """The episodes of a file, in order; a last line that was cut is passed over.
+
+    Raises DataError where the file cannot be read. `broken` is given a DataError for each line that is no
+    episode; unless it raises, the line is passed over.
+    """
+    return (line.value for line in read_jsonl(path, _episode, _EPISODE, broken))
+
+
+def write_episodes(path: Path, episodes: Iterable[Episode]) -> None:
+    """Write a file of episodes that appears whole, and its index; raises WorldError."""
+    with contextlib.suppress(OSError):
+        index_path(path).unlink()  # it would not fit the new file
+    lines: list[bytes] = []
+    entries: list[bytes] = []
+    offset = 0
+    for episode in episodes:
+        lines.append(json_line(episode.to_dict()))
+        entries.append(json_line(_outcome(episode, offset, len(lines[-1]))))
+        offset += len(lines[-1])
+    write_whole(path, b"".join(lines))
+    write_whole(index_path(path), b"".join(entries))
+
+
+def figures(entries: Sequence[Entry]) -> dict[str, float]:
+    """`episodes`, the means of `correct` and of each metric, and `failures/{role}/{name}`, how many."""
+    counts: Counter[str] = Counter(episodes=len(entries))
+    sums: dict[str, float] = {}
+    for entry in entries:
+        for name, value in {"correct": float(entry.is_correct), **entry.metrics}.items():
+            sums[name] = sums.get(name, 0.0) + value
+        for role, outcome in entry.roles.items():
+            for name, times in outcome.failures.items():
+                counts[f"failures/{role}/{name}"] += times
+    return {**counts, **{name: value / len(entries) for name, value in sums.items()}}
+
+
+def _episode(text: bytes) -> Episode:
+    data = parse_json(text)
+    if not isinstance(data["id"], str) or not isinstance(data["task"], dict):
+        raise TypeError("its id is no text, or its task no mapping")
+    return Episode.from_dict(data)
+
+
+def _entry(text: bytes) -> Entry:
+    """The entry of an episode that is at the beginning of its file."""
+    return _ENTRY.validate_python(_outcome(_episode(text), 0, len(text)))
+
+
+def _outcome(episode: Episode, offset: int, length: int) -> dict[str, Any]:
+    """What an `Entry` holds, in plain mappings, because every episode of a run pays for it."""
+    roles: dict[str, dict[str, Any]] = {}
+    for trajectory in episode.trajectories:
+        role = roles.get(trajectory.name)
+        if role is None:
+            role = roles[trajectory.name] = {"count": 0, "rewards": [], "failures": {}}
+        role["count"] += 1
+        if trajectory.reward is not None:
+            role["rewards"].append(trajectory.reward)
+        if trajectory.failure is not None:
+            name = trajectory.failure.name.value
+            role["failures"][name] = role["failures"].get(name, 0) + 1
+    return {
+        "offset": offset,
+        "length": length,
+        "task": episode.task_id,
+        "rollout": episode.rollout,
+        "is_correct": episode.is_correct,
+        "metrics": episode.metrics,
+        "roles": roles,
+    }

@@ -1,0 +1,261 @@
+"""The folder of a run or a training: its files by name, what it is of, and what each step leaves in it.
+
+Files appear whole (written beside, then renamed) or grow by whole lines, so a run that is killed at any
+moment can be read, and a training taken up again, from what is here. Knows no plan, model or service: what
+a run is of comes in as a `RunInfo`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from engine.errors import DataError, RolegraphError, UsageError, WorldError
+from engine.records import Episode
+from engine.records.episodes import EpisodeFile, figures, write_episodes
+from engine.records.info import Checkpoint, Control, Kind, Resumed, RunInfo, without_credentials
+from engine.records.jsonl import JsonlWriter, Line, json_line, read_jsonl, reason, write_whole
+
+Split = Literal["train", "validation"]
+T = TypeVar("T")
+_STEP_FILE = re.compile(r"(?P<split>train|validation)-(?P<step>\d+)(?P<index>\.index)?\.jsonl")
+_VALIDATION = "validation/"
+_CONTROLS = TypeAdapter(tuple[Control, ...])
+_METRICS = TypeAdapter(dict[str, float])
+
+
+class RunFolder:
+    """The folder of one run. All that writes raises WorldError where the disk does not take it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.info_file = path / "run.json"
+        self.spec_file = path / "spec.yaml"
+        """The spec in one file: extended and overridden."""
+        self.episodes = path / "episodes.jsonl"
+        """A run's episodes."""
+        self.steps = path / "episodes"
+        """A training's episodes, in an `episodes_file` a step."""
+        self.metrics_file = path / "metrics.jsonl"
+        self.checkpoints_file = path / "checkpoints.jsonl"
+        self.controls_file = path / "controls.json"
+        self.report = path / "report.html"
+        self.weights = path / "weights"
+        """Where a service started for the run keeps its checkpoints."""
+
+    # beginning and ending
+
+    def check_new(self, kind: Kind) -> None:
+        """Raises UsageError where there is a training already, or a run with an episode."""
+        present = self.info().kind if self.info_file.exists() else None
+        if present == "train" or (self.episodes.exists() and self.episodes.stat().st_size):
+            go_on = "go on with --resume, or " if present == kind == "train" else ""
+            raise UsageError(f"{self.path} already holds a run; {go_on}choose another folder with --out")
+
+    def begin(self, info: RunInfo, spec: str) -> None:
+        """Start a run in a new folder; `info` gets its time and Rolegraph's version here."""
+        try:
+            (self.steps if info.kind == "train" else self.path).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WorldError(f"cannot write to the output folder {self.path}: {error.strerror}") from error
+        write_whole(self.spec_file, without_credentials(spec).encode())
+        self._write_info(info.model_copy(update={"version": version("rolegraph"), "started": _now()}))
+
+    def resume(self, command: str) -> None:
+        """Note that a training is taken up again."""
+        info = self.training()
+        resumed = (*info.resumed, Resumed(time=_now(), command=command))
+        self._write_info(info.model_copy(update={"resumed": resumed, "finished": None, "figures": {}}))
+
+    @contextmanager
+    def ending(self) -> Generator[None]:
+        """Notes when what goes on inside ended, well or not, and with what figures."""
+        try:
+            yield
+        except BaseException:
+            with suppress(RolegraphError):  # what ended the run is what the person should see
+                self._end()
+            raise
+        self._end()
+
+    def info(self) -> RunInfo:
+        """What is known of the run; raises UsageError where none was begun, DataError for a foreign file."""
+        try:
+            return RunInfo.model_validate_json(self.info_file.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            raise UsageError(f"{self.path} holds no run: there is no {self.info_file.name} in it") from None
+        except OSError as error:
+            raise DataError(f"cannot read {self.info_file}: {error.strerror}") from error
+        except ValidationError as error:
+            raise DataError(f"{self.info_file} is not what a run writes: {reason(error)}") from error
+
+    def training(self) -> RunInfo:
+        """What is known of the training; raises UsageError where the folder is of `rolegraph run`."""
+        info = self.info()
+        if info.kind != "train":
+            raise UsageError(
+                f"{self.path} is not the folder of a training run: it holds episodes of `rolegraph run`, "
+                "which trains nothing"
+            )
+        return info
+
+    def check_same(self, now: RunInfo, spec: str) -> None:
+        """Raises UsageError, showing the difference, where the training was begun with another spec."""
+        begun = self.training()
+        if begun.hash == now.hash:
+            return
+        was = self.spec_file.read_text(encoding="utf-8")
+        parts = [_difference("spec", was, without_credentials(spec))]
+        old, new = begun.templates, now.templates
+        parts += [_difference(name, old.get(name, ""), new.get(name, "")) for name in {**old, **new}]
+        shown = "\n".join(part for part in parts if part)
+        shown = shown or "The spec and its templates are the same; the code of what they name has changed."
+        raise UsageError(
+            f"{self.path} was begun with another spec, and a run goes on only as it began:\n{shown}\n"
+            "Put it back to go on, or begin a new run with --out"
+        )
+
+    def rewind(self) -> Checkpoint | None:
+        """Drop what came after the last checkpoint and return it; None begins at the beginning."""
+        last = next(reversed(self.checkpoints()), None)
+        step = last.step if last else 0
+        kept = [line.text for line in self._metrics() if last and line.value["step"] <= step]
+        write_whole(self.metrics_file, b"".join(kept))
+        for match, file in self._step_files():
+            if int(match["step"]) > step:
+                file.unlink(missing_ok=True)
+        return last
+
+    # what a step leaves
+
+    def add_metrics(self, metrics: Mapping[str, float]) -> None:
+        """One line; on disk when this returns."""
+        _add(self.metrics_file, json.dumps(dict(metrics), allow_nan=False).encode() + b"\n")
+
+    def add_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Note a checkpoint that is safe."""
+        _add(self.checkpoints_file, json_line(checkpoint.model_dump()))
+
+    def write_episodes(self, split: Split, step: int, episodes: Iterable[Episode]) -> None:
+        """The episodes of one step."""
+        write_episodes(self.episodes_file(split, step), episodes)
+
+    def write_controls(self, controls: Sequence[Control]) -> None:
+        """What the run is compared with."""
+        write_whole(self.controls_file, json.dumps([row.model_dump() for row in controls], indent=1).encode())
+
+    def episodes_file(self, split: Split, step: int) -> Path:
+        """Where the episodes of one step are."""
+        return self.steps / f"{split}-{step:06d}.jsonl"
+
+    def episodes_files(self, split: Split) -> list[tuple[int, Path]]:
+        """The steps that have episodes, in order, and where they are."""
+        return sorted(
+            (int(match["step"]), file)
+            for match, file in self._step_files()
+            if match["split"] == split and not match["index"]
+        )
+
+    def metrics(self) -> list[dict[str, float]]:
+        """The lines so far."""
+        return [line.value for line in self._metrics()]
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints so far, oldest first."""
+        lines = _lines(self.checkpoints_file, Checkpoint.model_validate_json, "a checkpoint")
+        return [line.value for line in lines]
+
+    def best(self) -> Checkpoint:
+        """The best checkpoint, else the last; raises UsageError where there is none."""
+        checkpoints = self.checkpoints()
+        if not checkpoints:
+            raise UsageError(f"{self.path} has no checkpoint yet")
+        return next((c for c in reversed(checkpoints) if c.best), checkpoints[-1])
+
+    def controls(self) -> tuple[Control, ...]:
+        """What the run is compared with; nothing where it was not measured."""
+        try:
+            return _CONTROLS.validate_json(self.controls_file.read_bytes())
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise DataError(f"cannot read {self.controls_file}: {error.strerror}") from error
+        except ValidationError as error:
+            raise DataError(f"{self.controls_file} is not what a training writes: {reason(error)}") from error
+
+    # behind it
+
+    def _end(self) -> None:
+        info = self.info()
+        came_to = figures(EpisodeFile(self.episodes).entries()) if info.kind == "run" else self._progress()
+        self._write_info(info.model_copy(update={"finished": _now(), "figures": came_to}))
+
+    def _progress(self) -> dict[str, float]:
+        lines = self.metrics()
+        validated = [line for line in lines if any(name.startswith(_VALIDATION) for name in line)]
+        last = validated[-1] if validated else {}
+        better = [checkpoint.validation for checkpoint in self.checkpoints() if checkpoint.best]
+        best = better[-1] if better else {}
+        return {
+            "step": max((line["step"] for line in lines), default=0.0),
+            **{name: value for name, value in last.items() if name.startswith(_VALIDATION)},
+            **{f"best/{name.removeprefix(_VALIDATION)}": value for name, value in best.items()},
+        }
+
+    def _metrics(self) -> Iterator[Line[dict[str, float]]]:
+        return _lines(self.metrics_file, _step_metrics, "a step's metrics")
+
+    def _step_files(self) -> Iterator[tuple[re.Match[str], Path]]:
+        for file in self.steps.glob("*.jsonl"):
+            if match := _STEP_FILE.fullmatch(file.name):
+                yield match, file
+
+    def _write_info(self, info: RunInfo) -> None:
+        write_whole(self.info_file, info.model_dump_json(indent=1).encode())
+
+
+def newest(runs: Path, name: str | None = None) -> RunFolder:
+    """The training in `runs` (of the spec of that name) that was begun last; raises UsageError."""
+    begun: list[tuple[datetime, Path]] = []
+    for file in runs.glob("*/run.json"):
+        info = RunFolder(file.parent).info()
+        if info.kind == "train" and name in (None, info.name):
+            changed = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+            begun.append((info.started or changed, file.parent))
+    if not begun:
+        what = f"training run of {name}" if name else "training run"
+        raise UsageError(f"there is no {what} in {runs}/ to go on with; name its folder with --out")
+    return RunFolder(max(begun)[1])
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _add(file: Path, line: bytes) -> None:
+    with JsonlWriter(file) as writer:
+        writer.append(line, sync=True)
+
+
+def _lines(file: Path, parse: Callable[[bytes], T], what: str) -> Iterator[Line[T]]:
+    return read_jsonl(file, parse, what) if file.exists() else iter(())
+
+
+def _step_metrics(text: bytes) -> dict[str, float]:
+    metrics = _METRICS.validate_json(text)
+    _ = metrics["step"]  # raises KeyError
+    return metrics
+
+
+def _difference(name: str, was: str, now: str) -> str:
+    names = f"{name}, as begun", f"{name}, now"
+    return "\n".join(difflib.unified_diff(was.splitlines(), now.splitlines(), *names, n=1, lineterm=""))

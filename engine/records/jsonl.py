@@ -1,0 +1,172 @@
+"""JSONL files: the one reader and the one writer of them, and files that appear whole.
+
+A line counts once its newline is on disk. What stands after the last newline is the rest of a write that a
+kill cut: the reader passes over it, and the writer takes it off before it appends. Knows no record.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
+
+from pydantic_core import PydanticSerializationError, ValidationError, from_json, to_json
+
+from engine.errors import DataError, WorldError
+
+T = TypeVar("T")
+_CHUNK = 1 << 16
+
+
+class Line(NamedTuple, Generic[T]):
+    """One line of a file, and what it says."""
+
+    number: int
+    """From 1."""
+    start: int
+    """The offset of its first byte."""
+    text: bytes
+    """With its newline."""
+    value: T
+
+
+def refuse(fault: DataError) -> NoReturn:
+    """What becomes of a broken line unless the caller says otherwise: it ends the reading."""
+    raise fault
+
+
+def read_jsonl(
+    path: Path,
+    parse: Callable[[bytes], T],
+    what: str,
+    broken: Callable[[DataError], object] = refuse,
+    *,
+    start: int = 0,
+    number: int = 1,
+) -> Iterator[Line[T]]:
+    """The lines of a file, each read by `parse`; empty ones and a last one that was cut are passed over.
+
+    A line that `parse` refuses (ValueError, TypeError, KeyError or AttributeError) is not `what` says, such
+    as "an episode": that is a DataError with the line's place, raised unless `broken` takes it, and then the
+    line is passed over. `start` is the offset of the first line to read, `number` its number. Raises
+    DataError where the file is missing or unreadable.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            for at, text in enumerate(file, number):
+                if not text.endswith(b"\n"):
+                    return
+                if not text.isspace():
+                    try:
+                        line = Line(at, start, text, parse(text))
+                    except (ValueError, TypeError, KeyError, AttributeError) as error:
+                        fault = DataError(f"{path}:{at}: not {what}: {reason(error)}")
+                        fault.__cause__ = error
+                        broken(fault)
+                    else:
+                        yield line
+                start += len(text)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+
+
+def parse_json(text: bytes) -> Any:
+    """What a line of JSON says; raises ValueError where it is none."""
+    try:
+        return from_json(text)
+    except ValueError:
+        try:
+            return json.loads(text)  # which takes half a character too, as other programs write it
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply") from error
+
+
+def json_line(value: object) -> bytes:
+    """A value as one line of JSON."""
+    try:
+        return to_json(value) + b"\n"
+    except PydanticSerializationError:  # half a character in a model's text: written as a question mark
+        return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+def reason(error: Exception) -> str:
+    """Why something was not read, in one line."""
+    if isinstance(error, ValidationError):
+        fault = error.errors()[0]
+        place = ".".join(str(part) for part in fault["loc"])
+        return f"{place}: {fault['msg']}" if place else fault["msg"]
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
+
+
+class JsonlWriter:
+    """Appends to a file whose every line is whole. `holds` says in messages what the lines are."""
+
+    def __init__(self, path: Path, holds: str = "lines") -> None:
+        """Open or create the file, and take off what a kill left of a line; raises WorldError."""
+        self.path, self._holds = path, holds
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            size = os.fstat(self._file).st_size
+            whole = _whole(self._file, size)
+            if whole < size:
+                os.ftruncate(self._file, whole)
+        except OSError as error:
+            raise WorldError(f"cannot write to {path}: {error.strerror}") from error
+
+    def append(self, line: bytes, what: str = "a line", *, sync: bool = False) -> int:
+        """Write one line and return its offset; `sync` waits until the disk has it.
+
+        It is one write: either all of the line is in the file when this returns, or none of it is and a
+        WorldError says so, calling the line `what`.
+        """
+        start = os.lseek(self._file, 0, os.SEEK_END)
+        try:
+            if os.write(self._file, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if sync:
+                os.fsync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, start)
+            message = f"cannot write {what} to {self.path}: {error.strerror}"
+            raise WorldError(f"{message}; the {self._holds} before it are safe") from error
+        return start
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _whole(file: int, size: int) -> int:
+    """How many bytes of an open file are whole lines."""
+    end = size
+    while end:
+        start = max(0, end - _CHUNK)
+        newline = os.pread(file, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that appears whole or not at all; raises WorldError when the disk does not take it."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise WorldError(f"cannot write {path}: {error.strerror}") from error

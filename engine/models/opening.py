@@ -114,6 +114,9 @@ class Models:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for opening in self._opening.values():
+            opening.cancel()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
         await self._stack.aclose()
 
     async def model(self, ref: ModelRef) -> LimitedModel:

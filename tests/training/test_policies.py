@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -268,3 +268,29 @@ def test_what_the_service_fails_to_do_is_named_without_the_key(
         assert policies.version(MAIN) == 0
 
     training.do(run)
+
+
+def test_a_service_that_goes_away_in_an_update_is_named_instead_of_waited_for(
+    tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.models.tinker._PATIENCE_SECONDS", 0.1)
+
+    async def run() -> None:
+        loop, sent = asyncio.get_running_loop(), asyncio.Event()
+
+        def passing() -> Iterator[None]:
+            loop.call_soon_threadsafe(sent.set)
+            yield None
+
+        async with AsyncExitStack() as stack:
+            with tinker_service(lambda _: ([], [], "stop")) as service:
+                service.refusals["optim_step"] = passing()
+                service.first["forward_backward"] = "what never comes"
+                policies = await stack.enter_async_context(Training(service, tokenizer).open())
+                pending = asyncio.create_task(update(policies, batch("solver")))
+                await sent.wait()
+            with pytest.raises(WorldError, match=f"service at {service.base_url} is gone"):
+                async with asyncio.timeout(30):  # it would wait for ever
+                    await pending
+
+    asyncio.run(run())

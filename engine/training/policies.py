@@ -174,7 +174,7 @@ async def _open(start: Start) -> AsyncGenerator[_Policy, None]:
                     client = await session.service.create_training_client_from_state_with_optimizer(
                         start.state
                     )
-        except tinker.APIStatusError as error:
+        except (tinker.APIStatusError, tinker.RequestFailedError) as error:
             what = f"train {name!r}" if start.state is None else f"go on from {start.state}"
             reason = redact(said(error), session.key)
             raise UsageError(f"{session.url} cannot {what}: {reason}") from error

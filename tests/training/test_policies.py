@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import tinker
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from engine.compile import MAIN
 from engine.errors import UsageError, WorldError
@@ -105,6 +105,14 @@ def test_a_saved_state_is_taken_up_with_its_optimizer_and_its_version(training: 
     assert training.service.asked_for("create_model") == []
 
 
+REFUSED = f"no room for {KEY}"
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [JSONResponse({"detail": REFUSED}, status_code=400), failed(REFUSED, "user")],
+    ids=["at once", "later"],
+)
 @pytest.mark.parametrize(
     ("operation", "state", "said"),
     [
@@ -117,9 +125,8 @@ def test_a_saved_state_is_taken_up_with_its_optimizer_and_its_version(training: 
     ],
 )
 def test_what_the_service_refuses_to_open_is_the_person_s_mistake(
-    operation: str, state: str | None, said: str, training: Training
+    operation: str, state: str | None, said: str, refusal: Response, training: Training
 ) -> None:
-    refusal = JSONResponse({"detail": f"no room for {KEY}"}, status_code=400)
     training.service.refusals[operation] = iter([refusal])
 
     async def run() -> None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from typing import TypeVar
 
 import httpx
 import tinker
@@ -26,6 +27,7 @@ _PATIENCE_SECONDS = 10.0
 _CLOSE_SECONDS = 5.0
 
 _logger = logging.getLogger(__name__)
+T = TypeVar("T")
 # What the SDK logs comes back as errors too; without a handler of its own Python prints it on the terminal.
 logging.getLogger("tinker").addHandler(logging.NullHandler())
 
@@ -56,7 +58,7 @@ class TinkerModel:
         self._context = context
         self._key = key
         self._service = service
-        self._pulse = _Pulse(url)
+        self._pulse = Pulse(url)
 
     async def complete(self, request: Request) -> Completion:
         """Answer one request; raises ModelError."""
@@ -66,10 +68,7 @@ class TinkerModel:
             self._client.sample(tinker.ModelInput.from_ints(list(prompt.ids)), 1, params).coroutine()
         )
         try:
-            while not (await asyncio.wait({call}, timeout=_PATIENCE_SECONDS))[0]:
-                # The SDK waits for minutes on a service that is gone.
-                await self._pulse.check()
-            sequence = call.result().sequences[0]
+            sequence = (await self._pulse.wait(call)).sequences[0]
         except asyncio.CancelledError:
             if not call.cancelled():
                 raise  # it is we who are cancelled
@@ -142,7 +141,7 @@ class TinkerModel:
         )
 
 
-class _Pulse:
+class Pulse:
     """Whether the service still takes connections; asked at most once in a while, for all calls together."""
 
     def __init__(self, url: str) -> None:
@@ -151,7 +150,13 @@ class _Pulse:
         self._checked = -_PATIENCE_SECONDS
         self._fault: WorldError | None = None
 
-    async def check(self) -> None:
+    async def wait(self, call: asyncio.Future[T]) -> T:
+        """The call's result; raises WorldError for a service that is gone, on which the SDK would wait."""
+        while not (await asyncio.wait({call}, timeout=_PATIENCE_SECONDS))[0]:
+            await self._check()
+        return call.result()
+
+    async def _check(self) -> None:
         """Raises WorldError for a service that is gone; one that is only slow is alive."""
         async with self._lock:
             if time.monotonic() - self._checked >= _PATIENCE_SECONDS / 2:

@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import tinker
 from tinker.lib.retry_handler import RetryConfig  # pyright: ignore[reportMissingTypeStubs]
+from tinker.types import RequestErrorCategory
 
 from engine.errors import UsageError, WorldError, did_you_mean
 from engine.models.keys import TINKER, redact
@@ -174,6 +175,8 @@ def saying_why(url: str, key: str | None) -> Generator[None, None, None]:
     except TimeoutError as error:
         raise WorldError(f"The Tinker service at {url} gave no model in {_OPEN_SECONDS:.0f} s.") from error
     except (tinker.TinkerError, httpx.HTTPError) as error:
+        if isinstance(error, tinker.RequestFailedError) and error.category is RequestErrorCategory.User:
+            raise
         raise WorldError(f"Cannot open a model at {url}: {redact(said(error), key)}") from error
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import tinker
 
 from engine.errors import UsageError, WorldError
 from engine.models import LimitedModel, ServedModel
 from engine.models.keys import redact
-from engine.models.tinker import TinkerModel, said
+from engine.models.tinker import Pulse, TinkerModel, said
 from engine.models.tinker_open import (
     NO_RETRIES,
     Session,
@@ -24,6 +26,8 @@ from engine.models.tinker_open import (
 from engine.prompts.chat import ChatFormat
 from engine.spec.models import Lora
 from engine.training.batches import RoleBatch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +70,17 @@ class _Policy:
     chat: ChatFormat
     concurrency: int
     version: int
+    pulse: Pulse
     sampler: tuple[int, LimitedModel] | None = field(default=None)
     """The weights of a version, to sample from."""
+
+    async def result(self, operation: tinker.APIFuture[T]) -> T:
+        """What an operation came to; raises what the SDK does, and WorldError for a service that is gone."""
+        call = asyncio.ensure_future(operation.result_async())
+        try:
+            return await self.pulse.wait(call)
+        finally:
+            call.cancel()
 
     def fault(self, what: str, error: Exception) -> WorldError:
         reason = redact(said(error), self.session.key)
@@ -107,7 +120,9 @@ class Policies:
         policy = self._policies[name]
         if policy.sampler is None or policy.sampler[0] != policy.version:
             try:
-                client = await policy.client.save_weights_and_get_sampling_client(retry_config=NO_RETRIES)
+                client = await policy.result(
+                    policy.client.save_weights_and_get_sampling_client(retry_config=NO_RETRIES)
+                )
             except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
                 raise policy.fault("give weights to sample from", error) from error
             session = policy.session
@@ -159,12 +174,20 @@ async def _open(start: Start) -> AsyncGenerator[_Policy, None]:
                     client = await session.service.create_training_client_from_state_with_optimizer(
                         start.state
                     )
-        except tinker.APIStatusError as error:
+        except (tinker.APIStatusError, tinker.RequestFailedError) as error:
             what = f"train {name!r}" if start.state is None else f"go on from {start.state}"
             reason = redact(said(error), session.key)
             raise UsageError(f"{session.url} cannot {what}: {reason}") from error
         quiet(client)
-        yield _Policy(session, client, name, chat, served.ref.concurrency, start.version)
+        yield _Policy(
+            session=session,
+            client=client,
+            model=name,
+            chat=chat,
+            concurrency=served.ref.concurrency,
+            version=start.version,
+            pulse=Pulse(session.url),
+        )
     except BaseException:
         session.service.close("errored")
         raise
@@ -178,8 +201,8 @@ async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, cl
         # All of it is sent before any of it is awaited, so that a hosted service's clock is not missed.
         passes = [policy.client.forward_backward(list(batch.data), batch.loss) for batch in batches]
         step = policy.client.optim_step(adam)
-        outputs = [await output for output in passes]
-        stepped = await step
+        outputs = [await policy.result(output) for output in passes]
+        stepped = await policy.result(step)
     except Exception as error:
         raise policy.fault("learn from this batch", error) from error
     policy.version += 1
@@ -200,6 +223,6 @@ async def _save(policy: _Policy, label: str) -> Saved:
     try:
         state = policy.client.save_state(label, overwrite=True)
         sampler = policy.client.save_weights_for_sampler(label)
-        return Saved((await state).path, (await sampler).path)
+        return Saved((await policy.result(state)).path, (await policy.result(sampler)).path)
     except Exception as error:
         raise policy.fault(f"write the checkpoint {label}", error) from error

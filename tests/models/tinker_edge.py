@@ -1,12 +1,16 @@
-"""A Tinker service that says what a test tells it to, on the wire of SDK 0.38; it has no model."""
+"""A Tinker service that says what a test tells it to, on the wire of SDK 0.38; it has no model.
+
+It samples and trains by a script: weights are a count of updates, and what is learnt is only written down.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from starlette.applications import Starlette
@@ -21,6 +25,24 @@ Sampled = tuple[Sequence[int], Sequence[float], str]
 """Token ids, log-probabilities, and `stop` or `length`."""
 Script = Callable[[dict[str, Any]], Sampled | Response]
 """What a request to sample comes to: an answer, or a response that refuses it."""
+GRAD_NORM = 0.25
+"""The norm of every gradient."""
+GAP = 0.125
+"""By how much every token is less likely now than when it was sampled, in nats."""
+
+
+class Learnt(NamedTuple):
+    """One datum of a forward_backward: its tokens, and the loss function's inputs by name."""
+
+    tokens: list[int]
+    inputs: dict[str, list[float]]
+
+
+class Operation(NamedTuple):
+    """What a training client asked for: the operation's name and its body."""
+
+    name: str
+    body: Mapping[str, Any]
 
 
 @dataclass
@@ -35,6 +57,15 @@ class Service:
     finished: int = 0
     results: dict[str, Sampled | Response] = field(default_factory=dict)
     ids: Iterator[int] = field(default_factory=itertools.count)
+    operations: list[Operation] = field(default_factory=list)
+    """What training clients asked for, in order."""
+    refusals: dict[str, Iterator[Response | None]] = field(default_factory=dict)
+    """By an operation's name, what each comes to in turn in place of success; None lets one pass."""
+    first: dict[str, str] = field(default_factory=dict)
+    """Operations whose results are held back until another, of that name, was asked for."""
+    held: dict[str, str] = field(default_factory=dict)
+    updates: dict[str, int] = field(default_factory=dict)
+    """How many updates each model, and each path and sampler of weights, has had."""
 
     def app(self) -> Starlette:
         posts = {
@@ -45,7 +76,16 @@ class Service:
             "sessions/session/finish": self._finish,
             "create_sampling_session": self._open,
             "asample": self._sample,
-            "retrieve_future": self._retrieve,
+            "create_model": self._create_model,
+            "get_info": lambda body: {
+                "model_id": body["model_id"],
+                "model_data": {"arch": "scripted", "model_name": "tiny", "tokenizer_id": "tiny"},
+            },
+            "optim_step": self._optim_step,
+            "save_weights": self._save_state,
+            "load_weights": self._load,
+            "save_weights_for_sampler": self._save_sampler,
+            "unload_model": lambda body: self._done("unload_model", body, {}),
         }
         gets = {
             "healthz": lambda _: {"status": "ok"},
@@ -56,6 +96,8 @@ class Service:
             routes=[
                 *[Route(f"/api/v1/{path}", self._handle(do), methods=["POST"]) for path, do in posts.items()],
                 *[Route(f"/api/v1/{path}", self._handle(do)) for path, do in gets.items()],
+                Route("/api/v1/forward_backward", self._forward_backward, methods=["POST"]),
+                Route("/api/v1/retrieve_future", self._retrieve, methods=["POST"]),
             ]
         )
 
@@ -87,8 +129,13 @@ class Service:
         self.results[name] = result
         return {"request_id": name, "sample_sequence_ids": [name]}
 
-    def _retrieve(self, body: dict[str, Any]) -> Response:
-        result = self.results[body["request_id"]]
+    async def _retrieve(self, request: Request) -> Response:
+        name = (await request.json())["request_id"]
+        awaited = self.held.get(name)
+        if awaited is not None and all(operation.name != awaited for operation in self.operations):
+            await asyncio.sleep(0.01)
+            return JSONResponse({"type": "try_again"}, status_code=408)
+        result = self.results[name]
         if isinstance(result, Response):
             return result
         ids, logprobs, reason = result
@@ -97,8 +144,91 @@ class Service:
             tokens=np.array(ids, np.int32).tobytes(),
             logprobs=np.array(logprobs, np.float32).tobytes(),
         )
-        content = wire.SampleResponse(sequences=[sequence]).SerializeToString()
-        return Response(content, media_type="application/x-protobuf")
+        return _protobuf(wire.SampleResponse(sequences=[sequence]))
+
+    # training
+
+    def asked_for(self, name: str) -> list[Mapping[str, Any]]:
+        """The bodies of all operations of that name."""
+        return [operation.body for operation in self.operations if operation.name == name]
+
+    def _done(
+        self, name: str, body: Mapping[str, Any], result: Mapping[str, Any] | Response
+    ) -> dict[str, Any] | Response:
+        """Take an operation on, unless a test refuses it; the result is fetched later."""
+        self.operations.append(Operation(name, body))
+        refusal = next(self.refusals.get(name, iter(())), None)
+        if refusal is not None and refusal.status_code != 200:
+            return refusal
+        request_id = str(next(self.ids))
+        response = result if isinstance(result, Response) else JSONResponse({"type": name, **result})
+        self.results[request_id] = refusal or response
+        if name in self.first:
+            self.held[request_id] = self.first[name]
+        return {"request_id": request_id, "model_id": body.get("model_id")}
+
+    def _create_model(self, body: dict[str, Any]) -> dict[str, Any] | Response:
+        if body["base_model"] not in [model["model_name"] for model in self.models]:
+            return JSONResponse({"detail": "unknown model"}, status_code=404)
+        model_id = f"{body['session_id']}:train:{body['model_seq_id']}"
+        self.updates[model_id] = 0
+        return self._done("create_model", body, {"model_id": model_id})
+
+    async def _forward_backward(self, request: Request) -> Response:
+        message = wire.ForwardBackwardRequest.FromString(await request.body())
+        data = [_learnt(datum) for datum in message.data]
+        body = {"model_id": message.model_id, "loss_fn": message.loss_fn, "data": data}
+        sampled = [datum.inputs.get("logprobs", [0.0] * len(datum.tokens)) for datum in data]
+        logprobs = [np.array(values, np.float32) - GAP for values in sampled]
+        ends = np.cumsum([0, *map(len, logprobs)], dtype=np.int64) * 4
+        output = wire.ForwardBackwardOutput(
+            loss_fn_output_type="ArrayRecord", metrics={"loss:sum": float(len(data))}
+        )
+        record = output.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=len(data))
+        record.fields["logprobs"].data = np.concatenate(logprobs).tobytes()
+        record.fields["logprobs"].offsets = ends.tobytes()
+        record.fields["logprobs"].dtype = wire.DTYPE_FLOAT32
+        taken = self._done("forward_backward", body, _protobuf(output))
+        return taken if isinstance(taken, Response) else JSONResponse(taken)
+
+    def _optim_step(self, body: dict[str, Any]) -> dict[str, Any] | Response:
+        self.updates[body["model_id"]] += 1
+        return self._done("optim_step", body, {"metrics": {"unclipped_grad_l2:mean": GRAD_NORM}})
+
+    def _save_state(self, body: dict[str, Any]) -> dict[str, Any] | Response:
+        path = f"tinker://run/state/{body['path']}"
+        self.updates[path] = self.updates[body["model_id"]]
+        return self._done("save_weights", body, {"path": path})
+
+    def _save_sampler(self, body: dict[str, Any]) -> dict[str, Any] | Response:
+        updates = self.updates[body["model_id"]]
+        if body.get("path") is None:  # weights to sample from at once
+            where = {"sampling_session_id": f"{body['model_id']}:sampler:{body['sampling_session_seq_id']}"}
+        else:
+            where = {"path": f"tinker://run/sampler/{body['path']}"}
+        self.updates |= dict.fromkeys(where.values(), updates)
+        return self._done("save_weights_for_sampler", body, where)
+
+    def _load(self, body: dict[str, Any]) -> dict[str, Any] | Response:
+        model_id = f"{body['session_id']}:train:{body['model_seq_id']}"
+        self.updates[model_id] = self.updates.get(body["path"], 0)
+        return self._done("load_weights", body, {"path": body["path"], "model_id": model_id})
+
+
+def _learnt(datum: wire.Datum) -> Learnt:
+    kinds = {wire.DTYPE_FLOAT32: np.float32, wire.DTYPE_INT64: np.int64}
+    tokens = [
+        token for chunk in datum.model_input for token in np.frombuffer(chunk.encoded_text.tokens, np.int32)
+    ]
+    inputs = {
+        name: np.frombuffer(tensor.dense, kinds[tensor.dtype]).tolist()
+        for name, tensor in datum.loss_fn_inputs.items()
+    }
+    return Learnt([int(token) for token in tokens], inputs)
+
+
+def _protobuf(message: Any) -> Response:
+    return Response(message.SerializeToString(), media_type="application/x-protobuf")
 
 
 def failed(message: str, category: str) -> JSONResponse:

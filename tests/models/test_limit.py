@@ -1,0 +1,181 @@
+"""One limit for all calls of a model: how many at once, and how often a passing failure is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from engine.errors import ModelError, UsageError
+from engine.models import Completion, LimitedModel, Request
+from engine.models.limit import ATTEMPTS, FIRST_WAIT, LONGEST_WAIT, backoff
+from engine.records import CallDone, CallId, Event, NodeId
+from engine.spec.models import Sampling
+from tests.edge import Answer, ScriptedModel
+
+BUSY = ModelError("overloaded", transient=True)
+
+
+class Scoring(ScriptedModel):
+    """A model that holds every call until `go`, and scores given tokens."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: "")
+        self.go = asyncio.Event()
+        self.started = asyncio.Semaphore(0)
+
+    async def held(self) -> None:
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        self.started.release()
+        await self.go.wait()
+        self.under_way -= 1
+
+    async def complete(self, request: Request) -> Completion:
+        await self.held()
+        return Completion("done")
+
+    async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Sequence[float]:
+        await self.held()
+        return [-1.0] * len(response_ids)
+
+
+def request(task: str = "t") -> Request:
+    return Request([], Sampling(), None, CallId(task, 0, NodeId("solver")))
+
+
+def failing(times: int, error: Exception = BUSY, tasks: Sequence[str] = ("t",)) -> Answer:
+    """Fails that often for each of the tasks, then answers."""
+    left = dict.fromkeys(tasks, times)
+
+    def answer(request: Request) -> str:
+        task = request.id.task
+        if left.get(task, 0):
+            left[task] -= 1
+            raise error
+        return "done"
+
+    return answer
+
+
+def complete(model: ScriptedModel, observe: Callable[[Event], None] | None = None) -> str:
+    answer, _ = asyncio.run(limited_call(model, observe))
+    return answer.text
+
+
+async def limited_call(
+    model: ScriptedModel, observe: Callable[[Event], None] | None
+) -> tuple[Completion, float]:
+    return await LimitedModel(model, 1).complete(request(), observe=observe)
+
+
+@pytest.fixture
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.models.limit.FIRST_WAIT", 0.0)
+
+
+def test_answers_and_log_probabilities_share_one_limit() -> None:
+    async def run() -> int:
+        model = Scoring()
+        limited = LimitedModel(model, 2)
+        calls: list[Coroutine[Any, Any, object]] = [limited.complete(request()) for _ in range(4)]
+        calls += [limited.logprobs([1], [2, 3]) for _ in range(4)]
+        running = [asyncio.create_task(call) for call in calls]
+        for _ in range(2):
+            await model.started.acquire()
+        model.go.set()
+        await asyncio.gather(*running)
+        return model.most_under_way
+
+    assert asyncio.run(run()) == 2
+
+
+def test_a_call_that_waits_to_be_tried_again_holds_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.models.limit.FIRST_WAIT", 60.0)
+    monkeypatch.setattr("engine.models.limit.LONGEST_WAIT", 60.0)
+
+    async def run() -> None:
+        limited = LimitedModel(ScriptedModel(failing(1, tasks=["unlucky"])), 1)
+        failed = asyncio.Event()
+        unlucky = asyncio.create_task(limited.complete(request("unlucky"), observe=lambda _: failed.set()))
+        await failed.wait()
+        answer, _ = await limited.complete(request("another"))
+        assert answer.text == "done"
+        assert not unlucky.done()
+        unlucky.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_passing_failure_is_tried_again_and_each_call_is_told(no_wait: None) -> None:
+    events: list[Event] = []
+    assert complete(ScriptedModel(failing(2)), events.append) == "done"
+    calls = [event for event in events if isinstance(event, CallDone)]
+    assert [(call.id, call.answered) for call in calls] == [
+        (request().id, False),
+        (request().id, False),
+        (request().id, True),
+    ]
+    assert all(call.seconds >= 0.0 for call in calls)
+
+
+def test_a_failure_that_does_not_pass_ends_after_a_few_attempts(no_wait: None) -> None:
+    model = ScriptedModel(failing(100))
+    with pytest.raises(ModelError, match="overloaded"):
+        complete(model)
+    assert len(model.requests) == ATTEMPTS
+
+
+@pytest.mark.parametrize("error", [ModelError("400: no"), RuntimeError("a bug"), TimeoutError()])
+def test_what_will_not_pass_is_raised_at_once(error: Exception) -> None:
+    model = ScriptedModel(failing(1, error))
+    events: list[Event] = []
+    with pytest.raises(type(error)):
+        complete(model, events.append)
+    assert len(model.requests) == 1
+    assert [event.answered for event in events if isinstance(event, CallDone)] == [False]
+
+
+def test_the_slot_of_a_call_that_failed_is_free_again() -> None:
+    async def run() -> str:
+        limited = LimitedModel(ScriptedModel(failing(1, ModelError("400: no"))), 1)
+        with pytest.raises(ModelError):
+            await limited.complete(request())
+        return (await limited.complete(request()))[0].text
+
+    assert asyncio.run(run()) == "done"
+
+
+def test_a_timeout_does_not_count_the_wait_for_a_slot() -> None:
+    async def run() -> None:
+        model = Scoring()
+        limited = LimitedModel(model, 1)
+        first = asyncio.create_task(limited.complete(request()))
+        await model.started.acquire()
+        second = asyncio.create_task(limited.complete(request(), timeout=0.001))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await asyncio.shield(second)
+        assert not second.done(), "its own limit has passed, but it was never asked"
+        model.go.set()
+        assert (await second)[0].text == "done"
+        await first
+
+    asyncio.run(run())
+
+
+def test_a_model_without_log_probabilities_cannot_teach() -> None:
+    limited = LimitedModel(ScriptedModel(lambda _: ""), 1)
+    with pytest.raises(UsageError, match="gives no log-probabilities"):
+        asyncio.run(limited.logprobs([1], [2]))
+
+
+def test_the_wait_doubles_up_to_a_bound_and_is_random_from_the_first_attempt() -> None:
+    for attempt in range(1, 20):
+        least = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1))
+        waits = {backoff(attempt) for _ in range(100)}
+        assert len(waits) > 1
+        assert least <= min(waits)
+        assert max(waits) <= 2 * least <= 2 * LONGEST_WAIT

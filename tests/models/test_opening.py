@@ -1,0 +1,216 @@
+"""Where a model is served, and that each is opened once: on a scripted service, none is started."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.errors import UsageError, WorldError
+from engine.models import LimitedModel, Models, Request, ServedModel, Services, open_model
+from engine.records.folder import RunFolder
+from engine.records.info import Checkpoint
+from engine.spec.models import ModelRef, Sampling
+from tests.edge import ScriptedModel
+from tests.models.edges import CALL, write_tokenizer
+from tests.models.tinker_edge import Service, tinker_service
+
+KEY = "tml-test-secret"
+TINY = ModelRef(provider="tinker", name="tiny")
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with tinker_service(lambda _: ([], [], "stop")) as service:
+        yield service
+
+
+def checkpoint(step: int, *, best: bool) -> Checkpoint:
+    path = f"tinker://run/step-{step:06d}"
+    return Checkpoint(step=step, version=step, state=f"{path}/state", sampler=f"{path}/sampler", best=best)
+
+
+class Opener:
+    """Opens scripted models, unless it is told to fail; keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[ModelRef] = []
+        self.closed: list[str | None] = []
+        self.faults: list[Exception] = []
+
+    async def __call__(self, ref: ModelRef) -> ScriptedModel:
+        self.asked.append(ref)
+        await asyncio.sleep(0)  # others may ask meanwhile
+        if self.faults:
+            raise self.faults.pop()
+        return Closing(self, ref)
+
+
+class Closing(ScriptedModel):
+    def __init__(self, opener: Opener, ref: ModelRef) -> None:
+        super().__init__(lambda _: "")
+        self.opener, self.ref = opener, ref
+
+    async def aclose(self) -> None:
+        self.opener.closed.append(self.ref.name)
+
+
+# where it is served
+
+
+def test_what_is_served_elsewhere_is_where_it_is() -> None:
+    with Services("http://127.0.0.1:8377") as services:
+        assert services.locate(TINY) == ServedModel(TINY, trusted_url="http://127.0.0.1:8377")
+
+
+def test_a_local_model_that_is_served_already_is_one_of_that_service() -> None:
+    local = ModelRef(provider="local", base_url="http://127.0.0.1:8377", concurrency=3)
+    with Services() as services:
+        served = services.locate(local)
+    assert served == ServedModel(ModelRef(provider="tinker", base_url="http://127.0.0.1:8377", concurrency=3))
+
+
+def test_a_model_folder_that_is_not_there_starts_no_service(tmp_path: Path) -> None:
+    with Services() as services, pytest.raises(UsageError, match="there is no model folder"):
+        services.locate(ModelRef(name=str(tmp_path / "nowhere")))
+
+
+def test_a_run_s_folder_as_a_checkpoint_means_its_best_served_from_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch", reason="needs the extra `local`")
+    model, asked = tmp_path / "model", tmp_path / "asked.json"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    for step, best in ((1, False), (2, True), (3, False)):
+        run.add_checkpoint(checkpoint(step, best=best))
+    # In place of Python and the service: a program that announces a port, and ends with its input.
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\nprintf '%s' \"$3\" > '{asked}'\necho 8377\ncat > /dev/null\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    with Services() as services:
+        served = services.locate(ModelRef(name=str(model), checkpoint=str(run.path)))
+    assert served.ref.provider == "tinker"
+    assert served.ref.base_url == "http://127.0.0.1:8377"
+    assert served.ref.checkpoint == "tinker://run/step-000002/sampler"
+    assert served.tokenizer_dir == model
+    assert json.loads(asked.read_text())["state_dir"] == str(run.weights)
+
+
+def test_a_run_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    with Services() as services, pytest.raises(UsageError, match="has no checkpoint yet"):
+        services.locate(ModelRef(checkpoint=str(tmp_path)))
+
+
+def test_a_local_model_opens_at_the_service_that_serves_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TINKER_API_KEY", KEY)
+    folder = write_tokenizer(tmp_path / "tiny")
+
+    async def run() -> None:
+        with Services() as services:
+            served = services.locate(ModelRef(base_url=service.base_url))
+            model = await open_model(served.ref, tokenizer_dir=folder)
+        await model.aclose()
+
+    asyncio.run(run())
+    assert (service.keys, service.finished) == ({KEY}, 1)
+
+
+def test_a_model_without_a_service_cannot_be_opened() -> None:
+    with pytest.raises(UsageError, match="has no endpoint yet"):
+        asyncio.run(open_model(ModelRef()))
+
+
+# each is opened once
+
+
+def test_a_model_is_opened_once_however_many_ask_at_once() -> None:
+    opener = Opener()
+
+    async def run() -> set[LimitedModel]:
+        async with Models(opener) as models:
+            return set(await asyncio.gather(*(models.model(TINY) for _ in range(10))))
+
+    assert len(asyncio.run(run())) == 1
+    assert opener.asked == [TINY]
+
+
+def test_models_that_differ_are_each_opened_and_all_are_closed() -> None:
+    opener = Opener()
+    other = ModelRef(provider="tinker", name="other")
+
+    async def run() -> None:
+        async with Models(opener) as models:
+            one, two = [await models.model(ref) for ref in (TINY, other)]
+            assert one is not two
+            assert opener.closed == []
+
+    asyncio.run(run())
+    assert sorted(map(str, opener.closed)) == ["other", "tiny"]
+
+
+def test_what_is_open_is_closed_when_the_block_ends_in_an_error() -> None:
+    opener = Opener()
+
+    async def run() -> None:
+        async with Models(opener) as models:
+            await models.model(TINY)
+            raise WorldError("the disk is full")
+
+    with pytest.raises(WorldError):
+        asyncio.run(run())
+    assert opener.closed == ["tiny"]
+
+
+def test_an_opening_that_failed_fails_all_that_wait_and_is_tried_again_by_the_next() -> None:
+    opener = Opener()
+    opener.faults.append(WorldError("nothing answers"))
+
+    async def run() -> LimitedModel:
+        async with Models(opener) as models:
+            refused = await asyncio.gather(*(models.model(TINY) for _ in range(3)), return_exceptions=True)
+            assert [str(error) for error in refused] == ["nothing answers"] * 3
+            return await models.model(TINY)
+
+    assert isinstance(asyncio.run(run()), LimitedModel)
+    assert opener.asked == [TINY, TINY]
+    assert opener.closed == ["tiny"]
+
+
+def test_a_caller_that_gives_up_leaves_the_opening_to_the_others() -> None:
+    opener = Opener()
+
+    async def run() -> None:
+        async with Models(opener) as models:
+            impatient = asyncio.create_task(models.model(TINY))
+            patient = asyncio.create_task(models.model(TINY))
+            await asyncio.sleep(0)
+            impatient.cancel()
+            assert isinstance(await patient, LimitedModel)
+
+    asyncio.run(run())
+    assert opener.asked == [TINY]
+
+
+def test_the_limit_of_a_model_is_its_reference_s() -> None:
+    ref = ModelRef(provider="tinker", name="tiny", concurrency=1)
+    request = Request([], Sampling(), None, CALL)
+
+    async def run() -> int:
+        opener = Opener()
+        async with Models(opener) as models:
+            limited = await models.model(ref)
+            assert isinstance(limited.model, ScriptedModel)
+            limited.model.latency = lambda _: 0.001
+            await asyncio.gather(*(limited.complete(request) for _ in range(4)))
+            return limited.model.most_under_way
+
+    assert asyncio.run(run()) == 1

@@ -1,0 +1,130 @@
+"""A small training of solver_judge on a scripted service, whose answers follow from seed and weights."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from engine.compile import MAIN, compile_file
+from engine.models import ServedModel
+from engine.prompts.chat import Tokenizer
+from engine.records import Episode, Event, Note, Observer, Task
+from engine.records.episodes import read_episodes
+from engine.records.folder import RunFolder, Split
+from engine.records.info import Checkpoint, RunInfo
+from engine.run import Isolation
+from engine.spec.models import ModelRef
+from engine.training import Policies, Setup, Start, train
+from tests.edge import COUNTDOWN, RIGHT, WRONG
+from tests.models.tinker_edge import Sampled, Service
+
+KEY = "tml-test-secret"
+SEED = 11
+STEPS = 3
+SMALL = (
+    "train.batch_size=2",
+    "train.rollouts=2",
+    "train.learning_rate=0.01",
+    "train.checkpoint_every=2",
+    "train.validation={every: 2, tasks: 2, rollouts: 1}",
+)
+LOGPROB = -0.5
+
+
+def tasks(split: str, count: int) -> list[Task]:
+    return [
+        {**COUNTDOWN, "id": f"{split}{number}", "question": f"Task {number}: {COUNTDOWN['question']}"}
+        for number in range(count)
+    ]
+
+
+class Workflow:
+    """What the model of a service says in a solver's and a judge's turn, by the updates it has had."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.service: Service
+        self.solve: Callable[[int, int], str] = lambda seed, updates: RIGHT if seed % 2 else WRONG
+        """Of a call's seed and the updates that the weights have had."""
+
+    def __call__(self, body: dict[str, Any]) -> Sampled:
+        prompt = self.tokenizer.decode(
+            [token for chunk in body["prompt"]["chunks"] for token in chunk["tokens"]],
+            skip_special_tokens=False,
+            clean_up_tokenization_spaces=False,
+        )
+        updates = self.service.updates[body["sampling_session_id"]]
+        seed = body["sampling_params"]["seed"]
+        said = "<answer>1</answer>" if "Proposed solutions" in prompt else self.solve(seed, updates)
+        ids = self.tokenizer.encode(f"{said}<|end|>", add_special_tokens=False)
+        return ids, [LOGPROB] * len(ids), "stop"
+
+    def seeds(self) -> list[int]:
+        """Of all calls so far, in no order."""
+        return sorted(body["sampling_params"]["seed"] for body in self.service.asked)
+
+
+class Training:
+    """A run in a folder, on a service."""
+
+    def __init__(self, workflow: Workflow, tokenizer: Path, folder: Path) -> None:
+        self.workflow, self.service, self.tokenizer = workflow, workflow.service, tokenizer
+        self.folder = RunFolder(folder)
+        self.events: list[Event] = []
+        self.observe: Observer = self.events.append
+
+    @asynccontextmanager
+    async def setup(self, overrides: Sequence[str], start: Checkpoint | None) -> AsyncGenerator[Setup]:
+        plan = compile_file("solver_judge", (*SMALL, *overrides))
+        ref = ModelRef(provider="tinker", name="tiny", base_url=self.service.base_url)
+        served = ServedModel(ref, KEY, self.tokenizer)
+        state, version = (start.state, start.version) if start else (None, 0)
+        policy = Start(served, plan.spec.train.lora, SEED, state=state, version=version)
+        if start is None:
+            self.folder.begin(RunInfo(name=plan.name, roles={}), plan.resolved)
+        async with Policies.open({MAIN: policy}) as policies, Isolation(plan.imports) as isolation:
+            yield Setup(
+                plan=plan,
+                seed=SEED,
+                steps=STEPS,
+                tasks=tasks("train", 5),
+                validation_tasks=tasks("validation", 2),
+                policies=policies,
+                models={},
+                isolation=isolation,
+                folder=self.folder,
+                observe=self.observe,
+            )
+
+    def run(self, *overrides: str, start: Checkpoint | None = None) -> None:
+        async def training() -> None:
+            async with self.setup(overrides, start) as setup:
+                await train(setup, start)
+
+        asyncio.run(training())
+
+    def episodes(self, split: Split, step: int) -> list[Episode]:
+        return list(read_episodes(self.folder.episodes_file(split, step)))
+
+    def figures(self) -> list[dict[str, float]]:
+        """The metrics' lines, but for what a clock has a part in."""
+        return [
+            {name: value for name, value in line.items() if not name.startswith(("time/", "tokens/per"))}
+            for line in self.folder.metrics()
+        ]
+
+    def warnings(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Note) and event.kind == "warning"]
+
+
+def comparable(episodes: Sequence[Episode], *, weights: bool = True) -> list[dict[str, Any]]:
+    """What two runs of the same calls have in common: not what they took, and `weights` where they count."""
+    rows = [episode.to_dict() for episode in episodes]
+    for step in (step for row in rows for t in row["trajectories"] for step in t["steps"]):
+        del step["info"]["seconds"]
+        if not weights:
+            del step["weight_version"]
+    return rows

@@ -1,0 +1,278 @@
+"""The whole loop, from rollouts to checkpoints, on a service that answers and trains by a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import WorldError
+from engine.models.tokenizer import load_tokenizer
+from engine.records import Event, Note, StepLogged
+from engine.training import train
+from tests.edge import RIGHT, WRONG
+from tests.models.edges import write_tokenizer
+from tests.models.tinker_edge import GAP, GRAD_NORM, failed, tinker_service
+from tests.training.edge import KEY, LOGPROB, Training, Workflow, comparable
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def workflow(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workflow]:
+    monkeypatch.setattr("engine.models.limit.FIRST_WAIT", 0.0)
+    workflow = Workflow(load_tokenizer(tokenizer))
+    with tinker_service(workflow, context=4096) as workflow.service:
+        yield workflow
+
+
+@pytest.fixture
+def training(workflow: Workflow, tokenizer: Path, tmp_path: Path) -> Training:
+    return Training(workflow, tokenizer, tmp_path / "run")
+
+
+# a run from beginning to end
+
+
+def test_each_step_leaves_a_line_of_metrics(training: Training) -> None:
+    training.run()
+    lines = training.folder.metrics()
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    for line in lines[1:]:
+        assert line["groups/num_groups"] == 4, "two tasks with two roles"
+        assert line["groups/num_trajs_before_filter"] == 2 * 2 * 3
+        assert line["optim/learning_rate"] == 0.01
+        assert line["optim/grad_norm"] == GRAD_NORM
+        assert line["kl/judge"] == pytest.approx(GAP)
+        assert line["optim/data"] == line.get("loss/solver/mean", 0) + line.get("loss/judge/mean", 0)
+        assert line["staleness/mean"] == 0
+        assert {"time/rollout", "time/advantage", "time/update", "time/step"} <= line.keys()
+    assert [("validation/correct" in line) for line in lines] == [True, False, True, True]
+
+
+def test_every_step_of_an_episode_has_its_advantage_and_its_weights(training: Training) -> None:
+    training.run()
+    for number in (1, 2, 3):
+        episodes = training.episodes("train", number)
+        assert [episode.rollout for episode in episodes] == [0, 1, 0, 1]
+        assert len({episode.task_id for episode in episodes}) == 2
+        steps = [step for e in episodes for t in e.trajectories for step in t.steps]
+        assert len(steps) == 2 * 2 * 3
+        for step in steps:
+            assert isinstance(step.advantage, float)
+            assert (step.weight_version, step.metadata["staleness"]) == (number - 1, 0)
+    judges = [e.trajectories[-1] for e in training.episodes("train", 1)]
+    assert [t.steps[0].advantage for t in judges] == [t.reward for t in judges], "reinforce"
+
+
+def test_what_is_learnt_is_what_was_sampled(training: Training) -> None:
+    training.run()
+    sent = [datum for body in training.service.asked_for("forward_backward") for datum in body["data"]]
+    share = 1 / (2 * 2 * 3)
+    written = [
+        ([*step.prompt_ids, *step.response_ids][:-1], step.advantage * share)
+        for number in (1, 2, 3)
+        for role in ("solver", "judge")
+        for episode in training.episodes("train", number)
+        for t in episode.trajectories
+        for step in t.steps
+        if t.name == role and isinstance(step.advantage, float) and abs(step.advantage) > 1e-6
+    ]
+    assert [datum.tokens for datum in sent] == [tokens for tokens, _ in written]
+    assert [datum.inputs["advantages"][-1] for datum in sent] == pytest.approx([a for _, a in written])
+    assert {datum.inputs["logprobs"][-1] for datum in sent} == {LOGPROB}
+
+
+def test_events_tell_what_goes_on_in_order(training: Training) -> None:
+    training.run()
+    told = [
+        event.text if isinstance(event, Note) else f"logged {event.step}"
+        for event in training.events
+        if isinstance(event, Note | StepLogged)
+    ]
+    assert told == [
+        "step 0: validation",
+        "logged 0",
+        "step 1: rollouts",
+        "step 1: advantages",
+        "step 1: update",
+        "logged 1",
+        "step 2: rollouts",
+        "step 2: advantages",
+        "step 2: update",
+        "step 2: validation",
+        "logged 2",
+        "step 2: checkpoint",
+        "step 3: rollouts",
+        "step 3: advantages",
+        "step 3: update",
+        "step 3: validation",
+        "logged 3",
+        "step 3: checkpoint",
+    ]
+    logged = [dict(event.metrics) for event in training.events if isinstance(event, StepLogged)]
+    assert logged == training.folder.metrics()
+
+
+def test_validation_asks_with_the_same_seeds_every_time(training: Training) -> None:
+    asked: list[list[int]] = []
+    calls = 0
+
+    def note_seeds(event: Event) -> None:
+        nonlocal calls
+        seeds = [body["sampling_params"]["seed"] for body in training.service.asked[calls:]]
+        if isinstance(event, StepLogged) and "validation/correct" in event.metrics:
+            asked.append(sorted(seeds))
+        calls = len(training.service.asked)
+
+    training.observe = note_seeds
+    training.run()
+    assert len(asked) == 3
+    assert asked[0] == asked[1] == asked[2]
+    assert len(set(asked[0])) == 2 * 3
+    before, after = (comparable(training.episodes("validation", step), weights=False) for step in (0, 3))
+    assert before == after
+
+
+# checkpoints
+
+
+def test_a_checkpoint_is_kept_where_it_is_due_where_it_is_best_and_at_the_end(training: Training) -> None:
+    training.workflow.solve = lambda seed, updates: RIGHT if updates == 1 or seed % 2 else WRONG
+    training.run("train.checkpoint_every=2", "train.validation.every=1")
+    steps = {checkpoint.step: checkpoint for checkpoint in training.folder.checkpoints()}
+    assert list(steps) == [1, 2, 3]
+    assert [checkpoint.best for checkpoint in steps.values()] == [True, False, False]
+    assert training.folder.best() == steps[1]
+    assert steps[1].validation["validation/correct"] == 1.0
+    assert [checkpoint.version for checkpoint in steps.values()] == [1, 2, 3]
+    assert steps[2].state == "tinker://run/state/step-000002"
+    assert steps[2].sampler == "tinker://run/sampler/step-000002"
+
+
+def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_not_been_stopped(
+    training: Training, tokenizer: Path, tmp_path: Path
+) -> None:
+    whole = training
+    whole.run()
+    broken = Training(whole.workflow, tokenizer, tmp_path / "broken")
+    whole.service.refusals["optim_step"] = iter([None, None, failed("the machine is gone", "server")])
+    with pytest.raises(WorldError, match="the machine is gone"):
+        broken.run()
+    start = broken.folder.rewind()
+    assert start is not None
+    assert (start.step, start.version) == (2, 2)
+    asked = len(whole.service.asked)
+    broken.run(start=start)
+    assert whole.service.asked_for("load_weights")[-1]["path"] == start.state
+    assert broken.figures() == whole.figures()
+    assert comparable(broken.episodes("train", 3)) == comparable(whole.episodes("train", 3))
+    assert len(whole.service.asked) - asked == 2 * 2 * 3 + 2 * 3, "step 3 and its validation, no more"
+
+
+# rollouts ahead
+
+
+def test_rollouts_ahead_are_one_update_behind_and_say_so(training: Training) -> None:
+    training.run("train.staleness=1")
+    assert [line["staleness/mean"] for line in training.folder.metrics()[1:]] == [0, 1, 1]
+    for number, behind in ((1, 0), (2, 1), (3, 1)):
+        for episode in training.episodes("train", number):
+            for step in (step for t in episode.trajectories for step in t.steps):
+                assert (step.weight_version, step.metadata["staleness"]) == (number - 1 - behind, behind)
+
+
+def test_the_batches_and_seeds_do_not_depend_on_the_rollouts_ahead(
+    training: Training, tokenizer: Path, tmp_path: Path
+) -> None:
+    training.run()
+    seeds = training.workflow.seeds()
+    training.service.asked.clear()
+    ahead = Training(training.workflow, tokenizer, tmp_path / "ahead")
+    ahead.run("train.staleness=2")
+    assert training.workflow.seeds() == seeds
+    for number in (1, 2, 3):
+        ours, theirs = (run.episodes("train", number) for run in (training, ahead))
+        assert [e.id for e in ours] == [e.id for e in theirs]
+
+
+# what goes wrong
+
+
+def test_a_batch_that_teaches_nothing_changes_nothing(training: Training) -> None:
+    training.workflow.solve = lambda seed, updates: WRONG
+    training.run()
+    assert training.service.asked_for("forward_backward") == []
+    assert training.service.asked_for("optim_step") == []
+    assert training.warnings() == [
+        f"step {step} taught nothing: every advantage in it is 0" for step in (1, 2, 3)
+    ]
+    assert [line["optim/data"] for line in training.folder.metrics()[1:]] == [0, 0, 0]
+    assert [checkpoint.version for checkpoint in training.folder.checkpoints()] == [0, 0]
+    snapshots = [
+        body for body in training.service.asked_for("save_weights_for_sampler") if "path" not in body
+    ]
+    assert len(snapshots) == 1, "the weights are those of the beginning"
+
+
+def test_a_service_that_fails_an_update_is_named_and_what_was_done_is_on_disk(training: Training) -> None:
+    training.service.refusals["forward_backward"] = iter(
+        [None] * 4 + [failed(f"out of memory, {KEY}", "server")]
+    )
+    with pytest.raises(WorldError, match="cannot learn from this batch: out of memory") as caught:
+        training.run("train.checkpoint_every=1")
+    assert KEY not in str(caught.value)
+    assert [line["step"] for line in training.folder.metrics()] == [0, 1, 2]
+    assert [checkpoint.step for checkpoint in training.folder.checkpoints()] == [1, 2]
+    assert len(training.episodes("train", 3)) == 4, "its episodes were finished"
+
+
+def test_a_step_in_which_no_call_was_answered_is_a_service_that_is_gone(training: Training) -> None:
+    answering = training.service.script
+
+    def gone_after_one_update(body: dict[str, Any]) -> Any:
+        if training.service.updates[body["sampling_session_id"]]:
+            return failed("the machine is gone", "server")
+        return answering(body)
+
+    training.service.script = gone_after_one_update
+    with pytest.raises(WorldError, match="no model call of step 2 was answered: the machine is gone"):
+        training.run()
+    assert [line["step"] for line in training.folder.metrics()] == [0, 1]
+    assert not training.folder.episodes_file("train", 2).exists()
+
+
+def test_rollouts_ahead_are_cancelled_when_a_run_ends_early(training: Training) -> None:
+    training.service.refusals["optim_step"] = iter([failed("the machine is gone", "server")])
+
+    async def run() -> None:
+        async with training.setup(("train.staleness=2",), None) as setup:
+            with pytest.raises(WorldError, match="the machine is gone"):
+                await train(setup)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+
+
+def test_a_call_that_is_not_answered_now_and_then_is_a_failure_that_is_counted(training: Training) -> None:
+    answering = training.service.script
+
+    def refusing_some(body: dict[str, Any]) -> Any:
+        return failed("no", "user") if body["sampling_params"]["seed"] % 5 == 0 else answering(body)
+
+    training.service.script = refusing_some
+    training.run()
+    lines = training.folder.metrics()[1:]
+    failures = [sum(v for name, v in line.items() if name.startswith("failures/")) for line in lines]
+    written = [
+        sum(t.failure is not None for e in training.episodes("train", step) for t in e.trajectories)
+        for step in (1, 2, 3)
+    ]
+    assert failures == written
+    assert sum(failures) > 0

@@ -56,7 +56,7 @@ def command(
     told = [*overrides, f"model.checkpoint={json.dumps(checkpoint)}"]
     trained = compile_with(spec, told, model, base_url)
     rows = list(base.data["validation"].rows(tasks))
-    before, now = asyncio.run(_both(base, trained, rows, rollouts, seed, base_url))
+    before, now = asyncio.run(_both(base, trained, rows, rollouts=rollouts, seed=seed, base_url=base_url))
     _show(base, before, now, as_json)
     return 0
 
@@ -71,7 +71,7 @@ def _path_in(folder: str, base_url: str | None) -> str:
 
 
 async def _both(
-    base: Plan, trained: Plan, rows: list[Task], rollouts: int, seed: int, base_url: str | None
+    base: Plan, trained: Plan, rows: list[Task], *, rollouts: int, seed: int, base_url: str | None
 ) -> tuple[list[Episode], list[Episode]]:
     from rich.console import Console
 

@@ -69,7 +69,17 @@ def command(
     folder.check_new("run")
     folder.begin(info, plan.resolved)
     with folder.ending():
-        return asyncio.run(_run(plan, tasks, rollouts, folder, seed, concurrency, base_url))
+        return asyncio.run(
+            _run(
+                plan,
+                tasks,
+                folder,
+                rollouts=rollouts,
+                seed=seed,
+                concurrency=concurrency,
+                base_url=base_url,
+            )
+        )
 
 
 def _dataset(plan: Plan, split: Split | None) -> Dataset:
@@ -86,8 +96,9 @@ def _dataset(plan: Plan, split: Split | None) -> Dataset:
 async def _run(
     plan: Plan,
     tasks: Sequence[Task],
-    rollouts: int,
     folder: RunFolder,
+    *,
+    rollouts: int,
     seed: int,
     concurrency: int,
     base_url: str | None,

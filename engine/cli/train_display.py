@@ -30,7 +30,7 @@ class TrainDisplay:
     """Looks on: a table on a terminal, lines elsewhere, and trackers."""
 
     def __init__(
-        self, plan: Plan, folder: RunFolder, steps: int, trackers: Sequence[Tracker], done: int
+        self, plan: Plan, folder: RunFolder, *, steps: int, trackers: Sequence[Tracker], done: int
     ) -> None:
         self._plan, self._folder, self._steps, self._done = plan, folder, steps, done
         self._trackers = trackers

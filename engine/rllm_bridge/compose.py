@@ -30,10 +30,10 @@ def compose(words: Sequence[str], backend: Backend) -> Any:
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
-    found = importlib.util.find_spec("rllm")
-    if found is None or not found.submodule_search_locations:
+    package = importlib.util.find_spec("rllm")
+    if package is None or not package.submodule_search_locations:
         raise UsageError(f"rLLM's config is part of rLLM: {INSTALL}")
-    folder = Path(next(iter(found.submodule_search_locations))) / "trainer" / "config"
+    folder = Path(next(iter(package.submodule_search_locations))) / "trainer" / "config"
     with contextlib.ExitStack() as stack:
         words = list(words)
         if backend == "verl" and not has_verl():

@@ -55,8 +55,8 @@ class Job:
 
 def check_for(backend: Backend, spec: str, words: Sequence[str]) -> Compiled:
     """Check a spec, and what of it the backend would not do."""
-    own, passed = split_words(words)
-    return check_file(spec, own, lambda plan: findings(plan, backend, passed))
+    spec_words, passed = split_words(words)
+    return check_file(spec, spec_words, lambda plan: findings(plan, backend, passed))
 
 
 def prepare(
@@ -72,9 +72,9 @@ def prepare(
     trackers: Sequence[str] = (),
 ) -> Job:
     """Compile and check a spec for a backend; raises SpecError, or UsageError where there is no file."""
-    own, passed = split_words(words)
-    own += model_overrides(model, base_url)
-    compiled = check_for(backend, spec, [*own, *passed])
+    spec_words, passed = split_words(words)
+    spec_words += model_overrides(model, base_url)
+    compiled = check_for(backend, spec, [*spec_words, *passed])
     if compiled.plan is None:
         raise SpecError([d for d in compiled.diagnostics if d.severity == "error"])
     plan = compiled.plan
@@ -82,10 +82,24 @@ def prepare(
     from engine.training.order import planned_steps
 
     rows = sum(1 for _ in plan.data["train"].rows(None))
-    where = None if folder is None else str(folder)
     steps = planned_steps(plan.spec.train, rows)
-    run = Launch(plan, backend, rows, steps, seed, where, resume, trackers)
-    return Job(spec, tuple(own), tuple(passed), run, compiled.diagnostics)
+    run = Launch(
+        plan,
+        backend,
+        rows=rows,
+        steps=steps,
+        seed=seed,
+        folder=None if folder is None else str(folder),
+        resume=resume,
+        trackers=trackers,
+    )
+    return Job(
+        spec,
+        words=tuple(spec_words),
+        passed=tuple(passed),
+        run=run,
+        warnings=compiled.diagnostics,
+    )
 
 
 def _check_keys(ref: ModelRef, backend: Backend, trusted_url: str | None) -> None:
@@ -110,8 +124,8 @@ def describe(job: Job) -> str:
     run = job.run
     plain: dict[str, Any] = {
         "estimators": {
-            role: list(own) if isinstance(own, tuple) else own
-            for role, own in estimator_map(run.plan, run.backend).items()
+            role: list(estimator) if isinstance(estimator, tuple) else estimator
+            for role, estimator in estimator_map(run.plan, run.backend).items()
         },
         "registered": sorted(custom_estimators(run.plan, run.backend)),
         "grouping_hook": hook_reasons(run.plan, run.backend),
@@ -137,7 +151,7 @@ def launch(job: Job) -> None:
     os.environ.setdefault("TINKER_TELEMETRY", "0")
     with served(job.run) as (run, services):
         words = replace(job, run=run).overrides()
-        trainer(run, job.spec, job.words, words, services).train()
+        trainer(run, words, services).train()
 
 
 def _yaml(value: object) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from engine.compile.plan import Plan
+    from engine.compile import Plan
     from engine.records import Episode, Task
 
 
@@ -63,7 +63,7 @@ def command(
 
 def _path_in(folder: str, base_url: str | None) -> str:
     """A run's folder as it is for a local service, which reads the weights there; else its best path."""
-    from engine.records.folder import RunFolder
+    from engine.records import RunFolder
 
     run = RunFolder(Path(folder))
     elsewhere = base_url or run.training().base_url

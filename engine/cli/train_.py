@@ -13,9 +13,8 @@ import click
 
 if TYPE_CHECKING:
     from engine.cli.train_display import TrainDisplay
-    from engine.compile.plan import Plan
-    from engine.records.folder import RunFolder
-    from engine.records.info import RunInfo
+    from engine.compile import Plan
+    from engine.records import RunFolder, RunInfo
     from engine.rllm_bridge.estimators import Backend
     from engine.training import Setup
     from engine.training.trackers import TrackerName
@@ -83,7 +82,8 @@ def command(
     from engine.cli.runs import RUNS, describe, new_folder
     from engine.compile.trainable import training_findings
     from engine.errors import UsageError
-    from engine.records.folder import RunFolder, newest
+    from engine.records import RunFolder
+    from engine.records.folder import newest
 
     folder: RunFolder | None = None
     if resume:
@@ -190,7 +190,7 @@ async def _train(asked: _Asked) -> int:
 
 def _conclude(setup: Setup, display: TrainDisplay) -> None:
     """What is there after a run, finished or not: the controls and the report."""
-    from engine.records.episodes import read_episodes
+    from engine.records import read_episodes
     from engine.report import write_report
     from engine.training.compare import controls
 

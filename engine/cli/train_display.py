@@ -18,9 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.compile import Plan
-from engine.records import Event, Note, StepLogged
-from engine.records.folder import RunFolder
-from engine.records.info import Control
+from engine.records import Control, Event, Note, RunFolder, StepLogged
 from engine.training.trackers import Tracker
 
 Metrics = Mapping[str, float]

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import DataError
-from engine.records import Episode, Step, Trajectory
-from engine.records.episodes import read_episodes
-from engine.records.folder import RunFolder
+from engine.records import Episode, RunFolder, Step, Trajectory, read_episodes
 from engine.training.advantages import NOTHING
 
 SAMPLES = 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from engine.compile.plan import Plan, RolePlan
+from engine.compile import Plan, RolePlan
 from engine.compile.trainable import TRAINED_PROVIDERS, policy_findings, sampling_findings
 from engine.rllm_bridge.config import model_name, renderer
 from engine.rllm_bridge.estimators import (
@@ -20,7 +20,7 @@ from engine.rllm_bridge.estimators import (
     is_precomputed,
 )
 from engine.rllm_bridge.words import word_findings
-from engine.spec.diagnostics import Finding
+from engine.spec import Finding
 
 BATCH_WIDE = frozenset({"reinforce_plus_plus_baseline", "prpo"})
 """Estimators that look at a role's whole batch."""

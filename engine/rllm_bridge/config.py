@@ -13,10 +13,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
-from engine.compile.plan import Plan
+from engine.compile import Plan
 from engine.rllm_bridge.estimators import Backend, deviation, is_precomputed
 from engine.shipped import BASE_NAME, MODELS, model_folder
-from engine.spec.models import ModelRef, Sampling, Train
+from engine.spec import ModelRef, Sampling, Train
 
 Value = str | bool | int | float | Sequence[str]
 

@@ -16,7 +16,7 @@ from engine.rllm_bridge.launch import Job
 from engine.rllm_bridge.prepared import others
 from engine.rllm_bridge.services import is_served
 from engine.shipped import BASE_NAME, MODELS
-from engine.spec.models import ModelRef
+from engine.spec import ModelRef
 
 FOLDER_KEYS = ("model.name", "actor_rollout_ref.model.path")
 """Keys that hold a local model's folder, which the script looks up where it runs."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from engine.compile.plan import Plan, RolePlan
+from engine.compile import Plan, RolePlan
 from engine.vocabulary import Estimator
 
 Backend = Literal["tinker", "verl", "fireworks"]

@@ -23,9 +23,7 @@ from engine.rllm_bridge.compose import as_yaml, compose, has_verl
 from engine.rllm_bridge.config import Launch, as_words, overrides, split_words
 from engine.rllm_bridge.estimators import Backend, custom_estimators, estimator_map, hook_reasons
 from engine.rllm_bridge.services import is_served, served
-from engine.spec.diagnostics import Diagnostic
-from engine.spec.merge import model_overrides
-from engine.spec.models import ModelRef
+from engine.spec import Diagnostic, ModelRef, model_overrides
 
 NEEDS: Mapping[Backend, tuple[str, str]] = {
     "tinker": ("tinker", INSTALL),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.models import Services
 from engine.models.keys import TINKER
-from engine.records.folder import RunFolder
+from engine.records import RunFolder
 from engine.rllm_bridge.config import Launch
 from engine.rllm_bridge.prepared import others
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from engine.rllm_bridge.config import TABLE
 from engine.rllm_bridge.estimators import Backend
-from engine.spec.diagnostics import Finding, Place
+from engine.spec import Finding, Place
 
 IDLE: dict[str, tuple[tuple[Backend, ...], str]] = {
     "rllm.algorithm.kl_beta": (

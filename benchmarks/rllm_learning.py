@@ -67,10 +67,8 @@ def main(spec: str, steps: int, seed: int, out: Path | None) -> None:
     with tempfile.TemporaryDirectory() as place:
         ours, theirs, drawn = (Path(place) / name for name in ("ours", "weights", "theirs"))
         _, our_seconds = train(ours, spec, words)
-        run = RunFolder(ours)
-        run.begin(
-            run.info().model_copy(update={"name": "rolegraph train"}), run.spec()
-        )  # as the picture says
+        run = RunFolder(ours)  # the picture tells the two apart by their names
+        run.begin(run.info().model_copy(update={"name": "rolegraph train"}), run.spec())
         said, their_seconds = train(theirs, spec, (*words, "--trainer", "rllm", "--backend", "tinker"))
         write_rllm_run(drawn, spec, seed, said)
         click.echo(

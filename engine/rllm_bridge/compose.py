@@ -15,13 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UsageError
-from engine.rllm_bridge import INSTALL
 from engine.rllm_bridge.estimators import Backend
-
-
-def has_verl() -> bool:
-    """Whether verl can be imported."""
-    return importlib.util.find_spec("verl") is not None
+from engine.rllm_bridge.installed import INSTALL, has_verl
 
 
 def compose(words: Sequence[str], backend: Backend) -> Any:

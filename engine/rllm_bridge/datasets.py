@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from engine.errors import DataError, did_you_mean
-from engine.rllm_bridge import need_rllm
+from engine.rllm_bridge.installed import need_rllm
 from engine.vocabulary import Dataset, Row, Split, dataset_of, plain_row
 
 VALIDATION_SPLITS = ("validation", "val", "test")

@@ -5,9 +5,8 @@ Whatever needs rLLM is imported where it is used, so that checking and showing w
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,14 @@ import yaml
 from engine.compile import Compiled, check_file
 from engine.errors import SpecError, UsageError
 from engine.models.keys import TINKER, KeyRule
-from engine.rllm_bridge import INSTALL, has_rllm, need_rllm
 from engine.rllm_bridge.checks import findings
-from engine.rllm_bridge.compose import as_yaml, compose, has_verl
+from engine.rllm_bridge.compose import as_yaml, compose
 from engine.rllm_bridge.config import Launch, as_words, overrides, split_words
 from engine.rllm_bridge.estimators import Backend, custom_estimators, estimator_map, hook_reasons
+from engine.rllm_bridge.installed import INSTALL, has_rllm, has_verl, require
 from engine.rllm_bridge.services import is_served, served
 from engine.spec import Diagnostic, ModelRef, model_overrides
 
-NEEDS: Mapping[Backend, tuple[str, str]] = {
-    "tinker": ("tinker", INSTALL),
-    "verl": ("verl", "pip install 'rllm[verl] @ git+https://github.com/rllm-org/rllm.git'"),
-    "fireworks": ("fireworks", "pip install 'rllm[fireworks] @ git+https://github.com/rllm-org/rllm.git'"),
-}
-"""What each backend imports, and the command that installs it."""
 FIREWORKS = KeyRule("FIREWORKS_API_KEY", "FIREWORKS_BASE_URL", "https://api.fireworks.ai")
 
 
@@ -107,14 +100,6 @@ def _check_keys(ref: ModelRef, backend: Backend, trusted_url: str | None) -> Non
         url = rule.url(ref.base_url)
         if not rule.trusts(url, trusted_url):
             raise UsageError(rule.withheld(url))
-
-
-def require(backend: Backend) -> None:
-    """Raises UsageError with the command that installs what is missing."""
-    need_rllm("--trainer rllm")
-    module, install = NEEDS[backend]
-    if importlib.util.find_spec(module) is None:
-        raise UsageError(f"rLLM's backend {backend} needs {module}: {install}")
 
 
 def describe(job: Job) -> str:

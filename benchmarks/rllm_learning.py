@@ -9,7 +9,6 @@ Both should rise. Prints a Markdown table.
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import click
 
+from engine.records import RunFolder, RunInfo
 from engine.report import draw_curves
 
 FIGURES = ("solver_acc", "judge_acc")
@@ -38,26 +38,23 @@ def train(folder: Path, spec: str, words: tuple[str, ...]) -> tuple[str, float]:
 
 def write_rllm_run(folder: Path, spec: str, seed: int, said: str) -> None:
     """rLLM's figures as a run's folder, so that they are drawn like ours."""
-    folder.mkdir(exist_ok=True)
     lines: dict[int, dict[str, float]] = {}
     for step, rest in _STEP.findall(said):
-        own = lines.setdefault(int(step), {"step": float(step)})
+        line = lines.setdefault(int(step), {"step": float(step)})
         for key, value in _VALUE.findall(rest):
             for figure in FIGURES:
                 if key == f"val/{spec}/{figure}":
-                    own[f"validation/{figure}"] = float(value)
+                    line[f"validation/{figure}"] = float(value)
                 elif key == f"batch/{figure}":
-                    own[f"episode/{figure}"] = float(value)
-    about = {"name": "rLLM's AgentTrainer", "seed": seed, "roles": {}, "metrics": list(FIGURES)}
-    (folder / "run.json").write_text(json.dumps(about))
-    (folder / "spec.yaml").write_text("")
-    text = "".join(json.dumps(lines[step]) + "\n" for step in sorted(lines))
-    (folder / "metrics.jsonl").write_text(text)
+                    line[f"episode/{figure}"] = float(value)
+    run = RunFolder(folder)
+    run.begin(RunInfo(name="rLLM's AgentTrainer", seed=seed, roles={}, metrics=FIGURES), spec="")
+    for step in sorted(lines):
+        run.add_metrics(lines[step])
 
 
 def validations(folder: Path) -> list[dict[str, float]]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if f"validation/{FIGURES[0]}" in line]
+    return [line for line in RunFolder(folder).metrics() if f"validation/{FIGURES[0]}" in line]
 
 
 @click.command()
@@ -70,8 +67,8 @@ def main(spec: str, steps: int, seed: int, out: Path | None) -> None:
     with tempfile.TemporaryDirectory() as place:
         ours, theirs, drawn = (Path(place) / name for name in ("ours", "weights", "theirs"))
         _, our_seconds = train(ours, spec, words)
-        about = json.loads((ours / "run.json").read_text())
-        (ours / "run.json").write_text(json.dumps({**about, "name": "rolegraph train"}))
+        run = RunFolder(ours)  # the picture tells the two apart by their names
+        run.begin(run.info().model_copy(update={"name": "rolegraph train"}), run.spec())
         said, their_seconds = train(theirs, spec, (*words, "--trainer", "rllm", "--backend", "tinker"))
         write_rllm_run(drawn, spec, seed, said)
         click.echo(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from engine.compile.plan import Plan
+    from engine.compile import Plan
     from engine.records import Episode, Task
 
 
@@ -56,14 +56,14 @@ def command(
     told = [*overrides, f"model.checkpoint={json.dumps(checkpoint)}"]
     trained = compile_with(spec, told, model, base_url)
     rows = list(base.data["validation"].rows(tasks))
-    before, now = asyncio.run(_both(base, trained, rows, rollouts, seed, base_url))
+    before, now = asyncio.run(_both(base, trained, rows, rollouts=rollouts, seed=seed, base_url=base_url))
     _show(base, before, now, as_json)
     return 0
 
 
 def _path_in(folder: str, base_url: str | None) -> str:
     """A run's folder as it is for a local service, which reads the weights there; else its best path."""
-    from engine.records.folder import RunFolder
+    from engine.records import RunFolder
 
     run = RunFolder(Path(folder))
     elsewhere = base_url or run.training().base_url
@@ -71,7 +71,7 @@ def _path_in(folder: str, base_url: str | None) -> str:
 
 
 async def _both(
-    base: Plan, trained: Plan, rows: list[Task], rollouts: int, seed: int, base_url: str | None
+    base: Plan, trained: Plan, rows: list[Task], *, rollouts: int, seed: int, base_url: str | None
 ) -> tuple[list[Episode], list[Episode]]:
     from rich.console import Console
 

@@ -34,7 +34,7 @@ def command(kind: str | None, name: str | None) -> None:
     if name is None:
         text = _overview(kind)
     elif kind == "specs":
-        from engine.spec.loader import find_spec
+        from engine.spec import find_spec
 
         text = find_spec(name).read_text(encoding="utf-8", errors="replace")
     else:
@@ -59,7 +59,7 @@ def _overview(kind: str | None) -> str:
 def _summaries(kind: str) -> dict[str, str]:
     if kind == "specs":
         from engine.shipped import SPECS
-        from engine.spec.loader import load_spec
+        from engine.spec import load_spec
 
         return {path.stem: load_spec(path).spec.description for path in sorted(SPECS.glob("*.yaml"))}
     registry = _registry(kind)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from engine.compile import Plan, compile_file
-from engine.spec.diagnostics import Finding
-from engine.spec.merge import model_overrides
+from engine.spec import Finding, model_overrides
 
 
 def compile_with(

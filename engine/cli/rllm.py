@@ -52,8 +52,10 @@ def train_with_rllm(
     log.setLevel(logging.INFO)
     log.addHandler(logging.StreamHandler())
     log.propagate = False
-    for role, own in estimator_map(job.run.plan, backend).items():
-        click.echo(f"{role}: {' with '.join(own) if isinstance(own, tuple) else own}", err=True)
+    for role, estimator in estimator_map(job.run.plan, backend).items():
+        click.echo(
+            f"{role}: {' with '.join(estimator) if isinstance(estimator, tuple) else estimator}", err=True
+        )
     launch(job)
     return 0
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from engine.compile.plan import Plan
-    from engine.records import Task
-    from engine.records.folder import RunFolder
+    from engine.compile import Plan
+    from engine.records import RunFolder, Task
     from engine.vocabulary import Dataset, Split
 
 
@@ -60,7 +59,7 @@ def command(
     """
     from engine.cli.overrides import compile_with
     from engine.cli.runs import describe, new_folder
-    from engine.records.folder import RunFolder
+    from engine.records import RunFolder
 
     plan = compile_with(spec, overrides, model, base_url)
     info = describe(plan, "run", seed=seed, spec=spec, overrides=overrides, model=model, base_url=base_url)
@@ -69,7 +68,17 @@ def command(
     folder.check_new("run")
     folder.begin(info, plan.resolved)
     with folder.ending():
-        return asyncio.run(_run(plan, tasks, rollouts, folder, seed, concurrency, base_url))
+        return asyncio.run(
+            _run(
+                plan,
+                tasks,
+                folder,
+                rollouts=rollouts,
+                seed=seed,
+                concurrency=concurrency,
+                base_url=base_url,
+            )
+        )
 
 
 def _dataset(plan: Plan, split: Split | None) -> Dataset:
@@ -86,8 +95,9 @@ def _dataset(plan: Plan, split: Split | None) -> Dataset:
 async def _run(
     plan: Plan,
     tasks: Sequence[Task],
-    rollouts: int,
     folder: RunFolder,
+    *,
+    rollouts: int,
     seed: int,
     concurrency: int,
     base_url: str | None,

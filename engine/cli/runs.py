@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from engine.compile.plan import Plan
-from engine.records.info import Kind, RoleInfo, RunInfo
-from engine.spec.models import ModelRef
+from engine.compile import Plan
+from engine.records import RunInfo
+from engine.records.info import Kind, RoleInfo
+from engine.spec import ModelRef
 
 RUNS = Path("runs")
 

@@ -38,7 +38,7 @@ def command(
 
     Clients must send the key in the environment variable ROLEGRAPH_SERVE_KEY, if it is set.
     """
-    from engine.local.launcher import BASE_MODEL
+    from engine.local import BASE_MODEL
     from engine.local.service.serving import serve
 
     serve(

@@ -13,10 +13,10 @@ import click
 
 if TYPE_CHECKING:
     from engine.cli.train_display import TrainDisplay
-    from engine.compile.plan import Plan
-    from engine.records.folder import RunFolder
-    from engine.records.info import RunInfo
+    from engine.compile import Plan
+    from engine.records import RunFolder, RunInfo
     from engine.rllm_bridge.estimators import Backend
+    from engine.training import Setup
     from engine.training.trackers import TrackerName
 
 
@@ -82,7 +82,8 @@ def command(
     from engine.cli.runs import RUNS, describe, new_folder
     from engine.compile.trainable import training_findings
     from engine.errors import UsageError
-    from engine.records.folder import RunFolder, newest
+    from engine.records import RunFolder
+    from engine.records.folder import newest
 
     folder: RunFolder | None = None
     if resume:
@@ -141,7 +142,8 @@ async def _train(asked: _Asked) -> int:
     async with contextlib.AsyncExitStack() as stack:
         config = info.model_dump(mode="json", exclude={"templates"}, exclude_defaults=True)
         trackers = [open_tracker(name, folder.path, plan.name, config) for name in asked.track]
-        display = stack.enter_context(TrainDisplay(plan, folder, steps, trackers, start.step if start else 0))
+        done = start.step if start else 0
+        display = stack.enter_context(TrainDisplay(plan, folder, steps=steps, trackers=trackers, done=done))
         display.note("starting the model …")
         services = stack.enter_context(Services(asked.base_url))
         beginning = Start(
@@ -180,21 +182,22 @@ async def _train(asked: _Asked) -> int:
                 await train(setup, start)
             except BaseException:
                 with contextlib.suppress(RolegraphError):  # what ended the run is what the person should see
-                    await asyncio.to_thread(_conclude, plan, folder, steps, display)
+                    await asyncio.to_thread(_conclude, setup, display)
                 raise
-            await asyncio.to_thread(_conclude, plan, folder, steps, display)
+            await asyncio.to_thread(_conclude, setup, display)
     return 0
 
 
-def _conclude(plan: Plan, folder: RunFolder, steps: int, display: TrainDisplay) -> None:
+def _conclude(setup: Setup, display: TrainDisplay) -> None:
     """What is there after a run, finished or not: the controls and the report."""
-    from engine.records.episodes import read_episodes
+    from engine.records import read_episodes
     from engine.report import write_report
     from engine.training.compare import controls
 
-    first, last = (folder.episodes_file("validation", step) for step in (0, steps))
+    folder = setup.folder
+    first, last = (folder.episodes_file("validation", step) for step in (0, setup.steps))
     if first.exists() and last.exists():
-        rows = controls(plan, [*read_episodes(first)], [*read_episodes(last)])
+        rows = controls(setup.plan, [*read_episodes(first)], [*read_episodes(last)])
         folder.write_controls(rows)
         display.controls(rows)
     if folder.metrics_file.exists():

@@ -18,9 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.compile import Plan
-from engine.records import Event, Note, StepLogged
-from engine.records.folder import RunFolder
-from engine.records.info import Control
+from engine.records import Control, Event, Note, RunFolder, StepLogged
 from engine.training.trackers import Tracker
 
 Metrics = Mapping[str, float]
@@ -30,7 +28,7 @@ class TrainDisplay:
     """Looks on: a table on a terminal, lines elsewhere, and trackers."""
 
     def __init__(
-        self, plan: Plan, folder: RunFolder, steps: int, trackers: Sequence[Tracker], done: int
+        self, plan: Plan, folder: RunFolder, *, steps: int, trackers: Sequence[Tracker], done: int
     ) -> None:
         self._plan, self._folder, self._steps, self._done = plan, folder, steps, done
         self._trackers = trackers

@@ -30,7 +30,7 @@ def command(specs: tuple[str, ...], backend: Backend | None) -> int:
     if not names:
         raise click.UsageError("no spec named")
     if backend is None:
-        from engine.compile.compiler import check_file as check
+        from engine.compile import check_file as check
     else:
         from functools import partial
 

@@ -1,1 +1,8 @@
-"""The Tinker-compatible service of this machine: its launcher, the service, and the models that ship."""
+"""The Tinker-compatible service of this machine: its launcher, the service, and the models that ship.
+
+What is exported is the launcher's, which stands below `engine.models`; the service stands above.
+"""
+
+from engine.local.launcher import BASE_MODEL, Running, is_this_machine, running
+
+__all__ = ["BASE_MODEL", "Running", "is_this_machine", "running"]

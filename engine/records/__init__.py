@@ -14,14 +14,19 @@ from engine.records.episode import (
     TrajectoryGroup,
     plain_advantage,
 )
+from engine.records.episodes import read_episodes
 from engine.records.events import CallDone, EpisodeDone, Event, Note, Observer, StepLogged
+from engine.records.folder import RunFolder
 from engine.records.identity import CallId, GroupKey, NodeId, call_seed, derive_seed, salt_of
+from engine.records.info import Checkpoint, Control, RunInfo
 
 __all__ = [
     "WITHHELD",
     "Advantage",
     "CallDone",
     "CallId",
+    "Checkpoint",
+    "Control",
     "Episode",
     "EpisodeDone",
     "Event",
@@ -32,6 +37,8 @@ __all__ = [
     "NodeId",
     "Note",
     "Observer",
+    "RunFolder",
+    "RunInfo",
     "Step",
     "StepLogged",
     "Task",
@@ -41,5 +48,6 @@ __all__ = [
     "call_seed",
     "derive_seed",
     "plain_advantage",
+    "read_episodes",
     "salt_of",
 ]

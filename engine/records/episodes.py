@@ -18,7 +18,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from engine.errors import DataError
-from engine.records import Episode
+from engine.records.episode import Episode
 from engine.records.jsonl import JsonlWriter, json_line, parse_json, read_jsonl, refuse, write_whole
 
 

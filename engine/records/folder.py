@@ -9,28 +9,32 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from engine.errors import DataError, RolegraphError, UsageError, WorldError
-from engine.records import Episode
+from engine.records.episode import Episode
 from engine.records.episodes import EpisodeFile, figures, write_episodes
 from engine.records.info import Checkpoint, Control, Kind, Resumed, RunInfo, without_credentials
-from engine.records.jsonl import JsonlWriter, Line, json_line, read_jsonl, reason, write_whole
+from engine.records.jsonl import JsonlWriter, Line, json_line, read_jsonl, reason, refuse, write_whole
 
 Split = Literal["train", "validation"]
 T = TypeVar("T")
+RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"
+"""Said of a folder by whoever needs a training's."""
 _STEP_FILE = re.compile(r"(?P<split>train|validation)-(?P<step>\d+)(?P<index>\.index)?\.jsonl")
 _VALIDATION = "validation/"
+_INFO = "run.json"
 _CONTROLS = TypeAdapter(tuple[Control, ...])
-_METRICS = TypeAdapter(dict[str, float])
+_METRICS = TypeAdapter(dict[str, Any])
 
 
 class RunFolder:
@@ -38,7 +42,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.info_file = path / "run.json"
+        self.info_file = path / _INFO
         self.spec_file = path / "spec.yaml"
         """The spec in one file: extended and overridden."""
         self.episodes = path / "episodes.jsonl"
@@ -102,19 +106,24 @@ class RunFolder:
         """What is known of the training; raises UsageError where the folder is of `rolegraph run`."""
         info = self.info()
         if info.kind != "train":
-            raise UsageError(
-                f"{self.path} is not the folder of a training run: it holds episodes of `rolegraph run`, "
-                "which trains nothing"
-            )
+            raise UsageError(f"{self.path} is not the folder of a training run: it {RUN_ONLY}")
         return info
+
+    def spec(self) -> str:
+        """The spec that the run is of, in one file; empty where that is missing. Raises DataError."""
+        try:
+            return self.spec_file.read_text("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise DataError(f"cannot read {self.spec_file}: {error.strerror}") from error
 
     def check_same(self, now: RunInfo, spec: str) -> None:
         """Raises UsageError, showing the difference, where the training was begun with another spec."""
         begun = self.training()
         if begun.hash == now.hash:
             return
-        was = self.spec_file.read_text(encoding="utf-8")
-        parts = [_difference("spec", was, without_credentials(spec))]
+        parts = [_difference("spec", self.spec(), without_credentials(spec))]
         old, new = begun.templates, now.templates
         parts += [_difference(name, old.get(name, ""), new.get(name, "")) for name in {**old, **new}]
         shown = "\n".join(part for part in parts if part)
@@ -165,9 +174,9 @@ class RunFolder:
             if match["split"] == split and not match["index"]
         )
 
-    def metrics(self) -> list[dict[str, float]]:
-        """The lines so far."""
-        return [line.value for line in self._metrics()]
+    def metrics(self, broken: Callable[[DataError], object] = refuse) -> list[dict[str, float]]:
+        """The lines so far, each with its `step`; `broken` as for `read_jsonl`."""
+        return [line.value for line in self._metrics(broken)]
 
     def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints so far, oldest first."""
@@ -211,8 +220,8 @@ class RunFolder:
             **{f"best/{name.removeprefix(_VALIDATION)}": value for name, value in best.items()},
         }
 
-    def _metrics(self) -> Iterator[Line[dict[str, float]]]:
-        return _lines(self.metrics_file, _step_metrics, "a step's metrics")
+    def _metrics(self, broken: Callable[[DataError], object] = refuse) -> Iterator[Line[dict[str, float]]]:
+        return _lines(self.metrics_file, _step_metrics, "a step's metrics", broken)
 
     def _step_files(self) -> Iterator[tuple[re.Match[str], Path]]:
         for file in self.steps.glob("*.jsonl"):
@@ -226,7 +235,7 @@ class RunFolder:
 def newest(runs: Path, name: str | None = None) -> RunFolder:
     """The training in `runs` (of the spec of that name) that was begun last; raises UsageError."""
     begun: list[tuple[datetime, Path]] = []
-    for file in runs.glob("*/run.json"):
+    for file in runs.glob(f"*/{_INFO}"):
         info = RunFolder(file.parent).info()
         if info.kind == "train" and name in (None, info.name):
             changed = datetime.fromtimestamp(file.stat().st_mtime, UTC)
@@ -246,12 +255,22 @@ def _add(file: Path, line: bytes) -> None:
         writer.append(line, sync=True)
 
 
-def _lines(file: Path, parse: Callable[[bytes], T], what: str) -> Iterator[Line[T]]:
-    return read_jsonl(file, parse, what) if file.exists() else iter(())
+def _lines(
+    file: Path,
+    parse: Callable[[bytes], T],
+    what: str,
+    broken: Callable[[DataError], object] = refuse,
+) -> Iterator[Line[T]]:
+    return read_jsonl(file, parse, what, broken) if file.exists() else iter(())
 
 
 def _step_metrics(text: bytes) -> dict[str, float]:
-    metrics = _METRICS.validate_json(text)
+    """The numbers of a line, one of which is `step`."""
+    metrics = {
+        name: float(value)
+        for name, value in _METRICS.validate_json(text).items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
     _ = metrics["step"]  # raises KeyError
     return metrics
 

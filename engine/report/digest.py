@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import DataError
-from engine.records import Episode, Step, Trajectory
-from engine.records.episodes import read_episodes
-from engine.records.folder import RunFolder
+from engine.records import Episode, RunFolder, Step, Trajectory, read_episodes
 from engine.training.advantages import NOTHING
 
 SAMPLES = 2
@@ -122,13 +120,13 @@ def read_digest(folder: Path, roles: Iterable[str]) -> Digest:
 
 def advantages(steps: Iterable[Step]) -> list[float]:
     """The advantages of some steps, token by token where they have one for each."""
-    found: list[float] = []
+    values: list[float] = []
     for step in steps:
         if isinstance(step.advantage, Sequence):
-            found.extend(step.advantage)
+            values.extend(step.advantage)
         elif step.advantage is not None:
-            found.append(step.advantage)
-    return found
+            values.append(step.advantage)
+    return values
 
 
 def instance(episode: Episode, trajectory: Trajectory) -> str:
@@ -139,8 +137,8 @@ def instance(episode: Episode, trajectory: Trajectory) -> str:
 
 def question(task: Mapping[str, Any], task_id: str, most: int = 300) -> str:
     """The task in a few words: its question, or its id."""
-    found = task.get("question")
-    return clipped(found if isinstance(found, str) and found.strip() else task_id, most)
+    text = task.get("question")
+    return clipped(text if isinstance(text, str) and text.strip() else task_id, most)
 
 
 def clipped(value: object, most: int = MOST_TEXT) -> str:
@@ -211,8 +209,8 @@ class _Best:
             for _, episode, reason in kept:
                 episodes[id(episode)] = episode
                 reasons.setdefault(id(episode), []).append(reason)
-        found = [Sample(episode, tuple(reasons[key])) for key, episode in episodes.items()]
-        return Samples(split, step, found) if found else None
+        samples = [Sample(episode, tuple(reasons[key])) for key, episode in episodes.items()]
+        return Samples(split, step, samples) if samples else None
 
     def _offer(self, key: tuple[str, str], worth: float, episode: Episode, reason: str) -> None:
         kept = self._kept[key]
@@ -229,5 +227,5 @@ class _Best:
 
 
 def _worth(trajectory: Trajectory) -> float | None:
-    found = advantages(trajectory.steps)
-    return sum(found) / len(found) if found else trajectory.reward
+    values = advantages(trajectory.steps)
+    return sum(values) / len(values) if values else trajectory.reward

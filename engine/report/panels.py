@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.records.info import Control
+from engine.records import Control
 from engine.report.charts import WIDE, Line, Size, Stroke, line_chart, stack_chart
 from engine.report.reading import Point, Run
 

@@ -6,15 +6,13 @@ line that cannot be read is counted, and every figure may be missing. The episod
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import DataError, UsageError
-from engine.records.folder import RunFolder
-from engine.records.info import Control, RunInfo
-from engine.records.jsonl import parse_json, read_jsonl
+from engine.records import Control, RunFolder, RunInfo
+from engine.records.folder import RUN_ONLY
 
 Point = tuple[float, float]
 """A step and a figure's value at it."""
@@ -56,7 +54,7 @@ def read_run(folder: Path) -> Run:
     run = RunFolder(folder)
     if not run.info_file.is_file():
         names = f"{run.metrics_file.name}, {run.spec_file.name} and {run.steps.name}/"
-        hint = ". This one holds episodes of `rolegraph run`, which trains nothing"
+        hint = f". This one {RUN_ONLY}"
         raise UsageError(
             f"{folder} is not the folder of a training run: expected {run.info_file.name} in it, "
             f"beside {names}{hint if run.episodes.is_file() else ''}"
@@ -64,28 +62,7 @@ def read_run(folder: Path) -> Run:
     info = run.training()
     broken: list[DataError] = []
     steps: dict[float, dict[str, float]] = {}
-    if run.metrics_file.is_file():
-        for line in read_jsonl(run.metrics_file, _figures, "a step's figures", broken.append):
-            steps.setdefault(line.value["step"], {}).update(line.value)
+    for metrics in run.metrics(broken.append):
+        steps.setdefault(metrics["step"], {}).update(metrics)
     lines = tuple(steps[step] for step in sorted(steps))
-    return Run(folder, info, _text(run.spec_file), lines, run.controls(), len(broken))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _figures(line: bytes) -> dict[str, float]:
-    """The numbers of a line, one of which is `step`."""
-    figures: dict[str, float] = {
-        key: value
-        for key, value in parse_json(line).items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    }
-    _ = figures["step"]  # raises KeyError
-    return figures
+    return Run(folder, info, spec=run.spec(), lines=lines, controls=run.controls(), unreadable=len(broken))

@@ -6,12 +6,12 @@ The only package that imports rllm, and only when one of these is called: `pip i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.compile import Plan, compile_file
 from engine.errors import UsageError
+from engine.rllm_bridge.installed import need_rllm
 
 if TYPE_CHECKING:
     from engine.rllm_bridge.agents import SpecEvaluator, SpecFlow
@@ -63,17 +63,3 @@ def _plan(spec: str | Path | Plan, overrides: Sequence[str]) -> Plan:
     if overrides:
         raise UsageError("overrides change a spec, not a plan; compile it with them")
     return spec
-
-
-INSTALL = "pip install 'rolegraph[rllm]'"
-
-
-def has_rllm() -> bool:
-    """Whether rLLM can be imported."""
-    return find_spec("rllm") is not None
-
-
-def need_rllm(what: str = "this") -> None:
-    """Raises UsageError with the command that installs rLLM, where it is absent."""
-    if not has_rllm():
-        raise UsageError(f"{what} needs rLLM: {INSTALL}")

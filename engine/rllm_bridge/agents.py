@@ -32,7 +32,6 @@ from engine.shipped import SPECS
 
 SPEC_VARIABLE = "ROLEGRAPH_SPEC"
 
-
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, openai.AsyncOpenAI] = WeakKeyDictionary()
 
 
@@ -119,16 +118,16 @@ class SpecEvaluator:
         """
         artifacts = episode.artifacts
         seen: Mapping[str, list[theirs.Step]] = artifacts.pop("steps", {})
-        for own in episode.trajectories:
-            ours = seen.get(own.uid, own.steps)
+        for trajectory in episode.trajectories:
+            ours = seen.get(trajectory.uid, trajectory.steps)
             if any(
                 mine.model_response not in step.model_response
-                for mine, step in zip(ours, own.steps, strict=True)
+                for mine, step in zip(ours, trajectory.steps, strict=True)
             ):
                 if not episode.metadata.get("validation"):
-                    raise RuntimeError(f"{own.uid} was given the answer of another call")
-                own.steps = ours
-            own.signals = dict((own.metadata or {}).get("signals", {}))
+                    raise RuntimeError(f"{trajectory.uid} was given the answer of another call")
+                trajectory.steps = ours
+            trajectory.signals = dict((trajectory.metadata or {}).get("signals", {}))
         signals = [Signal(name, value) for name, value in artifacts.get("metrics", {}).items()]
         return EvalOutput(artifacts.get("reward", 0.0), episode.is_correct, signals)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from engine.compile.plan import Plan, RolePlan
+from engine.compile import Plan, RolePlan
 from engine.compile.trainable import TRAINED_PROVIDERS, policy_findings, sampling_findings
 from engine.rllm_bridge.config import model_name, renderer
 from engine.rllm_bridge.estimators import (
@@ -20,7 +20,7 @@ from engine.rllm_bridge.estimators import (
     is_precomputed,
 )
 from engine.rllm_bridge.words import word_findings
-from engine.spec.diagnostics import Finding
+from engine.spec import Finding
 
 BATCH_WIDE = frozenset({"reinforce_plus_plus_baseline", "prpo"})
 """Estimators that look at a role's whole batch."""
@@ -60,7 +60,7 @@ def _model(plan: Plan, backend: Backend, words: Sequence[str]) -> Iterator[Findi
         # trainer/config/rllm/backend/fireworks.yaml: both default to those of one small Qwen.
         hint = "++model.tokenizer_model=… ++fireworks_config.policy_trainer_shape_id=…"
         message = "fireworks takes the tokenizer and the training shape by keys of their own"
-        yield Finding(("model",), message, "", hint, "warning")
+        yield Finding(("model",), message, hint=hint, severity="warning")
     if backend == "tinker" and ref.provider == "local":
         if renderer(ref) is None and not any("renderer_name=" in word for word in words):
             # engine/rollout/tinker_engine.py: the cookbook goes by a public model's name.
@@ -93,7 +93,7 @@ def _role(plan: Plan, role: RolePlan, backend: Backend) -> Iterator[Finding]:
                 f"under rLLM {role.name} answers from the policy as it learns, not from the model as it was"
             )
             hint = "give it a `model` of its own to keep it as it is"
-            yield Finding((*at, "trainable"), message, "", hint, "warning")
+            yield Finding((*at, "trainable"), message, hint=hint, severity="warning")
         return
     if role.signal is not None and role.signal.demonstration is not None:
         # trainer/tinker/transform.py: a datum is what was sampled, and carries no weights for cross_entropy.
@@ -164,13 +164,13 @@ def _sampling(plan: Plan, backend: Backend) -> Iterator[Finding]:
             yield Finding((*at, "stop"), message, "", "remove it, and let the parser find the end")
         if backend != "verl" and role.sampling.seed is not None:
             # The same two engines read temperature, top_p and top_k of a call, and no seed.
-            yield Finding((*at, "seed"), f"{backend} draws without a seed", "", "remove it", "warning")
+            yield _idle((*at, "seed"), f"{backend} draws without a seed")
         if backend == "fireworks" and role.sampling.max_tokens < longest:
             # engine/rollout/fireworks_engine.py: rllm.rollout.*.max_tokens goes before the call's own.
             message = (
                 f"fireworks has one limit for all roles: {role.name}'s answers may have {longest} tokens"
             )
-            yield Finding((*at, "max_tokens"), message, f"{longest}", "", "warning")
+            yield Finding((*at, "max_tokens"), message, f"{longest}", severity="warning")
         if not role.trainable:
             continue
         first = next(iter(plan.trained.values()))
@@ -229,4 +229,4 @@ def _data(plan: Plan) -> Iterator[Finding]:
 
 
 def _idle(path: tuple[str, ...], message: str) -> Finding:
-    return Finding(path, message, "", "remove it", "warning")
+    return Finding(path, message, hint="remove it", severity="warning")

@@ -15,13 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UsageError
-from engine.rllm_bridge import INSTALL
 from engine.rllm_bridge.estimators import Backend
-
-
-def has_verl() -> bool:
-    """Whether verl can be imported."""
-    return importlib.util.find_spec("verl") is not None
+from engine.rllm_bridge.installed import INSTALL, has_verl
 
 
 def compose(words: Sequence[str], backend: Backend) -> Any:
@@ -30,10 +25,10 @@ def compose(words: Sequence[str], backend: Backend) -> Any:
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
-    found = importlib.util.find_spec("rllm")
-    if found is None or not found.submodule_search_locations:
+    package = importlib.util.find_spec("rllm")
+    if package is None or not package.submodule_search_locations:
         raise UsageError(f"rLLM's config is part of rLLM: {INSTALL}")
-    folder = Path(next(iter(found.submodule_search_locations))) / "trainer" / "config"
+    folder = Path(next(iter(package.submodule_search_locations))) / "trainer" / "config"
     with contextlib.ExitStack() as stack:
         words = list(words)
         if backend == "verl" and not has_verl():

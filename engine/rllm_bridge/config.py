@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
-from engine.compile.plan import Plan
+from engine.compile import Plan
 from engine.rllm_bridge.estimators import Backend, deviation, is_precomputed
 from engine.shipped import BASE_NAME, MODELS, model_folder
-from engine.spec.models import ModelRef, Sampling, Train
+from engine.spec import ModelRef, Sampling, Train
 
 Value = str | bool | int | float | Sequence[str]
 
@@ -32,6 +32,7 @@ class Launch:
 
     plan: Plan
     backend: Backend
+    _: KW_ONLY
     rows: int
     """Training tasks."""
     steps: int
@@ -56,13 +57,14 @@ class Row:
 
     spec: str
     value: Callable[[Launch], Value | None]
+    _: KW_ONLY
     tinker: str | None = None
     verl: str | None = None
     fireworks: str | None = None
 
 
 def _everywhere(spec: str, value: Callable[[Launch], Value | None], key: str) -> Row:
-    return Row(spec, value, key, key, key)
+    return Row(spec, value, tinker=key, verl=key, fireworks=key)
 
 
 TABLE: tuple[Row, ...] = (
@@ -72,46 +74,47 @@ TABLE: tuple[Row, ...] = (
     _everywhere("", lambda run: "rolegraph", "rllm.trainer.project_name"),
     _everywhere("--track", lambda run: ("console", *run.trackers), "rllm.trainer.logger"),
     _everywhere("--seed", lambda run: run.seed, "rllm.data.seed"),
-    Row("--out", lambda run: run.folder, "training.default_local_dir", "trainer.default_local_dir"),
+    Row(
+        "--out", lambda run: run.folder, tinker="training.default_local_dir", verl="trainer.default_local_dir"
+    ),
     Row(
         "--resume",
         lambda run: "auto" if run.resume else "disable",
-        "training.resume_mode",
-        "trainer.resume_mode",
+        tinker="training.resume_mode",
+        verl="trainer.resume_mode",
     ),
     # The model
     Row(
         "model.name",
         lambda run: model_name(run.plan.spec.model),
-        "model.name",
-        "actor_rollout_ref.model.path",
-        "model.name",
+        tinker="model.name",
+        verl="actor_rollout_ref.model.path",
+        fireworks="model.name",
     ),
     Row(
         "model.base_url",
         lambda run: run.base_url or run.plan.spec.model.base_url,
-        "tinker_base_url",
-        None,
-        "fireworks_base_url",
+        tinker="tinker_base_url",
+        fireworks="fireworks_base_url",
     ),
-    Row("model.name", lambda run: renderer(run.plan.spec.model), "rollout_engine.renderer_name"),
+    Row("model.name", lambda run: renderer(run.plan.spec.model), tinker="rollout_engine.renderer_name"),
     Row(
         "train.lora.rank",
         lambda run: run.train.lora.rank,
-        "model.lora_rank",
-        "actor_rollout_ref.model.lora_rank",
-        "model.lora_rank",
+        tinker="model.lora_rank",
+        verl="actor_rollout_ref.model.lora_rank",
+        fireworks="model.lora_rank",
     ),
-    Row("train.lora.attention", lambda run: run.train.lora.attention, "model.train_attn"),
-    Row("train.lora.mlp", lambda run: run.train.lora.mlp, "model.train_mlp"),
-    Row("train.lora.unembed", lambda run: run.train.lora.unembed, "model.train_unembed"),
+    Row("train.lora.attention", lambda run: run.train.lora.attention, tinker="model.train_attn"),
+    Row("train.lora.mlp", lambda run: run.train.lora.mlp, tinker="model.train_mlp"),
+    Row("train.lora.unembed", lambda run: run.train.lora.unembed, tinker="model.train_unembed"),
     # Rollouts
     Row(
         "train.rollouts",
         lambda run: run.train.rollouts,
-        "training.group_size",
-        "rllm.rollout.n",
-        "training.group_size",
+        tinker="training.group_size",
+        verl="rllm.rollout.n",
+        fireworks="training.group_size",
     ),
     _everywhere("train.batch_size", lambda run: run.train.batch_size, "rllm.data.train_batch_size"),
     Row(
@@ -143,9 +146,9 @@ TABLE: tuple[Row, ...] = (
     Row(
         "train.learning_rate",
         lambda run: run.train.learning_rate,
-        "training.learning_rate",
-        "actor_rollout_ref.actor.optim.lr",
-        "training.learning_rate",
+        tinker="training.learning_rate",
+        verl="actor_rollout_ref.actor.optim.lr",
+        fireworks="training.learning_rate",
     ),
     _everywhere("train.schedule.kind", lambda run: run.train.schedule.kind, "rllm.algorithm.lr_schedule"),
     _everywhere(
@@ -161,9 +164,8 @@ TABLE: tuple[Row, ...] = (
     Row(
         "train.gradient_clip",
         lambda run: run.train.gradient_clip,
-        None,
-        "++actor_rollout_ref.actor.optim.clip_grad",
-        "training.grad_clip_norm",
+        verl="++actor_rollout_ref.actor.optim.clip_grad",
+        fireworks="training.grad_clip_norm",
     ),
     _everywhere(
         "roles.*.estimator: {grpo: {std: …}}",
@@ -173,7 +175,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         "roles.*.estimator: precomputed",
         lambda run: any(is_precomputed(role) for role in run.plan.trained.values()) or None,
-        "rllm.algorithm.use_precomputed_advantage",
+        tinker="rllm.algorithm.use_precomputed_advantage",
     ),
     # Staleness: rLLM's asynchronous loop takes tasks one by one, and a mini-batch of them makes an update
     _everywhere("train.staleness", lambda run: run.train.staleness > 0 or None, "rllm.async_training.enable"),
@@ -196,9 +198,9 @@ TABLE: tuple[Row, ...] = (
     Row(
         "train.validation.rollouts",
         lambda run: run.train.validation.rollouts,
-        "validation.group_size",
-        "rllm.rollout.n_val",
-        "validation.group_size",
+        tinker="validation.group_size",
+        verl="rllm.rollout.n_val",
+        fireworks="validation.group_size",
     ),
     # 0 is before and after: rLLM measures after the last update only where test_freq is positive.
     _everywhere("train.validation.every", lambda run: _test_freq(run), "rllm.trainer.test_freq"),
@@ -210,8 +212,8 @@ TABLE: tuple[Row, ...] = (
 
 def overrides(run: Launch) -> dict[str, Value]:
     """The keys of rLLM's config that a run sets, in the order of the table."""
-    found = ((_key(row, run.backend), row.value(run)) for row in TABLE)
-    return {key: value for key, value in found if key is not None and value is not None}
+    values = ((_key(row, run.backend), row.value(run)) for row in TABLE)
+    return {key: value for key, value in values if key is not None and value is not None}
 
 
 def model_name(ref: ModelRef) -> str | None:

@@ -29,39 +29,41 @@ def episode_to_rllm(
         termination_reason=reason or TerminationReason(episode.termination_reason.value),
         is_correct=episode.is_correct,
         trajectories=[
-            trajectory_to_rllm(own, outputs, withhold=own.masked or own.name not in trained)
-            for own in episode.trajectories
+            trajectory_to_rllm(
+                trajectory, outputs, withhold=trajectory.masked or trajectory.name not in trained
+            )
+            for trajectory in episode.trajectories
         ],
         metrics=dict(episode.metrics),
         metadata=metadata,
     )
 
 
-def trajectory_to_rllm(own: Trajectory, outputs: Outputs, *, withhold: bool) -> theirs.Trajectory:
+def trajectory_to_rllm(trajectory: Trajectory, outputs: Outputs, *, withhold: bool) -> theirs.Trajectory:
     """One trajectory, its reward on itself and on its last step.
 
     rLLM trains on every step it sees and has no mark to keep one from that, on any backend. So what is to be
     withheld, a masked trajectory or one of a role that is not trained, has its steps in its metadata.
     """
-    info = own.info
+    info = trajectory.info
     steps: list[theirs.Step] = []
     if withhold:
-        info[WITHHELD] = [step.to_dict() for step in own.steps]
+        info[WITHHELD] = [step.to_dict() for step in trajectory.steps]
     else:
-        steps = [_step_to_rllm(step, outputs.get(own.node)) for step in own.steps]
+        steps = [_step_to_rllm(step, outputs.get(trajectory.node)) for step in trajectory.steps]
     # rLLM wants all rewards of a group or none, and makes 0.0 of None when it commits a trajectory.
     return theirs.Trajectory(
-        uid=own.uid,
-        name=own.name,
+        uid=trajectory.uid,
+        name=trajectory.name,
         steps=steps,
-        reward=own.reward or 0.0,
-        signals=dict(own.terms),
+        reward=trajectory.reward or 0.0,
+        signals=dict(trajectory.terms),
         metadata=info,
     )
 
 
 def _step_to_rllm(step: Step, output: Any) -> theirs.Step:
-    made = theirs.Step(
+    converted = theirs.Step(
         action=step.action,
         reward=step.reward,
         done=step.done,
@@ -72,23 +74,23 @@ def _step_to_rllm(step: Step, output: Any) -> theirs.Step:
         advantage=plain_advantage(step.advantage),
         weight_version=step.weight_version,
     )
-    made.chat_completions = [dict(message) for message in step.chat_completions]
+    converted.chat_completions = [dict(message) for message in step.chat_completions]
     if output is None:
-        made.prompt_ids, made.response_ids = list(step.prompt_ids), list(step.response_ids)
-        made.logprobs = list(step.logprobs)
-    return made
+        converted.prompt_ids, converted.response_ids = list(step.prompt_ids), list(step.response_ids)
+        converted.logprobs = list(step.logprobs)
+    return converted
 
 
-def trajectory_from_rllm(found: theirs.Trajectory) -> Trajectory:
+def trajectory_from_rllm(trajectory: theirs.Trajectory) -> Trajectory:
     """One of rLLM's trajectories as ours; its lists are shared, not copied."""
-    info: Mapping[str, Any] = found.metadata or {}
+    info: Mapping[str, Any] = trajectory.metadata or {}
     return Trajectory(
-        name=found.name,
+        name=trajectory.name,
         index=info.get("index", 1),
-        steps=tuple(_step_from_rllm(step) for step in found.steps),
-        reward=None if found.reward is None else float(found.reward),
+        steps=tuple(_step_from_rllm(step) for step in trajectory.steps),
+        reward=None if trajectory.reward is None else float(trajectory.reward),
         is_correct=info.get("is_correct", False),
-        uid=found.uid,
+        uid=trajectory.uid,
         terms=info.get("signals", {}),
         masked=info.get("masked", False),
     )

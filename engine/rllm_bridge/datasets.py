@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from engine.errors import DataError, did_you_mean
-from engine.rllm_bridge import need_rllm
+from engine.rllm_bridge.installed import need_rllm
 from engine.vocabulary import Dataset, Row, Split, dataset_of, plain_row
 
-HELD_OUT = ("validation", "val", "test")
+VALIDATION_SPLITS = ("validation", "val", "test")
 """Splits that are taken for validation, the first that is there."""
 
 
@@ -45,8 +45,8 @@ def rllm(
 
 def _split(split: Split, there: Sequence[str]) -> str:
     """The split that goes by another name there, or the only one."""
-    names = ("train",) if split == "train" else HELD_OUT
-    return next((one for one in (*names, "default") if one in there), split)
+    names = ("train",) if split == "train" else VALIDATION_SPLITS
+    return next((name for name in (*names, "default") if name in there), split)
 
 
 def _rows(name: str, split: str) -> Iterator[tuple[int, Row]]:

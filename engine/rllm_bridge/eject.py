@@ -16,7 +16,7 @@ from engine.rllm_bridge.launch import Job
 from engine.rllm_bridge.prepared import others
 from engine.rllm_bridge.services import is_served
 from engine.shipped import BASE_NAME, MODELS
-from engine.spec.models import ModelRef
+from engine.spec import ModelRef
 
 FOLDER_KEYS = ("model.name", "actor_rollout_ref.model.path")
 """Keys that hold a local model's folder, which the script looks up where it runs."""
@@ -30,10 +30,10 @@ def script(job: Job) -> str:
     folder_key = next((key for key in FOLDER_KEYS if ref.provider == "local" and key in values), None)
     if folder_key is not None:
         del values[folder_key]
-    held_out = run.train.validation.tasks if "validation" in run.plan.data else None
+    validation_tasks = run.train.validation.tasks if "validation" in run.plan.data else None
     served = is_served(run)
-    elsewhere = any(other.provider == "local" for other in others(run.plan))
-    policy = _folder(ref) if folder_key is not None else ""
+    serves_others = any(other.provider == "local" for other in others(run.plan))
+    folder = _folder(ref) if folder_key is not None else ""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -46,18 +46,18 @@ def script(job: Job) -> str:
     return environment.get_template("train.py.j2").render(
         name=run.plan.name,
         spec=job.spec,
-        own=job.words,
+        overrides=job.words,
         config=[*as_words(values), *job.passed],
         backend=run.backend,
         estimators=estimator_map(run.plan, run.backend),
         custom=sorted(custom_estimators(run.plan, run.backend)),
         hook=hook_reasons(run.plan, run.backend),
-        held_out=held_out,
+        validation_tasks=validation_tasks,
         folder_key=folder_key,
-        folder=policy,
-        others=elsewhere,
-        shipped="MODELS[" in policy,
-        paths="Path(" in policy,
+        folder=folder,
+        serves_others=serves_others,
+        shipped="MODELS[" in folder,
+        paths="Path(" in folder,
         served=served,
     )
 

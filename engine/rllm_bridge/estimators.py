@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from engine.compile.plan import Plan, RolePlan
+from engine.compile import Plan, RolePlan
 from engine.vocabulary import Estimator
 
 Backend = Literal["tinker", "verl", "fireworks"]
@@ -21,19 +21,21 @@ def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, st
     Empty on fireworks, whose trainer cannot take what rLLM makes of a map (it iterates over datums that come
     as a dict by role then): there our grouping hook sets the advantages of every role.
     """
-    found: dict[str, str | tuple[str, str]] = {}
+    estimators: dict[str, str | tuple[str, str]] = {}
     for role in plan.trained.values() if backend != "fireworks" else ():
         name = estimator_name(plan, role)
-        own = "ppo" if name == "grpo" else "importance_sampling"
-        found[role.name] = (name, role.loss) if backend == "tinker" and role.loss != own else name
-    return found
+        default_loss = "ppo" if name == "grpo" else "importance_sampling"
+        needs_loss = backend == "tinker" and role.loss != default_loss
+        estimators[role.name] = (name, role.loss) if needs_loss else name
+    return estimators
 
 
 def custom_estimators(plan: Plan, backend: Backend) -> dict[str, Estimator]:
     """What has to be registered with rLLM before it trains, by the names of the estimator map."""
+    if backend == "fireworks":
+        return {}
     named = ((estimator_name(plan, role), role.estimator) for role in plan.trained.values())
-    found = {name: own for name, own in named if own is not None and "/" in name}
-    return {} if backend == "fireworks" else found
+    return {name: estimator for name, estimator in named if estimator is not None and "/" in name}
 
 
 def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
@@ -53,14 +55,14 @@ def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
 
 def estimator_name(plan: Plan, role: RolePlan) -> str:
     """An estimator as rLLM knows it: by its own name, or by one for this role (`opo/judge`)."""
-    own = role.estimator
-    if own is None:
+    estimator = role.estimator
+    if estimator is None:
         raise AssertionError(f"{role.name} is trained without an estimator")
-    same = own.name != "grpo" or own.options.get("std", True) == deviation(plan)
+    same = estimator.name != "grpo" or estimator.options.get("std", True) == deviation(plan)
     return (
-        own.name
-        if own.compute is None or (own.name in KNOWN_ESTIMATORS and same)
-        else f"{own.name}/{role.name}"
+        estimator.name
+        if estimator.compute is None or (estimator.name in KNOWN_ESTIMATORS and same)
+        else f"{estimator.name}/{role.name}"
     )
 
 
@@ -71,7 +73,7 @@ def is_precomputed(role: RolePlan) -> bool:
 
 def deviation(plan: Plan) -> bool | None:
     """Whether GRPO divides by the deviation: rLLM has one answer for all roles, here the first one's."""
-    found = [
+    grpo = [
         role.estimator for role in plan.trained.values() if role.estimator and role.estimator.name == "grpo"
     ]
-    return bool(found[0].options.get("std", True)) if found else None
+    return bool(grpo[0].options.get("std", True)) if grpo else None

@@ -43,29 +43,31 @@ class Grouping:
         """
         estimators = {name: role.estimator for name, role in self.plan.trained.items() if role.estimator}
         groups = group_as_rllm(episodes, transform_config, compact_filtering_config)
-        kept = [found for group in groups if (found := _trainable(group, set(estimators))).trajectories]
+        trainable = (_trainable(group, set(estimators)) for group in groups)
+        kept = [group for group in trainable if group.trajectories]
         if any(not episode.metadata.get("validation") for episode in episodes):
             ours = [_group_from_rllm(group) for group in kept]
             estimated = estimate(ours, estimators)
             for group, advantages in zip(kept, estimated.advantages, strict=True):
                 _set_advantages(group, advantages)
-            _report(estimated, {name: own.name for name, own in estimators.items()})
+            _report(estimated, {name: estimator.name for name, estimator in estimators.items()})
         return kept
 
 
-def _trainable(group: theirs.TrajectoryGroup, learnt: set[str]) -> theirs.TrajectoryGroup:
+def _trainable(group: theirs.TrajectoryGroup, trained: set[str]) -> theirs.TrajectoryGroup:
     """The group without its masked trajectories; empty if its role is not trained."""
     keep = [
-        group.group_role in learnt and not (own.metadata or {}).get("masked") for own in group.trajectories
+        group.group_role in trained and not (trajectory.metadata or {}).get("masked")
+        for trajectory in group.trajectories
     ]
     if not all(keep):
-        group.trajectories = [own for own, kept in zip(group.trajectories, keep, strict=True) if kept]
-        group.metadata = [own for own, kept in zip(group.metadata, keep, strict=True) if kept]
+        group.trajectories = [it for it, kept in zip(group.trajectories, keep, strict=True) if kept]
+        group.metadata = [it for it, kept in zip(group.metadata, keep, strict=True) if kept]
     return group
 
 
 def _group_from_rllm(group: theirs.TrajectoryGroup) -> TrajectoryGroup:
-    rollouts = tuple(int(own["rollout_idx"]) for own in group.metadata)
+    rollouts = tuple(int(metadata["rollout_idx"]) for metadata in group.metadata)
     key = GroupKey(str(group.metadata[0].get("task_id", group.task_id)), group.group_role)
     return TrajectoryGroup(key, tuple(map(trajectory_from_rllm, group.trajectories)), rollouts)
 

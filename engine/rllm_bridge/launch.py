@@ -5,9 +5,8 @@ Whatever needs rLLM is imported where it is used, so that checking and showing w
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,22 +16,14 @@ import yaml
 from engine.compile import Compiled, check_file
 from engine.errors import SpecError, UsageError
 from engine.models.keys import TINKER, KeyRule
-from engine.rllm_bridge import INSTALL, has_rllm, need_rllm
 from engine.rllm_bridge.checks import findings
-from engine.rllm_bridge.compose import as_yaml, compose, has_verl
+from engine.rllm_bridge.compose import as_yaml, compose
 from engine.rllm_bridge.config import Launch, as_words, overrides, split_words
 from engine.rllm_bridge.estimators import Backend, custom_estimators, estimator_map, hook_reasons
+from engine.rllm_bridge.installed import INSTALL, has_rllm, has_verl, require
 from engine.rllm_bridge.services import is_served, served
-from engine.spec.diagnostics import Diagnostic
-from engine.spec.merge import model_overrides
-from engine.spec.models import ModelRef
+from engine.spec import Diagnostic, ModelRef, model_overrides
 
-NEEDS: Mapping[Backend, tuple[str, str]] = {
-    "tinker": ("tinker", INSTALL),
-    "verl": ("verl", "pip install 'rllm[verl] @ git+https://github.com/rllm-org/rllm.git'"),
-    "fireworks": ("fireworks", "pip install 'rllm[fireworks] @ git+https://github.com/rllm-org/rllm.git'"),
-}
-"""What each backend imports, and the command that installs it."""
 FIREWORKS = KeyRule("FIREWORKS_API_KEY", "FIREWORKS_BASE_URL", "https://api.fireworks.ai")
 
 
@@ -55,8 +46,8 @@ class Job:
 
 def check_for(backend: Backend, spec: str, words: Sequence[str]) -> Compiled:
     """Check a spec, and what of it the backend would not do."""
-    own, passed = split_words(words)
-    return check_file(spec, own, lambda plan: findings(plan, backend, passed))
+    spec_words, passed = split_words(words)
+    return check_file(spec, spec_words, lambda plan: findings(plan, backend, passed))
 
 
 def prepare(
@@ -72,9 +63,9 @@ def prepare(
     trackers: Sequence[str] = (),
 ) -> Job:
     """Compile and check a spec for a backend; raises SpecError, or UsageError where there is no file."""
-    own, passed = split_words(words)
-    own += model_overrides(model, base_url)
-    compiled = check_for(backend, spec, [*own, *passed])
+    spec_words, passed = split_words(words)
+    spec_words += model_overrides(model, base_url)
+    compiled = check_for(backend, spec, [*spec_words, *passed])
     if compiled.plan is None:
         raise SpecError([d for d in compiled.diagnostics if d.severity == "error"])
     plan = compiled.plan
@@ -82,10 +73,24 @@ def prepare(
     from engine.training.order import planned_steps
 
     rows = sum(1 for _ in plan.data["train"].rows(None))
-    where = None if folder is None else str(folder)
     steps = planned_steps(plan.spec.train, rows)
-    run = Launch(plan, backend, rows, steps, seed, where, resume, trackers)
-    return Job(spec, tuple(own), tuple(passed), run, compiled.diagnostics)
+    run = Launch(
+        plan,
+        backend,
+        rows=rows,
+        steps=steps,
+        seed=seed,
+        folder=None if folder is None else str(folder),
+        resume=resume,
+        trackers=trackers,
+    )
+    return Job(
+        spec,
+        words=tuple(spec_words),
+        passed=tuple(passed),
+        run=run,
+        warnings=compiled.diagnostics,
+    )
 
 
 def _check_keys(ref: ModelRef, backend: Backend, trusted_url: str | None) -> None:
@@ -97,21 +102,13 @@ def _check_keys(ref: ModelRef, backend: Backend, trusted_url: str | None) -> Non
             raise UsageError(rule.withheld(url))
 
 
-def require(backend: Backend) -> None:
-    """Raises UsageError with the command that installs what is missing."""
-    need_rllm("--trainer rllm")
-    module, install = NEEDS[backend]
-    if importlib.util.find_spec(module) is None:
-        raise UsageError(f"rLLM's backend {backend} needs {module}: {install}")
-
-
 def describe(job: Job) -> str:
     """What would be launched, as YAML: the composed config, or without rLLM the overrides alone."""
     run = job.run
     plain: dict[str, Any] = {
         "estimators": {
-            role: list(own) if isinstance(own, tuple) else own
-            for role, own in estimator_map(run.plan, run.backend).items()
+            role: list(estimator) if isinstance(estimator, tuple) else estimator
+            for role, estimator in estimator_map(run.plan, run.backend).items()
         },
         "registered": sorted(custom_estimators(run.plan, run.backend)),
         "grouping_hook": hook_reasons(run.plan, run.backend),
@@ -137,7 +134,7 @@ def launch(job: Job) -> None:
     os.environ.setdefault("TINKER_TELEMETRY", "0")
     with served(job.run) as (run, services):
         words = replace(job, run=run).overrides()
-        trainer(run, job.spec, job.words, words, services).train()
+        trainer(run, words, services).train()
 
 
 def _yaml(value: object) -> str:

@@ -14,7 +14,7 @@ from engine.models.opening import Open
 from engine.records import Task
 from engine.rllm_bridge.models import sampling_of
 from engine.run import Isolation
-from engine.spec.models import ModelRef
+from engine.spec import ModelRef
 
 
 class Prepared:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.models import Services
+from engine.models.keys import TINKER
+from engine.records import RunFolder
 from engine.rllm_bridge.config import Launch
 from engine.rllm_bridge.prepared import others
-
-KEY_VARIABLE = "TINKER_API_KEY"
 
 
 def is_served(run: Launch) -> bool:
@@ -27,7 +27,7 @@ def served(run: Launch) -> Generator[tuple[Launch, Services], None, None]:
 
     rLLM takes the policy's key from the environment, where it stands for that time.
     """
-    state = None if run.folder is None else Path(run.folder) / "weights"
+    state = None if run.folder is None else RunFolder(Path(run.folder)).weights
     with ExitStack() as stack:
         services = stack.enter_context(Services())
         for ref in others(run.plan):
@@ -41,12 +41,12 @@ def served(run: Launch) -> Generator[tuple[Launch, Services], None, None]:
 
 @contextmanager
 def _key(value: str) -> Generator[None, None, None]:
-    before = os.environ.get(KEY_VARIABLE)
-    os.environ[KEY_VARIABLE] = value
+    before = os.environ.get(TINKER.key_variable)
+    os.environ[TINKER.key_variable] = value
     try:
         yield
     finally:
         if before is None:
-            del os.environ[KEY_VARIABLE]
+            del os.environ[TINKER.key_variable]
         else:
-            os.environ[KEY_VARIABLE] = before
+            os.environ[TINKER.key_variable] = before

@@ -18,18 +18,18 @@ from engine.training.order import validation_tasks
 from engine.vocabulary import Estimator
 
 
-def trainer(run: Launch, spec: str, own: Sequence[str], words: Sequence[str], services: Services) -> Any:
-    """rLLM's AgentTrainer for a spec, ready to `train()`. `own` are the spec's overrides, `words` rLLM's."""
+def trainer(run: Launch, words: Sequence[str], services: Services) -> Any:
+    """rLLM's AgentTrainer for a plan, ready to `train()`; `words` compose rLLM's config."""
     from rllm.data import Dataset
     from rllm.trainer.unified_trainer import AgentTrainer
 
     plan = run.plan
     register(custom_estimators(plan, run.backend))
-    hook = {"traj_grouping_hook": grouping_hook(spec, own)} if hook_reasons(plan, run.backend) else {}
+    hook = {"traj_grouping_hook": grouping_hook(plan)} if hook_reasons(plan, run.backend) else {}
     validation = validation_tasks(plan)
     return AgentTrainer(
         config=compose(words, run.backend),
-        workflow_class=compile_workflow(spec, own),
+        workflow_class=compile_workflow(plan),
         # verl makes its workflows in a process of its own, where they open models themselves.
         workflow_args={} if run.backend == "verl" else {"open_model": services.open},
         train_dataset=Dataset(list(plan.data["train"].rows(None)), plan.name, "train"),
@@ -59,7 +59,7 @@ def as_rllm(estimator: Estimator) -> Callable[..., tuple[Any, Any]]:
     def advantages(
         rewards: Any, algorithm_config: object, *, traj_groups: Any, **_: object
     ) -> tuple[Any, Any]:
-        found = compute(rewards, traj_groups)
-        return found, found
+        values = compute(rewards, traj_groups)
+        return values, values
 
     return advantages

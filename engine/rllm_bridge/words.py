@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from engine.rllm_bridge.config import TABLE
 from engine.rllm_bridge.estimators import Backend
-from engine.spec.diagnostics import Finding, Place
+from engine.spec import Finding, Place
 
 IDLE: dict[str, tuple[tuple[Backend, ...], str]] = {
     "rllm.algorithm.kl_beta": (
@@ -43,12 +43,11 @@ def word_findings(words: Sequence[str], backend: Backend) -> Iterator[Finding]:
     for word in words:
         key, _, value = word.partition("=")
         key = key.lstrip("+~")
-        place = Place("command line", 1, 1, word, len(word.partition("=")[0]))
+        place = Place("command line", line=1, column=1, text=word, width=len(word.partition("=")[0]))
         for idle, (backends, reason) in IDLE.items():
             if backend in backends and (key == idle or key.startswith(f"{idle}.")):
-                yield Finding(
-                    (), f"{key} has no effect: {reason}", "", "leave it out", "warning", place=place
-                )
+                message = f"{key} has no effect: {reason}"
+                yield Finding((), message, hint="leave it out", severity="warning", place=place)
         if key in LOST:
             hint = f"rllm.{key}={value}"
             yield Finding((), f"rllm.{key} overwrites {key} when the trainer starts", "", hint, place=place)
@@ -59,4 +58,4 @@ def word_findings(words: Sequence[str], backend: Backend) -> Iterator[Finding]:
             yield Finding((), message, "roles.ROLE.estimator=…", place=place)
         elif key in ours:
             message = f"{key} goes before what the spec says in {ours[key]}"
-            yield Finding((), message, "", "", "warning", place=place)
+            yield Finding((), message, severity="warning", place=place)

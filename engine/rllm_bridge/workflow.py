@@ -86,10 +86,10 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
             episode = replace(episode, metadata={**episode.metadata, "validation": True})
         elif self.plan.signals:
             episode = await self._signalled(episode)
-        made = episode_to_rllm(episode, shared.trained, policy.outputs, reason)
+        converted = episode_to_rllm(episode, shared.trained, policy.outputs, reason)
         if reason is TerminationReason.ERROR:
-            made.metadata["error"] = _error(episode)
-        return made
+            converted.metadata["error"] = _error(episode)
+        return converted
 
     def _hear(self, policy: PolicyModel, event: Event) -> None:
         """Commit what is finished of an interrupted episode; an answer without its reward is not."""
@@ -104,12 +104,12 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
 
     def postprocess_episode(self, *args: Any, **kwargs: Any) -> theirs.Episode:
         """Only an interrupted episode comes here: its figures are the spec's, of what was finished."""
-        made = super().postprocess_episode(*args, **kwargs)
+        episode = super().postprocess_episode(*args, **kwargs)
         if self._partial is not None:
-            made.is_correct = self._partial.is_correct
-            made.metrics = dict(self._partial.metrics)
-            made.metadata = {**self._partial.metadata, **made.metadata}
-        return made
+            episode.is_correct = self._partial.is_correct
+            episode.metrics = dict(self._partial.metrics)
+            episode.metadata = {**self._partial.metadata, **episode.metadata}
+        return episode
 
     async def _signalled(self, episode: Episode) -> Episode:
         models = self._prepared.models(self._open_model)
@@ -153,7 +153,7 @@ start, then gives up the run; an answer that cannot be read is the model's, and 
 def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> TerminationReason:
     """rLLM's reason: why a role in `ending` ended the episode, or why no call of it was answered."""
     stopped = episode.termination_reason is not Reason.ENV_DONE
-    if not stopped and any(own.steps for own in episode.trajectories):
+    if not stopped and any(trajectory.steps for trajectory in episode.trajectories):
         return TerminationReason.ENV_DONE
     for trajectory in episode.trajectories:
         if trajectory.failure is None or (stopped and trajectory.name not in ending):

@@ -193,7 +193,7 @@ def model_of(session: Session, ref: ModelRef) -> str:
         return ref.name
     if not names:
         raise WorldError(f"The Tinker service at {url} offers no model to sample from.")
-    if url == TINKER.home:
+    if url == TINKER.default_url:
         raise UsageError(f"Which model? Write `tinker:NAME`; {url} offers {_some(names)}.")
     return names[0]
 

@@ -52,7 +52,7 @@ class Updated:
 
     loss: dict[str, float]
     kl: dict[str, float]
-    """Mean of log q - log p over a role's learnt tokens: q sampled them, p is the policy to be updated."""
+    """By role, the mean of log q - log p over its tokens: q sampled them, p is the policy to be updated."""
     grad_norm: float | None
 
 
@@ -127,9 +127,9 @@ class Policies:
     ) -> Mapping[str, Updated]:
         """One step of Adam for each policy that has something to learn, on all its batches together."""
         return {
-            name: await _update(self._policies[name], own, rates[name], clip)
-            for name, own in batches.items()
-            if own
+            name: await _update(self._policies[name], role_batches, rates[name], clip)
+            for name, role_batches in batches.items()
+            if role_batches
         }
 
     async def save(self, label: str) -> Mapping[str, Saved]:
@@ -164,7 +164,14 @@ async def _open(start: Start) -> AsyncGenerator[_Policy, None]:
             reason = redact(said(error), session.key)
             raise UsageError(f"{session.url} cannot {what}: {reason}") from error
         quiet(client)
-        yield _Policy(session, client, name, chat, served.ref.concurrency, start.version)
+        yield _Policy(
+            session=session,
+            client=client,
+            model=name,
+            chat=chat,
+            concurrency=served.ref.concurrency,
+            version=start.version,
+        )
     except BaseException:
         session.service.close("errored")
         raise
@@ -188,8 +195,8 @@ async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, cl
     for batch, output in zip(batches, outputs, strict=True):
         loss[batch.role] = output.metrics.get("loss:sum", 0.0)
         gaps: list[float] = []
-        for sampled, learnt in zip(batch.sampled, output.loss_fn_outputs, strict=True):
-            now = learnt["logprobs"].tolist()
+        for sampled, outputs_of_datum in zip(batch.sampled, output.loss_fn_outputs, strict=True):
+            now = outputs_of_datum["logprobs"].tolist()
             gaps += [q - p for q, p in zip(sampled, now[len(now) - len(sampled) :], strict=True)]
         if gaps:
             kl[batch.role] = sum(gaps) / len(gaps)

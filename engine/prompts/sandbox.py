@@ -71,7 +71,7 @@ def _joined(value: Any) -> Any:
     return value
 
 
-def _filtered(value: nodes.Expr, name: str, line: int) -> nodes.Filter:
+def _filtered(value: nodes.Node, name: str, line: int) -> nodes.Filter:
     # A node takes all its fields, and by position: here no arguments, keywords, *args or **kwargs.
     return nodes.Filter(value, name, [], [], None, None, lineno=line)
 

@@ -41,13 +41,13 @@ def write_rllm_run(folder: Path, spec: str, seed: int, said: str) -> None:
     folder.mkdir(exist_ok=True)
     lines: dict[int, dict[str, float]] = {}
     for step, rest in _STEP.findall(said):
-        own = lines.setdefault(int(step), {"step": float(step)})
+        line = lines.setdefault(int(step), {"step": float(step)})
         for key, value in _VALUE.findall(rest):
             for figure in FIGURES:
                 if key == f"val/{spec}/{figure}":
-                    own[f"validation/{figure}"] = float(value)
+                    line[f"validation/{figure}"] = float(value)
                 elif key == f"batch/{figure}":
-                    own[f"episode/{figure}"] = float(value)
+                    line[f"episode/{figure}"] = float(value)
     about = {"name": "rLLM's AgentTrainer", "seed": seed, "roles": {}, "metrics": list(FIGURES)}
     (folder / "run.json").write_text(json.dumps(about))
     (folder / "spec.yaml").write_text("")

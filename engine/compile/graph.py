@@ -11,7 +11,7 @@ from typing import cast
 import networkx as nx
 
 from engine.errors import did_you_mean
-from engine.prompts.templates import RESERVED
+from engine.prompts.checks import RESERVED
 from engine.spec.diagnostics import Finding
 from engine.spec.models import Spec
 

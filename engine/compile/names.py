@@ -15,8 +15,9 @@ import networkx as nx
 from engine.compile.graph import ancestors, unknown_role
 from engine.compile.plan import SignalPlan
 from engine.compile.resolve import resolve, resolve_dataset, resolve_prompt, resolve_teacher
+from engine.prompts.checks import Surroundings
 from engine.prompts.lookup import read_template
-from engine.prompts.templates import Surroundings, Template
+from engine.prompts.templates import Template
 from engine.spec.diagnostics import Finding, Path
 from engine.spec.models import PromptSource, Role, Spec
 from engine.vocabulary import (

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path as FilePath
 
 from engine.errors import did_you_mean
-from engine.prompts.templates import Surroundings, Template, compile_template
+from engine.prompts.checks import Surroundings
+from engine.prompts.templates import Template, compile_template
 from engine.shipped import PROMPTS
 from engine.spec.diagnostics import Finding, Path, point_at
 from engine.spec.models import PromptSource

@@ -194,7 +194,7 @@ class Term(BaseModel):
     reward: CallField
     """What it measures."""
     weight: FiniteFloat = 1.0
-    """What it counts; less than 0 for a penalty, 0 for a signal that is only reported."""
+    """What it counts; less than 0 for a penalty, 0 for a term that is only reported."""
 
 
 def weighted(terms: dict[str, Term], /) -> Reward:

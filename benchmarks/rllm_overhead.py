@@ -47,7 +47,7 @@ def main(cookbook: Path, episodes: int, parallel: int, repetitions: int, file: P
     logging.disable(logging.WARNING)
     sys.path.insert(0, str(cookbook))
     seconds = asyncio.run(compare(episodes, parallel, repetitions))
-    medians = {system: statistics.median(own) for system, own in seconds.items()}
+    medians = {system: statistics.median(times) for system, times in seconds.items()}
     hand_written = medians[SYSTEMS[0]]
     table = Table("workflow", "episodes/s", "µs an episode", "least to most", "time, relative")
     for system, median in medians.items():

@@ -59,14 +59,14 @@ _NUMBER = re.compile(r"\d+")
 
 def read_solution(answer: str) -> str:
     """A solver's action: what it put in the tags, with the tags."""
-    found = _ANSWER.search(answer)
-    return f"<answer>{found[1].strip()}</answer>" if found else "No solution found"
+    tagged = _ANSWER.search(answer)
+    return f"<answer>{tagged[1].strip()}</answer>" if tagged else "No solution found"
 
 
 def read_choice(answer: str, actions: Sequence[str]) -> str:
     """The judge's action: the candidate that it named."""
-    found = _ANSWER.search(answer)
-    number = int(found[1]) if found else 0
+    tagged = _ANSWER.search(answer)
+    number = int(tagged[1]) if tagged else 0
     return actions[number - 1] if 1 <= number <= len(actions) else ""
 
 
@@ -83,11 +83,11 @@ async def with_semaphore(run: Callable[[Task], Awaitable[float]], runs: int, in_
     """
     slots = asyncio.Semaphore(in_flight)
 
-    async def one(number: int) -> bool:
+    async def limited(number: int) -> bool:
         async with slots:
             return await run(task(number)) == 1.0
 
-    return sum(await asyncio.gather(*(one(number) for number in range(runs))))
+    return sum(await asyncio.gather(*(limited(number) for number in range(runs))))
 
 
 async def with_workers(run: Callable[[Task], Awaitable[float]], runs: int, in_flight: int) -> int:

@@ -36,7 +36,7 @@ def memory_mb() -> tuple[float, float]:
 
 
 async def measure(
-    system: str, runs: int, in_flight: int, solvers: int, latency: float, held: bool
+    system: str, runs: int, in_flight: int, *, solvers: int, latency: float, held: bool
 ) -> dict[str, float | str]:
     build = importlib.import_module(f"peers.{system}").build
     noting = Noting()
@@ -64,14 +64,24 @@ async def measure(
     return result | {"seconds": median(clocks), "cpu_s": median(processors), "peak_mb": memory_mb()[1]}
 
 
-def main(system: str, runs: int, in_flight: int, solvers: int, latency: float, held: bool) -> None:
+def main(system: str, runs: int, in_flight: int, *, solvers: int, latency: float, held: bool) -> None:
     start = perf_counter()
     importlib.import_module(f"peers.{system}")
     import_s = perf_counter() - start
-    result = asyncio.run(measure(system, runs, in_flight, solvers, latency, held)) if runs else {}
+    result: dict[str, float | str] = {}
+    if runs:
+        measured = measure(system, runs, in_flight, solvers=solvers, latency=latency, held=held)
+        result = asyncio.run(measured)
     print(json.dumps({"import_s": import_s, **result}))
 
 
 if __name__ == "__main__":
     name, runs, in_flight, solvers, latency, held = sys.argv[1:]
-    main(name, int(runs), int(in_flight), int(solvers), float(latency), held == "held")
+    main(
+        name,
+        int(runs),
+        int(in_flight),
+        solvers=int(solvers),
+        latency=float(latency),
+        held=held == "held",
+    )

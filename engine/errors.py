@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from engine.spec.diagnostics import Diagnostic
+    from engine.spec import Diagnostic
 
 
 class RolegraphError(Exception):

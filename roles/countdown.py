@@ -68,7 +68,14 @@ def generate(
     seen: set[tuple[int, ...]] = set()
     tasks: list[CountdownTask] = []
     for i in range(count):
-        nums, target, solution = _draw(rng, split, numbers[i % len(numbers)], (low, high), operators, seen)
+        nums, target, solution = _draw(
+            rng,
+            split,
+            size=numbers[i % len(numbers)],
+            bounds=(low, high),
+            operators=operators,
+            seen=seen,
+        )
         seen.add((target, *sorted(nums)))
         tasks.append(
             {
@@ -85,6 +92,7 @@ def generate(
 def _draw(
     rng: random.Random,
     split: str,
+    *,
     size: int,
     bounds: tuple[int, int],
     operators: str,
@@ -93,11 +101,14 @@ def _draw(
     repeats = 0
     for _ in range(_ATTEMPTS):
         nums = [rng.randint(*bounds) for _ in range(size)]
-        made = combine(nums, rng, operators)
-        if made is None or made[0] > bounds[1] ** 2 or split_of(nums, made[0]) != split:
+        combined = combine(nums, rng, operators)
+        if combined is None:
             continue
-        if (made[0], *sorted(nums)) not in seen or repeats == _REPEATS:
-            return nums, *made
+        target, solution = combined
+        if target > bounds[1] ** 2 or split_of(nums, target) != split:
+            continue
+        if (target, *sorted(nums)) not in seen or repeats == _REPEATS:
+            return nums, target, solution
         repeats += 1
     raise ValueError(
         f"no {split} task with {size} numbers from {bounds[0]} to {bounds[1]} and operators {operators} "
@@ -195,9 +206,9 @@ def last_answer(text: str) -> str | None:
     """What stands in the last `<answer>…</answer>`, case-sensitive and on one line, as rLLM reads it."""
     for line in reversed(text.split("\n")):
         # Up to the line's last closing tag, so that each opening tag finds one and the time stays linear.
-        found = _ANSWER.findall(line[: line.rfind(_CLOSE) + len(_CLOSE)])
-        if found:
-            return str(found[-1]).strip()
+        answers = _ANSWER.findall(line[: line.rfind(_CLOSE) + len(_CLOSE)])
+        if answers:
+            return str(answers[-1]).strip()
     return None
 
 

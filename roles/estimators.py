@@ -56,7 +56,8 @@ def reinforce_plus_plus_baseline() -> Estimator:
         import numpy as np
 
         centred = [rewards - rewards.mean() for rewards in rewards_P_G]
-        return [own / (np.concatenate(centred).std() + EPSILON) for own in centred]
+        deviation = np.concatenate(centred).std()
+        return [values / (deviation + EPSILON) for values in centred]
 
     return Estimator("reinforce_plus_plus_baseline", min_group=2, compute=batch)
 
@@ -68,7 +69,8 @@ def prpo() -> Estimator:
         import numpy as np
 
         everything = np.concatenate(rewards_P_G)
-        return [(own - everything.mean()) / (everything.std() + EPSILON) for own in rewards_P_G]
+        mean, deviation = everything.mean(), everything.std()
+        return [(rewards - mean) / (deviation + EPSILON) for rewards in rewards_P_G]
 
     return Estimator("prpo", compute=batch)
 

@@ -108,15 +108,15 @@ def pattern(
     group: str | int = "action" if "action" in compiled.groupindex else min(1, compiled.groups)
 
     def parse(response: str, upstream: Upstream) -> str:
-        found: str | None = None
+        action: str | None = None
         try:
             for match in islice(compiled.finditer(response), 1 if which == "first" else MAX_MATCHES):
-                found = match.group(group)
+                action = match.group(group)
         except UnicodeEncodeError:
             raise _malformed("the answer is not valid Unicode") from None
-        if found is None:
+        if action is None:
             raise _malformed(f"nothing matches {pattern!r}")
-        return found.strip()
+        return action.strip()
 
     return Parser(parse, default)
 
@@ -152,12 +152,12 @@ def one_of(words: list[str], /, *, default: str = "") -> Parser:
     finder = re.compile(rf"(?<!\w)(?:{groups})(?!\w)", re.IGNORECASE)
 
     def parse(response: str, upstream: Upstream) -> str:
-        found = {known[match.lastindex - 1] for match in finder.finditer(response) if match.lastindex}
-        if len(found) != 1:
+        present = {known[match.lastindex - 1] for match in finder.finditer(response) if match.lastindex}
+        if len(present) != 1:
             raise _malformed(
-                f"expected one of {', '.join(words)}; found {', '.join(sorted(found)) or 'none'}"
+                f"expected one of {', '.join(words)}; found {', '.join(sorted(present)) or 'none'}"
             )
-        return found.pop()
+        return present.pop()
 
     return Parser(parse, default)
 
@@ -198,5 +198,5 @@ def _malformed(message: str) -> ParseFailure:
     return ParseFailure(FailureName.MALFORMED_OUTPUT, message)
 
 
-def _short(found: str) -> str:
-    return repr(found if len(found) <= 40 else found[:37] + "...")
+def _short(passage: str) -> str:
+    return repr(passage if len(passage) <= 40 else passage[:37] + "...")

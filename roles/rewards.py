@@ -57,7 +57,7 @@ def _exact_match(
     accepted = task[field] if isinstance(task[field], list) else [task[field]]
     given = _plain(action, ignore_case, punctuation)
     return _scored(
-        float(any(given == _plain(one, ignore_case, punctuation) for one in cast("list[Any]", accepted)))
+        float(any(given == _plain(gold, ignore_case, punctuation) for gold in cast("list[Any]", accepted)))
     )
 
 
@@ -120,17 +120,18 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 def _f1(field: str, task: Task, action: Any, seen: Seen) -> Score:
     accepted = task[field] if isinstance(task[field], list) else [task[field]]
-    return _scored(max((_overlap(str(action), str(one)) for one in cast("list[Any]", accepted)), default=0.0))
+    overlaps = (_overlap(str(action), str(gold)) for gold in cast("list[Any]", accepted))
+    return _scored(max(overlaps, default=0.0))
 
 
 def _overlap(given: str, gold: str) -> float:
-    found, wanted = (
+    given_words, gold_words = (
         _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split() for text in (given, gold)
     )
-    if not found or not wanted:
-        return float(found == wanted)
-    common = (Counter(found) & Counter(wanted)).total()
-    return 2 * common / (len(found) + len(wanted))
+    if not given_words or not gold_words:
+        return float(given_words == gold_words)
+    common = (Counter(given_words) & Counter(gold_words)).total()
+    return 2 * common / (len(given_words) + len(gold_words))
 
 
 _ABSENT = object()
@@ -153,7 +154,7 @@ def json_field(path: str, /, *, field: str | None = None, value: Any = _ABSENT) 
 
 
 def _json_field(path: str, field: str, task: Task, action: Any, seen: Seen) -> Score:
-    return _json_value(path, task[field], task, action, seen)
+    return _json_value(path, task[field], task=task, action=action, seen=seen)
 
 
 def _json_value(path: str, wanted: Any, task: Task, action: Any, seen: Seen) -> Score:
@@ -193,7 +194,7 @@ class Term(BaseModel):
     reward: CallField
     """What it measures."""
     weight: FiniteFloat = 1.0
-    """What it counts; less than 0 for a penalty, 0 for a signal that is only reported."""
+    """What it counts; less than 0 for a penalty, 0 for a term that is only reported."""
 
 
 def weighted(terms: dict[str, Term], /) -> Reward:

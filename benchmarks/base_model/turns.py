@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from engine.prompts.templates import Surroundings, Template, compile_template
+from engine.prompts.checks import Surroundings
+from engine.prompts.templates import Template, compile_template
 from engine.shipped import PROMPTS
 from engine.vocabulary import View
 from roles.countdown import CountdownTask, combine, generate, reward

@@ -36,7 +36,7 @@ def one_run(solvers: int, ask: Ask) -> Callable[[Task], Awaitable[float]]:
 
     async def episode(task: Task) -> dict[str, Any]:
         solved = await asyncio.gather(*(solve(task) for _ in range(solvers)))
-        judged = await judge(task, [one["action"] for one in solved])
+        judged = await judge(task, [solution["action"] for solution in solved])
         return {"id": task["id"], "task": task, "solver": solved, "judge": judged}
 
     async def run(task: Task) -> float:

@@ -37,7 +37,7 @@ def build(solvers: int, ask: Ask) -> RunMany:
         return {"solved": [{"prompt": prompt, "response": response, "action": action, "reward": earned}]}
 
     async def judge(state: State) -> dict[str, Any]:
-        actions = [one["action"] for one in state["solved"]]
+        actions = [solution["action"] for solution in state["solved"]]
         prompt = judge_prompt(state["task"], actions)
         response = await ask("judge", prompt)
         action = read_choice(response, actions)

@@ -61,11 +61,11 @@ def build(solvers: int, ask: Ask) -> RunMany:
 
         @step
         async def judge(self, ctx: Context, event: Solved) -> StopEvent | None:
-            found = ctx.collect_events(event, [Solved] * solvers)
-            if found is None:
+            events = ctx.collect_events(event, [Solved] * solvers)
+            if events is None:
                 return None
-            solved = sorted(found, key=lambda one: one.number)
-            actions = [one.action for one in solved]
+            solved = sorted(events, key=lambda solution: solution.number)
+            actions = [solution.action for solution in solved]
             prompt = judge_prompt(event.task, actions)
             response = await ask("judge", prompt)
             action = read_choice(response, actions)

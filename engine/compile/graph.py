@@ -11,31 +11,36 @@ from typing import cast
 import networkx as nx
 
 from engine.errors import did_you_mean
-from engine.prompts.templates import RESERVED
-from engine.spec.diagnostics import Finding
-from engine.spec.models import Spec
+from engine.prompts.checks import RESERVED
+from engine.spec import Finding, Spec
 
 MAX_EDGES = 200_000
 
 
-def check_graph(spec: Spec) -> list[Finding]:
-    """Unknown, repeated and reserved names, roles that need themselves, cycles, graphs that are too large."""
-    return [*_names(spec), *_cycles(spec), *_size(spec)]
+def check_graph(spec: Spec, graph: nx.DiGraph[str]) -> list[Finding]:
+    """Unknown, repeated and reserved names, roles that need themselves, cycles, graphs that are too large.
+
+    `graph` is the spec's `role_graph`.
+    """
+    return [*_names(spec), *_cycles(spec, graph), *_size(spec)]
 
 
 def role_graph(spec: Spec) -> nx.DiGraph[str]:
-    """The DAG over roles; needs that name no role are left out."""
+    """The DAG over roles, if there is no cycle; needs that name no other role are left out."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(spec.roles)
     graph.add_edges_from(
-        (need, name) for name, role in spec.roles.items() for need in role.needs if need in spec.roles
+        (need, name)
+        for name, role in spec.roles.items()
+        for need in role.needs
+        if need in spec.roles and need != name
     )
     return graph
 
 
-def ancestors(spec: Spec, name: str) -> set[str]:
+def ancestors(graph: nx.DiGraph[str], name: str) -> set[str]:
     """Every role that is done before this one starts."""
-    return nx.ancestors(role_graph(spec), name)  # pyright: ignore[reportUnknownMemberType]  # untyped stubs
+    return nx.ancestors(graph, name)  # pyright: ignore[reportUnknownMemberType]  # untyped stubs
 
 
 def _names(spec: Spec) -> Iterator[Finding]:
@@ -67,15 +72,13 @@ def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator
         yield Finding(path, f"no role {name!r}", f"one of {', '.join(spec.roles)}", hint, word=name)
 
 
-def _cycles(spec: Spec) -> Iterator[Finding]:
-    graph = role_graph(spec)
-    graph.remove_edges_from([(name, name) for name in graph])
+def _cycles(spec: Spec, graph: nx.DiGraph[str]) -> Iterator[Finding]:
     for component in nx.strongly_connected_components(graph):
         if len(component) < 2:
             continue
         start = next(name for name in spec.roles if name in component)
-        found = cast("list[tuple[str, str]]", nx.find_cycle(graph.subgraph(component), start))  # pyright: ignore[reportUnknownMemberType]
-        cycle = [before for before, _ in found]
+        edges = cast("list[tuple[str, str]]", nx.find_cycle(graph.subgraph(component), start))  # pyright: ignore[reportUnknownMemberType]
+        cycle = [before for before, _ in edges]
         path = " -> ".join([*cycle, cycle[0]])
         yield Finding(
             ("roles", start, "needs"),

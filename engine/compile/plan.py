@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import networkx as nx
 
-from engine.prompts.templates import Template
+from engine.prompts import Template
 from engine.records import NodeId
-from engine.spec.models import ModelRef, OnFailure, Sampling, Spec
+from engine.spec import ModelRef, Sampling, Spec
+from engine.spec.models import OnFailure
 from engine.vocabulary import Dataset, Estimator, Import, LossName, Metric, Parser, Reward, Signal, Split
 
 MAIN = "main"

@@ -12,8 +12,8 @@ from typing import TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from engine.errors import UserError, did_you_mean
-from engine.spec.diagnostics import Finding, Path
-from engine.spec.models import ModelRef, PromptSource, as_model, as_prompt
+from engine.spec import Finding, ModelRef, Path, PromptSource
+from engine.spec.models import as_model, as_prompt
 from engine.vocabulary import BadOptions, Call, Dataset, Item, Registry, Split, UnknownName, open_dataset
 
 T = TypeVar("T", bound=Item)
@@ -55,7 +55,7 @@ def resolve_teacher(written: object, path: Path) -> tuple[ModelRef | None, list[
         mapping = cast("Mapping[str, object]", written)
         written = mapping["model"] if set(mapping) == {"model"} else mapping
     expected = "a model, such as tinker:NAME or local:FOLDER"
-    ref, findings = _validated(as_model(written), ModelRef, path, "teacher", expected)
+    ref, findings = _validated(as_model(written), ModelRef, path, key="teacher", expected=expected)
     if ref is not None and ref.provider not in ("local", "tinker"):
         message = f"a teacher must give the log-probabilities of given tokens, which {ref.provider} does not"
         return None, [Finding(path, message, "a local or a tinker model", word=ref.provider)]
@@ -67,11 +67,11 @@ def resolve_prompt(written: object, path: Path) -> tuple[PromptSource | None, li
     if written is None:
         return None, []
     expected = "a template's file name, or {inline: text}"
-    return _validated(as_prompt(written), PromptSource, path, "demonstration", expected)
+    return _validated(as_prompt(written), PromptSource, path, key="demonstration", expected=expected)
 
 
 def _validated(
-    value: object, kind: type[M], path: Path, key: str, expected: str
+    value: object, kind: type[M], path: Path, *, key: str, expected: str
 ) -> tuple[M | None, list[Finding]]:
     try:
         return kind.model_validate(value), []

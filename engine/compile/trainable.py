@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from engine.compile.plan import Plan
 from engine.errors import did_you_mean
-from engine.spec.diagnostics import Finding, Path
-from engine.spec.models import Role, Spec
+from engine.spec import Finding, Path, Role, Spec
 from engine.vocabulary import Estimator, LossName, Signal, estimators, signals
 
 TRAINED_PROVIDERS = ("local", "tinker")

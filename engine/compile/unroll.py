@@ -31,7 +31,10 @@ def unroll(
     for position, name in enumerate(order):
         start = len(nodes)
         ids = (NodeId(name, index) for index in range(1, counts[name] + 1))
-        nodes += (Node(id, position, position, endpoints[name], salt_of(id)) for id in ids)
+        nodes += (
+            Node(id=id, role=position, block=position, endpoint=endpoints[name], salt=salt_of(id))
+            for id in ids
+        )
         ranges[name] = range(start, len(nodes))
     blocks = tuple(
         Block(position, ranges[name], tuple(See(need, ranges[need]) for need in roles.predecessors(name)))

@@ -5,7 +5,7 @@
 
 from engine.models.limit import LimitedModel
 from engine.models.opening import Models, ServedModel, Services, open_model
-from engine.models.types import Completion, Model, Request, Scorer
+from engine.models.types import Completion, Model, Request
 
 __all__ = [
     "Completion",
@@ -13,7 +13,6 @@ __all__ = [
     "Model",
     "Models",
     "Request",
-    "Scorer",
     "ServedModel",
     "Services",
     "open_model",

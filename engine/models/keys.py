@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from engine.errors import UsageError
-from engine.local.launcher import is_this_machine
+from engine.local import is_this_machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class KeyRule:
 
     key_variable: str
     url_variable: str
-    home: str
+    default_url: str
 
     def url(self, base_url: str | None) -> str:
         """Where calls go, without a trailing slash; raises UsageError for what is no http(s) URL."""
-        url = (base_url or os.environ.get(self.url_variable) or self.home).rstrip("/")
+        url = (base_url or os.environ.get(self.url_variable) or self.default_url).rstrip("/")
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(
@@ -41,7 +41,7 @@ class KeyRule:
 
     def trusts(self, url: str, trusted_url: str | None) -> bool:
         """Whether what is secret in the environment may go to `url`."""
-        known = (self.home, os.environ.get(self.url_variable), trusted_url)
+        known = (self.default_url, os.environ.get(self.url_variable), trusted_url)
         return _origin(url) in {_origin(it) for it in known if it} or is_this_machine(
             urlsplit(url).hostname or ""
         )

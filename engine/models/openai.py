@@ -23,7 +23,7 @@ from engine.errors import ModelError, UsageError, WorldError
 from engine.models.keys import OPENAI, redact
 from engine.models.types import Completion, Request
 from engine.prompts.chat import CLOSE, OPEN, split_reasoning
-from engine.spec.models import ModelRef
+from engine.spec import ModelRef
 
 _PROBE_SECONDS = 10.0
 _NO_KEY = "none"
@@ -47,9 +47,9 @@ class OpenAIModel:
         self._name = name
         self._key = key
         self._url = str(client.base_url).rstrip("/")
-        self._is_home = self._url == OPENAI.home
+        self._is_openai = self._url == OPENAI.default_url
         # OpenAI itself knows no return_token_ids.
-        self._wishes = _WISHES[1 if self._is_home else 0 :] if tokens else _WISHES[-1:]
+        self._wishes = _WISHES[1 if self._is_openai else 0 :] if tokens else _WISHES[-1:]
         self._granted: int | None = None
 
     async def complete(self, request: Request) -> Completion:
@@ -93,13 +93,13 @@ class OpenAIModel:
     def _body(self, request: Request) -> dict[str, object]:
         sampling = request.sampling
         # OpenAI's reasoning models refuse the older name; many compatible servers know only that one.
-        longest = "max_completion_tokens" if self._is_home else "max_tokens"
+        longest = "max_completion_tokens" if self._is_openai else "max_tokens"
         body: dict[str, object] = {longest: sampling.max_tokens}
         # Said even where it is the usual value: servers take other defaults from a model's folder. OpenAI
         # does not, and its reasoning models refuse to be told.
-        if not self._is_home or sampling.temperature != 1.0:
+        if not self._is_openai or sampling.temperature != 1.0:
             body["temperature"] = sampling.temperature
-        if not self._is_home or sampling.top_p != 1.0:
+        if not self._is_openai or sampling.top_p != 1.0:
             body["top_p"] = sampling.top_p
         if sampling.stop:
             body["stop"] = list(sampling.stop)
@@ -157,7 +157,7 @@ async def open_openai(
     """Open `ref.name`, or the only model that the endpoint has. Arguments as in `open_model`."""
     url = OPENAI.url(ref.base_url)
     key = OPENAI.key(url, explicit=api_key, trusted_url=trusted_url)
-    if key is None and url == OPENAI.home:
+    if key is None and url == OPENAI.default_url:
         raise UsageError(f"{OPENAI.key_variable} is not set, and {url} needs a key: put it in that variable.")
     if os.environ.get("OPENAI_CUSTOM_HEADERS") and not (api_key or OPENAI.trusts(url, trusted_url)):
         raise UsageError(OPENAI.withheld(url).replace(OPENAI.key_variable, "OPENAI_CUSTOM_HEADERS"))

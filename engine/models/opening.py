@@ -15,16 +15,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from engine.errors import UsageError
-from engine.local.launcher import Running, running
+from engine.local import Running, running
 from engine.models.limit import LimitedModel
-from engine.records.folder import RunFolder
+from engine.records import RunFolder
 from engine.shipped import model_folder
-from engine.spec.models import ModelRef
+from engine.spec import ModelRef
 
 if TYPE_CHECKING:
-    from engine.compile.plan import Endpoint
+    from engine.compile import Endpoint
     from engine.models.types import Model
-    from engine.prompts.chat import ChatFormat
+    from engine.prompts import ChatFormat
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from typing import NamedTuple, Self
 
 from engine.errors import DataError, ModelError
 from engine.models.types import Completion, Request
-from engine.records import CallId, Episode, Message, NodeId, Step, Trajectory
-from engine.records.episodes import read_episodes
+from engine.records import CallId, Episode, Message, NodeId, Step, Trajectory, read_episodes
 
 
 class Recorded(NamedTuple):

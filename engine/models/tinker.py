@@ -20,7 +20,7 @@ from tinker.types import RequestErrorCategory
 from engine.errors import ModelError, WorldError
 from engine.models.keys import redact
 from engine.models.types import Completion, Request
-from engine.prompts.chat import ChatFormat, Prompt
+from engine.prompts import ChatFormat, Prompt
 
 _PROBE_SECONDS = 5.0
 _PATIENCE_SECONDS = 10.0
@@ -97,15 +97,15 @@ class TinkerModel:
         """Log-probabilities of given response tokens, [T], at temperature 1; raises ModelError."""
         tokens = tinker.ModelInput.from_ints([*prompt_ids, *response_ids])
         try:
-            found = await self._client.compute_logprobs(tokens)
+            logprobs = await self._client.compute_logprobs(tokens)
         except Exception as error:  # as in `complete`
             raise ModelError(redact(said(error), self._key), transient=_is_transient(error)) from error
-        wanted = [value for value in found[len(prompt_ids) :] if value is not None]
-        if len(wanted) != len(response_ids):
+        of_response = [value for value in logprobs[len(prompt_ids) :] if value is not None]
+        if len(of_response) != len(response_ids):
             raise ModelError(
-                f"{self._url} gave {len(wanted)} log-probabilities for {len(response_ids)} tokens."
+                f"{self._url} gave {len(of_response)} log-probabilities for {len(response_ids)} tokens."
             )
-        return wanted
+        return of_response
 
     async def aclose(self) -> None:
         """End the session, unless somebody else opened it."""

@@ -22,9 +22,9 @@ from engine.errors import UsageError, WorldError, did_you_mean
 from engine.models.keys import TINKER, redact
 from engine.models.tinker import TinkerModel, get_health, said
 from engine.models.tokenizer import load_tokenizer
-from engine.prompts.chat import ChatFormat
+from engine.prompts import ChatFormat
 from engine.shipped import MODELS
-from engine.spec.models import ModelRef
+from engine.spec import ModelRef
 
 _OPEN_SECONDS = 60.0
 NO_RETRIES = RetryConfig(enable_retry_logic=False)
@@ -196,7 +196,7 @@ def model_of(session: Session, ref: ModelRef) -> str:
         return ref.name
     if not names:
         raise WorldError(f"The Tinker service at {url} offers no model to sample from.")
-    if url == TINKER.home:
+    if url == TINKER.default_url:
         raise UsageError(f"Which model? Write `tinker:NAME`; {url} offers {_some(names)}.")
     return names[0]
 

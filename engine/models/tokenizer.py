@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from engine.errors import UsageError, WorldError
-from engine.prompts.chat import Tokenizer
+from engine.prompts import Tokenizer
 
 # transformers and its hub client speak up on import and on load unless told not to; the person may still
 # set these themself.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from engine.records import CallId, Message
-from engine.spec.models import Sampling
+from engine.spec import Sampling
 
 
 class Request(NamedTuple):

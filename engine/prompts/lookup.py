@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path as FilePath
 
 from engine.errors import did_you_mean
-from engine.prompts.templates import Surroundings, Template, compile_template
+from engine.prompts.checks import Surroundings
+from engine.prompts.templates import Template, compile_template
 from engine.shipped import PROMPTS
-from engine.spec.diagnostics import Finding, Path, point_at
-from engine.spec.models import PromptSource
+from engine.spec import Finding, Path, PromptSource
+from engine.spec.diagnostics import point_at
 
 
 def read_template(

@@ -48,7 +48,7 @@ class PromptError(ValueError):
 def metered(tree: nodes.Template) -> nodes.Template:
     """Meter each loop, and let `~` join through the guarded filter."""
     for loop in tree.find_all(nodes.For):
-        loop.iter = nodes.Filter(loop.iter, "_metered", [], [], None, None, lineno=loop.lineno)
+        loop.iter = _filtered(loop.iter, "_metered", loop.lineno)
     _replace_concat(tree)
     tree.set_environment(ENVIRONMENT)
     return tree
@@ -67,8 +67,13 @@ def _replace_concat(node: nodes.Node) -> None:
 def _joined(value: Any) -> Any:
     if isinstance(value, nodes.Concat):
         parts = nodes.List(value.nodes, lineno=value.lineno)
-        return nodes.Filter(parts, "join", [], [], None, None, lineno=value.lineno)
+        return _filtered(parts, "join", value.lineno)
     return value
+
+
+def _filtered(value: nodes.Node, name: str, line: int) -> nodes.Filter:
+    # A node takes all its fields, and by position: here no arguments, keywords, *args or **kwargs.
+    return nodes.Filter(value, name, [], [], None, None, lineno=line)
 
 
 class Meter:
@@ -133,8 +138,8 @@ def _join(items: Iterable[Any], separator: str = "", attribute: str | int | None
 
 def _substitute(text: object, old: str, new: str, count: int | None = None) -> str:
     text = str(text)
-    found = text.count(old) if count is None else min(text.count(old), count)
-    _guard(len(text) + found * len(new))
+    times = text.count(old) if count is None else min(text.count(old), count)
+    _guard(len(text) + times * len(new))
     return text.replace(old, new, -1 if count is None else count)
 
 

@@ -2,66 +2,24 @@
 
 In goes a template's source and what it may mention; out comes a `Template` that renders, or the list of its
 faults with their lines. Expressions, `if`, `for`, `set` and a fixed list of pure filters are all that a
-template has (`engine.prompts.sandbox`). What a role or a task field is, this file is told; it knows no spec.
+template has (`engine.prompts.sandbox`); `engine.prompts.checks` finds what else is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from jinja2 import Template as JinjaTemplate
 from jinja2 import TemplateSyntaxError, nodes
 from jinja2.exceptions import TemplateError
 
-from engine.errors import did_you_mean, nearest
-from engine.prompts.sandbox import ENVIRONMENT, FILTERS, MAX_TEXT, PromptError, Scope, metered
-from engine.vocabulary import VIEW_FIELDS
+from engine.prompts.checks import Fault, Surroundings, check_tree
+from engine.prompts.sandbox import ENVIRONMENT, MAX_TEXT, PromptError, Scope, metered
 
 MAX_SOURCE = 64_000
 """Characters of a template."""
-
-_SECRETS = {"reward", "is_correct", "correct", "signals", "score", "advantage", "label", "failure"}
-RESERVED = {"task", "loop", "range", "true", "false", "none"}
-"""Names that mean something else in a prompt."""
-
-_KEEPS_VIEWS = {"list", "reverse", "sort", "select", "selectattr", "reject", "rejectattr", "unique"}
-_NODES = (
-    "Template Output TemplateData Name NSRef Getattr Getitem Slice For If Assign With Filter Test Const "
-    "Tuple List Dict Pair Compare Operand And Or Not CondExpr Concat Add Sub Mul Div FloorDiv Mod Neg Pos "
-    "Call Keyword"
-).split()
-
-Kind = Literal["task", "several", "single", "view", "other"]
-"""What an expression stands for: the task, the instances of a role (several, or a single one, whose fields
-can be read directly), one instance out of them, or anything else."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something wrong in a template. `line` counts from 1; `word` is the text to point at."""
-
-    line: int
-    word: str
-    message: str
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a template may mention."""
-
-    needs: Mapping[str, int]
-    """The roles its role needs, each with its count."""
-    roles: Sequence[str] = ()
-    """Every role of the spec, for better messages."""
-    columns: Sequence[str] | None = None
-    """The task's fields; None where they are not known."""
-    hidden: frozenset[str] = frozenset()
-    """Fields that give the answer away."""
-    fields: tuple[str, ...] = VIEW_FIELDS
-    """What it may read of a role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +63,8 @@ def compile_template(source: str, around: Surroundings) -> tuple[Template | None
         return None, [Fault(error.lineno, "", f"not a valid template: {error.message}")]
     except RecursionError:
         return None, [Fault(1, "", "the template is nested too deeply")]
-    walk = _Walk(around)
-    scope: dict[str, Kind] = {
-        name: "single" if count == 1 else "several" for name, count in around.needs.items()
-    }
-    walk.visit(tree, {**scope, "task": "task"})
-    if walk.faults:
-        return None, walk.faults
-    return Template(source, frozenset(walk.mentions), _compiled(tree)), []
+    faults, mentions = check_tree(tree, around)
+    return (None, faults) if faults else (Template(source, mentions, _compiled(tree)), [])
 
 
 def _compiled(tree: nodes.Template) -> JinjaTemplate:
@@ -122,198 +74,3 @@ def _compiled(tree: nodes.Template) -> JinjaTemplate:
 def _restored(source: str, mentions: frozenset[str]) -> Template:
     """A template that was checked before it was pickled."""
     return Template(source, mentions, _compiled(ENVIRONMENT.parse(source)))
-
-
-class _Walk:
-    """Follows what each name stands for, and collects faults and mentions."""
-
-    def __init__(self, around: Surroundings) -> None:
-        self.around = around
-        self.faults: list[Fault] = []
-        self.mentions: set[str] = set()
-
-    def fault(self, node: nodes.Node, word: str, message: str, hint: str = "") -> Kind:
-        found = Fault(node.lineno, word, message, hint)
-        if found not in self.faults:
-            self.faults.append(found)
-        return "other"
-
-    def visit(self, node: nodes.Node, scope: dict[str, Kind]) -> Kind:
-        kind = type(node).__name__
-        if kind not in _NODES:
-            tag = kind.lower().removesuffix("block")
-            return self.fault(
-                node, tag, f"{tag!r} cannot be used in a prompt", "use expressions, if, for and set"
-            )
-        method = cast(
-            "Callable[[nodes.Node, dict[str, Kind]], Kind] | None", getattr(self, f"visit_{kind}", None)
-        )
-        if method is not None:
-            return method(node, scope)
-        for child in node.iter_child_nodes():
-            self.visit(child, scope)
-        return "other"
-
-    def visit_Name(self, node: nodes.Name, scope: dict[str, Kind]) -> Kind:
-        name = node.name
-        if node.ctx != "load":
-            if name.startswith("_") or name in RESERVED or name in self.around.roles:
-                self.fault(node, name, f"{name!r} cannot be set: the name is taken", "choose another name")
-            return "other"
-        if name in self.around.needs and scope.get(name) in ("single", "several"):
-            self.mentions.add(name)
-        if name in scope:
-            return scope[name]
-        if name in self.around.roles:
-            return self.fault(
-                node,
-                name,
-                f"the prompt mentions {name!r}, which the role does not need",
-                f"add {name} to its `needs`",
-            )
-        known = ["task", *self.around.needs]
-        fields = {name} & {*(self.around.columns or ())}
-        hint = did_you_mean(name, fields, "task.{}") or did_you_mean(name, known)
-        return self.fault(node, name, f"{name!r} does not exist here; there is {_names(known)}", hint)
-
-    def visit_Getattr(self, node: nodes.Getattr, scope: dict[str, Kind]) -> Kind:
-        return self.attribute(node, self.visit(node.node, scope), node.attr)
-
-    def visit_Getitem(self, node: nodes.Getitem, scope: dict[str, Kind]) -> Kind:
-        kind = self.visit(node.node, scope)
-        self.visit(node.arg, scope)
-        if kind in ("several", "single") and isinstance(node.arg, nodes.Slice):
-            return "several"
-        if kind == "several" or (kind == "single" and _is_number(node.arg)):
-            return "view"
-        if isinstance(node.arg, nodes.Const) and isinstance(node.arg.value, str):
-            return self.attribute(node, kind, node.arg.value)
-        return "other"
-
-    def attribute(self, node: nodes.Node, kind: Kind, name: str) -> Kind:
-        if name.startswith("_"):
-            return self.fault(node, name, f"{name!r} cannot be read from a prompt")
-        if kind == "task":
-            return self.task_field(node, name)
-        if kind == "several" and name in self.around.fields:
-            hint = "loop over it: {% for one in … %}, or take one with [0]"
-            return self.fault(
-                node, name, f"this is a list of role instances; it has no {name!r} itself", hint
-            )
-        if kind in ("several", "single", "view") and name not in self.around.fields:
-            if name in _SECRETS:
-                return self.fault(
-                    node,
-                    name,
-                    f"{name!r} would leak the label: prompts never see rewards",
-                    f"there is {_names(self.around.fields)}",
-                )
-            message = f"a role has no {name!r}; there is {_names(self.around.fields)}"
-            return self.fault(node, name, message, did_you_mean(name, self.around.fields))
-        return "other"
-
-    def task_field(self, node: nodes.Node, name: str) -> Kind:
-        columns = self.around.columns
-        if name in self.around.hidden:
-            return self.fault(node, name, f"task.{name} would leak the label: it is hidden from prompts")
-        if columns is not None and name not in columns:
-            seen = [column for column in columns if column not in self.around.hidden]
-            hint = did_you_mean(name, seen, "task.{}")
-            return self.fault(node, name, f"the task has no field {name!r}; there is {_names(seen)}", hint)
-        return "other"
-
-    def visit_For(self, node: nodes.For, scope: dict[str, Kind]) -> Kind:
-        if node.recursive:
-            self.fault(node, "recursive", "recursive loops cannot be used in a prompt")
-        kind = self.visit(node.iter, scope)
-        self.visit(node.target, scope)
-        inner: dict[str, Kind] = {
-            **scope,
-            "loop": "other",
-            **_bind(node.target, "view" if kind in ("several", "single") else "other"),
-        }
-        if node.test is not None:
-            self.visit(node.test, inner)
-        self.block(node.body, inner)
-        self.block(node.else_, scope)
-        return "other"
-
-    def visit_If(self, node: nodes.If, scope: dict[str, Kind]) -> Kind:
-        self.visit(node.test, scope)
-        for branch in (node.body, node.elif_, node.else_):
-            self.block(branch, scope)
-        return "other"
-
-    def visit_With(self, node: nodes.With, scope: dict[str, Kind]) -> Kind:
-        inner = dict(scope)
-        for target, value in zip(node.targets, node.values, strict=True):
-            self.visit(target, scope)
-            inner.update(_bind(target, self.visit(value, scope)))
-        self.block(node.body, inner)
-        return "other"
-
-    def visit_Assign(self, node: nodes.Assign, scope: dict[str, Kind]) -> Kind:
-        self.visit(node.target, scope)
-        scope.update(_bind(node.target, self.visit(node.node, scope)))
-        return "other"
-
-    def block(self, body: Iterable[nodes.Node], scope: dict[str, Kind]) -> None:
-        for node in body:
-            self.visit(node, scope)
-
-    def visit_NSRef(self, node: nodes.NSRef, scope: dict[str, Kind]) -> Kind:
-        return self.fault(node, node.name, "namespaces cannot be used in a prompt")
-
-    def visit_CondExpr(self, node: nodes.CondExpr, scope: dict[str, Kind]) -> Kind:
-        self.visit(node.test, scope)
-        first = self.visit(node.expr1, scope)
-        second = self.visit(node.expr2, scope) if node.expr2 is not None else first
-        return first if first == second else "other"
-
-    def visit_Call(self, node: nodes.Call, scope: dict[str, Kind]) -> Kind:
-        if not (isinstance(node.node, nodes.Name) and node.node.name == "range"):
-            word = node.node.attr if isinstance(node.node, nodes.Getattr) else getattr(node.node, "name", "")
-            close = nearest(word, FILTERS)
-            hint = f"use a filter: … | {close}" if close else "use a filter"
-            self.fault(node, word, f"{word or 'this'}(…) cannot be called from a prompt", hint)
-        for argument in (*node.args, *node.kwargs):
-            self.visit(argument, scope)
-        return "other"
-
-    def visit_Filter(self, node: nodes.Filter, scope: dict[str, Kind]) -> Kind:
-        kind = self.visit(node.node, scope) if node.node is not None else "other"
-        if node.name not in FILTERS:
-            hint = did_you_mean(node.name, FILTERS) or f"there is {', '.join(FILTERS)}"
-            self.fault(node, node.name, f"no filter {node.name!r} in prompts", hint)
-        for argument in (*node.args, *node.kwargs):
-            self.visit(argument, scope)
-        if kind in ("several", "single"):
-            self.by_attribute(node)
-            if node.name in ("first", "last", "min", "max"):
-                return "view"
-            if node.name in _KEEPS_VIEWS:
-                return "several"
-        return kind if node.name in ("default", "d") else "other"
-
-    def by_attribute(self, node: nodes.Filter) -> None:
-        named = [k.value for k in node.kwargs if k.key == "attribute"]
-        positional = node.args[:1] if node.name in ("selectattr", "rejectattr", "groupby") else []
-        if node.name in ("sum", "join", "unique", "sort", "min", "max") and len(node.args) > 1:
-            positional = node.args[1:]
-        for argument in (*named, *positional):
-            if isinstance(argument, nodes.Const) and isinstance(argument.value, str):
-                self.attribute(argument, "view", argument.value.partition(".")[0])
-
-
-def _is_number(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.Const) and isinstance(node.value, int)
-
-
-def _bind(target: nodes.Node, kind: Kind) -> dict[str, Kind]:
-    if isinstance(target, nodes.Name):
-        return {target.name: kind}
-    return {name.name: "other" for name in target.find_all(nodes.Name)}
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(names) or "nothing"

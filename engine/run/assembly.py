@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.compile.plan import Plan, RolePlan
+from engine.compile import Plan, RolePlan
 from engine.records import Episode, FailureName, Step, Task, TerminationReason, Trajectory
 from engine.run.session import NodeResult
 
@@ -55,11 +55,11 @@ def _trajectory(role: RolePlan, uid: str, result: NodeResult) -> Trajectory:
         view.index,
         _steps(result, reward),
         reward,
-        score is not None and score.is_correct,
-        uid,
-        {} if score is None else score.terms,
-        failure,
-        failure is not None and role.on_failure.then == "mask",
+        is_correct=score is not None and score.is_correct,
+        uid=uid,
+        terms={} if score is None else score.terms,
+        failure=failure,
+        masked=failure is not None and role.on_failure.then == "mask",
     )
 
 
@@ -82,10 +82,10 @@ def _steps(result: NodeResult, reward: float | None) -> tuple[Step, ...]:
             completion.response_ids,
             completion.logprobs,
             (*result.messages, answer),
-            completion.thought,
-            result.view.action,
-            completion.text,
-            reward or 0.0,
+            thought=completion.thought,
+            action=result.view.action,
+            model_response=completion.text,
+            reward=reward or 0.0,
             weight_version=completion.weight_version,
             metadata=metadata,
         ),

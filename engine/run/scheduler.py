@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from engine.compile.plan import Block, Plan, RolePlan
-from engine.models.limit import LimitedModel
-from engine.prompts.messages import render_messages
-from engine.prompts.sandbox import PromptError
+from engine.compile import Plan, RolePlan
+from engine.compile.plan import Block
+from engine.models import LimitedModel
+from engine.prompts import PromptError, render_messages
 from engine.records import (
     Episode,
     EpisodeDone,
@@ -61,7 +61,7 @@ def run_episode(
     `models` are those of `plan.endpoints`, `isolation` is where rewards with a time limit run. An observer
     hears of an episode that is interrupted too, as far as it came.
     """
-    return _Run(plan, job, models, isolation, observe).episode()
+    return _Run(plan, job, models, isolation=isolation, observe=observe).episode()
 
 
 class _Stop(Exception):
@@ -93,6 +93,7 @@ class _Run:
         plan: Plan,
         job: Job,
         models: Sequence[LimitedModel],
+        *,
         isolation: Isolation,
         observe: Observer | None,
     ) -> None:
@@ -234,7 +235,7 @@ class _Run:
             raise _Stop
 
     async def score_beside(self, role: RolePlan, result: NodeResult) -> None:
-        await score_isolated(role, self.job.task, result, SEEN_NOTHING, self.isolation)
+        await score_isolated(role, self.job.task, result, SEEN_NOTHING, isolation=self.isolation)
         self.stop_at_failure(role, result)
 
     async def score_late(self) -> None:
@@ -252,7 +253,7 @@ class _Run:
             )
             for result in self.of_role(position):
                 if result.failure is None:
-                    await score_isolated(role, self.job.task, result, seen, self.isolation)
+                    await score_isolated(role, self.job.task, result, seen, isolation=self.isolation)
                     self.stop_at_failure(role, result)
 
     def of_role(self, position: int) -> list[NodeResult]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from engine.compile.plan import RolePlan
+from engine.compile import RolePlan
 from engine.records import Failure, FailureName, Task
 from engine.run.isolation import Isolation
 from engine.run.session import NO_SCORE, NodeResult
@@ -22,7 +22,7 @@ def score(role: RolePlan, task: Task, result: NodeResult, seen: Seen) -> None:
 
 
 async def score_isolated(
-    role: RolePlan, task: Task, result: NodeResult, seen: Seen, isolation: Isolation
+    role: RolePlan, task: Task, result: NodeResult, seen: Seen, *, isolation: Isolation
 ) -> None:
     """As `score`; a reward with a time limit runs in a process that is stopped at it."""
     reward = role.reward

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.compile.plan import Node, RolePlan
+from engine.compile import RolePlan
+from engine.compile.plan import Node
 from engine.errors import ModelError, RolegraphError
-from engine.models.limit import LimitedModel
-from engine.models.types import Completion, Request
+from engine.models import Completion, LimitedModel, Request
 from engine.records import CallId, Failure, FailureName, Message, Observer, call_seed
 from engine.vocabulary import ParseFailure, Score, Upstream, View
 
@@ -81,7 +81,7 @@ class Session:
                 failure = Failure(name, f"{type(error).__name__}: {error}")
             else:
                 view = View(self._node.id.index, action, completion.text, completion.thought)
-                return NodeResult(view, messages, completion, seconds, None, self._attempt + 1)
+                return NodeResult(view, messages, completion, seconds, attempts=self._attempt + 1)
             if self._attempt == role.on_failure.retry:
                 return self.failed(failure, messages, completion, seconds)
             self._attempt += 1
@@ -90,6 +90,7 @@ class Session:
         """One call of the model, and the seconds that it took; raises ModelError or TimeoutError."""
         node, episode_seed = self._node, self._episode_seed
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, 1, self._attempt)
+        # By position: with keywords here too, they would cost more than 1 % of an episode.
         id = CallId(self._task, self._rollout, node.id, 1, self._attempt)
         request = Request(messages, self._role.sampling, seed, id)
         return await self._model.complete(request, self._role.timeout, self._observe)
@@ -105,4 +106,12 @@ class Session:
         response, thought = (completion.text, completion.thought) if completion else ("", "")
         view = View(self._node.id.index, self._role.parser.default, response, thought)
         score = NO_SCORE if self._role.reward else None
-        return NodeResult(view, messages, completion, seconds, failure, self._attempt + 1, score)
+        return NodeResult(
+            view,
+            messages,
+            completion,
+            seconds,
+            failure=failure,
+            attempts=self._attempt + 1,
+            score=score,
+        )

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
-from engine.compile.plan import Plan
-from engine.models.limit import LimitedModel
+from engine.compile import Plan
+from engine.models import LimitedModel
 from engine.records import Episode, Observer
 from engine.run.isolation import Isolation
 from engine.run.scheduler import Job, run_episode

@@ -224,8 +224,8 @@ def annotated(
     def trajectory_of(trajectory: Trajectory) -> Trajectory:
         steps = trajectory.steps
         values = advantages.get(trajectory.uid) or [step.advantage for step in steps]
-        own = details.get(trajectory.uid) or [{} for _ in steps]
-        return replace(trajectory, steps=tuple(map(step_of, steps, values, own)))
+        notes = details.get(trajectory.uid) or [{} for _ in steps]
+        return replace(trajectory, steps=tuple(map(step_of, steps, values, notes)))
 
     return [
         replace(episode, trajectories=tuple(map(trajectory_of, episode.trajectories))) for episode in episodes
@@ -263,10 +263,10 @@ def _difficulty(role: str, rewards: Iterable[Floats]) -> Metrics:
 
     Groups of one member are left out: they have no spread to speak of.
     """
-    groups = [own for own in rewards if len(own) > 1]
+    groups = [group for group in rewards if len(group) > 1]
     if not groups:
         return {}
-    means, spreads = np.array([own.mean() for own in groups]), np.array([own.std() for own in groups])
+    means, spreads = np.array([group.mean() for group in groups]), np.array([group.std() for group in groups])
     equal = spreads < NOTHING
     metrics: Metrics = {
         f"batch/{role}/total": float(len(groups)),

@@ -52,9 +52,9 @@ def role_batches(episodes: Sequence[Episode], roles: Mapping[str, RolePlan]) -> 
                 continue
             for number, step in enumerate(trajectory.steps):
                 where = f"{trajectory.uid or f'{episode.id}/{trajectory.node}'}, step {number}"
-                learnt = datum(step, role.loss, share, where)
-                if learnt is not None:
-                    data.append(learnt)
+                example = datum(step, role.loss, share, where)
+                if example is not None:
+                    data.append(example)
                     sampled.append(() if DEMONSTRATION in step.metadata else step.logprobs)
         if data:
             batches.append(RoleBatch(name, role.loss, data, sampled))

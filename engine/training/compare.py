@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.compile.plan import Plan
-from engine.records import Episode, Trajectory
-from engine.records.info import Control
+from engine.compile import Plan
+from engine.records import Control, Episode, Trajectory
 from engine.training.figures import episode_figures, rewards_by_role
 
 RESAMPLES = 2000
@@ -36,13 +35,13 @@ class Interval:
 
 def interval(values: ByTask) -> Interval:
     """The mean over tasks, with a percentile bootstrap's interval (Efron, 1979). No task gives zeros."""
-    found = np.array([*values.values()])
-    if not found.size:
+    means = np.array([*values.values()])
+    if not means.size:
         return Interval(0.0, 0.0, 0.0, 0)
-    draws = np.random.default_rng(0).integers(len(found), size=(RESAMPLES, len(found)))
+    draws = np.random.default_rng(0).integers(len(means), size=(RESAMPLES, len(means)))
     tail = (100 - LEVEL) / 2
-    low, high = np.percentile(found[draws].mean(axis=1), (tail, 100 - tail))
-    return Interval(float(found.mean()), float(low), float(high), len(found))
+    low, high = np.percentile(means[draws].mean(axis=1), (tail, 100 - tail))
+    return Interval(float(means.mean()), float(low), float(high), len(means))
 
 
 def difference(now: ByTask, before: ByTask) -> Interval:
@@ -52,13 +51,13 @@ def difference(now: ByTask, before: ByTask) -> Interval:
 
 def by_task(plan: Plan, episodes: Sequence[Episode]) -> dict[str, ByTask]:
     """`correct`, the spec's metrics and each role's reward, by figure and task."""
-    found: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    values: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for episode in episodes:
-        own = episode_figures(plan, episode)
-        own |= {f"reward/{name}": sum(r) / len(r) for name, r in rewards_by_role([episode]).items()}
-        for figure, value in own.items():
-            found[figure][episode.task_id].append(value)
-    return {figure: {task: sum(v) / len(v) for task, v in tasks.items()} for figure, tasks in found.items()}
+        figures = episode_figures(plan, episode)
+        figures |= {f"reward/{name}": sum(r) / len(r) for name, r in rewards_by_role([episode]).items()}
+        for figure, value in figures.items():
+            values[figure][episode.task_id].append(value)
+    return {figure: {task: sum(v) / len(v) for task, v in tasks.items()} for figure, tasks in values.items()}
 
 
 def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode]) -> list[Control]:
@@ -79,26 +78,26 @@ def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode
 
 
 def _control(name: str, figure: str, values: ByTask) -> Control:
-    found = interval(values)
-    return Control(name=name, figure=figure, mean=found.mean, low=found.low, high=found.high, n=found.n)
+    over = interval(values)
+    return Control(name=name, figure=figure, mean=over.mean, low=over.low, high=over.high, n=over.n)
 
 
 def _votes(role: str, episodes: Sequence[Episode]) -> dict[str, list[Trajectory]]:
-    found: defaultdict[str, list[Trajectory]] = defaultdict(list)
+    votes: defaultdict[str, list[Trajectory]] = defaultdict(list)
     for episode in episodes:
-        found[episode.task_id] += [t for t in episode.trajectories if t.name == role]
-    return found
+        votes[episode.task_id] += [t for t in episode.trajectories if t.name == role]
+    return votes
 
 
 def _each(votes: Mapping[str, list[Trajectory]], measure: Callable[[list[Trajectory]], float]) -> ByTask:
-    return {task: measure(own) for task, own in votes.items() if own}
+    return {task: measure(answers) for task, answers in votes.items() if answers}
 
 
-def _mean_correct(own: list[Trajectory]) -> float:
-    return sum(t.is_correct for t in own) / len(own)
+def _mean_correct(answers: list[Trajectory]) -> float:
+    return sum(t.is_correct for t in answers) / len(answers)
 
 
-def _majority(own: list[Trajectory]) -> float:
+def _majority(answers: list[Trajectory]) -> float:
     """Whether the commonest action is right; of equally common ones, the first given."""
-    winner = Counter(str(t.action) for t in own).most_common(1)[0][0]
-    return float(next(t for t in own if str(t.action) == winner).is_correct)
+    winner = Counter(str(t.action) for t in answers).most_common(1)[0][0]
+    return float(next(t for t in answers if str(t.action) == winner).is_correct)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from engine.compile.plan import Plan
+from engine.compile import Plan
 from engine.records import Episode
 from engine.training.advantages import Metrics
 
@@ -17,13 +17,13 @@ def episode_figures(plan: Plan, episode: Episode) -> Metrics:
 
 def figures(plan: Plan, episodes: Sequence[Episode], prefix: str) -> Metrics:
     """Means over episodes under `prefix`: `correct`, the spec's metrics, and `reward/{role}`."""
-    found: Metrics = {}
+    means: Metrics = {}
     for episode in episodes:
         for name, value in episode_figures(plan, episode).items():
-            found[f"{prefix}/{name}"] = found.get(f"{prefix}/{name}", 0.0) + value / len(episodes)
+            means[f"{prefix}/{name}"] = means.get(f"{prefix}/{name}", 0.0) + value / len(episodes)
     for name, rewards in rewards_by_role(episodes).items():
-        found[f"{prefix}/reward/{name}"] = sum(rewards) / len(rewards)
-    return found
+        means[f"{prefix}/reward/{name}"] = sum(rewards) / len(rewards)
+    return means
 
 
 def failures(episodes: Sequence[Episode]) -> Metrics:
@@ -39,12 +39,12 @@ def failures(episodes: Sequence[Episode]) -> Metrics:
 
 def rewards_by_role(episodes: Sequence[Episode]) -> Mapping[str, list[float]]:
     """Each role's rewards; roles without a reward are left out."""
-    found: dict[str, list[float]] = {}
+    rewards: dict[str, list[float]] = {}
     for episode in episodes:
         for t in episode.trajectories:
             if t.reward is not None:
-                found.setdefault(t.name, []).append(t.reward)
-    return found
+                rewards.setdefault(t.name, []).append(t.reward)
+    return rewards
 
 
 def response_tokens(episodes: Sequence[Episode]) -> int:

@@ -16,8 +16,7 @@ import numpy as np
 
 from engine.compile import MAIN
 from engine.errors import WorldError
-from engine.records import Episode, Note, StepLogged, derive_seed
-from engine.records.info import Checkpoint
+from engine.records import Checkpoint, Episode, Note, StepLogged, derive_seed
 from engine.training.advantages import annotated, by_uid, estimate, group_episodes, reward_metrics
 from engine.training.batches import role_batches
 from engine.training.figures import Metrics, failures, figures, response_tokens, rewards_by_role
@@ -44,7 +43,7 @@ class _Loop:
     def __init__(self, setup: Setup, rollouts: Rollouts) -> None:
         self.setup, self.rollouts = setup, rollouts
         self.train = setup.plan.spec.train
-        self.learnt = setup.plan.trained
+        self.trained_roles = setup.plan.trained
         self.best = max(
             (c.validation[self._figure] for c in setup.folder.checkpoints() if c.best), default=None
         )
@@ -94,7 +93,7 @@ class _Loop:
         version = setup.policies.version(MAIN)
         signalled = await apply_signals(plan, episodes, setup.models, setup.policies.chat(MAIN).turn)
         groups, metrics = group_episodes(episodes)
-        estimators = {name: role.estimator for name, role in self.learnt.items() if role.estimator}
+        estimators = {name: role.estimator for name, role in self.trained_roles.items() if role.estimator}
         estimated = estimate(groups, estimators, signalled.advantages)
         episodes = annotated(episodes, by_uid(groups, estimated), signalled.details, version)
         self._warn([*signalled.warnings, *estimated.warnings])
@@ -112,7 +111,7 @@ class _Loop:
         return metrics | await self.update(step, episodes, rate, times)
 
     async def update(self, step: int, episodes: Sequence[Episode], rate: float, times: Metrics) -> Metrics:
-        batches = role_batches(episodes, self.learnt)
+        batches = role_batches(episodes, self.trained_roles)
         metrics = {"optim/data": float(sum(len(batch.data) for batch in batches))}
         if not batches:
             self._warn([f"step {step} taught nothing: every advantage in it is 0"], once=False)
@@ -142,8 +141,8 @@ class _Loop:
         setup.folder.write_episodes("validation", step, episodes)
         if times is not None:
             times["time/validate"] = monotonic() - began
-        found = figures(setup.plan, episodes, "validation")
-        return found | {f"validation/{name}": count for name, count in failures(episodes).items()}
+        metrics = figures(setup.plan, episodes, "validation")
+        return metrics | {f"validation/{name}": count for name, count in failures(episodes).items()}
 
     async def checkpoint(self, step: int, metrics: Metrics, last: bool) -> None:
         """Save where it is due, and where the validation was the best so far."""
@@ -184,7 +183,7 @@ class _Loop:
                 self.setup.observe(Note(text, "warning"))
 
     def _check_answers(self, step: int, episodes: Sequence[Episode]) -> None:
-        """A batch in which no model call was answered is a service that is gone, not a lesson."""
+        """Raises WorldError where no model call was answered: a service that is gone teaches nothing."""
         trajectories = [t for episode in episodes for t in episode.trajectories]
         if any(t.steps for t in trajectories):
             return

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from engine.compile.plan import Plan
+from engine.compile import Plan
 from engine.errors import UsageError
 from engine.records import Task, derive_seed
-from engine.spec.models import Train
+from engine.spec import Train
 
 
 def planned_steps(train: Train, rows: int) -> int:

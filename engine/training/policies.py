@@ -23,8 +23,8 @@ from engine.models.tinker_open import (
     quiet,
     saying_why,
 )
-from engine.prompts.chat import ChatFormat
-from engine.spec.models import Lora
+from engine.prompts import ChatFormat
+from engine.spec import Lora
 from engine.training.batches import RoleBatch
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class Updated:
 
     loss: dict[str, float]
     kl: dict[str, float]
-    """Mean of log q - log p over a role's learnt tokens: q sampled them, p is the policy to be updated."""
+    """By role, the mean of log q - log p over its tokens: q sampled them, p is the policy to be updated."""
     grad_norm: float | None
 
 
@@ -142,9 +142,9 @@ class Policies:
     ) -> Mapping[str, Updated]:
         """One step of Adam for each policy that has something to learn, on all its batches together."""
         return {
-            name: await _update(self._policies[name], own, rates[name], clip)
-            for name, own in batches.items()
-            if own
+            name: await _update(self._policies[name], role_batches, rates[name], clip)
+            for name, role_batches in batches.items()
+            if role_batches
         }
 
     async def save(self, label: str) -> Mapping[str, Saved]:
@@ -211,8 +211,8 @@ async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, cl
     for batch, output in zip(batches, outputs, strict=True):
         loss[batch.role] = output.metrics.get("loss:sum", 0.0)
         gaps: list[float] = []
-        for sampled, learnt in zip(batch.sampled, output.loss_fn_outputs, strict=True):
-            now = learnt["logprobs"].tolist()
+        for sampled, outputs_of_datum in zip(batch.sampled, output.loss_fn_outputs, strict=True):
+            now = outputs_of_datum["logprobs"].tolist()
             gaps += [q - p for q, p in zip(sampled, now[len(now) - len(sampled) :], strict=True)]
         if gaps:
             kl[batch.role] = sum(gaps) / len(gaps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from engine.spec.models import Train
+from engine.spec import Train
 
 
 def learning_rate(train: Train, step: int, steps: int) -> float:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from engine.compile import Plan
 from engine.models import LimitedModel
-from engine.records import Observer, Task
-from engine.records.folder import RunFolder
+from engine.records import Observer, RunFolder, Task
 from engine.run import Isolation
-from engine.spec.models import ModelRef
+from engine.spec import ModelRef
 from engine.training.policies import Policies
 
 

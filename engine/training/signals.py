@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.compile.plan import Plan, SignalPlan
+from engine.compile import Plan
+from engine.compile.plan import SignalPlan
 from engine.errors import AdvantageError, ModelError, WorldError
 from engine.models import LimitedModel
-from engine.prompts.sandbox import PromptError
-from engine.prompts.templates import Template
+from engine.prompts import PromptError, Template
 from engine.records import Advantage, Episode, Step, Trajectory
-from engine.spec.models import ModelRef
+from engine.spec import ModelRef
 from engine.vocabulary import ScoredView, Views
 
 DEMONSTRATION = "demonstration"
@@ -69,10 +69,12 @@ async def apply_signals(
         for number, step in enumerate(learner.steps):
             here, tally = f"{where}, step {number}", tallies[learner.name]
             if signal.demonstration is None:
-                advantages.append(await _score(signal, teachers, step, here, tally))
+                advantages.append(await _score(signal, teachers, step, where=here, tally=tally))
                 details.append({})
                 continue
-            text = _demonstrate(plan, signal.demonstration, episode, here, tally, done.warnings)
+            text = _demonstrate(
+                plan, signal.demonstration, episode, where=here, tally=tally, warnings=done.warnings
+            )
             advantages.append(signal.signal.weight if text else 0.0)
             details.append({DEMONSTRATION: {"text": text, "ids": list(encode(text))}} if text else {})
 
@@ -93,7 +95,7 @@ async def apply_signals(
 
 
 async def _score(
-    signal: SignalPlan, teachers: Mapping[ModelRef, LimitedModel], step: Step, where: str, tally: _Tally
+    signal: SignalPlan, teachers: Mapping[ModelRef, LimitedModel], step: Step, *, where: str, tally: _Tally
 ) -> tuple[float, ...]:
     compute = signal.signal.advantages
     assert compute is not None
@@ -111,7 +113,7 @@ async def _score(
 
 
 def _demonstrate(
-    plan: Plan, template: Template, episode: Episode, where: str, tally: _Tally, warnings: list[str]
+    plan: Plan, template: Template, episode: Episode, *, where: str, tally: _Tally, warnings: list[str]
 ) -> str:
     """The turn to imitate; empty where there is none."""
     variables: dict[str, object] = {"task": episode.task}
@@ -129,8 +131,13 @@ def _demonstrate(
     return text
 
 
-def _view(own: Trajectory) -> ScoredView:
-    last = own.steps[-1]
+def _view(trajectory: Trajectory) -> ScoredView:
+    last = trajectory.steps[-1]
     return ScoredView(
-        own.index, own.action, last.model_response, last.thought, own.reward or 0.0, own.is_correct
+        index=trajectory.index,
+        action=trajectory.action,
+        response=last.model_response,
+        thought=last.thought,
+        reward=trajectory.reward or 0.0,
+        is_correct=trajectory.is_correct,
     )

@@ -50,7 +50,7 @@ def dataset_of(
         if name not in first:
             raise DataError(f"{shown} has no column {name!r} to hide; it has {', '.join(first)}")
     columns = ("id", *(column for column in first if column != "id"))
-    rows = partial(_tasks, read, columns, f"{stem.replace(':', '-')}-{split}", shown)
+    rows = partial(_tasks, read, columns, stem=f"{stem.replace(':', '-')}-{split}", shown=shown)
     return Dataset(columns, frozenset(hidden), rows)
 
 
@@ -65,9 +65,10 @@ def plain_row(row: Row, where: str) -> Row:
 def _tasks(
     read: Callable[[], Iterator[tuple[int, Row]]],
     columns: Sequence[str],
+    limit: int | None,
+    *,
     stem: str,
     shown: str,
-    limit: int | None,
 ) -> Iterator[Task]:
     seen: dict[str, int] = {}
     for position, (line, row) in enumerate(islice(read(), limit)):

@@ -1,4 +1,4 @@
-"""What a parser, reward, estimator, metric or dataset is to the engine, and the registry of each kind.
+"""What a parser, reward, estimator, signal, metric, dataset is to the engine, and the registry of each kind.
 
 An item is a small frozen object that a factory makes from a spec's options. It carries its function and
 says what it refers to (roles, task fields), so that the compiler can check it before anything runs.

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.prompts.checks import Surroundings
 from engine.prompts.sandbox import PromptError
-from engine.prompts.templates import Surroundings, Template, compile_template
+from engine.prompts.templates import Template, compile_template
 from engine.vocabulary import View
 
 AROUND = Surroundings(

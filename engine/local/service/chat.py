@@ -21,7 +21,7 @@ from engine.local.service.backend import Backend
 from engine.local.service.calls import Endpoint, guarded, read
 from engine.local.service.sampling import SampleRequest
 from engine.local.service.trainer import Missing, Refused
-from engine.prompts.chat import ChatFormat
+from engine.prompts import ChatFormat
 from engine.records import Message
 
 

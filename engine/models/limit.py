@@ -34,6 +34,12 @@ class LimitedModel:
         self.model = model
         self._slots = asyncio.Semaphore(concurrency)
 
+    def instead(self, model: Model) -> LimitedModel:
+        """Another model behind the same limit: newer weights, say."""
+        limited = LimitedModel(model, 1)
+        limited._slots = self._slots
+        return limited
+
     def complete(
         self, request: Request, timeout: float | None = None, observe: Observer | None = None
     ) -> Coroutine[None, None, tuple[Completion, float]]:

@@ -36,6 +36,8 @@ class Note(NamedTuple):
 
     text: str
     kind: Literal["progress", "warning"] = "progress"
+    about: str = ""
+    """What a warning is about: of many about one thing, the first is enough."""
 
 
 Event = CallDone | EpisodeDone | StepLogged | Note

@@ -80,7 +80,7 @@ def _set_advantages(group: theirs.TrajectoryGroup, advantages: Sequence[Sequence
 
 def _report(estimated: Estimated, estimators: dict[str, str]) -> None:
     for warning in estimated.warnings[:8]:
-        log.warning(warning)
+        log.warning(warning.text)
     for role, estimator in estimators.items():
         figures = [
             f"{name} {estimated.metrics[key]:.4g}"

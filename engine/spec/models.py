@@ -2,7 +2,7 @@
 
 The line under a field is its documentation for the JSON Schema and the README alike. These models hold
 what was written; whether names resolve and edges make sense is the business of `engine.compile.graph` and
-`engine.compile.compiler`.
+`engine.compile.names`.
 """
 
 from __future__ import annotations

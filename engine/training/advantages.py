@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from engine.errors import AdvantageError
-from engine.records import Advantage, Episode, GroupKey, Step, Trajectory, TrajectoryGroup
+from engine.records import Advantage, Episode, GroupKey, Note, Step, Trajectory, TrajectoryGroup
 from engine.vocabulary import Estimator, Floats
 
 NOTHING = 1e-8
@@ -34,7 +34,7 @@ class Estimated:
     advantages: Sequence[Sequence[Sequence[Advantage]]]
     """For each group, for each of its members, for each step; no step for a role without an estimator."""
     metrics: Metrics
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Note, ...] = ()
 
 
 def is_compared(trajectory: Trajectory) -> bool:
@@ -82,7 +82,7 @@ def estimate(
     of a wrong shape.
     """
     metrics: Metrics = {}
-    warnings: list[str] = []
+    warnings: list[Note] = []
     by_group: dict[GroupKey, list[Sequence[Advantage]]] = {}
     for role in dict.fromkeys(group.key.role for group in groups):
         members = [group for group in groups if group.key.role == role]
@@ -100,10 +100,11 @@ def estimate(
                 for t in group.trajectories
                 for step in t.steps
             ):
-                warnings.append(
+                text = (
                     f"{role}: its steps carry advantages, but its estimator is {estimator.name}, which "
                     "replaces them; say `estimator: precomputed` to train on them"
                 )
+                warnings.append(Note(text, "warning", f"what the steps of {role} carry"))
             rewards = [_rewards(group) for group in members]
             steps, values = _estimated(role, estimator, members, rewards)
             metrics |= reward_metrics(role, np.concatenate(rewards)) | _difficulty(role, rewards)
@@ -151,7 +152,7 @@ def _estimated(
 
 
 def _precomputed(
-    groups: Sequence[TrajectoryGroup], precomputed: StepAdvantages, warnings: list[str]
+    groups: Sequence[TrajectoryGroup], precomputed: StepAdvantages, warnings: list[Note]
 ) -> tuple[list[list[Sequence[Advantage]]], Floats, int]:
     """T advantages for each step, all of them in one array, and how many lists did not fit."""
     steps: list[list[Sequence[Advantage]]] = []
@@ -167,10 +168,11 @@ def _precomputed(
                 per_step, length = per_token(advantage, len(step.response_ids), where), len(step.response_ids)
                 if len(per_step) != length:
                     wrong += 1
-                    warnings.append(
+                    text = (
                         f"{where}: {len(per_step)} advantages for {length} response tokens; zeros are used "
                         "instead"
                     )
+                    warnings.append(Note(text, "warning", f"how long the advantages of {group.key.role} are"))
                     per_step = (0.0,) * length
                 values += per_step
                 tokens.append(per_step)

@@ -114,7 +114,8 @@ class _Loop:
         batches = role_batches(episodes, self.trained_roles)
         metrics = {"optim/data": float(sum(len(batch.data) for batch in batches))}
         if not batches:
-            self._warn([f"step {step} taught nothing: every advantage in it is 0"], once=False)
+            text = f"step {step} taught nothing: every advantage in it is 0"
+            self.setup.observe(Note(text, "warning"))
             return metrics
         self._note(f"step {step}: update")
         began = monotonic()
@@ -174,13 +175,12 @@ class _Loop:
     def _note(self, text: str) -> None:
         self.setup.observe(Note(text))
 
-    def _warn(self, texts: Sequence[str], *, once: bool = True) -> None:
-        """Tell of each kind of warning once; how many there were is in the metrics."""
-        for text in texts:
-            kind = text.partition(":")[0].split(",")[0] if once else text
-            if kind not in self.warned:
-                self.warned.add(kind)
-                self.setup.observe(Note(text, "warning"))
+    def _warn(self, warnings: Sequence[Note]) -> None:
+        """Pass on the first warning about a thing; how many there were is in the metrics."""
+        for warning in warnings:
+            if warning.about not in self.warned:
+                self.warned.add(warning.about)
+                self.setup.observe(warning)
 
     def _check_answers(self, step: int, episodes: Sequence[Episode]) -> None:
         """Raises WorldError where no model call was answered: a service that is gone teaches nothing."""

@@ -134,7 +134,10 @@ class Policies:
                 key=session.key,
                 weight_version=policy.version,
             )
-            policy.sampler = policy.version, LimitedModel(model, policy.concurrency)
+            # Of a policy's versions several may answer at a time; its limit is one.
+            before = policy.sampler and policy.sampler[1]
+            limited = before.instead(model) if before else LimitedModel(model, policy.concurrency)
+            policy.sampler = policy.version, limited
         return policy.sampler[1]
 
     async def update(

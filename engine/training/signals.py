@@ -17,7 +17,7 @@ from engine.compile.plan import SignalPlan
 from engine.errors import AdvantageError, ModelError, WorldError
 from engine.models import LimitedModel
 from engine.prompts import PromptError, Template
-from engine.records import Advantage, Episode, Step, Trajectory
+from engine.records import Advantage, Episode, Note, Step, Trajectory
 from engine.spec import ModelRef
 from engine.vocabulary import ScoredView, Views
 
@@ -34,7 +34,7 @@ class Signalled:
     details: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict[str, list[Mapping[str, Any]]])
     """What belongs into the steps' metadata: the turn to imitate."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
-    warnings: list[str] = field(default_factory=list[str])
+    warnings: list[Note] = field(default_factory=list[Note])
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ async def _score(
 
 
 def _demonstrate(
-    plan: Plan, template: Template, episode: Episode, *, where: str, tally: _Tally, warnings: list[str]
+    plan: Plan, template: Template, episode: Episode, *, where: str, tally: _Tally, warnings: list[Note]
 ) -> str:
     """The turn to imitate; empty where there is none."""
     variables: dict[str, object] = {"task": episode.task}
@@ -124,7 +124,8 @@ def _demonstrate(
         text = template.render(variables).strip()
     except PromptError as error:
         tally.seen["demonstrations_failed"] += 1
-        warnings.append(f"the demonstration for {where} cannot be written: {error}")
+        text = f"the demonstration for {where} cannot be written: {error}"
+        warnings.append(Note(text, "warning", "demonstrations"))
         return ""
     if text:
         tally.seen["demonstrations"] += 1

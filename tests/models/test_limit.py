@@ -179,3 +179,16 @@ def test_the_wait_doubles_up_to_a_bound_and_is_random_from_the_first_attempt() -
         assert len(waits) > 1
         assert least <= min(waits)
         assert max(waits) <= 2 * least <= 2 * LONGEST_WAIT
+
+
+def test_newer_weights_stand_behind_the_same_limit() -> None:
+    model = ScriptedModel(lambda _: "yes", lambda _: 0.01)
+    older = LimitedModel(model, 2)
+    newer = older.instead(model)
+
+    async def six() -> None:
+        calls = [limited.complete(request()) for limited in (older, newer) for _ in range(3)]
+        await asyncio.gather(*calls)
+
+    asyncio.run(six())
+    assert model.most_under_way == 2

@@ -113,13 +113,13 @@ def test_a_list_of_the_wrong_length_becomes_zeros_with_a_warning_and_a_count() -
     case = case_named("precomputed_length_mismatch")
     done, metrics = run(case)
     assert metrics["advantage/judge/wrong_length"] == len(done.warnings) > 0
-    assert "judge 1, task t0, rollout 0, step 0: 3 advantages for 2 response tokens" in done.warnings[0]
+    assert "judge 1, task t0, rollout 0, step 0: 3 advantages for 2 response tokens" in done.warnings[0].text
 
 
 def test_advantages_that_the_estimator_replaces_are_warned_of() -> None:
     done, _ = run(case_named("precomputed_but_flag_off"))
     assert len(done.warnings) == 1
-    assert "its estimator is grpo" in done.warnings[0]
+    assert "its estimator is grpo" in done.warnings[0].text
 
 
 def group_of(rewards: list[float], lengths: list[int] | None = None, role: str = "solver") -> TrajectoryGroup:

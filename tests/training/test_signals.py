@@ -117,7 +117,7 @@ def test_a_demonstration_that_fails_on_one_row_is_counted_and_placed() -> None:
     plan = distilling("{imitation: {demonstration: {inline: '{{ 1 / (solver[1].reward) }}'}}}")
     found = signalled(plan)
     assert found.metrics["signal/judge/demonstrations_failed"] == 1
-    assert found.warnings[0].startswith(
+    assert found.warnings[0].text.startswith(
         "the demonstration for judge 1, task t1, rollout 0, step 0 cannot be written: float division"
     )
     assert of_judge(found) == 0.0

@@ -238,24 +238,16 @@ def test_a_spec_uses_a_package_s_parser_with_nothing_but_its_name(installed: Pat
 # the built-in vocabulary
 
 
-def test_the_vocabulary_loads_fast_and_without_anything_heavy() -> None:
+def test_the_vocabulary_loads_without_anything_heavy() -> None:
     code = """
-import sys, time
-import pydantic
-class Model(pydantic.BaseModel): x: int
-began = time.perf_counter()
-import engine.vocabulary, roles.parsers, roles.rewards
-took = time.perf_counter() - began
+import sys
+import engine.vocabulary, roles.datasets, roles.estimators, roles.metrics
+import roles.parsers, roles.rewards, roles.signals
 heavy = "torch transformers datasets pyarrow math_verify sympy jsonschema numpy openai tinker networkx jinja2"
-print(took, *sorted(set(heavy.split()) & set(sys.modules)))
+print(*sorted(set(heavy.split()) & set(sys.modules)))
 """
-    times: list[float] = []
-    for _ in range(3):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        took, *heavy = done.stdout.split()
-        assert heavy == []
-        times.append(float(took))
-    assert min(times) < 0.1
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 def test_there_is_everything_that_the_language_names() -> None:

@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from engine.errors import ModelError, UsageError
 from engine.models.types import Completion, Model, Request, Scorer
@@ -22,6 +22,7 @@ LONGEST_WAIT = 8.0
 """Seconds between attempts: doubled each time, and up to as much again at random, so that many do not come
 back at once."""
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -47,18 +48,21 @@ class LimitedModel:
 
         Neither the time nor `timeout`, which are of one call, count the wait for a free slot.
         """
-        return self._call(self.model.complete, (request,), timeout, observe)
+        return self._call(self.model.complete, request, timeout, observe)
 
     async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Sequence[float]:
         """Log-probabilities of given response tokens, [T]; raises ModelError, or UsageError without any."""
+        return (await self._call(self._score, (prompt_ids, response_ids), None, None))[0]
+
+    async def _score(self, tokens: tuple[Sequence[int], Sequence[int]]) -> Sequence[float]:
         if not isinstance(self.model, Scorer):
             raise UsageError("this model gives no log-probabilities of given tokens, so it cannot teach")
-        return (await self._call(self.model.logprobs, (prompt_ids, response_ids), None, None))[0]
+        return await self.model.logprobs(*tokens)
 
     async def _call(
         self,
-        call: Callable[..., Awaitable[T]],
-        arguments: tuple[Any, ...],
+        call: Callable[[A], Awaitable[T]],
+        argument: A,
         seconds: float | None,
         observe: Observer | None,
     ) -> tuple[T, float]:
@@ -68,10 +72,10 @@ class LimitedModel:
             start, answered = perf_counter(), False
             try:
                 if seconds is None:
-                    answer = await call(*arguments)
+                    answer = await call(argument)
                 else:
                     async with asyncio.timeout(seconds):
-                        answer = await call(*arguments)
+                        answer = await call(argument)
                 answered = True
                 return answer, perf_counter() - start
             except ModelError as error:
@@ -79,8 +83,8 @@ class LimitedModel:
                     raise
             finally:
                 self._slots.release()
-                if observe is not None:
-                    observe(CallDone(arguments[0].id, perf_counter() - start, answered))
+                if observe is not None and isinstance(argument, Request):
+                    observe(CallDone(argument.id, perf_counter() - start, answered))
             await asyncio.sleep(backoff(attempt))
             attempt += 1
 

@@ -1,16 +1,17 @@
 """What a run yields: Episode > Trajectory (one per role instance) > Step (one per model call).
 
 Field names and the `to_dict` shape are rLLM's (`rllm.types`, 0.3.0), so that a file written here loads
-there. Everything is immutable: a stage that changes something returns a new object
-(`dataclasses.replace`). This file knows nothing of specs, models or advantages.
+there. Everything is immutable: a stage that changes something returns a new object (`_replace`). What every
+model call makes is a NamedTuple, which costs a third of a frozen dataclass. This file knows nothing of specs,
+models or estimators.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 from engine.records.identity import GroupKey, NodeId
 
@@ -22,6 +23,9 @@ Message = Mapping[str, str]
 
 Advantage = Sequence[float] | float
 """A number for each of a step's T response tokens, or one for all of them."""
+
+NOTHING: Mapping[str, Any] = {}
+"""The default of what maps names to values; nobody writes into a record."""
 
 WITHHELD = "withheld_steps"
 """The key of a trajectory's `info` for the steps that rLLM must not see, because it would train on them."""
@@ -86,8 +90,7 @@ class Failure:
         return {"name": self.name.value, "message": self.message}
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One model call. T is the number of response tokens.
 
     `response_ids` and `logprobs` have length T, or 0 where the model gives none; `logprobs` are natural
@@ -106,7 +109,7 @@ class Step:
     done: bool = True
     advantage: Advantage | None = None
     weight_version: int | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    metadata: Mapping[str, Any] = NOTHING
 
     @property
     def advantages(self) -> Sequence[float]:
@@ -162,8 +165,7 @@ def plain_advantage(advantage: Advantage | None) -> list[float] | float | None:
     return list(advantage) if isinstance(advantage, Sequence) else advantage
 
 
-@dataclass(frozen=True, slots=True)
-class Trajectory:
+class Trajectory(NamedTuple):
     """What one instance of a role did.
 
     `name` is the role's name, the same for each of its `count` instances: trainers group by it.
@@ -173,12 +175,12 @@ class Trajectory:
     """
 
     name: str
-    index: int = 1
+    index: int = 1  # pyright: ignore[reportIncompatibleMethodOverride]  # a tuple's own is never used here
     steps: Sequence[Step] = ()
     reward: float | None = None
     is_correct: bool = False
     uid: str = ""
-    terms: Mapping[str, float] = field(default_factory=dict[str, float])
+    terms: Mapping[str, float] = NOTHING
     failure: Failure | None = None
     masked: bool = False
 
@@ -246,8 +248,7 @@ class TrajectoryGroup:
     rollouts: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Episode:
+class Episode(NamedTuple):
     """One rollout of a workflow on one task."""
 
     task_id: str
@@ -256,9 +257,9 @@ class Episode:
     task: Task
     trajectories: Sequence[Trajectory]
     is_correct: bool = False
-    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    metrics: Mapping[str, float] = NOTHING
     termination_reason: TerminationReason = TerminationReason.ENV_DONE
-    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    metadata: Mapping[str, Any] = NOTHING
 
     @property
     def id(self) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copyreg
 from abc import ABCMeta
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -83,7 +82,7 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
         episode = await run_episode(self.plan, job, table, isolation=shared.isolation, observe=observe)
         reason = _reason(episode, policy, shared.ending)
         if engine.is_validation:
-            episode = replace(episode, metadata={**episode.metadata, "validation": True})
+            episode = episode._replace(metadata={**episode.metadata, "validation": True})
         elif self.plan.signals:
             episode = await self._signalled(episode)
         converted = episode_to_rllm(episode, shared.trained, policy.outputs, reason)

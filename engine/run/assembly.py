@@ -17,11 +17,12 @@ def assemble(
     by_role: dict[str, list[Trajectory]] = {role.name: [] for role in plan.roles}
     trajectories: list[Trajectory] = []
     failures: list[dict[str, object]] = []
+    prefix = f"{task_id}:{rollout}/"
     for node, result in zip(plan.nodes, results, strict=True):
         if result is None:
             continue
         role = plan.roles[node.role]
-        uid = f"{task_id}:{rollout}/{role.name}/{node.id.index}"
+        uid = f"{prefix}{role.name}/{node.id.index}"
         trajectory = _trajectory(role, uid, result)
         trajectories.append(trajectory)
         by_role[role.name].append(trajectory)
@@ -70,10 +71,7 @@ def _steps(result: NodeResult, reward: float | None) -> tuple[Step, ...]:
     answer = {"role": "assistant", "content": completion.text}
     if completion.thought:
         answer["reasoning"] = completion.thought
-    metadata: dict[str, object] = {
-        "finish_reason": completion.finish_reason,
-        "seconds": round(result.seconds, 6),
-    }
+    metadata: dict[str, object] = {"finish_reason": completion.finish_reason, "seconds": result.seconds}
     if result.attempts > 1:
         metadata["attempts"] = result.attempts
     return (

@@ -23,13 +23,16 @@ class Frontier:
 
     def done(self, node: int) -> Sequence[int]:
         """Count a node that has ended, which no node does twice; the blocks that became ready by it."""
-        ready: list[int] = []
+        ready: list[int] | None = None
         for join in self._wiring.feeds[node]:
             self._left[join] -= 1
-            if self._left[join]:
-                continue
-            for block in self._wiring.releases[join]:
-                self._waits[block] -= 1
-                if not self._waits[block]:
-                    ready.append(block)
+            if not self._left[join]:
+                ready = self._release(join, ready or [])
+        return ready or ()
+
+    def _release(self, join: int, ready: list[int]) -> list[int]:
+        for block in self._wiring.releases[join]:
+            self._waits[block] -= 1
+            if not self._waits[block]:
+                ready.append(block)
         return ready

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from engine.compile import Plan, RolePlan
 from engine.compile.plan import Block
@@ -29,18 +28,11 @@ from engine.run.assembly import assemble
 from engine.run.frontier import Frontier
 from engine.run.isolation import Isolation
 from engine.run.scoring import score, score_isolated
-from engine.run.session import NO_SCORE, NodeResult, Session
+from engine.run.session import NO_SCORE, Job, NodeResult, Session
 from engine.vocabulary import Seen, Upstream, View, Views
 
 SEEN_NOTHING = Seen({})
-
-
-class Job(NamedTuple):
-    """An episode to run. With a seed, the same model gives the same episode."""
-
-    task: Task
-    rollout: int = 0
-    seed: int | None = None
+SEES_NOTHING: Upstream = {}
 
 
 def jobs(tasks: Iterable[Task], rollouts: int = 1, seed: int | None = None) -> Iterator[Job]:
@@ -73,11 +65,11 @@ class _Run:
 
     __slots__ = (
         "active",
-        "asked",
         "finished",
         "frontier",
         "isolation",
         "job",
+        "messages",
         "models",
         "observe",
         "plan",
@@ -85,6 +77,7 @@ class _Run:
         "seed",
         "stopped",
         "tasks",
+        "upstream",
         "visible",
     )
 
@@ -102,8 +95,9 @@ class _Run:
         self.visible = {key: value for key, value in job.task.items() if key not in plan.hidden}
         self.frontier = Frontier(plan.wiring)
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
-        self.asked: list[tuple[Sequence[Message] | Failure, Upstream]] = [((), {})] * len(plan.blocks)
-        """What the nodes of a block are asked, and what they see."""
+        # What the nodes of a block see, and what they are asked.
+        self.upstream: list[Upstream] = [SEES_NOTHING] * len(plan.blocks)
+        self.messages: list[Sequence[Message] | Failure] = [()] * len(plan.blocks)
         self.tasks: list[asyncio.Task[None]] = []
         self.active = 0
         self.finished: asyncio.Future[None]
@@ -155,19 +149,21 @@ class _Run:
         """Run a node, then go on in the same task with one of those that became ready by it."""
         while True:
             result = self.results[node] = await self.turn(node)
-            ready = [after for block in self.frontier.done(node) for after in self.open(block)]
-            if len(ready) > 1:
-                self.start(ready[1:])
-            self.settle(node, result)
-            if not ready:
+            blocks = self.frontier.done(node)
+            if not blocks:
+                self.settle(node, result)
                 return
+            ready = [after for block in blocks for after in self.open(block)]
+            self.start(ready[1:])
+            self.settle(node, result)
             node = ready[0]
 
     def open(self, block: int) -> range:
         """The nodes of a block that has nothing to wait for; they share one rendering of the prompt."""
         opened = self.plan.blocks[block]
-        upstream = {see.name: Views(self.views(see.nodes)) for see in opened.sees}
-        self.asked[block] = (self.render(opened, upstream), upstream)
+        if opened.sees:
+            self.upstream[block] = {see.name: Views(self.views(see.nodes)) for see in opened.sees}
+        self.messages[block] = self.render(opened, self.upstream[block])
         return opened.nodes
 
     def views(self, nodes: range) -> list[View]:
@@ -205,18 +201,10 @@ class _Run:
     def turn(self, position: int) -> Coroutine[None, None, NodeResult]:
         node = self.plan.nodes[position]
         role = self.plan.roles[node.role]
-        messages, upstream = self.asked[node.block]
-        own_seed = role.sampling.seed
-        session = Session(
-            role=role,
-            node=node,
-            model=self.models[node.endpoint],
-            task=self.job.task["id"],
-            rollout=self.job.rollout,
-            episode_seed=self.seed if own_seed is None else self.seed_from(own_seed),
-            observe=self.observe,
-        )
-        return session.turn(messages, upstream)
+        seed = self.seed if role.sampling.seed is None else self.seed_from(role.sampling.seed)
+        # By position: every model call passes here.
+        session = Session(role, node, self.models[node.endpoint], self.job, seed, self.observe)
+        return session.turn(self.messages[node.block], self.upstream[node.block])
 
     # what it earns
 
@@ -228,7 +216,8 @@ class _Run:
                 score(role, self.job.task, result, SEEN_NOTHING)
             else:
                 self.spawn(self.score_beside(role, result))
-        self.stop_at_failure(role, result)
+        if result.failure is not None:
+            self.stop_at_failure(role, result)
 
     def stop_at_failure(self, role: RolePlan, result: NodeResult) -> None:
         if result.failure is not None and role.on_failure.then == "fail":

@@ -6,17 +6,26 @@ retries, timeouts and seeds; knows nothing of other nodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine.compile import RolePlan
 from engine.compile.plan import Node
 from engine.errors import ModelError, RolegraphError
 from engine.models import Completion, LimitedModel, Request
-from engine.records import CallId, Failure, FailureName, Message, Observer, call_seed
+from engine.records import CallId, Failure, FailureName, Message, Observer, Task, call_seed
 from engine.vocabulary import ParseFailure, Score, Upstream, View
 
 NO_SCORE = Score(0.0, False)
+
+
+class Job(NamedTuple):
+    """An episode to run. With a seed, the same model gives the same episode."""
+
+    task: Task
+    rollout: int = 0
+    seed: int | None = None
 
 
 @dataclass(slots=True)
@@ -36,21 +45,19 @@ class NodeResult:
 class Session:
     """One running node. `episode_seed` is None where the run has no seed."""
 
-    __slots__ = ("_attempt", "_episode_seed", "_model", "_node", "_observe", "_role", "_rollout", "_task")
+    __slots__ = ("_attempt", "_episode_seed", "_job", "_model", "_node", "_observe", "_role")
 
     def __init__(
         self,
-        *,
         role: RolePlan,
         node: Node,
         model: LimitedModel,
-        task: str,
-        rollout: int,
+        job: Job,
         episode_seed: int | None,
         observe: Observer | None,
     ) -> None:
-        self._role, self._node, self._model, self._observe = role, node, model, observe
-        self._task, self._rollout, self._episode_seed = task, rollout, episode_seed
+        self._role, self._node, self._model, self._job = role, node, model, job
+        self._episode_seed, self._observe = episode_seed, observe
         self._attempt = 0
 
     async def turn(self, messages: Sequence[Message] | Failure, upstream: Upstream) -> NodeResult:
@@ -86,14 +93,14 @@ class Session:
                 return self.failed(failure, messages, completion, seconds)
             self._attempt += 1
 
-    async def generate(self, messages: Sequence[Message]) -> tuple[Completion, float]:
+    def generate(self, messages: Sequence[Message]) -> Coroutine[None, None, tuple[Completion, float]]:
         """One call of the model, and the seconds that it took; raises ModelError or TimeoutError."""
         node, episode_seed = self._node, self._episode_seed
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, 1, self._attempt)
         # By position: with keywords here too, they would cost more than 1 % of an episode.
-        id = CallId(self._task, self._rollout, node.id, 1, self._attempt)
+        id = CallId(self._job.task["id"], self._job.rollout, node.id, 1, self._attempt)
         request = Request(messages, self._role.sampling, seed, id)
-        return await self._model.complete(request, self._role.timeout, self._observe)
+        return self._model.complete(request, self._role.timeout, self._observe)
 
     def failed(
         self,

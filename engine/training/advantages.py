@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -221,16 +221,16 @@ def annotated(
         metadata = {**step.metadata, **detail}
         if version is not None and step.weight_version is not None:
             metadata["staleness"] = version - step.weight_version
-        return replace(step, advantage=advantage, metadata=metadata)
+        return step._replace(advantage=advantage, metadata=metadata)
 
     def trajectory_of(trajectory: Trajectory) -> Trajectory:
         steps = trajectory.steps
         values = advantages.get(trajectory.uid) or [step.advantage for step in steps]
         notes = details.get(trajectory.uid) or [{} for _ in steps]
-        return replace(trajectory, steps=tuple(map(step_of, steps, values, notes)))
+        return trajectory._replace(steps=tuple(map(step_of, steps, values, notes)))
 
     return [
-        replace(episode, trajectories=tuple(map(trajectory_of, episode.trajectories))) for episode in episodes
+        episode._replace(trajectories=tuple(map(trajectory_of, episode.trajectories))) for episode in episodes
     ]
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 VIEW_FIELDS = ("action", "response", "thought", "index")
 """What may be read of a finished role instance."""
@@ -12,11 +11,10 @@ REWARD_FIELDS = ("reward", "is_correct")
 """What a demonstration may read besides: it is written when the episode is over."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """One finished role instance. Rewards and labels are not here."""
 
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]  # a tuple's own is never used here
     """The instance's number, from 1."""
     action: Any
     """What the parser read: text, or parsed JSON; the parser's default where it found nothing."""
@@ -26,12 +24,15 @@ class View:
     """The model's marked reasoning."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredView(View):
+class ScoredView(NamedTuple):
     """An instance as a demonstration sees it."""
 
-    reward: float = 0.0
-    is_correct: bool = False
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
+    action: Any
+    response: str
+    thought: str
+    reward: float
+    is_correct: bool
 
 
 class Views:
@@ -43,16 +44,16 @@ class Views:
 
     __slots__ = ("_views",)
 
-    def __init__(self, views: Sequence[View]) -> None:
+    def __init__(self, views: Sequence[View] | Sequence[ScoredView]) -> None:
         self._views = views
 
-    def __getitem__(self, index: int) -> View:
+    def __getitem__(self, index: int) -> View | ScoredView:
         return self._views[index]
 
     def __len__(self) -> int:
         return len(self._views)
 
-    def __iter__(self) -> Iterator[View]:
+    def __iter__(self) -> Iterator[View | ScoredView]:
         return iter(self._views)
 
     def __getattr__(self, name: str) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from engine.errors import ModelError, UsageError
 from engine.models import Completion, LimitedModel, Request
 from engine.records import CallDone, CallId, Event, Failure, FailureName, Message, NodeId, call_seed
-from engine.run.session import NO_SCORE, NodeResult, Session
+from engine.run.session import NO_SCORE, Job, NodeResult, Session
 from engine.vocabulary import View, Views
 from tests.edge import RIGHT, WRONG, Answer, ScriptedModel, run_one, solver_judge
 
@@ -47,8 +47,7 @@ def turn(
             role=plan.roles[node.role],
             node=node,
             model=LimitedModel(edge, 8),
-            task="t1",
-            rollout=3,
+            job=Job({"id": "t1"}, 3),
             episode_seed=episode_seed,
             observe=observe,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -99,27 +98,27 @@ def test_a_datum_is_shifted_by_one_and_counts_only_the_response() -> None:
 
 
 def test_advantages_of_tokens_keep_their_places() -> None:
-    assert arrays(replace(STEP, advantage=(1.0, -1.0)))["advantages"] == [0, 0, 0.5, -0.5]
+    assert arrays(STEP._replace(advantage=(1.0, -1.0)))["advantages"] == [0, 0, 0.5, -0.5]
 
 
 def test_a_demonstration_takes_the_place_of_what_was_sampled() -> None:
-    step = replace(STEP, advantage=1.0, metadata={"demonstration": {"text": "…", "ids": [7, 8, 9]}})
+    step = STEP._replace(advantage=1.0, metadata={"demonstration": {"text": "…", "ids": [7, 8, 9]}})
     found = arrays(step, "cross_entropy")
     assert found["target_tokens"] == [2, 3, 7, 8, 9]
     assert found["weights"] == [0, 0, 0.5, 0.5, 0.5]
 
 
 def test_nothing_is_sent_where_there_is_nothing_to_learn() -> None:
-    assert datum(replace(STEP, advantage=0.0), "ppo", 1.0, "here") is None
+    assert datum(STEP._replace(advantage=0.0), "ppo", 1.0, "here") is None
 
 
 def test_a_step_without_tokens_is_refused_by_its_place() -> None:
     with pytest.raises(UsageError, match="t:0/solver/1, step 0 has no token ids"):
-        datum(replace(STEP, prompt_ids=()), "ppo", 1.0, "t:0/solver/1, step 0")
+        datum(STEP._replace(prompt_ids=()), "ppo", 1.0, "t:0/solver/1, step 0")
 
 
 def unlearnt(action: object) -> Step:
-    return replace(STEP, advantage=None, action=action)
+    return STEP._replace(advantage=None, action=action)
 
 
 def episode(task: str, rollout: int, solvers: list[float], judge: float) -> Episode:
@@ -127,7 +126,7 @@ def episode(task: str, rollout: int, solvers: list[float], judge: float) -> Epis
         Trajectory(
             "solver",
             i + 1,
-            (replace(STEP, advantage=None, action=str(r)),),
+            (STEP._replace(advantage=None, action=str(r)),),
             r,
             r > 0,
             f"{task}/{rollout}/s{i}",

@@ -50,8 +50,8 @@ def episode(judge_reward: float = 1.0) -> Episode:
         0,
         {**COUNTDOWN, "id": "t1"},
         [
-            Trajectory("solver", 1, (replace(step, action="<answer>3+4</answer>"),), 1.0, True),
-            Trajectory("solver", 2, (replace(step, action="<answer>3*4</answer>"),), 0.0, False),
+            Trajectory("solver", 1, (step._replace(action="<answer>3+4</answer>"),), 1.0, True),
+            Trajectory("solver", 2, (step._replace(action="<answer>3*4</answer>"),), 0.0, False),
             Trajectory("judge", 1, (step,), judge_reward, judge_reward > 0, "t1:0/judge/1"),
         ],
     )

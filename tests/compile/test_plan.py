@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ print(json.dumps(episodes(plan)))
 """
 
 
-def episodes(plan: Plan) -> list[object]:
+def episodes(plan: Plan) -> list[dict[str, Any]]:
     """What a plan gives on a model that always answers the same, but for the time that it took."""
 
     async def run() -> list[Episode]:
@@ -100,7 +101,7 @@ def test_it_gives_the_same_episodes_in_another_process(mine: Plan, tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == here
-    rewarded = [t["reward"] for t in here[0]["trajectories"]]  # type: ignore[index]
+    rewarded = [t["reward"] for t in here[0]["trajectories"]]
     assert rewarded == [1.25, 0.25, 0.25]
 
 

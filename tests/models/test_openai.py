@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -237,12 +236,10 @@ def test_without_a_name_several_models_or_none_is_a_usage_error(models: list[str
         ask(endpoint, name=None)
 
 
-def test_an_endpoint_that_is_down_is_named_within_seconds() -> None:
+def test_an_endpoint_that_is_down_is_named() -> None:
     url = f"http://127.0.0.1:{free_port()}/v1"
-    start = time.monotonic()
     with pytest.raises(WorldError, match=rf"Nothing answers at {url} \("):
         asyncio.run(open_model(ModelRef(provider="openai", name="tiny", base_url=url)))
-    assert time.monotonic() - start < 5
 
 
 def test_an_endpoint_that_goes_down_may_come_back() -> None:

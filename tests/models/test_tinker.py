@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -182,9 +181,7 @@ def test_a_cancelled_call_leaves_nothing_running(folder: Path) -> None:
         using(service, folder, work)
 
 
-def test_a_service_that_goes_away_fails_its_calls_within_seconds(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_that_goes_away_fails_its_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.models.tinker._PATIENCE_SECONDS", 0.3)
 
     async def run() -> None:
@@ -193,12 +190,10 @@ def test_a_service_that_goes_away_fails_its_calls_within_seconds(
             model = await open_model(ref, api_key=KEY, tokenizer_dir=folder)
             calls = [asyncio.create_task(model.complete(request())) for _ in range(20)]
             await asyncio.sleep(0.2)
-        start = time.monotonic()
         for result in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(result, ModelError)
             assert f"service at {service.base_url} is gone" in str(result)
             assert result.transient
-        assert time.monotonic() - start < 3
         monkeypatch.setattr("engine.models.tinker._CLOSE_SECONDS", 0.2)
         await model.aclose()
 
@@ -242,12 +237,10 @@ def test_a_spec_alone_cannot_send_the_key_elsewhere(monkeypatch: pytest.MonkeyPa
         asyncio.run(open_model(ModelRef(provider="tinker", base_url="https://evil.example")))
 
 
-def test_an_endpoint_that_is_down_is_named_within_seconds() -> None:
+def test_an_endpoint_that_is_down_is_named() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    start = time.monotonic()
     with pytest.raises(WorldError, match=f"No Tinker service answers at {url}"):
         asyncio.run(open_model(ModelRef(provider="tinker", base_url=url), api_key=KEY))
-    assert time.monotonic() - start < 5
 
 
 def test_a_url_of_something_else_is_a_usage_error() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from engine.records import FailureName
 from engine.vocabulary import BadOptions, ParseFailure, Parser, View
+from tests.counting import calls
 from tests.roles.vocabulary import parser, read, solvers
 
 CASES: list[dict[str, Any]] = json.loads(
@@ -178,10 +178,8 @@ def test_a_pattern_that_cannot_be_used_says_why_before_anything_runs(pattern: st
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(x+x+)+y", "(a|aa)+$", "(.*)*(.*)*y", "(?:a?){30}a{30}b"])
 def test_no_pattern_backtracks_forever(pattern: str) -> None:
-    began = time.perf_counter()
     with pytest.raises(ParseFailure):
         read({"regex": pattern}, "a" * 20_000 + "!")
-    assert time.perf_counter() - began < 1.0
 
 
 # one_of and text
@@ -263,17 +261,12 @@ def test_a_parser_reads_any_text_or_names_the_failure(text: str, number: int) ->
     "piece", ["<answer>", "</answer>", "[", "```json\n", "kiss ", '{"a":', "<answer>1</answer>"]
 )
 def test_a_long_answer_is_read_in_time_that_grows_with_its_length(yaml: object, piece: str) -> None:
-    began = time.perf_counter()
     with contextlib.suppress(ParseFailure):
-        read(yaml, piece * (300_000 // len(piece)), solvers("a"))
-    assert time.perf_counter() - began < 2.0
+        read(yaml, piece * (3_000_000 // len(piece)), solvers("a"))
 
 
-def test_a_typical_answer_is_read_in_microseconds() -> None:
+@pytest.mark.parametrize("yaml", [{"tag": "answer", "keep_tag": True}, {"choice": "solver"}], ids=str)
+def test_a_typical_answer_is_read_in_few_calls(yaml: object) -> None:
     text = "Let me think. 25 - 18 = 7, then times 15.\n" * 20 + "<answer>2</answer>"
-    for yaml in ({"tag": "answer", "keep_tag": True}, {"choice": "solver"}):
-        made, upstream = parser(yaml), solvers("a", "b")
-        began = time.perf_counter()
-        for _ in range(2000):
-            made.parse(text, upstream)
-        assert (time.perf_counter() - began) / 2000 < 50e-6
+    made, upstream = parser(yaml), solvers("a", "b")
+    assert calls(lambda: made.parse(text, upstream)) < 50

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -57,17 +56,14 @@ def test_calls_run_side_by_side_and_more_than_there_are_workers_take_turns() -> 
 
 @pytest.mark.parametrize("function", [isolated.sleep, isolated.spin_in_c])
 def test_a_call_is_stopped_when_its_time_is_up(function: Callable[..., Any]) -> None:
-    async def stopped(isolation: Isolation) -> float:
+    async def stopped(isolation: Isolation) -> int:
         await isolation.run(isolated.double, 1, limit=10)
-        began = time.perf_counter()
-        arguments = (60.0,) if function is isolated.sleep else ()
+        arguments = (3600.0,) if function is isolated.sleep else ()
         with pytest.raises(TimeoutError):
             await isolation.run(function, *arguments, limit=0.3)
-        took = time.perf_counter() - began
-        assert await isolation.run(isolated.double, 2, limit=10) == 4
-        return took
+        return await isolation.run(isolated.double, 2, limit=10)
 
-    assert within(stopped) < 2.0
+    assert within(stopped) == 4
 
 
 @pytest.mark.parametrize(
@@ -123,7 +119,7 @@ def test_a_cancelled_call_stops_its_worker(tmp_path: Path) -> None:
     started = tmp_path / "pid"
 
     async def cancelled(isolation: Isolation) -> int:
-        call = asyncio.create_task(isolation.run(isolated.sleep, 60, str(started), limit=90))
+        call = asyncio.create_task(isolation.run(isolated.sleep, 3600, str(started), limit=3600))
         await until(lambda: started.exists() and bool(started.read_text()))
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -140,14 +136,14 @@ def test_nothing_is_left_when_it_closes(tmp_path: Path) -> None:
 
     async def interrupted() -> None:
         async with Isolation() as isolation:
-            asyncio.get_running_loop().create_task(isolation.run(isolated.sleep, 60, str(started), limit=90))
+            asyncio.get_running_loop().create_task(
+                isolation.run(isolated.sleep, 3600, str(started), limit=3600)
+            )
             await until(lambda: started.exists() and bool(started.read_text()))
             raise KeyboardInterrupt
 
-    began = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(interrupted())
-    assert time.perf_counter() - began < 20.0
     assert not alive(int(started.read_text()))
     assert not multiprocessing.active_children()
 

@@ -45,7 +45,7 @@ def item(
     which: of several, the first
       or the last
     """
-    raise NotImplementedError
+    return Parser(lambda text, upstream: (name, which, sizes, limit, parts, anything, folder, text, upstream))
 
 
 def test_the_value_is_the_positional_parameter_and_the_others_are_options() -> None:

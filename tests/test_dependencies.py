@@ -17,7 +17,8 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 SERVICE, BRIDGE = ROOT / "engine" / "local" / "service", ROOT / "engine" / "rllm_bridge"
 WITH_RLLM = {"rllm", "verl", "hydra", "omegaconf"}
 """What the bridge finds wherever rLLM is installed."""
-NOT_OURS = {*sys.stdlib_module_names, "engine", "roles"}
+ROOMS = ("rolegraph", "engine", "roles")
+NOT_OURS = {*sys.stdlib_module_names, *ROOMS}
 
 
 def names(requirements: Iterable[str]) -> set[str]:
@@ -71,7 +72,7 @@ def undeclared(
     )
 
 
-FILES = [file for room in ("engine", "roles") for file in (ROOT / room).rglob("*.py")]
+FILES = [file for room in ROOMS for file in (ROOT / room).rglob("*.py")]
 
 
 def test_what_is_imported_is_in_the_core() -> None:

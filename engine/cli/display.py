@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -24,8 +25,18 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from engine.compile import Plan
-from engine.records import CallDone, Episode, Event, Trajectory
+from rolegraph import (
+    CallDone,
+    Episode,
+    EpisodeDone,
+    Event,
+    Note,
+    RunFolder,
+    Trajectory,
+    UsageError,
+    Workflow,
+    did_you_mean,
+)
 
 
 @dataclass(slots=True)
@@ -37,8 +48,10 @@ class _RoleSums:
     correct: int = 0
     prompt_tokens: int = 0
     response_tokens: int = 0
+    calls: int = 0
+    """Each attempt is one."""
     seconds: float = 0.0
-    """Spent in model calls."""
+    """Spent in calls."""
     failures: Counter[str] = field(default_factory=Counter[str])
     first_message: dict[str, str] = field(default_factory=dict[str, str])
     """The first message of each kind of failure."""
@@ -60,14 +73,25 @@ class _RoleSums:
 
 
 class Display:
-    """Counts episodes while they come in."""
+    """Counts episodes while they come in, and shows what they came to when the block ends.
 
-    def __init__(self, plan: Plan, total: int) -> None:
-        self._plan = plan
-        self._roles = {role.name: _RoleSums() for role in plan.roles}
+    `floors` are figures and how low each may be: `answered`, the share of role runs that a model answered,
+    `correct`, the spec's metrics and `reward/{role}`.
+    """
+
+    def __init__(self, flow: Workflow, folder: Path, *, total: int, floors: Mapping[str, float]) -> None:
+        self._folder, self._floors, self._metric_names = folder, floors, [*flow.plan.metrics]
+        self._roles = {role.name: _RoleSums() for role in flow.plan.roles}
+        rewards = [f"reward/{role.name}" for role in flow.plan.roles if role.reward is not None]
+        known = ["answered", "correct", *self._metric_names, *rewards]
+        for name in floors:
+            if name not in known:
+                hint = did_you_mean(name, known) or f"there is {', '.join(known)}"
+                raise UsageError(f"--fail-under: there is no figure {name!r}; {hint}")
         self._metrics: defaultdict[str, float] = defaultdict(float)
         self._episodes = self._correct = 0
-        self._started = time.monotonic()
+        self._started: float | None = None
+        """When the model was ready."""
         self._console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
@@ -77,7 +101,7 @@ class Display:
             TextColumn("{task.fields[live]}"),
             console=self._console,
         )
-        self._bar: TaskID = self._progress.add_task(plan.name, total=total, live="")
+        self._bar: TaskID = self._progress.add_task(flow.name, total=total, live="")
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -87,18 +111,32 @@ class Display:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+        if self._started is not None:
+            self._end(time.monotonic() - self._started)
 
-    def note(self, text: str) -> None:
-        """Say what is going on beside the bar."""
-        self._progress.update(self._bar, live=text)
+    def observe(self, event: Event) -> None:
+        """Hear of each model call, and of each episode that is safe on disk."""
+        match event:
+            case CallDone():
+                role = self._roles[event.id.node.role]
+                role.calls += 1
+                role.seconds += event.seconds
+            case EpisodeDone():
+                self._count(event.episode)
+            case Note():
+                if not event.text:
+                    self._started = time.monotonic()
+                self._progress.update(self._bar, live=event.text)
+            case _:
+                pass
 
-    def begin(self) -> None:
-        """Start the clock: the model is ready."""
-        self._started = time.monotonic()
-        self.note("")
+    def exit_code(self) -> int:
+        """1 when no model call at all gave an answer, for such a run did nothing, or a figure is too low."""
+        asked = sum(sums.trajectories for sums in self._roles.values())
+        silent = asked and not any(sums.answered for sums in self._roles.values())
+        return 1 if silent or any(self._low()) else 0
 
-    def count(self, episode: Episode) -> None:
-        """Add an episode that is safe on disk."""
+    def _count(self, episode: Episode) -> None:
         self._episodes += 1
         self._correct += episode.is_correct
         for trajectory in episode.trajectories:
@@ -111,15 +149,8 @@ class Display:
             self._bar, advance=1, live=live + (f"  failures {failures}" if failures else "")
         )
 
-    def observe(self, event: Event) -> None:
-        """Hear of each model call."""
-        if isinstance(event, CallDone):
-            self._roles[event.id.node.role].seconds += event.seconds
-
-    def end(self, episodes: Path) -> None:
+    def _end(self, seconds: float) -> None:
         """Show the closing table."""
-        self._progress.stop()
-        seconds = time.monotonic() - self._started
         out = Console(soft_wrap=True)
         if self._episodes:
             out.print(self._table())
@@ -131,25 +162,49 @@ class Display:
         for name, sums in self._roles.items():
             for failure, message in sums.first_message.items():
                 out.print(f"{name} {failure}: {message[:300]}", style="yellow", highlight=False, markup=False)
-        out.print(str(episodes), highlight=False)
-
-    def exit_code(self) -> int:
-        """1 when no model call at all gave an answer: such a run did nothing."""
         asked = sum(sums.trajectories for sums in self._roles.values())
-        return 1 if asked and not any(sums.answered for sums in self._roles.values()) else 0
+        answered = sum(sums.answered for sums in self._roles.values())
+        if answered < asked:
+            text = f"warning: {asked - answered} of {asked} role runs got no answer"
+            if "answered" not in self._floors:
+                text += "; --fail-under answered=1 makes that an error"
+            self._console.print(text, style="yellow", highlight=False)
+        for name, value, floor in self._low():
+            self._console.print(
+                f"error: {name} is {value:.3f}, under {floor:g}", style="red", highlight=False
+            )
+        out.print(str(RunFolder(self._folder).episodes), highlight=False)
+
+    def _low(self) -> Iterator[tuple[str, float, float]]:
+        """The figures that are under their floor."""
+        figures = self._figures()
+        for name, floor in self._floors.items():
+            value = figures.get(name, 0.0)
+            if value < floor:
+                yield name, value, floor
+
+    def _figures(self) -> dict[str, float]:
+        asked = sum(sums.trajectories for sums in self._roles.values())
+        answered = sum(sums.answered for sums in self._roles.values())
+        figures = {"answered": answered / max(1, asked), "correct": self._correct / max(1, self._episodes)}
+        rewards = {
+            f"reward/{name}": sums.reward / sums.rewarded
+            for name, sums in self._roles.items()
+            if sums.rewarded
+        }
+        return figures | self._means() | rewards
 
     def _means(self) -> dict[str, float]:
-        return {name: self._metrics[name] / max(1, self._episodes) for name in self._plan.metrics}
+        return {name: self._metrics[name] / max(1, self._episodes) for name in self._metric_names}
 
     def _table(self) -> Table:
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         table.add_column("role", style="bold")
         for heading in ("runs", "reward", "accuracy", "tokens in", "out", "s/call"):
             table.add_column(heading, justify="right", no_wrap=True)
-        table.add_column("failures", overflow="fold")
+        table.add_column("failures", no_wrap=True)
         for name, sums in self._roles.items():
-            asked = max(1, sums.trajectories)
-            failures = ", ".join(f"{failure} {count}" for failure, count in sums.failures.most_common())
+            failures = "\n".join(f"{failure} {count}" for failure, count in sums.failures.most_common())
             table.add_row(
                 name,
                 f"{sums.trajectories:,}",
@@ -157,7 +212,7 @@ class Display:
                 f"{sums.correct / sums.rewarded:.1%}" if sums.rewarded else "–",
                 f"{sums.prompt_tokens:,}",
                 f"{sums.response_tokens:,}",
-                f"{sums.seconds / asked:.2f}",
+                f"{sums.seconds / max(1, sums.calls):.2f}",
                 failures or "none",
             )
         return table

@@ -7,34 +7,44 @@ from typing import TYPE_CHECKING
 
 import click
 
+from engine.cli import options
+
 if TYPE_CHECKING:
-    from engine.rllm_bridge.estimators import Backend
+    from rolegraph.rllm import Backend
 
 
 @click.command("eject")
 @click.argument("spec")
-@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE…]")
+@options.overrides
+@click.option("--backend", type=options.backends, default="tinker", show_default=True)
 @click.option(
-    "--backend", type=click.Choice(["tinker", "verl", "fireworks"]), default="tinker", show_default=True
+    "--model",
+    metavar="MODEL",
+    help="What to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.",
 )
-@click.option("--model", help="What to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of the data.")
-@click.option("--out", type=click.Path(path_type=Path), help="The script's file. Default: standard output.")
+@options.imports
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the order of the data.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE.py",
+    help="The script's file. Default: standard output.",
+)
 def command(
     spec: str,
     overrides: tuple[str, ...],
     backend: Backend,
     model: str | None,
+    imports: tuple[Path, ...],
     seed: int,
     out: Path | None,
 ) -> int:
     """Write a script that trains SPEC as `rolegraph train SPEC --trainer rllm` does, to read and change."""
     from engine.cli.rllm import show_warnings
-    from engine.errors import UsageError
-    from engine.rllm_bridge.eject import script
-    from engine.rllm_bridge.launch import prepare
+    from rolegraph import UsageError
+    from rolegraph.rllm import prepare, script
 
-    job = prepare(spec, overrides, backend, model=model, seed=seed)
+    job = prepare(spec, overrides, backend, model=model, seed=seed, imports=imports)
     show_warnings(job)
     text = script(job)
     if out is None:

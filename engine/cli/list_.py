@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from engine.vocabulary import Option, Registry
+    from rolegraph import vocabulary
 
 WRITTEN_AT = {
     "parsers": "roles.ROLE.parser",
@@ -34,9 +34,9 @@ def command(kind: str | None, name: str | None) -> None:
     if name is None:
         text = _overview(kind)
     elif kind == "specs":
-        from engine.spec import find_spec
+        import rolegraph as rg
 
-        text = find_spec(name).read_text(encoding="utf-8", errors="replace")
+        text = rg.find_spec(name).read_text(encoding="utf-8", errors="replace")
     else:
         text = _item(str(kind), name)
     try:
@@ -57,32 +57,30 @@ def _overview(kind: str | None) -> str:
 
 
 def _summaries(kind: str) -> dict[str, str]:
-    if kind == "specs":
-        from engine.shipped import SPECS
-        from engine.spec import load_spec
+    import rolegraph as rg
 
-        return {path.stem: load_spec(path).spec.description for path in sorted(SPECS.glob("*.yaml"))}
+    if kind == "specs":
+        return rg.shipped_specs()
     registry = _registry(kind)
     return {name: registry.summary(name) for name in registry.names()}
 
 
-def _registry(kind: str) -> Registry[Any]:
-    from engine import vocabulary
+def _registry(kind: str) -> vocabulary.Registry[Any]:
+    import rolegraph as rg
 
-    return getattr(vocabulary, kind)
+    return getattr(rg.vocabulary, kind)
 
 
 def _item(kind: str, name: str) -> str:
     """An item as a spec writes it, with every option at its default, and what each means."""
-    from engine.errors import UsageError
-    from engine.vocabulary import UnknownName
+    import rolegraph as rg
 
     registry = _registry(kind)
     try:
         summary, value, options = registry.summary(name), registry.value(name), registry.options(name)
-    except UnknownName as error:
+    except rg.vocabulary.UnknownName as error:
         known = error.hint or f"there is {', '.join(error.known)}"
-        raise UsageError(f"{error}; {known}") from None
+        raise rg.UsageError(f"{error}; {known}") from None
     if not value and not options:
         return f"{summary}\n\n{WRITTEN_AT[kind]}: {name}"
     head = _row(name, value) if value else (f"{name}:", "", "")
@@ -93,7 +91,7 @@ def _item(kind: str, name: str) -> str:
     return "\n".join([summary, "", f"{WRITTEN_AT[kind]}:", *lines])
 
 
-def _row(key: str, option: Option) -> tuple[str, str, str]:
+def _row(key: str, option: vocabulary.Option) -> tuple[str, str, str]:
     """YAML, what may be written in its place, and what it means."""
     required = ", required" if option.required else ""
     return f"{key}: {option.written}", f"{option.type}{required}", option.line

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import click
 
-from engine.errors import RolegraphError
+from rolegraph import RolegraphError, SpecError
 
 VERBS = {
     "run": "Run a spec on its tasks and write the episodes.",
@@ -48,7 +48,10 @@ class _Verbs(click.Group):
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="rolegraph", prog_name="rolegraph")
+@click.version_option(None, "-V", "--version", package_name="rolegraph", prog_name="rolegraph")
+@click.option(
+    "--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; with any command."
+)
 def cli() -> None:
     """Declare a multi-role LLM workflow in YAML; run it, and get Episodes to train on.
 
@@ -63,6 +66,7 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    sys.argv = ["rolegraph", *words]  # what is noted of a run, however this was started
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     code = _run(words, debug)
@@ -91,12 +95,8 @@ def _run(words: list[str], debug: bool) -> int:
         if debug:
             traceback.print_exc()
         elif isinstance(error, RolegraphError):
-            click.echo(f"error: {error}" if not _has_place(error) else str(error), err=True)
+            click.echo(str(error) if isinstance(error, SpecError) else f"error: {error}", err=True)
         else:
             click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
             click.echo("This is a fault of Rolegraph; run again with --debug to see where.", err=True)
         return error.exit_code if isinstance(error, RolegraphError) else 1
-
-
-def _has_place(error: RolegraphError) -> bool:
-    return hasattr(error, "diagnostics")

@@ -29,17 +29,11 @@ def command(runs: tuple[Path, ...], picture: Path | None, figures: tuple[str, ..
 
     The page needs no network: it opens from disk, and can be sent as one file.
     """
-    from engine.errors import UsageError, WorldError
-    from engine.report import draw_curves, write_report
+    import rolegraph as rg
 
     if figures and picture is None:
-        raise UsageError("--figure says what --picture shows; give --picture FILE.svg too")
-    for run in runs:
-        click.echo(str(write_report(run)))
+        raise rg.UsageError("--figure says what --picture shows; give --picture FILE.svg too")
+    for page in rg.report(*runs, picture=picture, figures=figures):
+        click.echo(str(page))
     if picture is not None:
-        drawn = draw_curves(runs, figures)
-        try:
-            picture.write_text(drawn, encoding="utf-8")
-        except OSError as error:
-            raise WorldError(f"cannot write {picture}: {error.strerror}") from error
         click.echo(str(picture))

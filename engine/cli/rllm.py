@@ -8,10 +8,8 @@ from pathlib import Path
 
 import click
 
-from engine.cli.runs import new_folder
-from engine.errors import UsageError
-from engine.rllm_bridge.estimators import Backend, estimator_map
-from engine.rllm_bridge.launch import Job, describe, launch, prepare
+from rolegraph import UsageError, new_folder
+from rolegraph.rllm import Backend, Job, describe, estimator_map, launch, prepare
 
 
 def train_with_rllm(
@@ -22,6 +20,7 @@ def train_with_rllm(
     print_config: bool,
     model: str | None,
     base_url: str | None,
+    imports: Sequence[Path],
     seed: int,
     folder: Path | None,
     resume: bool,
@@ -38,6 +37,7 @@ def train_with_rllm(
         backend,
         model=model,
         base_url=base_url,
+        imports=imports,
         seed=seed,
         folder=folder or new_folder(f"{Path(spec).stem}-rllm"),
         resume=resume,

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from engine.cli import options
+
 if TYPE_CHECKING:
-    from engine.compile import Plan
-    from engine.records import RunFolder, Task
-    from engine.vocabulary import Dataset, Split
+    from rolegraph import Split
 
 
 @click.command("run")
 @click.argument("spec")
-@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE…]")
-@click.option("--limit", type=click.IntRange(min=1), default=64, show_default=True, help="How many tasks.")
+@options.overrides
 @click.option(
-    "--rollouts", type=click.IntRange(min=1), default=1, show_default=True, help="Episodes for each task."
+    "--limit", type=click.IntRange(min=1), default=64, show_default=True, metavar="N", help="How many tasks."
+)
+@click.option(
+    "--rollouts",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Episodes for each task.",
 )
 @click.option(
     "--split",
@@ -29,17 +33,43 @@ if TYPE_CHECKING:
     help="Which tasks. Default: validation, if the spec has it.",
 )
 @click.option(
-    "--model", help="Where answers come from: local[:FOLDER], tinker:NAME, openai:NAME, replay:FILE."
-)
-@click.option("--base-url", help="The endpoint, for tinker (the default with this flag) and openai.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="A folder for the episodes. Default: runs/NAME-TIME."
+    "--model",
+    metavar="MODEL",
+    help="Where answers come from: local[:FOLDER], tinker:NAME, openai:NAME, replay:FILE.",
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="The same seed and model give the same episodes."
+    "--base-url",
+    metavar="URL",
+    help="The endpoint, for tinker (the default with this flag) and openai.",
 )
 @click.option(
-    "--concurrency", type=click.IntRange(min=1), default=64, show_default=True, help="Episodes in flight."
+    "--replay-any",
+    is_flag=True,
+    help="Replay answers to prompts that have changed since they were recorded, too.",
+)
+@options.imports
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Where the episodes go. Default: runs/NAME-TIME.",
+)
+@options.seed
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="Episodes in flight.",
+)
+@click.option(
+    "--fail-under",
+    "floors",
+    multiple=True,
+    metavar="FIGURE=VALUE",
+    type=options.Floor(),
+    help="Exit with 1 where a figure is lower, such as answered=0.99 or judge_acc=0.5; may be given again.",
 )
 def command(
     spec: str,
@@ -49,88 +79,33 @@ def command(
     split: Split | None,
     model: str | None,
     base_url: str | None,
+    replay_any: bool,
+    imports: tuple[Path, ...],
     out: Path | None,
     seed: int,
     concurrency: int,
+    floors: tuple[tuple[str, float], ...],
 ) -> int:
     """Run SPEC (a file, or the name of a shipped one) on its tasks and write the episodes.
 
     KEY.PATH=VALUE changes a value of the spec, as in roles.solver.count=4.
     """
-    from engine.cli.overrides import compile_with
-    from engine.cli.runs import describe, new_folder
-    from engine.records import RunFolder
-
-    plan = compile_with(spec, overrides, model, base_url)
-    info = describe(plan, "run", seed=seed, spec=spec, overrides=overrides, model=model, base_url=base_url)
-    tasks = list(_dataset(plan, split).rows(limit))
-    folder = RunFolder(out or new_folder(plan.name))
-    folder.check_new("run")
-    folder.begin(info, plan.resolved)
-    with folder.ending():
-        return asyncio.run(
-            _run(
-                plan,
-                tasks,
-                folder,
-                rollouts=rollouts,
-                seed=seed,
-                concurrency=concurrency,
-                base_url=base_url,
-            )
-        )
-
-
-def _dataset(plan: Plan, split: Split | None) -> Dataset:
-    from engine.errors import UsageError
-
-    wanted = split or ("validation" if "validation" in plan.data else "train")
-    if wanted not in plan.data:
-        raise UsageError(
-            f"the spec {plan.name} has no {wanted} data; add `data: {{{wanted}: …}}`, such as a .jsonl file"
-        )
-    return plan.data[wanted]
-
-
-async def _run(
-    plan: Plan,
-    tasks: Sequence[Task],
-    folder: RunFolder,
-    *,
-    rollouts: int,
-    seed: int,
-    concurrency: int,
-    base_url: str | None,
-) -> int:
+    import rolegraph as rg
     from engine.cli.display import Display
-    from engine.models import Models, Services
-    from engine.records.episodes import EpisodeWriter
-    from engine.run import Isolation, jobs, stream
 
-    with EpisodeWriter(folder.episodes) as writer, Display(plan, len(tasks) * rollouts) as display:
-        display.note("starting the model …")
-        with Services(base_url) as services:
-            async with Models(services.open) as models, Isolation(plan.imports) as isolation:
-                table = await models.table(plan.endpoints)
-                display.begin()
-                episodes = stream(
-                    plan,
-                    jobs(tasks, rollouts, seed),
-                    table,
-                    isolation=isolation,
-                    concurrency=concurrency,
-                    observe=display.observe,
-                )
-                interrupted = False
-                try:
-                    async with contextlib.aclosing(episodes):
-                        async for episode in episodes:
-                            writer.append(episode)
-                            display.count(episode)
-                except asyncio.CancelledError:
-                    interrupted = True
-                finally:
-                    display.end(folder.episodes)
-    if interrupted:
-        raise KeyboardInterrupt
+    if replay_any:
+        overrides = (*overrides, "model.replay_any=true")
+    flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports)
+    tasks = flow.tasks(split, limit)
+    folder = out or rg.new_folder(flow.name)
+    with Display(flow, folder, total=len(tasks) * rollouts, floors=dict(floors)) as display:
+        rg.run(
+            flow,
+            tasks=tasks,
+            rollouts=rollouts,
+            seed=seed,
+            out=folder,
+            concurrency=concurrency,
+            observe=display.observe,
+        )
     return display.exit_code()

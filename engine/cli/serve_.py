@@ -13,19 +13,27 @@ import click
     "--model",
     "model_dir",
     type=click.Path(path_type=Path),
+    metavar="FOLDER",
     help="A Hugging Face causal model folder. Default: the shipped base model.",
 )
-@click.option("--name", help="The name that clients ask for. Default: the folder's name.")
+@click.option("--name", metavar="NAME", help="The name that clients ask for. Default: the folder's name.")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Another address than loopback needs a key."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Another address than loopback needs a key.",
 )
-@click.option("--port", default=8377, show_default=True, help="0 takes a free port.")
+@click.option("--port", default=8377, show_default=True, metavar="N", help="0 takes a free port.")
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path),
+    metavar="FOLDER",
     help="Where checkpoints are kept. Default: a temporary folder.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Threads for the model. Default: all cores.")
+@click.option(
+    "--threads", type=click.IntRange(min=1), metavar="N", help="Threads for the model. Default: all cores."
+)
 def command(
     model_dir: Path | None,
     name: str | None,
@@ -38,11 +46,10 @@ def command(
 
     Clients must send the key in the environment variable ROLEGRAPH_SERVE_KEY, if it is set.
     """
-    from engine.local import BASE_MODEL
-    from engine.local.service.serving import serve
+    import rolegraph as rg
 
-    serve(
-        model_dir or BASE_MODEL,
+    rg.serve(
+        model_dir or rg.BASE_MODEL,
         host=host,
         port=port,
         name=name,

@@ -6,7 +6,7 @@ Everything it shows is in the run's folder too.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -17,24 +17,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from engine.compile import Plan
-from engine.records import Control, Event, Note, RunFolder, StepLogged
-from engine.training.trackers import Tracker
+from rolegraph import Event, Note, StepLogged, Training
 
 Metrics = Mapping[str, float]
+_VALIDATION = "validation/"
 
 
 class TrainDisplay:
-    """Looks on: a table on a terminal, lines elsewhere, and trackers."""
+    """Looks on: a table on a terminal, lines elsewhere."""
 
-    def __init__(
-        self, plan: Plan, folder: RunFolder, *, steps: int, trackers: Sequence[Tracker], done: int
-    ) -> None:
-        self._plan, self._folder, self._steps, self._done = plan, folder, steps, done
-        self._trackers = trackers
+    def __init__(self, training: Training) -> None:
+        self._plan, self._folder = training.flow.plan, training.folder
+        self._steps, self._done = training.steps, training.done
         self._latest: dict[str, float] = {}
-        self._first: dict[str, float] = {}
-        self._controls: Sequence[Control] = ()
+        before = [line for line in training.folder.metrics() if line["step"] == 0]
+        self._first = {name: line[name] for line in before for name in line if name.startswith(_VALIDATION)}
+        self._measured = 0
+        """The step of the latest validation."""
         self._began = time.monotonic()
         self._console = Console(stderr=True)
         self._progress = Progress(
@@ -44,7 +43,9 @@ class TrainDisplay:
             TextColumn("{task.fields[left]}"),
             TextColumn("[dim]{task.fields[note]}"),
         )
-        self._bar = self._progress.add_task(plan.name, total=steps, completed=done, note="", left="")
+        self._bar = self._progress.add_task(
+            self._plan.name, total=self._steps, completed=self._done, note="", left=""
+        )
         self._live = Live(self._view(), console=self._console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
@@ -56,8 +57,6 @@ class TrainDisplay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.stop()
-        for tracker in self._trackers:
-            tracker.close()
         self._close()
 
     def observe(self, event: Event) -> None:
@@ -83,8 +82,10 @@ class TrainDisplay:
 
     def log(self, step: int, metrics: Metrics) -> None:
         """A step's metrics, which are safe on disk."""
-        if not self._first:
-            self._first = {k: v for k, v in metrics.items() if k.startswith("validation/")}
+        validated = {name: value for name, value in metrics.items() if name.startswith(_VALIDATION)}
+        if validated:
+            self._first = self._first or validated
+            self._measured = step
         self._latest |= metrics
         if step > self._done:
             each = (time.monotonic() - self._began) / (step - self._done)
@@ -93,16 +94,10 @@ class TrainDisplay:
             )
         else:
             self._began = time.monotonic()
-        for tracker in self._trackers:
-            tracker.log(step, metrics)
         if self._console.is_terminal:
             self._live.update(self._view())
         else:
             self._console.print(self._line(step, metrics), soft_wrap=True, highlight=False)
-
-    def controls(self, rows: Sequence[Control]) -> None:
-        """Whom the gain belongs to; shown at the end."""
-        self._controls = rows
 
     def _line(self, step: int, metrics: Metrics) -> str:
         parts = [f"step {step}/{self._steps}"]
@@ -159,28 +154,28 @@ class TrainDisplay:
         return Group(self._progress, table, figures, speed)
 
     def _close(self) -> None:
-        if not self._latest:
-            return
         out = Console(soft_wrap=True)
-        figures = [name for name in ("correct", *self._plan.metrics) if f"validation/{name}" in self._latest]
-        if figures:
+        figures = [name for name in ("correct", *self._plan.metrics) if _VALIDATION + name in self._latest]
+        # Where nothing was measured since, there is no change to show.
+        if figures and self._measured > 0:
             table = Table(box=SIMPLE_HEAD, pad_edge=False)
             table.add_column("validation", style="bold")
-            for heading in ("before", "now", "change"):
+            for heading in ("before", f"at step {self._measured}", "change"):
                 table.add_column(heading, justify="right", no_wrap=True)
             for name in figures:
-                now = self._latest[f"validation/{name}"]
-                before = self._first.get(f"validation/{name}", now)
+                now, before = self._latest[_VALIDATION + name], self._first[_VALIDATION + name]
                 table.add_row(name, f"{before:.3f}", f"{now:.3f}", f"{now - before:+.3f}")
             out.print(table)
-        if self._controls:
+        if controls := self._folder.controls():
             table = Table(box=SIMPLE_HEAD, pad_edge=False)
             table.add_column("on the same validation tasks", style="bold")
             table.add_column("figure")
             table.add_column("mean and 95 % interval", justify="right", no_wrap=True)
-            for row in self._controls:
+            for row in controls:
                 table.add_row(row.name, row.figure, Text(f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]"))
             out.print(table)
+        if not self._folder.info_file.exists():
+            return
         done = int(self._latest.get("step", self._done))
         out.print(
             f"{done} of {self._steps} steps in {_clock(time.monotonic() - self._began)}", highlight=False

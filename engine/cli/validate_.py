@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from engine.cli import options
+
 if TYPE_CHECKING:
-    from engine.rllm_bridge.estimators import Backend
+    from rolegraph.rllm import Backend
 
 
 @click.command("validate")
 @click.argument("specs", nargs=-1, required=True, metavar="SPEC… [KEY.PATH=VALUE…]")
 @click.option(
     "--backend",
-    type=click.Choice(["tinker", "verl", "fireworks"]),
+    type=options.backends,
     help="Also say what this backend of rLLM cannot do, or would do in silence.",
 )
-def command(specs: tuple[str, ...], backend: Backend | None) -> int:
+@options.imports
+def command(specs: tuple[str, ...], backend: Backend | None, imports: tuple[Path, ...]) -> int:
     """Check specs and show every fault, each with its file, line and column.
 
     Overrides apply to each spec; with --backend, those that begin with `rllm.` or `++` are for rLLM.
     Exit code 0 when all are valid, 2 when one is not.
     """
-    from engine.errors import UserError
+    import rolegraph as rg
 
     names = [name for name in specs if "=" not in name]
     overrides = [name for name in specs if "=" in name]
     if not names:
         raise click.UsageError("no spec named")
-    if backend is None:
-        from engine.compile import check_file as check
-    else:
-        from functools import partial
-
-        from engine.rllm_bridge.launch import check_for
-
-        check = partial(check_for, backend)
     faulty = 0
     for name in names:
         try:
-            compiled = check(name, overrides)
-        except UserError as error:
+            compiled = rg.check(name, *overrides, imports=imports, backend=backend)
+            rows = [
+                f"{len(list(data.rows(None))):,} {split} tasks" for split, data in compiled.data().items()
+            ]
+        except rg.UserError as error:
             click.echo(f"error: {error}\n", err=True)
             faulty += 1
             continue
@@ -54,5 +53,5 @@ def command(specs: tuple[str, ...], backend: Backend | None) -> int:
             click.echo(f"{name}: {count} {'fault' if count == 1 else 'faults'}")
         else:
             roles = ", ".join(f"{role.name} × {role.count}" for role in plan.roles)
-            click.echo(f"{name}: valid ({roles}; hash {plan.hash})")
+            click.echo(f"{name}: valid ({'; '.join([roles, *rows, f'hash {plan.hash}'])})")
     return 2 if faulty else 0

@@ -1,6 +1,16 @@
 """A spec to an immutable Plan, or to every fault that stands in the way."""
 
-from engine.compile.compiler import Compiled, check_file, compile_file
+from engine.compile.compiler import Compiled, Further, check_file, compile_file
 from engine.compile.plan import MAIN, Endpoint, Plan, RolePlan, graph
 
-__all__ = ["MAIN", "Compiled", "Endpoint", "Plan", "RolePlan", "check_file", "compile_file", "graph"]
+__all__ = [
+    "MAIN",
+    "Compiled",
+    "Endpoint",
+    "Further",
+    "Plan",
+    "RolePlan",
+    "check_file",
+    "compile_file",
+    "graph",
+]

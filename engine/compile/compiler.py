@@ -20,9 +20,11 @@ from engine.compile.unroll import unroll
 from engine.errors import SpecError
 from engine.spec import Diagnostic, Finding, Spec, load_spec
 from engine.spec.merge import dump
-from engine.vocabulary import Import
+from engine.vocabulary import Dataset, Import, Split
 
 T = TypeVar("T")
+Further = Callable[[Plan], Iterable[Finding]]
+"""Further checks of a plan without faults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +34,47 @@ class Compiled:
     plan: Plan | None
     diagnostics: tuple[Diagnostic, ...]
 
+    def valid(self) -> Plan:
+        """The plan; raises SpecError with every fault where there is none."""
+        if self.plan is None:
+            raise SpecError([d for d in self.diagnostics if d.severity == "error"])
+        return self.plan
+
+    def data(self) -> Mapping[Split, Dataset]:
+        """Its tasks, which are not read yet; nothing where there is no plan."""
+        return self.plan.data if self.plan else {}
+
 
 def compile_file(
     name: str | FilePath,
     overrides: Sequence[str] = (),
-    further: Callable[[Plan], Iterable[Finding]] | None = None,
+    further: Further | None = None,
+    *,
+    model: str | None = None,
+    base_url: str | None = None,
+    imports: Sequence[Import] = (),
 ) -> Plan:
     """The plan of a spec's file; raises SpecError with every fault, or UsageError where there is no file."""
-    compiled = check_file(name, overrides, further)
-    if compiled.plan is None:
-        raise SpecError([d for d in compiled.diagnostics if d.severity == "error"])
-    return compiled.plan
+    return check_file(name, overrides, further, model=model, base_url=base_url, imports=imports).valid()
 
 
 def check_file(
     name: str | FilePath,
     overrides: Sequence[str] = (),
-    further: Callable[[Plan], Iterable[Finding]] | None = None,
+    further: Further | None = None,
+    *,
+    model: str | None = None,
+    base_url: str | None = None,
+    imports: Sequence[Import] = (),
 ) -> Compiled:
     """Load, check and compile; faults and warnings are in the result.
 
-    `further` holds a plan without faults against more than the language: a trainer that it is meant for, say.
+    `model` and `base_url` are the command line's flags; `imports` are the files that it allows, already
+    imported. `further` holds a plan without faults against more than the language: a trainer that it is meant
+    for, say.
     """
-    loaded = load_spec(name, overrides)
-    plan, findings = _compile(loaded.spec, loaded.data, loaded.folders)
+    loaded = load_spec(name, overrides, model=model, base_url=base_url)
+    plan, findings = _compile(loaded.spec, loaded.data, loaded.folders, imports)
     loaded.report(findings)
     if further is not None and plan is not None and not loaded.faults:
         loaded.report(further(plan))
@@ -63,7 +82,7 @@ def check_file(
 
 
 def _compile(
-    spec: Spec, data: Mapping[str, Any], folders: tuple[FilePath, ...]
+    spec: Spec, data: Mapping[str, Any], folders: tuple[FilePath, ...], imports: Sequence[Import]
 ) -> tuple[Plan | None, list[Finding]]:
     """The plan, unless a finding is an error, and all findings. `data` is the spec as it was read."""
     graph = role_graph(spec)
@@ -73,10 +92,16 @@ def _compile(
     findings += learning_findings(spec, names.estimators, names.signals)
     if any(finding.severity == "error" for finding in findings):
         return None, findings
-    return _assemble(spec, data, graph, names), findings
+    return _assemble(spec, data, graph, names, imports), findings
 
 
-def _assemble(spec: Spec, data: Mapping[str, Any], graph: nx.DiGraph[str], names: Names) -> Plan:
+def _assemble(
+    spec: Spec,
+    data: Mapping[str, Any],
+    graph: nx.DiGraph[str],
+    names: Names,
+    imports: Sequence[Import],
+) -> Plan:
     """The plan of a spec without fault. Pure but for `_hash`, which reads the files behind the vocabulary."""
     positions = {name: position for position, name in enumerate(spec.roles)}
     order = list(nx.topological_sort(graph))
@@ -113,8 +138,8 @@ def _assemble(spec: Spec, data: Mapping[str, Any], graph: nx.DiGraph[str], names
         name=spec.name,
         spec=spec,
         resolved=dump(data),
-        hash=_hash(data, names),
-        imports=_imports(names),
+        hash=_hash(data, names, imports),
+        imports=_imports(names, imports),
         roles=roles,
         endpoints=tuple(endpoints),
         nodes=unrolled.nodes,
@@ -128,19 +153,21 @@ def _assemble(spec: Spec, data: Mapping[str, Any], graph: nx.DiGraph[str], names
     )
 
 
-def _imports(names: Names) -> tuple[Import, ...]:
+def _imports(names: Names, given: Sequence[Import]) -> tuple[Import, ...]:
     """What another process must import to know the vocabulary."""
     wanted = (registry.imported_from(name) for registry, name in names.used)
-    return tuple(dict.fromkeys(filter(None, wanted)))
+    return tuple(dict.fromkeys([*given, *filter(None, wanted)]))
 
 
-def _hash(data: Mapping[str, Any], names: Names) -> str:
-    """A digest of the spec, its templates and the vocabulary it uses."""
+def _hash(data: Mapping[str, Any], names: Names, imports: Sequence[Import]) -> str:
+    """A digest of the spec, its templates, the vocabulary it uses and the files imported for it."""
     sources = {name: [t.source if t else None for t in pair] for name, pair in names.templates.items()}
     for name, signal in names.signal_plans.items():
         sources[name].append(signal.demonstration.source if signal.demonstration else None)
     used = {f"{registry.kind} {name}": digest(registry.factory(name)) for registry, name in names.used}
-    identity = {"spec": data, "templates": sources, "vocabulary": used}
+    identity: dict[str, Any] = {"spec": data, "templates": sources, "vocabulary": used}
+    if imports:
+        identity["imports"] = sorted(wanted.digest() for wanted in imports)
     return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import sys
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path as FilePath
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
 from engine.errors import UserError, did_you_mean
 from engine.spec import Finding, ModelRef, Path, PromptSource
 from engine.spec.models import as_model, as_prompt
-from engine.vocabulary import BadOptions, Call, Dataset, Item, Registry, Split, UnknownName, open_dataset
+from engine.vocabulary import (
+    BadOptions,
+    Call,
+    Dataset,
+    Import,
+    Item,
+    Registry,
+    Split,
+    UnknownName,
+    digest_of,
+    open_dataset,
+)
 
 T = TypeVar("T", bound=Item)
 M = TypeVar("M", bound=BaseModel)
@@ -81,16 +90,17 @@ def _validated(
         return None, [Finding(path, f"{where}: {detail['msg'].lower()}", expected, word=key)]
 
 
-def digest(factory: object) -> str:
-    """Identifies the code behind a vocabulary item: the hex digest of the file that defines it."""
-    module = sys.modules.get(getattr(factory, "__module__", ""))
-    file = getattr(module, "__file__", None)
-    return _digest(file) if file else "unknown"
+def digest(factory: Callable[..., Any]) -> str:
+    """Identifies the code behind a vocabulary item: the hex digest of the file that defines it.
 
-
-@functools.cache
-def _digest(file: str) -> str:
-    return hashlib.sha256(FilePath(file).read_bytes()).hexdigest()[:16]
+    Without a file, as in a notebook, that of its function.
+    """
+    if (found := Import.of(factory)).file is not None:
+        return found.digest()
+    try:
+        return digest_of(inspect.getsource(inspect.unwrap(factory)).encode())
+    except (OSError, TypeError):
+        return "unknown"
 
 
 def _unknown(error: UnknownName, path: Path, expected: str) -> Finding:

@@ -7,6 +7,7 @@ each model once, behind one limit. A provider's SDK is imported when a model of 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class Services:
         self._trusted_url = trusted_url
         self._stack = ExitStack()
         self._running: dict[tuple[Path, Path | None], Running] = {}
+        self._starting = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -58,23 +60,25 @@ class Services:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        with self._starting:
+            self._stack.close()
 
     def locate(self, ref: ModelRef, state_dir: Path | None = None) -> ServedModel:
         """Where a model is served. Blocks while a service starts; its checkpoints go to `state_dir`.
 
-        A checkpoint may be the folder of a training run: its best one is meant. Raises UsageError (no such
+        A checkpoint may be the folder of a training: its best one is meant. Raises UsageError (no such
         folder, no extra `local`) and WorldError (the service does not start).
         """
-        if ref.provider != "local":
-            return ServedModel(ref, trusted_url=self._trusted_url)
-        if ref.base_url is not None:  # served already, by `rolegraph serve` say
-            return ServedModel(ref.model_copy(update={"provider": "tinker"}), trusted_url=self._trusted_url)
-        folder, checkpoint = model_folder(ref.name), ref.checkpoint
-        if checkpoint is not None and not checkpoint.startswith("tinker://"):
+        checkpoint, run = ref.checkpoint, None
+        if checkpoint is not None and "://" not in checkpoint:
             run = RunFolder(Path(checkpoint))
-            checkpoint, state_dir = run.best().sampler, run.weights
-        service = self._service(folder, state_dir)
+            checkpoint = run.best().sampler
+        if not ref.served_here:
+            provider = "tinker" if ref.provider == "local" else ref.provider  # as `rolegraph serve` serves it
+            elsewhere = {"provider": provider, "checkpoint": checkpoint}
+            return ServedModel(ref.model_copy(update=elsewhere), trusted_url=self._trusted_url)
+        folder = model_folder(ref.name)
+        service = self._service(folder, run.weights if run else state_dir)
         served = {
             "provider": "tinker",
             "name": service.model_name,
@@ -85,7 +89,7 @@ class Services:
 
     async def open(self, ref: ModelRef) -> Model:
         """Open a model where it is served; raises as `open_model` does."""
-        served = self.locate(ref)
+        served = await asyncio.to_thread(self.locate, ref)
         return await open_model(
             served.ref,
             api_key=served.api_key,
@@ -95,9 +99,10 @@ class Services:
 
     def _service(self, folder: Path, state_dir: Path | None) -> Running:
         key = folder, state_dir
-        if key not in self._running:
-            self._running[key] = self._stack.enter_context(running(folder, state_dir=state_dir))
-        return self._running[key]
+        with self._starting:
+            if key not in self._running:
+                self._running[key] = self._stack.enter_context(running(folder, state_dir=state_dir))
+            return self._running[key]
 
 
 class Models:
@@ -128,7 +133,7 @@ class Models:
 
     async def table(self, endpoints: Sequence[Endpoint]) -> list[LimitedModel]:
         """The models of a plan's endpoints, each as it is: nothing is in training."""
-        return [await self.model(endpoint.model) for endpoint in endpoints]
+        return [*await asyncio.gather(*(self.model(endpoint.model) for endpoint in endpoints))]
 
     async def teacher(self, ref: ModelRef, policy: ChatFormat, role: str) -> LimitedModel:
         """A model to compare a role with; raises UsageError unless it means the same by every token."""
@@ -162,7 +167,7 @@ async def open_model(
     WorldError (nothing answers at the URL).
     """
     match ref.provider:
-        case "tinker":
+        case "tinker" | "local" if not ref.served_here:
             from engine.models.tinker_open import open_tinker
 
             return await open_tinker(
@@ -178,7 +183,7 @@ async def open_model(
             if ref.name is None:
                 raise UsageError("The model `replay` needs a file: write `replay:episodes.jsonl`.")
             return Replay.from_file(Path(ref.name))
-        case "local":
+        case _:
             raise UsageError(
                 "A `local` model has no endpoint yet: start the local service first, then open a `tinker` "
                 "model with its base_url."

@@ -266,6 +266,15 @@ class Episode(NamedTuple):
         """As rLLM renders it: `task_id:rollout_idx`."""
         return f"{self.task_id}:{self.rollout}"
 
+    def __getitem__(self, role: str) -> Sequence[Trajectory]:  # pyright: ignore[reportIncompatibleMethodOverride]  # not by place
+        """The trajectories of a role, in order of index; raises KeyError where there is none."""
+        found = [trajectory for trajectory in self.trajectories if trajectory.name == role]
+        if not found:
+            raise KeyError(
+                f"{role!r}; there is {', '.join(dict.fromkeys(t.name for t in self.trajectories))}"
+            )
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """The shape of `rllm.types.Episode.to_dict`."""
         return {

@@ -190,6 +190,14 @@ class RunFolder:
             raise UsageError(f"{self.path} has no checkpoint yet")
         return next((c for c in reversed(checkpoints) if c.best), checkpoints[-1])
 
+    def weights_to_sample(self) -> str:
+        """The best checkpoint as a model's `checkpoint`: this folder where it holds the weights, else a path.
+
+        Raises UsageError where there is none.
+        """
+        best = self.best().sampler
+        return str(self.path) if self.weights.is_dir() else best
+
     def controls(self) -> tuple[Control, ...]:
         """What the run is compared with; nothing where it was not measured."""
         try:

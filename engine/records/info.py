@@ -60,6 +60,8 @@ class RunInfo(_Record):
     spec: Typed = ""
     """The spec as it was given: a file, or the name of a shipped one."""
     overrides: tuple[Typed, ...] = ()
+    imports: tuple[Typed, ...] = ()
+    """The Python files that `--import` named."""
     model_flag: Typed | None = None
     base_url: Typed | None = None
     model: Typed = ""

@@ -47,6 +47,11 @@ def script(job: Job) -> str:
         name=run.plan.name,
         spec=job.spec,
         overrides=job.words,
+        options=[
+            (name, value)
+            for name, value in (("model", job.model), ("base_url", job.base_url), ("imports", job.imports))
+            if value
+        ],
         config=[*as_words(values), *job.passed],
         backend=run.backend,
         estimators=estimator_map(run.plan, run.backend),
@@ -74,5 +79,6 @@ def _literal(value: object) -> str:
         plain = repr(value)
         return plain if '"' in value else '"' + plain[1:-1].replace("\\'", "'") + '"'
     if isinstance(value, tuple):
-        return f"({', '.join(map(_literal, cast('tuple[object, ...]', value)))})"
+        parts = [*map(_literal, cast("tuple[object, ...]", value))]
+        return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
     return repr(value)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from engine.compile import Compiled, check_file
-from engine.errors import SpecError, UsageError
+from engine.errors import UsageError
 from engine.models.keys import TINKER, KeyRule
 from engine.rllm_bridge.checks import findings
 from engine.rllm_bridge.compose import as_yaml, compose
@@ -22,7 +23,8 @@ from engine.rllm_bridge.config import Launch, as_words, overrides, split_words
 from engine.rllm_bridge.estimators import Backend, custom_estimators, estimator_map, hook_reasons
 from engine.rllm_bridge.installed import INSTALL, has_rllm, has_verl, require
 from engine.rllm_bridge.services import is_served, served
-from engine.spec import Diagnostic, ModelRef, model_overrides
+from engine.spec import Diagnostic, ModelRef
+from engine.vocabulary import Import, import_file
 
 FIREWORKS = KeyRule("FIREWORKS_API_KEY", "FIREWORKS_BASE_URL", "https://api.fireworks.ai")
 
@@ -34,6 +36,10 @@ class Job:
     spec: str
     words: tuple[str, ...]
     """The overrides of the spec."""
+    model: str | None
+    base_url: str | None
+    imports: tuple[str, ...]
+    """Python files that make vocabulary known."""
     passed: tuple[str, ...]
     """The words for rLLM, which come last."""
     run: Launch
@@ -44,10 +50,19 @@ class Job:
         return [*as_words(overrides(self.run)), *self.passed]
 
 
-def check_for(backend: Backend, spec: str, words: Sequence[str]) -> Compiled:
+def check_for(
+    backend: Backend,
+    spec: str,
+    words: Sequence[str],
+    *,
+    model: str | None = None,
+    base_url: str | None = None,
+    imports: Sequence[Import] = (),
+) -> Compiled:
     """Check a spec, and what of it the backend would not do."""
     spec_words, passed = split_words(words)
-    return check_file(spec, spec_words, lambda plan: findings(plan, backend, passed))
+    further = partial(findings, backend=backend, words=passed)
+    return check_file(spec, spec_words, further, model=model, base_url=base_url, imports=imports)
 
 
 def prepare(
@@ -57,6 +72,7 @@ def prepare(
     *,
     model: str | None = None,
     base_url: str | None = None,
+    imports: Sequence[Path] = (),
     seed: int = 0,
     folder: Path | None = None,
     resume: bool = False,
@@ -64,11 +80,15 @@ def prepare(
 ) -> Job:
     """Compile and check a spec for a backend; raises SpecError, or UsageError where there is no file."""
     spec_words, passed = split_words(words)
-    spec_words += model_overrides(model, base_url)
-    compiled = check_for(backend, spec, [*spec_words, *passed])
-    if compiled.plan is None:
-        raise SpecError([d for d in compiled.diagnostics if d.severity == "error"])
-    plan = compiled.plan
+    compiled = check_for(
+        backend,
+        spec,
+        words,
+        model=model,
+        base_url=base_url,
+        imports=[import_file(file) for file in imports],
+    )
+    plan = compiled.valid()
     _check_keys(plan.spec.model, backend, base_url)
     from engine.training.order import planned_steps
 
@@ -87,6 +107,9 @@ def prepare(
     return Job(
         spec,
         words=tuple(spec_words),
+        model=model,
+        base_url=base_url,
+        imports=tuple(str(file) for file in imports),
         passed=tuple(passed),
         run=run,
         warnings=compiled.diagnostics,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import multiprocessing
 import os
 import pickle
 import signal
@@ -17,9 +16,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing import spawn
+from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
+import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 from pebble import ProcessExpired, ProcessPool
 
 from engine.vocabulary import Import
@@ -31,6 +33,10 @@ START_SECONDS = 60.0
 """What a worker may take to start and to load the function, beyond the call's own limit."""
 
 
+class LimitError(Exception):
+    """The time of a call is up."""
+
+
 class Isolation:
     """A pool of worker processes that know `imports`; use it as an async context manager."""
 
@@ -40,17 +46,19 @@ class Isolation:
         self._slots = asyncio.Semaphore(WORKERS)
 
     async def run(self, function: Callable[..., T], *arguments: Any, limit: float) -> T:
-        """The function's result; raises what it raises, or TimeoutError after `limit` seconds.
+        """The function's result; raises what it raises, or LimitError after `limit` seconds.
 
-        The time starts when a worker has loaded the function. Function and arguments must be picklable. A
-        worker that dies raises RuntimeError.
+        The time starts when a worker has loaded the function. Function and arguments must be picklable, or
+        be of the main module, which is sent by value. A worker that dies raises RuntimeError.
         """
-        call = _Call(pickle.dumps((function, arguments)))
+        call = _Call(_pickled((function, arguments)))
         async with self._slots:
             future: Any = self._ready().schedule(_perform, args=(call,), timeout=limit)
             try:
                 async with asyncio.timeout(limit + START_SECONDS):
                     answer: bytes = await asyncio.wrap_future(future)
+            except TimeoutError as error:
+                raise LimitError(f"{limit:g} s") from error
             except ProcessExpired as error:
                 raise RuntimeError(f"the process that ran it died with exit code {error.exitcode}") from error
         result, problem = cast("tuple[T, Exception | None]", pickle.loads(answer))
@@ -64,8 +72,9 @@ class Isolation:
             self._pool.stop()
             self._pool = None
         if self._pool is None:
-            context: Any = multiprocessing.get_context("spawn")  # the parent has threads: no fork
-            arguments = os.getpid(), self._imports
+            context: Any = _Context()
+            # What the main module holds is sent by value: a script that is imported again would run again.
+            arguments = os.getpid(), [wanted for wanted in self._imports if wanted.module != "__main__"]
             self._pool = ProcessPool(
                 max_workers=WORKERS,
                 initializer=_prepare,
@@ -84,6 +93,40 @@ class Isolation:
             self._pool.stop()
             await asyncio.to_thread(self._pool.join)
             self._pool = None
+
+
+class _Process(SpawnProcess):
+    """A process that does not run the main module's file again, guarded by `if __name__ …` or not."""
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:  # the name is multiprocessing's
+        _starting.worker = True
+        try:
+            return SpawnProcess._Popen(process_obj)
+        finally:
+            _starting.worker = False
+
+
+class _Context(SpawnContext):
+    """Spawned, for the parent has threads; forked, a worker could hang on a lock of theirs."""
+
+    Process = _Process
+
+
+_pickled = cast("Callable[[object], bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]
+_starting = threading.local()
+_preparation_data = spawn.get_preparation_data
+
+
+def _without_main(name: str) -> dict[str, Any]:
+    data = dict(_preparation_data(name))
+    if getattr(_starting, "worker", False):
+        data.pop("init_main_from_name", None)
+        data.pop("init_main_from_path", None)
+    return data
+
+
+spawn.get_preparation_data = _without_main
 
 
 class _Call:

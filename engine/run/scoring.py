@@ -6,7 +6,7 @@ import math
 
 from engine.compile import RolePlan
 from engine.records import Failure, FailureName, Task
-from engine.run.isolation import Isolation
+from engine.run.isolation import Isolation, LimitError
 from engine.run.session import NO_SCORE, NodeResult
 from engine.vocabulary import Score, Seen
 
@@ -32,7 +32,7 @@ async def score_isolated(
     try:
         arguments = (task, result.view.action, seen)
         _earn(result, await isolation.run(reward.score, *arguments, limit=reward.timeout))
-    except TimeoutError:
+    except LimitError:
         _fail(result, f"the reward took longer than {reward.timeout:g} s")
     except Exception as error:
         _fail(result, f"the reward raised {type(error).__name__}: {error}")

@@ -5,7 +5,6 @@ A check elsewhere says what it noticed as a `Finding`; the loader's source gives
 
 from engine.spec.diagnostics import Diagnostic, Finding, Path, Place
 from engine.spec.loader import find_spec, load_spec
-from engine.spec.merge import model_overrides
 from engine.spec.models import Lora, ModelRef, PromptSource, Role, Sampling, Spec, Train
 
 __all__ = [
@@ -22,5 +21,4 @@ __all__ = [
     "Train",
     "find_spec",
     "load_spec",
-    "model_overrides",
 ]

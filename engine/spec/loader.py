@@ -15,7 +15,7 @@ from typing import Any
 from engine.errors import UsageError, did_you_mean
 from engine.shipped import SPECS
 from engine.spec.diagnostics import Diagnostic, Finding, Path, Place, point_at
-from engine.spec.merge import merge, override
+from engine.spec.merge import choose_model, merge, override
 from engine.spec.models import Spec
 from engine.spec.validation import REQUIRED, validate
 from engine.spec.yaml_source import Source, Spots, parse_yaml, paths_of
@@ -107,13 +107,21 @@ def find_spec(name: str | FilePath) -> FilePath:
     raise UsageError(f"no spec {str(name)!r}: there is no such file; {hint}")
 
 
-def load_spec(name: str | FilePath, overrides: Sequence[str] = ()) -> Loaded:
+def load_spec(
+    name: str | FilePath,
+    overrides: Sequence[str] = (),
+    *,
+    model: str | None = None,
+    base_url: str | None = None,
+) -> Loaded:
     """Read a spec. Faults are in the result; only a file that is not there raises (UsageError)."""
     path = find_spec(name)
     source, folders = _read(path, ())
     unreadable = source.faults and not source.data
     for position, text in enumerate(() if unreadable else overrides):
         override(source, text, position)
+    if not unreadable:
+        choose_model(source, model, base_url)
     source.data.pop("extends", None)
     fitting, unread = validate(source.data), _unread(source)
     loaded = Loaded(fitting.value, source.data, folders, list(source.faults), source.spots, source.texts)

@@ -111,10 +111,37 @@ def override(source: Source, text: str, position: int) -> None:
     source.spots[path] = Spot(place, value_place)
 
 
-def model_overrides(model: str | None, base_url: str | None) -> list[str]:
-    """What the flags `--model` and `--base-url` say, as overrides; they come after a person's own."""
-    words = [f"model={model}"] if model else []
-    return [*words, f"model.base_url={json.dumps(base_url)}"] if base_url else words
+def choose_model(source: Source, model: str | None, base_url: str | None) -> None:
+    """Apply the flags `--model` and `--base-url`, in place: they go before the spec and its overrides.
+
+    Another model of the same provider keeps the rest of what the spec says of it, but for its checkpoint. An
+    endpoint is that of the roles' own models of its provider, too, where they have none.
+    """
+    if model:
+        before = _mapping(as_model(source.data.get("model")))
+        override(source, f"model={model}", 0)
+        if before.get("provider", "local") == _provider(source.data.get("model")):
+            kept = {key: before[key] for key in before if key not in ("provider", "name", "checkpoint")}
+            for key, value in kept.items():
+                override(source, f"model.{key}={json.dumps(value)}", 0)
+    if not base_url:
+        return
+    word = f"base_url={json.dumps(base_url)}"
+    override(source, f"model.{word}", 0)
+    provider = _provider(source.data.get("model"))
+    provider = "tinker" if provider == "local" else provider  # what is served already is reached as tinker is
+    for name, role in _mapping(source.data.get("roles")).items():
+        own = _mapping(role).get("model")
+        if own and _provider(own) == provider and not _mapping(as_model(own)).get("base_url"):
+            override(source, f"roles.{name}.model.{word}", 0)
+
+
+def _provider(model: object) -> object:
+    return _mapping(as_model(model)).get("provider", "local")
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def dump(data: Mapping[str, Any]) -> str:

@@ -69,6 +69,13 @@ class ModelRef(_Model):
     """A `tinker://` path of sampling weights; None samples from the model as it is."""
     concurrency: Annotated[int, Field(ge=1)] = 512
     """How many calls may be under way at once."""
+    replay_any: bool = False
+    """Whether a replay answers prompts that have changed since they were recorded, too."""
+
+    @property
+    def served_here(self) -> bool:
+        """Whether this machine is to serve it; a local model with an endpoint is served already."""
+        return self.provider == "local" and self.base_url is None
 
 
 class Sampling(_Model):

@@ -5,9 +5,8 @@ Whoever writes a parser, reward, estimator, signal, metric or dataset needs this
 
 from engine.errors import DataError, UsageError, did_you_mean
 from engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, open_dataset, plain_row
-from engine.vocabulary.imports import Import, import_file
+from engine.vocabulary.imports import Import, digest_of, import_file
 from engine.vocabulary.items import (
-    Advantages,
     Dataset,
     Estimator,
     Floats,
@@ -35,7 +34,6 @@ __all__ = [
     "REWARD_FIELDS",
     "SUFFIXES",
     "VIEW_FIELDS",
-    "Advantages",
     "BadOptions",
     "Call",
     "CallField",
@@ -66,6 +64,7 @@ __all__ = [
     "dataset_of",
     "datasets",
     "did_you_mean",
+    "digest_of",
     "estimators",
     "import_file",
     "metrics",

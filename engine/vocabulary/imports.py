@@ -37,30 +37,63 @@ class Import(NamedTuple):
         if self.file is None or "." in self.module:
             try:
                 return importlib.import_module(self.module)
-            except ImportError as error:
-                raise UsageError(f"cannot import {self.module}: {error}") from error
-        return import_file(Path(self.file), None if self.module == "__main__" else self.module)
+            except Exception as error:  # importing it runs its code
+                said = f"{type(error).__name__}: {error}"
+                raise UsageError(f"cannot import {self.module}: {said}") from error
+        return _load(
+            Path(self.file), _module_name(Path(self.file)) if self.module == "__main__" else self.module
+        )
+
+    def digest(self) -> str:
+        """Identifies the code: of the file alone, not of what it imports in turn."""
+        return digest_of(Path(self.file).read_bytes()) if self.file else "unknown"
 
 
-def import_file(path: Path, module: str | None = None) -> ModuleType:
-    """Import a Python file once, as `module` or under a name that follows from its path.
+def import_file(path: Path) -> Import:
+    """Import a Python file that a person named, under a name that follows from its path.
 
-    Raises UsageError for a file that is not there or that fails.
+    What lies beside it can be imported by it. A file that has changed since is imported anew. Raises
+    UsageError for a file that is not there or that fails.
     """
     path = path.resolve()
-    name = module or f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
+    name = _module_name(path)
+    _load(path, name)
+    return Import(name, str(path))
+
+
+def digest_of(code: bytes) -> str:
+    """16 hexadecimal digits."""
+    return hashlib.sha256(code).hexdigest()[:16]
+
+
+_loaded: dict[str, str] = {}
+"""The digest of each file that was imported, by module."""
+
+
+def _module_name(path: Path) -> str:
+    return f"{path.stem}_{digest_of(str(path.resolve()).encode())[:8]}"
+
+
+def _load(path: Path, name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise UsageError(f"cannot import {path}: expected a Python file, such as rewards.py")
+    digest = digest_of(path.read_bytes())
+    if name in sys.modules and _loaded.get(name) == digest:
+        return sys.modules[name]
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
     loaded = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(name)
     sys.modules[name] = loaded
     try:
         spec.loader.exec_module(loaded)
     except BaseException as error:
         del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
         if not isinstance(error, Exception):
             raise
         raise UsageError(f"importing {path} failed: {type(error).__name__}: {error}") from error
+    _loaded[name] = digest
     return loaded

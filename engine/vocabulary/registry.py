@@ -134,13 +134,23 @@ class Registry(Generic[T]):
         _REGISTRIES[group] = self
 
     def register(self, name: str) -> Callable[[F], F]:
-        """Decorator: make the factory known under `name`, in this process. A taken name is an error."""
+        """Decorator: make the factory known under `name`, in this process.
+
+        A taken name is a ValueError, unless it is the same function again: of a file that has changed, or of
+        a notebook's cell.
+        """
 
         def add(factory: F) -> F:
-            if name in self._factories or name in _own_points(self.group):
+            known, wanted = self._factories.get(name), Import.of(factory)
+            again = known is not None and (self._imports.get(name), known.__qualname__) == (
+                wanted,
+                factory.__qualname__,
+            )
+            if name in _own_points(self.group) or (known is not None and not again):
                 raise ValueError(f"{self.kind} {name!r} is registered already")
+            self._adapters.pop(name, None)
             self._factories[name] = cast("Callable[..., T]", factory)
-            self._imports[name] = Import.of(factory)
+            self._imports[name] = wanted
             return factory
 
         return add

@@ -75,7 +75,7 @@ def test_a_loss_of_its_own_stands_beside_an_estimator(rolegraph: Command) -> Non
 
 def test_a_mixed_spec_has_the_grouping_hook_and_serves_its_teacher(rolegraph: Command) -> None:
     script = ejected(rolegraph, "solver_judge_distill")
-    assert "traj_grouping_hook=grouping_hook(SPEC, OVERRIDES)" in script
+    assert "traj_grouping_hook=grouping_hook(plan)" in script
     assert 'workflow_args={"open_model": services.open}' in script
     assert "traj_grouping_hook" not in ejected(rolegraph, "solver_judge")
 

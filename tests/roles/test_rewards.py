@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.run.isolation import Isolation
+from engine.run.isolation import Isolation, LimitError
 from engine.vocabulary import BadOptions, Score
 from tests.roles.vocabulary import earned, reward
 
@@ -203,7 +203,7 @@ def test_math_runs_in_a_worker_whose_time_starts_with_the_library_loaded() -> No
             return await isolation.run(made.score, *arguments, limit=made.timeout or 0.0)
 
     assert asyncio.run(score("0.5")).terms["right"] == 1.0
-    with pytest.raises(TimeoutError):
+    with pytest.raises(LimitError):
         asyncio.run(score("9^{9^{9^{9}}}"))
 
 

@@ -8,13 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from engine.run.isolation import WORKERS, Isolation
+from engine.run.isolation import WORKERS, Isolation, LimitError
 from tests.run import isolated
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ def test_a_call_is_stopped_when_its_time_is_up(function: Callable[..., Any]) -> 
     async def stopped(isolation: Isolation) -> int:
         await isolation.run(isolated.double, 1, limit=10)
         arguments = (3600.0,) if function is isolated.sleep else ()
-        with pytest.raises(TimeoutError):
+        with pytest.raises(LimitError):
             await isolation.run(function, *arguments, limit=0.3)
         return await isolation.run(isolated.double, 2, limit=10)
 
@@ -76,7 +77,7 @@ def test_a_call_is_stopped_when_its_time_is_up(function: Callable[..., Any]) -> 
         (isolated.unpicklable, (), Exception, "pickle"),
         (isolated.give_refusing, (), ImportError, "not on this machine"),
         (isolated.double, (isolated.Refusing(),), ImportError, "not on this machine"),
-        (lambda: 1, (), Exception, "pickle"),
+        (isolated.double, (threading.Lock(),), Exception, "pickle"),
     ],
     ids=[
         "raises",
@@ -86,7 +87,7 @@ def test_a_call_is_stopped_when_its_time_is_up(function: Callable[..., Any]) -> 
         "returns what cannot travel",
         "returns what cannot be made",
         "takes what cannot be made",
-        "is no function of a module",
+        "takes what cannot travel",
     ],
 )
 def test_whatever_a_call_does_is_its_own_error_and_the_next_call_works(

@@ -1,0 +1,213 @@
+"""Rewards, parsers and so on from plain functions: `@rg.reward("brief")` and a spec may name `brief`.
+
+A function's keyword-only parameters are the options that a spec may write for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from engine.errors import DataError, UsageError
+from engine.records import FailureName, Task, Trajectory, TrajectoryGroup
+from engine.vocabulary import (
+    Dataset,
+    Estimator,
+    Floats,
+    Item,
+    LossName,
+    Metric,
+    ParseFailure,
+    Parser,
+    Registry,
+    Reward,
+    Row,
+    Score,
+    Seen,
+    Split,
+    Upstream,
+    dataset_of,
+    datasets,
+    estimators,
+    metrics,
+    parsers,
+    plain_row,
+    rewards,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[F], F]
+REWARD_SECONDS = 10.0
+"""The time limit of a reward that names none and is not pure."""
+
+
+def reward(
+    name: str | None = None,
+    *,
+    labels: Sequence[str] = (),
+    timeout: float = REWARD_SECONDS,
+    pure: bool = False,
+) -> Decorator[F]:
+    """Make `(task, action) -> float | bool | Score` known as a reward.
+
+    A number of at least 1 is correct, as is True. `labels` are task fields that give the answer away: no
+    prompt may show them. The function runs in a process of its own, which is stopped after `timeout` seconds;
+    one that is `pure`, and fast, runs in place. What it raises is the episode's `reward_error`.
+    """
+
+    def build(function: Callable[..., Any], options: Mapping[str, Any]) -> Reward:
+        score = partial(_score, function, options)
+        return Reward(score, tuple(labels), tuple(labels), timeout=None if pure else timeout)
+
+    return _decorator(rewards, name, ("task", "action"), build)
+
+
+def _score(
+    function: Callable[..., Any], options: Mapping[str, Any], task: Task, action: Any, seen: Seen
+) -> Score:
+    earned = function(task, action, **options)
+    if isinstance(earned, Score):
+        return earned
+    if isinstance(earned, bool | int | float | np.number | np.bool_):
+        number = float(cast("float", earned))
+        return Score(number, number >= 1.0)
+    raise TypeError(
+        f"{function.__name__} returned {earned!r:.80}; expected a number, True or False, or a Score"
+    )
+
+
+def parser(name: str | None = None, *, default: Any = "") -> Decorator[F]:
+    """Make `(text) -> action` known as a parser; a ValueError in it is a `malformed_output`.
+
+    `default` is the action that later roles see then.
+    """
+
+    def build(function: Callable[..., Any], options: Mapping[str, Any]) -> Parser:
+        return Parser(partial(_parse, function, options), default)
+
+    return _decorator(parsers, name, ("text",), build)
+
+
+def _parse(function: Callable[..., Any], options: Mapping[str, Any], text: str, upstream: Upstream) -> Any:
+    try:
+        return function(text, **options)
+    except ParseFailure:
+        raise
+    except ValueError as error:
+        raise ParseFailure(FailureName.MALFORMED_OUTPUT, str(error) or "nothing could be read") from error
+
+
+def estimator(
+    name: str | None = None, *, min_group: int = 1, loss: LossName = "importance_sampling"
+) -> Decorator[F]:
+    """Make `(rewards) -> advantages` known as an estimator: both an array [G], of one group's members.
+
+    `min_group` is the smallest G that it can work with, `loss` that of a role that names none.
+    """
+
+    def build(function: Callable[..., Any], options: Mapping[str, Any]) -> Estimator:
+        compute = partial(_advantages, function, options)
+        return Estimator(function.__name__, options, min_group, compute, loss)
+
+    return _decorator(estimators, name, ("rewards",), build)
+
+
+def _advantages(
+    function: Callable[..., Any],
+    options: Mapping[str, Any],
+    rewards_of: Sequence[Floats],
+    groups: Sequence[TrajectoryGroup],
+) -> Sequence[Floats]:
+    return [np.asarray(function(rewards, **options), dtype=np.float64) for rewards in rewards_of]
+
+
+def metric(name: str | None = None) -> Decorator[F]:
+    """Make `(trajectories) -> float` known as a metric, written `{name: role}`: of a role in one episode."""
+
+    def build(function: Callable[..., Any], options: Mapping[str, Any]) -> Metric:
+        role = options["role"]
+        rest = {key: value for key, value in options.items() if key != "role"}
+        return Metric(partial(_measure, function, rest), role)
+
+    role = inspect.Parameter("role", inspect.Parameter.POSITIONAL_ONLY, annotation=str)
+    return _decorator(metrics, name, ("trajectories",), build, [role])
+
+
+def _measure(
+    function: Callable[..., Any], options: Mapping[str, Any], trajectories: Sequence[Trajectory]
+) -> float:
+    return float(function(trajectories, **options))
+
+
+def dataset(name: str | None = None, *, hidden: Sequence[str] = ()) -> Decorator[F]:
+    """Make `() -> rows` known as a dataset: mappings, the same ones each time it is called.
+
+    `hidden` are fields that no prompt may show. A keyword-only parameter `split` is given "train" or
+    "validation". A row's `id` is its own, or follows from its place.
+    """
+
+    def build(function: Callable[..., Any], options: Mapping[str, Any]) -> Dataset:
+        split = options["split"]
+        given = options if "split" in inspect.signature(function).parameters else _without(options, "split")
+        read = partial(_rows, partial(function, **given))
+        shown = f"the dataset {function.__name__}"
+        first = next(read(), None)
+        if first is None:
+            raise DataError(f"{shown} has no rows")
+        return dataset_of(
+            read, first=first[1], hidden=hidden, stem=function.__name__, split=split, shown=shown
+        )
+
+    split = inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, annotation=Split)
+    return _decorator(datasets, name, (), build, [split])
+
+
+def _rows(function: Callable[[], Iterable[Row]]) -> Iterator[tuple[int, Row]]:
+    for number, row in enumerate(function(), 1):
+        yield number, plain_row(row, f"row {number}")
+
+
+def _without(options: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return {key: value for key, value in options.items() if key != name}
+
+
+def _decorator(
+    registry: Registry[Any],
+    name: str | None,
+    takes: Sequence[str],
+    build: Callable[[Callable[..., Any], Mapping[str, Any]], Item],
+    given: Sequence[inspect.Parameter] = (),
+) -> Decorator[Any]:
+    """Registers a factory that a spec's options are checked against; the function itself stays as it is."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        parameters = inspect.signature(function).parameters.values()
+        positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        if len(positional) != len(takes):
+            raise UsageError(
+                f"a {registry.kind} is a function of ({', '.join(takes)}), with its options after a `*`; "
+                f"{function.__name__} takes ({', '.join(positional)})"
+            )
+        options = [
+            p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in {g.name for g in given}
+        ]
+
+        def factory(*value: Any, **options: Any) -> Item:
+            return build(function, {**dict(zip((g.name for g in given), value, strict=False)), **options})
+
+        hints = typing.get_type_hints(function, include_extras=True)
+        factory.__signature__ = inspect.Signature([*given, *options])  # pyright: ignore[reportFunctionMemberAccess]  # read by inspect
+        factory.__annotations__ = {g.name: g.annotation for g in given} | {
+            p.name: hints.get(p.name, Any) for p in options
+        }
+        factory.__doc__, factory.__module__ = function.__doc__, function.__module__
+        factory.__name__, factory.__qualname__ = function.__name__, function.__qualname__
+        registry.register(name or function.__name__)(factory)
+        return function
+
+    return decorate

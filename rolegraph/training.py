@@ -1,0 +1,249 @@
+"""`rolegraph train`: every trainable role of a workflow, as its spec's `train` says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from engine.compile import MAIN, Plan
+from engine.compile.trainable import training_findings
+from engine.errors import RolegraphError
+from engine.records import (
+    Checkpoint,
+    Control,
+    Event,
+    Note,
+    Observer,
+    RunFolder,
+    RunInfo,
+    StepLogged,
+    Task,
+    read_episodes,
+)
+from engine.records.folder import newest
+from engine.training.order import planned_steps, validation_tasks
+from engine.training.trackers import Tracker, TrackerName, open_tracker
+from rolegraph.running import RUNS, blocking, command_line, describe, new_folder, nobody
+from rolegraph.workflow import Workflow, load
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A training's folder, when the training is over."""
+
+    folder: Path
+
+    @property
+    def best(self) -> str:
+        """The weights whose validation was best, as `evaluate` and a spec's `model.checkpoint` take them.
+
+        The folder of a run on this machine, which holds them; else a tinker:// path.
+        """
+        return RunFolder(self.folder).weights_to_sample()
+
+    @property
+    def checkpoints(self) -> Sequence[Checkpoint]:
+        """Oldest first."""
+        return RunFolder(self.folder).checkpoints()
+
+    @property
+    def metrics(self) -> Sequence[Mapping[str, float]]:
+        """A mapping for each step; that of step 0 is the validation before training."""
+        return RunFolder(self.folder).metrics()
+
+    @property
+    def controls(self) -> Sequence[Control]:
+        """What the trained workflow is compared with; nothing without validation data."""
+        return RunFolder(self.folder).controls()
+
+    @property
+    def report(self) -> Path:
+        """The run as a page that opens offline."""
+        return RunFolder(self.folder).report
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A training that is about to begin, or to go on; see `begin_training`."""
+
+    flow: Workflow
+    folder: RunFolder
+    info: RunInfo
+    tasks: Sequence[Task]
+    start: Checkpoint | None
+    """Where it goes on; None is the beginning."""
+    resumed: bool
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are in all."""
+        return self.info.steps
+
+    @property
+    def done(self) -> int:
+        """How many of them are done."""
+        return self.start.step if self.start else 0
+
+    async def run(self, observe: Observer | None = None, track: Sequence[TrackerName] = ()) -> Trained:
+        """Train to the last step; raises as `train` does."""
+        if self.done < self.steps:
+            await _run(self, observe or nobody, track)
+        return Trained(self.folder.path)
+
+
+def train(
+    flow: Workflow,
+    *,
+    out: str | Path | None = None,
+    seed: int = 0,
+    track: Sequence[TrackerName] = (),
+    observe: Observer | None = None,
+) -> Trained:
+    """Train every trainable role of a workflow, and leave metrics, episodes, checkpoints and a report.
+
+    `seed` is of data order, draws and new adapters. `track` sends metrics to tensorboard or wandb as well;
+    `observe` hears of each step. Raises SpecError (a role that cannot learn), UsageError and WorldError; what
+    was saved stays usable, and `resume_training` goes on from it. Where an event loop runs already, as in a
+    notebook, await `train_async`.
+    """
+    return blocking(begin_training(flow, out=out, seed=seed).run(observe, track), "train")
+
+
+async def train_async(
+    flow: Workflow,
+    *,
+    out: str | Path | None = None,
+    seed: int = 0,
+    track: Sequence[TrackerName] = (),
+    observe: Observer | None = None,
+) -> Trained:
+    """As `train`, in a running event loop. Cancelled, it can be resumed at its last checkpoint."""
+    return await begin_training(flow, out=out, seed=seed).run(observe, track)
+
+
+def begin_training(flow: Workflow, *, out: str | Path | None = None, seed: int = 0) -> Training:
+    """What `train` is about to do, before any of it is done: arguments and errors as there."""
+    folder = RunFolder(Path(out) if out else new_folder(flow.name))
+    folder.check_new("train")
+    return _training(flow, folder, seed, resumed=False)
+
+
+def resume_training(
+    out: str | Path | None = None,
+    spec: str | Path | None = None,
+    *overrides: str,
+    model: str | None = None,
+    base_url: str | None = None,
+    imports: Iterable[str | Path] = (),
+) -> Training:
+    """A training that goes on at its last checkpoint, with the seed it had; `run` it.
+
+    The newest one in `runs/` (of `spec`) unless its folder `out` is named. What is not given is as it began;
+    raises UsageError where that makes it another spec.
+    """
+    folder = RunFolder(Path(out)) if out else newest(RUNS, _name_of(spec, imports))
+    begun = folder.training()
+    flow = load(
+        spec or begun.spec,
+        *(overrides or begun.overrides),
+        model=model or begun.model_flag,
+        base_url=base_url or begun.base_url,
+        imports=[*imports] or begun.imports,
+    )
+    return _training(flow, folder, begun.seed, resumed=True)
+
+
+def _name_of(spec: str | Path | None, imports: Iterable[str | Path]) -> str | None:
+    return load(spec, imports=imports).name if spec else None
+
+
+def _training(flow: Workflow, folder: RunFolder, seed: int, *, resumed: bool) -> Training:
+    if any(training_findings(flow.plan)):
+        flow.source.compile(training_findings)  # raises, with their places
+    tasks = flow.tasks("train")
+    steps = planned_steps(flow.plan.spec.train, len(tasks))
+    info = describe(flow, "train", seed=seed).model_copy(update={"steps": steps})
+    start = None
+    if resumed:
+        folder.check_same(info, flow.plan.resolved)
+        start = folder.rewind()
+    return Training(flow, folder, info, tasks, start, resumed)
+
+
+async def _run(training: Training, observe: Observer, track: Sequence[TrackerName]) -> None:
+    from engine.models import Models, Services
+    from engine.run import Isolation
+    from engine.training import Policies, Setup, Start, train
+
+    plan, folder, info, start = training.flow.plan, training.folder, training.info, training.start
+    async with AsyncExitStack() as stack:
+        config = info.model_dump(mode="json", exclude={"templates"}, exclude_defaults=True)
+        trackers = [open_tracker(name, folder.path, plan.name, config) for name in track]
+        for tracker in trackers:
+            stack.callback(tracker.close)
+        observe(Note("starting the model …"))
+        services = stack.enter_context(Services(training.flow.source.base_url))
+        beginning = Start(
+            await asyncio.to_thread(services.locate, plan.spec.model, folder.weights),
+            plan.spec.train.lora,
+            info.seed,
+            state=start.state if start else None,
+            version=start.version if start else 0,
+        )
+        policies = await stack.enter_async_context(Policies.open({MAIN: beginning}))
+        models = await stack.enter_async_context(Models(services.open))
+        frozen = {e.model: await models.model(e.model) for e in plan.endpoints if e.policy is None}
+        teachers = {
+            signal.teacher: await models.teacher(signal.teacher, policies.chat(MAIN), role)
+            for role, signal in plan.signals.items()
+            if signal.teacher is not None
+        }
+        setup = Setup(
+            plan=plan,
+            seed=info.seed,
+            steps=info.steps,
+            tasks=training.tasks,
+            validation_tasks=validation_tasks(plan),
+            policies=policies,
+            models=frozen | teachers,
+            isolation=await stack.enter_async_context(Isolation(plan.imports)),
+            folder=folder,
+            observe=partial(_hear, observe, trackers),
+        )
+        if training.resumed:
+            folder.resume(command_line())
+        else:
+            folder.begin(info.model_copy(update={"model": policies.model(MAIN)}), plan.resolved)
+        with folder.ending():
+            try:
+                await train(setup, start)
+            except BaseException:
+                with contextlib.suppress(RolegraphError):  # what ended the run is what the person should see
+                    await asyncio.to_thread(_conclude, plan, folder, info.steps)
+                raise
+            await asyncio.to_thread(_conclude, plan, folder, info.steps)
+
+
+def _hear(observe: Observer, trackers: Sequence[Tracker], event: Event) -> None:
+    """Passes on what happens, and each step's metrics to the trackers as well."""
+    if isinstance(event, StepLogged):
+        for tracker in trackers:
+            tracker.log(event.step, event.metrics)
+    observe(event)
+
+
+def _conclude(plan: Plan, folder: RunFolder, steps: int) -> None:
+    """What is there after a run, finished or not: the controls and the report."""
+    from engine.report import write_report
+    from engine.training.compare import controls
+
+    first, last = (folder.episodes_file("validation", step) for step in (0, steps))
+    if first.exists() and last.exists():
+        folder.write_controls(controls(plan, [*read_episodes(first)], [*read_episodes(last)]))
+    if folder.metrics_file.exists():
+        write_report(folder.path)

@@ -1,0 +1,214 @@
+"""A spec, ready to run: loaded and checked, then opened on its models."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.compile import Compiled, Further, Plan, check_file, compile_file
+from engine.errors import UsageError
+from engine.records import Episode, Observer, Task
+from engine.shipped import SPECS
+from engine.spec import load_spec
+from engine.vocabulary import Dataset, Split, import_file
+
+if TYPE_CHECKING:
+    from engine.models import LimitedModel, Models
+    from engine.rllm_bridge.estimators import Backend
+    from engine.run import Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a workflow was loaded from; the fields are the arguments of `load`."""
+
+    spec: str
+    overrides: tuple[str, ...] = ()
+    model: str | None = None
+    base_url: str | None = None
+    imports: tuple[Path, ...] = ()
+
+    def compile(self, further: Further | None = None) -> Plan:
+        """The plan; `further` holds it against more than the language. Raises SpecError and UsageError."""
+        return compile_file(
+            self.spec,
+            self.overrides,
+            further,
+            model=self.model,
+            base_url=self.base_url,
+            imports=[import_file(file) for file in self.imports],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """A spec without fault. See `load`."""
+
+    plan: Plan
+    """What the spec comes to: its roles, its DAG, its data."""
+    source: Source
+
+    @property
+    def name(self) -> str:
+        """As the spec gives it."""
+        return self.plan.name
+
+    @property
+    def hash(self) -> str:
+        """Hex digest over the spec, its templates, the vocabulary it uses and the files imported for it."""
+        return self.plan.hash
+
+    def tasks(self, split: Split | None = None, limit: int | None = None) -> list[Task]:
+        """The tasks of a split, at most `limit` of them. Raises UsageError for a split that is not there.
+
+        By default those of the validation, else those of the training.
+        """
+        return list(self.dataset(split).rows(limit))
+
+    def dataset(self, split: Split | None = None) -> Dataset:
+        """Where `tasks` come from."""
+        data = self.plan.data
+        wanted: Split = split or ("validation" if "validation" in data else "train")
+        if wanted not in data:
+            raise UsageError(
+                f"the spec {self.name} has no {wanted} data; add `data: {{{wanted}: …}}`, such as a .jsonl "
+                "file"
+            )
+        return data[wanted]
+
+    def open(
+        self, model: str | None = None, *, base_url: str | None = None
+    ) -> AbstractAsyncContextManager[OpenWorkflow]:
+        """The workflow on its models, for the time of an `async with`; services that it started end with it.
+
+        `model` and `base_url` go before the spec's, as in `load`. Raises SpecError, UsageError (no key, no
+        such model) and WorldError (nothing answers).
+        """
+        if model is None and base_url is None:
+            return _open(self)
+        source = self.source
+        changed = replace(source, model=model or source.model, base_url=base_url or source.base_url)
+        return _open(Workflow(changed.compile(), changed))
+
+
+class OpenWorkflow:
+    """A workflow whose models are open."""
+
+    def __init__(
+        self, flow: Workflow, models: Models, table: Sequence[LimitedModel], isolation: Isolation
+    ) -> None:
+        self.flow = flow
+        self._models, self._table, self._isolation = models, table, isolation
+
+    async def trained(self, checkpoint: str | Path) -> OpenWorkflow:
+        """The same with trained weights: roles that are not trained answer as before.
+
+        `checkpoint` is a training's folder, for its best weights, or a tinker:// path. Raises UsageError.
+        """
+        weights = {"checkpoint": str(checkpoint)}
+        endpoints = [
+            endpoint._replace(model=endpoint.model.model_copy(update=weights))
+            if endpoint.policy
+            else endpoint
+            for endpoint in self.flow.plan.endpoints
+        ]
+        table = await self._models.table(endpoints)
+        return OpenWorkflow(self.flow, self._models, table, self._isolation)
+
+    def stream(
+        self,
+        split: Split | None = None,
+        *,
+        limit: int | None = None,
+        rollouts: int = 1,
+        seed: int = 0,
+        tasks: Iterable[Task] | None = None,
+        concurrency: int = 64,
+        observe: Observer | None = None,
+    ) -> AsyncGenerator[Episode, None]:
+        """Episodes as they finish: `rollouts` of each task, those of a `split` or the given `tasks`.
+
+        At most `concurrency` are in flight. The same seed and model give the same episodes. Leaving the loop
+        early cancels what is in flight once the stream is closed. Each task needs an `id`.
+        """
+        from engine.run import jobs, stream
+
+        rows = self.flow.dataset(split).rows(limit) if tasks is None else _checked(self.flow, tasks)
+        return stream(
+            self.flow.plan,
+            jobs(rows, rollouts, seed),
+            self._table,
+            isolation=self._isolation,
+            concurrency=concurrency,
+            observe=observe,
+        )
+
+    async def episode(self, task: Task, *, seed: int = 0) -> Episode:
+        """One episode on one task: a mapping with the fields that the prompts name."""
+        row = {"id": "task", **task}
+        async with aclosing(self.stream(tasks=[row], seed=seed, concurrency=1)) as episodes:
+            return await anext(episodes)
+
+
+def load(
+    spec: str | Path,
+    *overrides: str,
+    model: str | None = None,
+    base_url: str | None = None,
+    imports: Iterable[str | Path] = (),
+) -> Workflow:
+    """Read and check a spec: a file, or the name of a shipped one.
+
+    Overrides are as on the command line: `roles.solver.count=4`. `model` is `local[:FOLDER]`, `tinker:NAME`,
+    `openai:NAME` or `replay:FILE`, and `base_url` the endpoint; they go before the spec's. `imports` are
+    Python files that make rewards, parsers and so on known. Raises SpecError with every fault, each with its
+    place, and UsageError where there is no such file.
+    """
+    source = Source(str(spec), overrides, model, base_url, tuple(Path(file) for file in imports))
+    return Workflow(source.compile(), source)
+
+
+def check(
+    spec: str | Path,
+    *overrides: str,
+    model: str | None = None,
+    base_url: str | None = None,
+    imports: Iterable[str | Path] = (),
+    backend: Backend | None = None,
+) -> Compiled:
+    """What `load` would find: the plan, or every fault, and warnings. Raises UsageError for a missing file.
+
+    `backend` adds what that backend of rLLM cannot do, or would do without a word.
+    """
+    wanted = [import_file(Path(file)) for file in imports]
+    if backend is None:
+        return check_file(str(spec), overrides, model=model, base_url=base_url, imports=wanted)
+    from engine.rllm_bridge.launch import check_for
+
+    return check_for(backend, str(spec), overrides, model=model, base_url=base_url, imports=wanted)
+
+
+def shipped_specs() -> dict[str, str]:
+    """The specs that come with the package, each with what it says of itself."""
+    return {path.stem: load_spec(path).spec.description for path in sorted(SPECS.glob("*.yaml"))}
+
+
+@asynccontextmanager
+async def _open(flow: Workflow) -> AsyncGenerator[OpenWorkflow, None]:
+    from engine.models import Models, Services
+    from engine.run import Isolation
+
+    with Services(flow.source.base_url) as services:
+        async with Models(services.open) as models, Isolation(flow.plan.imports) as isolation:
+            yield OpenWorkflow(flow, models, await models.table(flow.plan.endpoints), isolation)
+
+
+def _checked(flow: Workflow, tasks: Iterable[Mapping[str, Any]]) -> Iterable[Task]:
+    """The tasks, each of which has what the workflow's own have an id for."""
+    for task in tasks:
+        if "id" not in task:
+            raise UsageError(f"a task of {flow.name} has no id: {str(dict(task))[:200]}")
+        yield task

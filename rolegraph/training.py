@@ -178,7 +178,6 @@ def _training(flow: Workflow, folder: RunFolder, seed: int, *, resumed: bool) ->
 async def _run(training: Training, observe: Observer, track: Sequence[TrackerName]) -> None:
     from engine.models import Models, Services
     from engine.run import Isolation
-    from engine.training import Policies, Setup, Start, train
 
     plan, folder, info, start = training.flow.plan, training.folder, training.info, training.start
     async with AsyncExitStack() as stack:
@@ -188,8 +187,14 @@ async def _run(training: Training, observe: Observer, track: Sequence[TrackerNam
             stack.callback(tracker.close)
         observe(Note("starting the model …"))
         services = stack.enter_context(Services(training.flow.source.base_url))
+        served = await services.located(plan.spec.model, folder.weights)
+        # The SDK takes seconds to import: the service has been starting meanwhile.
+        from engine.training.loop import train
+        from engine.training.policies import Policies, Start
+        from engine.training.setup import Setup
+
         beginning = Start(
-            await asyncio.to_thread(services.locate, plan.spec.model, folder.weights),
+            served,
             plan.spec.train.lora,
             info.seed,
             state=start.state if start else None,

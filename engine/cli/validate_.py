@@ -37,9 +37,7 @@ def command(specs: tuple[str, ...], backend: Backend | None, imports: tuple[Path
     for name in names:
         try:
             compiled = rg.check(name, *overrides, imports=imports, backend=backend)
-            rows = [
-                f"{len(list(data.rows(None))):,} {split} tasks" for split, data in compiled.data().items()
-            ]
+            read = {split: len(list(data.rows(None))) for split, data in compiled.files().items()}
         except rg.UserError as error:
             click.echo(f"error: {error}\n", err=True)
             faulty += 1
@@ -53,5 +51,6 @@ def command(specs: tuple[str, ...], backend: Backend | None, imports: tuple[Path
             click.echo(f"{name}: {count} {'fault' if count == 1 else 'faults'}")
         else:
             roles = ", ".join(f"{role.name} × {role.count}" for role in plan.roles)
+            rows = [f"{count:,} {split} tasks read" for split, count in read.items()]
             click.echo(f"{name}: valid ({'; '.join([roles, *rows, f'hash {plan.hash}'])})")
     return 2 if faulty else 0

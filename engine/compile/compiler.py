@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-import networkx as nx
-
-from engine.compile.graph import check_graph, role_graph
+from engine.compile.graph import Needs, check_graph, in_order, role_needs
 from engine.compile.names import Names, resolve_names
 from engine.compile.plan import MAIN, Endpoint, Plan, RolePlan
 from engine.compile.resolve import digest
@@ -40,9 +38,13 @@ class Compiled:
             raise SpecError([d for d in self.diagnostics if d.severity == "error"])
         return self.plan
 
-    def data(self) -> Mapping[Split, Dataset]:
-        """Its tasks, which are not read yet; nothing where there is no plan."""
-        return self.plan.data if self.plan else {}
+    def files(self) -> Mapping[Split, Dataset]:
+        """The tasks that a person wrote into a file, of which only the first has been looked at."""
+        written: dict[Split, Dataset] = {}
+        for split, dataset in self.plan.data.items() if self.plan else ():
+            if dataset.origin is not None and dataset.origin.call.name == "file":
+                written[split] = dataset
+        return written
 
 
 def compile_file(
@@ -85,26 +87,26 @@ def _compile(
     spec: Spec, data: Mapping[str, Any], folders: tuple[FilePath, ...], imports: Sequence[Import]
 ) -> tuple[Plan | None, list[Finding]]:
     """The plan, unless a finding is an error, and all findings. `data` is the spec as it was read."""
-    graph = role_graph(spec)
-    findings = check_graph(spec, graph)
-    names, of_names = resolve_names(spec, graph, folders)
+    needs = role_needs(spec)
+    findings = check_graph(spec, needs)
+    names, of_names = resolve_names(spec, needs, folders)
     findings += of_names
     findings += learning_findings(spec, names.estimators, names.signals)
     if any(finding.severity == "error" for finding in findings):
         return None, findings
-    return _assemble(spec, data, graph, names, imports), findings
+    return _assemble(spec, data, needs, names, imports), findings
 
 
 def _assemble(
     spec: Spec,
     data: Mapping[str, Any],
-    graph: nx.DiGraph[str],
+    needs: Needs,
     names: Names,
     imports: Sequence[Import],
 ) -> Plan:
     """The plan of a spec without fault. Pure but for `_hash`, which reads the files behind the vocabulary."""
     positions = {name: position for position, name in enumerate(spec.roles)}
-    order = list(nx.topological_sort(graph))
+    order = in_order(needs)
     # A trained role speaks with the policy's weights.
     endpoint_of = {
         name: Endpoint(role.model or spec.model, MAIN if role.trainable else None)
@@ -113,12 +115,12 @@ def _assemble(
     endpoints = list(dict.fromkeys(endpoint_of.values()))
     numbers = {name: endpoints.index(endpoint) for name, endpoint in endpoint_of.items()}
     counts = {name: role.count for name, role in spec.roles.items()}
-    unrolled = unroll(graph, counts, numbers, list(spec.roles))
+    unrolled = unroll(needs, counts, numbers, list(spec.roles))
     roles = tuple(
         RolePlan(
             name=name,
             count=role.count,
-            needs=tuple(dict.fromkeys(role.needs)),
+            needs=tuple(needs[name]),
             prompt=_present(names.templates[name][0]),
             system=names.templates[name][1],
             parser=_present(names.parsers[name]),

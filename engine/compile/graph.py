@@ -5,10 +5,9 @@ Nothing here knows parsers, rewards or prompts; `engine.compile.unroll` makes tu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import cast
-
-import networkx as nx
 
 from engine.errors import did_you_mean
 from engine.prompts.checks import RESERVED
@@ -17,30 +16,46 @@ from engine.spec import Finding, Spec
 MAX_EDGES = 200_000
 
 
-def check_graph(spec: Spec, graph: nx.DiGraph[str]) -> list[Finding]:
+Needs = Mapping[str, Sequence[str]]
+"""The DAG over roles: whom each waits for, each once, in the order of the spec."""
+
+
+def check_graph(spec: Spec, needs: Needs) -> list[Finding]:
     """Unknown, repeated and reserved names, roles that need themselves, cycles, graphs that are too large.
 
-    `graph` is the spec's `role_graph`.
+    `needs` are the spec's `role_needs`.
     """
-    return [*_names(spec), *_cycles(spec, graph), *_size(spec)]
+    return [*_names(spec), *_cycles(spec, needs), *_size(spec)]
 
 
-def role_graph(spec: Spec) -> nx.DiGraph[str]:
+def role_needs(spec: Spec) -> Needs:
     """The DAG over roles, if there is no cycle; needs that name no other role are left out."""
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from(spec.roles)
-    graph.add_edges_from(
-        (need, name)
+    return {
+        name: [need for need in dict.fromkeys(role.needs) if need in spec.roles and need != name]
         for name, role in spec.roles.items()
-        for need in role.needs
-        if need in spec.roles and need != name
-    )
-    return graph
+    }
 
 
-def ancestors(graph: nx.DiGraph[str], name: str) -> set[str]:
+def in_order(needs: Needs) -> list[str]:
+    """The roles, each after those that it needs; raises graphlib.CycleError."""
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for name in needs:  # first of all, for their order counts among equals
+        sorter.add(name)
+    for name, before in needs.items():
+        sorter.add(name, *before)
+    return [*sorter.static_order()]
+
+
+def ancestors(needs: Needs, name: str) -> set[str]:
     """Every role that is done before this one starts."""
-    return nx.ancestors(graph, name)  # pyright: ignore[reportUnknownMemberType]  # untyped stubs
+    found: set[str] = set()
+    waiting = [*needs[name]]
+    while waiting:
+        before = waiting.pop()
+        if before not in found:
+            found.add(before)
+            waiting += needs[before]
+    return found
 
 
 def _names(spec: Spec) -> Iterator[Finding]:
@@ -72,7 +87,16 @@ def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator
         yield Finding(path, f"no role {name!r}", f"one of {', '.join(spec.roles)}", hint, word=name)
 
 
-def _cycles(spec: Spec, graph: nx.DiGraph[str]) -> Iterator[Finding]:
+def _cycles(spec: Spec, needs: Needs) -> Iterator[Finding]:
+    try:
+        in_order(needs)
+        return
+    except CycleError:
+        import networkx as nx  # takes longer to import than a spec to check
+
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(needs)
+    graph.add_edges_from((before, name) for name in needs for before in needs[name])
     for component in nx.strongly_connected_components(graph):
         if len(component) < 2:
             continue

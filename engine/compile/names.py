@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-import networkx as nx
-
-from engine.compile.graph import ancestors, unknown_role
+from engine.compile.graph import Needs, ancestors, unknown_role
 from engine.compile.plan import SignalPlan
 from engine.compile.resolve import resolve, resolve_dataset, resolve_prompt, resolve_teacher
 from engine.prompts import Surroundings, Template, read_template
@@ -64,14 +62,12 @@ class Names:
     """Every vocabulary item that is used, also inside others."""
 
 
-def resolve_names(
-    spec: Spec, graph: nx.DiGraph[str], folders: tuple[FilePath, ...]
-) -> tuple[Names, list[Finding]]:
+def resolve_names(spec: Spec, needs: Needs, folders: tuple[FilePath, ...]) -> tuple[Names, list[Finding]]:
     """What the names of a spec stand for, and what is wrong with them.
 
-    `graph` is its DAG of roles. `folders` are where its templates may lie; in the first are its data sets.
+    `needs` are its DAG of roles. `folders` are where its templates may lie; in the first are its data sets.
     """
-    resolver = _Resolver(spec, graph, folders)
+    resolver = _Resolver(spec, needs, folders)
     return resolver.names(), resolver.findings
 
 
@@ -80,7 +76,7 @@ class _Resolver:
     """Resolves one spec, collecting findings on the way."""
 
     spec: Spec
-    graph: nx.DiGraph[str]
+    needs: Needs
     folders: tuple[FilePath, ...]
     findings: list[Finding] = field(default_factory=list[Finding])
     used: dict[tuple[Registry[Any], str], None] = field(default_factory=dict[tuple[Registry[Any], str], None])
@@ -125,7 +121,7 @@ class _Resolver:
         path = ("roles", name, "parser")
         parser = self.build(parsers, role.parser, path)
         for other in parser.roles if parser else ():
-            self.needed(name, other, path, "picks from")
+            self.check_needed(name, other, path, "picks from")
         return parser
 
     def reward(self, name: str, role: Role) -> Reward | None:
@@ -133,7 +129,7 @@ class _Resolver:
         if role.reward is None:
             return None
         reward = self.build(rewards, role.reward, path)
-        upstream: set[str] = ancestors(self.graph, name) if reward and reward.roles else set()
+        upstream: set[str] = ancestors(self.needs, name) if reward and reward.roles else set()
         for other in reward.roles if reward else ():
             if other in self.spec.roles and other not in upstream:
                 hint = f"add {other} to the `needs` of {name}"
@@ -152,7 +148,7 @@ class _Resolver:
         self.findings += findings
         source, findings = resolve_prompt(signal.demonstration, path)
         self.findings += findings
-        before = ancestors(self.graph, name)
+        before = ancestors(self.needs, name)
         counts = {other: role.count for other, role in self.spec.roles.items() if other in before}
         around = Surroundings(counts, tuple(self.spec.roles), columns, fields=(*VIEW_FIELDS, *REWARD_FIELDS))
         demonstration = self.template(path, source, around)
@@ -170,7 +166,7 @@ class _Resolver:
                 self.findings.append(Finding(path, message, known, word=metric.term))
         return metric
 
-    def needed(self, name: str, other: str, path: Path, verb: str) -> None:
+    def check_needed(self, name: str, other: str, path: Path, verb: str) -> None:
         unknown = list(unknown_role(self.spec, other, path))
         self.findings += unknown
         if not unknown and other not in self.spec.roles[name].needs:

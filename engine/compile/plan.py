@@ -9,15 +9,16 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.prompts import Template
 from engine.records import NodeId
 from engine.spec import ModelRef, Sampling, Spec
 from engine.spec.models import OnFailure
 from engine.vocabulary import Dataset, Estimator, Import, LossName, Metric, Parser, Reward, Signal, Split
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 MAIN = "main"
 """The policy that trained roles share: the spec's `model`, and what training makes of it."""
@@ -163,6 +164,8 @@ def _restored(imports: Sequence[Import], values: bytes) -> Plan:
 
 def graph(plan: Plan) -> nx.DiGraph[NodeId]:
     """The DAG of turns that the wiring stands for."""
+    import networkx as nx  # takes longer to import than a spec to compile
+
     drawn: nx.DiGraph[NodeId] = nx.DiGraph()
     drawn.add_nodes_from(node.id for node in plan.nodes)
     for node, joins in zip(plan.nodes, plan.wiring.feeds, strict=True):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import networkx as nx
-
+from engine.compile.graph import Needs
 from engine.compile.plan import Block, Node, See, Wiring
 from engine.records import NodeId, salt_of
 
@@ -20,7 +19,7 @@ class Unrolled(NamedTuple):
 
 
 def unroll(
-    roles: nx.DiGraph[str], counts: Mapping[str, int], endpoints: Mapping[str, int], order: Sequence[str]
+    needs: Needs, counts: Mapping[str, int], endpoints: Mapping[str, int], order: Sequence[str]
 ) -> Unrolled:
     """Unroll a DAG of roles, each with its number of instances. `order` is that of the tables.
 
@@ -37,20 +36,23 @@ def unroll(
         )
         ranges[name] = range(start, len(nodes))
     blocks = tuple(
-        Block(position, ranges[name], tuple(See(need, ranges[need]) for need in roles.predecessors(name)))
+        Block(position, ranges[name], tuple(See(need, ranges[need]) for need in needs[name]))
         for position, name in enumerate(order)
     )
-    return Unrolled(tuple(nodes), blocks, _wire(roles, ranges, order))
+    return Unrolled(tuple(nodes), blocks, _wire(needs, ranges, order))
 
 
-def _wire(roles: nx.DiGraph[str], ranges: Mapping[str, range], order: Sequence[str]) -> Wiring:
+def _wire(needs: Needs, ranges: Mapping[str, range], order: Sequence[str]) -> Wiring:
     """A join for each role that another waits for, which counts its instances."""
-    needed = [name for name in order if roles.out_degree(name)]
+    waiting: dict[str, list[int]] = {}
+    for position, name in enumerate(order):
+        for before in needs[name]:
+            waiting.setdefault(before, []).append(position)
+    needed = [name for name in order if name in waiting]
     joins = {name: number for number, name in enumerate(needed)}
-    positions = {name: position for position, name in enumerate(order)}
     return Wiring(
         joins=tuple(len(ranges[name]) for name in needed),
         feeds=tuple((joins[name],) if name in joins else () for name in order for _ in ranges[name]),
-        releases=tuple(tuple(positions[after] for after in roles.successors(name)) for name in needed),
-        waits=tuple(len(list(roles.predecessors(name))) for name in order),
+        releases=tuple(tuple(waiting[name]) for name in needed),
+        waits=tuple(len(needs[name]) for name in order),
     )

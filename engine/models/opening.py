@@ -87,9 +87,16 @@ class Services:
         }
         return ServedModel(ref.model_copy(update=served), service.api_key, folder)
 
+    async def located(self, ref: ModelRef, state_dir: Path | None = None) -> ServedModel:
+        """As `locate`, in a running event loop. While a service starts, what talks to it is imported."""
+        starting = asyncio.create_task(asyncio.to_thread(self.locate, ref, state_dir))
+        if ref.served_here:
+            await asyncio.to_thread(_import_client)
+        return await starting
+
     async def open(self, ref: ModelRef) -> Model:
         """Open a model where it is served; raises as `open_model` does."""
-        served = await asyncio.to_thread(self.locate, ref)
+        served = await self.located(ref)
         return await open_model(
             served.ref,
             api_key=served.api_key,
@@ -103,6 +110,15 @@ class Services:
             if key not in self._running:
                 self._running[key] = self._stack.enter_context(running(folder, state_dir=state_dir))
             return self._running[key]
+
+
+def _import_client() -> None:
+    """What opening a Tinker model imports; it takes about as long as a service to start."""
+    import transformers
+
+    import engine.models.tinker_open
+
+    _ = engine.models.tinker_open, transformers.AutoTokenizer  # which is imported when it is asked for
 
 
 class Models:

@@ -11,6 +11,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -52,7 +53,6 @@ class Entry:
         return self.offset + self.length
 
 
-_ENTRY = TypeAdapter(Entry)
 _EPISODE = "an episode"
 
 
@@ -123,7 +123,7 @@ class EpisodeFile:
         end = 0
         with contextlib.suppress(DataError, OSError):  # what the index does not say, the file does
             size = self.path.stat().st_size
-            for line in read_jsonl(index_path(self.path), _ENTRY.validate_json, "an entry"):
+            for line in read_jsonl(index_path(self.path), _entry_adapter().validate_json, "an entry"):
                 if line.value.offset != end or not end < line.value.end <= size:
                     break
                 entries.append(line.value)
@@ -187,9 +187,15 @@ def _episode(text: bytes) -> Episode:
     return Episode.from_dict(data)
 
 
+@cache
+def _entry_adapter() -> TypeAdapter[Entry]:
+    """Made when it is needed: whoever checks a spec imports this, and reads no index."""
+    return TypeAdapter(Entry)
+
+
 def _entry(text: bytes) -> Entry:
     """The entry of an episode that is at the beginning of its file."""
-    return _ENTRY.validate_python(_outcome(_episode(text), 0, len(text)))
+    return _entry_adapter().validate_python(_outcome(_episode(text), 0, len(text)))
 
 
 def _outcome(episode: Episode, offset: int, length: int) -> dict[str, Any]:

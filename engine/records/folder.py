@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from engine.errors import DataError, RolegraphError, UsageError, WorldError
 from engine.records.episode import Episode
@@ -33,8 +33,9 @@ RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"
 _STEP_FILE = re.compile(r"(?P<split>train|validation)-(?P<step>\d+)(?P<index>\.index)?\.jsonl")
 _VALIDATION = "validation/"
 _INFO = "run.json"
-_CONTROLS = TypeAdapter(tuple[Control, ...])
-_METRICS = TypeAdapter(dict[str, Any])
+_LATER = ConfigDict(defer_build=True)  # most who import this read no folder
+_CONTROLS = TypeAdapter[tuple[Control, ...]](tuple[Control, ...], config=_LATER)
+_METRICS = TypeAdapter[dict[str, Any]](dict[str, Any], config=_LATER)
 
 
 class RunFolder:

@@ -24,7 +24,7 @@ Typed = Annotated[str, AfterValidator(without_credentials)]
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
 class RoleInfo(_Record):

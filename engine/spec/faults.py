@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from engine.errors import did_you_mean
 from engine.spec.diagnostics import Finding, Path
-from engine.spec.models import Spec
+from engine.spec.models import Spec, field_lines
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -108,8 +108,7 @@ def _keys_at(path: Path) -> list[str]:
 
 def _about(path: Path) -> str:
     model = _model_at(path[:-1])
-    info = model.model_fields.get(str(path[-1])) if model else None
-    return (info.description or "").rstrip(".") if info else ""
+    return field_lines(model).get(str(path[-1]), "").rstrip(".") if model else ""
 
 
 def _as_model(annotation: Any) -> type[BaseModel] | None:

@@ -7,7 +7,10 @@ what was written; whether names resolve and edges make sense is the business of 
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
@@ -18,7 +21,21 @@ Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def field_lines(model: type[BaseModel]) -> dict[str, str]:
+    """The line under each field of a model; read from the source when it is asked for, which is seldom."""
+    (definition,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(definition, ast.ClassDef)
+    lines: dict[str, str] = {}
+    for field, text in pairwise(definition.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(line))):
+                lines[name] = inspect.cleandoc(line)
+            case _:
+                pass
+    return lines
 
 
 def _as_list(value: object) -> object:

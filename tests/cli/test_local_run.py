@@ -35,8 +35,9 @@ SHORT = ("sampling.max_tokens=24", 'roles.judge.prompt={inline: "{{ solver[0].in
 
 
 def children(pid: int) -> list[int]:
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in path.read_text().split()] if path.exists() else []
+    """The processes that any thread of a process has started."""
+    found = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in found for child in file.read_text().split()]
 
 
 def alive(pid: int) -> bool:

@@ -6,7 +6,7 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.compile.graph import check_graph, role_graph
+from engine.compile.graph import check_graph, role_needs
 from engine.spec.diagnostics import Finding
 from engine.spec.models import Spec
 
@@ -21,7 +21,7 @@ def spec(needs: dict[str, list[str]], counts: dict[str, int] | None = None) -> S
 
 def findings(needs: dict[str, list[str]], counts: dict[str, int] | None = None) -> list[Finding]:
     written = spec(needs, counts)
-    return check_graph(written, role_graph(written))
+    return check_graph(written, role_needs(written))
 
 
 def test_a_cycle_is_shown_as_the_path_that_closes_it() -> None:

@@ -13,10 +13,7 @@ from tests.edge import solver_judge
 
 
 def unrolled(needs: dict[str, list[str]], counts: dict[str, int]) -> Unrolled:
-    roles: nx.DiGraph[str] = nx.DiGraph()
-    roles.add_nodes_from(needs)
-    roles.add_edges_from((need, name) for name, needed in needs.items() for need in needed)
-    return unroll(roles, counts, dict.fromkeys(needs, 0), list(needs))
+    return unroll(needs, counts, dict.fromkeys(needs, 0), list(needs))
 
 
 def test_every_instance_waits_for_every_instance_of_what_its_role_needs() -> None:

@@ -17,7 +17,9 @@ from engine.records.folder import RunFolder, Split
 from engine.records.info import Checkpoint, RunInfo
 from engine.run import Isolation
 from engine.spec.models import ModelRef
-from engine.training import Policies, Setup, Start, train
+from engine.training.loop import train
+from engine.training.policies import Policies, Start
+from engine.training.setup import Setup
 from tests.edge import COUNTDOWN, RIGHT, WRONG
 from tests.models.tinker_edge import Sampled, Service
 

@@ -12,7 +12,7 @@ import pytest
 from engine.errors import WorldError
 from engine.models.tokenizer import load_tokenizer
 from engine.records import Event, Note, StepLogged
-from engine.training import train
+from engine.training.loop import train
 from tests.edge import RIGHT, WRONG
 from tests.models.edges import write_tokenizer
 from tests.models.tinker_edge import GAP, GRAD_NORM, failed, tinker_service

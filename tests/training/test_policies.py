@@ -16,9 +16,8 @@ from engine.errors import UsageError, WorldError
 from engine.models import Request, ServedModel
 from engine.records import CallId, NodeId, Step
 from engine.spec.models import Lora, ModelRef, Sampling
-from engine.training import Policies, Start
 from engine.training.batches import RoleBatch, datum
-from engine.training.policies import Saved, Updated
+from engine.training.policies import Policies, Saved, Start, Updated
 from engine.vocabulary import LossName
 from tests.models.edges import write_tokenizer
 from tests.models.tinker_edge import GAP, GRAD_NORM, Learnt, Service, failed, tinker_service

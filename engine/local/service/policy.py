@@ -21,11 +21,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
-from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -35,6 +33,9 @@ from transformers.utils import logging as transformers_logging
 
 from engine.errors import UsageError
 from engine.local.service.prefixes import Layout, layout, rows_of
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 T = TypeVar("T")
 
@@ -98,6 +99,8 @@ class Policy:
 
     def add_adapter(self, name: str, shape: LoraShape) -> None:
         """Make a new adapter; its output is zero until it is trained or loaded."""
+        from peft import LoraConfig, get_peft_model  # takes seconds to import, and only training needs it
+
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(shape.seed if shape.seed is not None else torch.seed())
             layers = self._targets(shape)
@@ -131,11 +134,15 @@ class Policy:
 
     def weights(self, name: str) -> dict[str, Tensor]:
         """A copy of an adapter's tensors, by names that do not depend on the adapter's."""
+        from peft.utils import get_peft_model_state_dict
+
         tensors = get_peft_model_state_dict(self._peft, adapter_name=name, save_embedding_layers=False)
         return {key: tensor.detach().clone().contiguous().cpu() for key, tensor in tensors.items()}
 
     def set_weights(self, name: str, weights: Mapping[str, Tensor]) -> None:
         """Put tensors that `weights` gave into an adapter of the same shape."""
+        from peft.utils import set_peft_model_state_dict
+
         with torch.no_grad():
             set_peft_model_state_dict(self._peft, dict(weights), adapter_name=name)
 

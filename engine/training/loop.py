@@ -44,8 +44,9 @@ class _Loop:
         self.setup, self.rollouts = setup, rollouts
         self.train = setup.plan.spec.train
         self.trained_roles = setup.plan.trained
+        # Of all steps before: weights that never beat the untrained model are not the best there was.
         self.best = max(
-            (c.validation[self._figure] for c in setup.folder.checkpoints() if c.best), default=None
+            (line[self._figure] for line in setup.folder.metrics() if self._figure in line), default=None
         )
         self.warned: set[str] = set()
 

@@ -6,17 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.run.test_replay_parity import CASES
 
 ROOT = Path(__file__).parent.parent.parent
-if TYPE_CHECKING:
-    from engine.local.launcher import Running
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "TINKER_TELEMETRY": "0"}
@@ -77,22 +74,3 @@ def step(text: str) -> dict[str, object]:
         "chat_completions": [],
         "model_response": text,
     }
-
-
-@pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    pytest.importorskip("torch", reason="needs the extra `local`")
-    from engine.local.launcher import BASE_MODEL, running
-
-    with running(BASE_MODEL, state_dir=tmp_path_factory.mktemp("weights"), threads=1) as found:
-        yield found
-
-
-@pytest.fixture(scope="session")
-def whole(service: Running, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small run that was not interrupted."""
-    from tests.cli.training import SMALL, train
-
-    out = tmp_path_factory.mktemp("whole") / "run"
-    train(out, "solver_judge", *SMALL, service=service)
-    return out

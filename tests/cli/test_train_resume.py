@@ -13,12 +13,12 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 
 from engine.local.launcher import Running
 from engine.records.folder import RunFolder
-from tests.cli.training import SMALL, assert_same, metrics, start, train, wait_for_lines
+from tests.trainings import SMALL, assert_same, metrics, start, train_command, wait_for_lines
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("lines", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("lines", [1, 4])
 def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(
     lines: int, whole: Path, service: Running, tmp_path: Path
 ) -> None:
@@ -30,7 +30,7 @@ def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(
     process.wait()
     with (out / "metrics.jsonl").open("a") as file:
         file.write('{"step": 99, "half a li')  # as a kill in the middle of a write leaves it
-    train(out, "--resume", service=service)
+    train_command(out, "--resume", service=service)
     assert_same(metrics(out), metrics(whole))
     assert {file.name for file in (out / "episodes").iterdir()} == {
         f.name for f in (whole / "episodes").iterdir()
@@ -49,7 +49,7 @@ def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folde
     wait_for_lines(out, 4, process)
     process.kill()
     process.wait()
-    train(out, "--resume")
+    train_command(out, "--resume")
     assert_same(metrics(out), metrics(whole))
 
 
@@ -67,7 +67,7 @@ def test_an_interrupted_run_says_so_and_leaves_a_report(service: Running, tmp_pa
 
 def test_a_changed_spec_is_refused_with_the_difference(whole: Path, service: Running) -> None:
     before = metrics(whole)
-    _, noted = train(
+    _, noted = train_command(
         whole, "solver_judge", *SMALL, "roles.solver.count=3", "--resume", service=service, code=2
     )
     assert "-    count: 2" in noted and "+    count: 3" in noted
@@ -75,5 +75,5 @@ def test_a_changed_spec_is_refused_with_the_difference(whole: Path, service: Run
 
 
 def test_a_second_run_does_not_write_over_the_first(whole: Path, service: Running) -> None:
-    _, noted = train(whole, "solver_judge", *SMALL, service=service, code=2)
+    _, noted = train_command(whole, "solver_judge", *SMALL, service=service, code=2)
     assert "already holds a run; go on with --resume" in noted

@@ -1,15 +1,18 @@
-"""What the tests of `rolegraph train` share: real processes, a small run, and the figures that it leaves."""
+"""What tests of training share: a small one, in this process or as a command, and what it leaves."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+import rolegraph as rg
 from engine.local.launcher import Running
 from tests.cli.conftest import ENVIRONMENT
 
@@ -44,7 +47,17 @@ def start(out: Path, *words: str, service: Running | None = None) -> subprocess.
     )
 
 
-def train(out: Path, *words: str, service: Running | None = None, code: int = 0) -> tuple[str, str]:
+def train(
+    out: Path, spec: str, *overrides: str, service: Running, seed: int = 0, observe: rg.Observer | None = None
+) -> rg.Trained:
+    """Train in this process."""
+    flow = rg.load(spec, *overrides, base_url=service.base_url)
+    with patch.dict(os.environ, TINKER_API_KEY=service.api_key):
+        return rg.train(flow, out=out, seed=seed, observe=observe)
+
+
+def train_command(out: Path, *words: str, service: Running | None = None, code: int = 0) -> tuple[str, str]:
+    """Run `rolegraph train` to its end; what it wrote to standard output and error."""
     process = start(out, *words, service=service)
     said, noted = process.communicate(timeout=300)
     assert process.returncode == code, noted

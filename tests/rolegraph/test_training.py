@@ -1,0 +1,217 @@
+"""What a training leaves, and what its roles learn, each from its own reward or signal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tinker
+
+import rolegraph as rg
+from engine.records.episodes import read_episodes
+
+pytest.importorskip("torch", reason="needs the extra `local`")
+
+from engine.local.launcher import Running
+from tests.trainings import NEVER, SMALL, metrics, train
+
+pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
+
+
+def test_a_run_leaves_metrics_episodes_checkpoints_and_a_report(whole: Path) -> None:
+    lines = metrics(whole)
+    assert [line["step"] for line in lines] == [0, 1, 2, 3, 4, 5, 6]
+    assert {"validation/solver_acc", "validation/judge_acc"} <= {*lines[0]} & {*lines[3]} & {*lines[6]}
+    for key in (
+        "reward/solver/mean",
+        "advantage/judge/std",
+        "batch/solver/informative",
+        "groups/num_groups",
+        "kl/solver",
+    ):
+        assert all(key in line for line in lines[1:]), key
+    assert abs(lines[1]["kl/solver"]) < 1e-4  # on policy: what sampled is what learns
+    assert [len([*read_episodes(whole / "episodes" / f"train-{n:06d}.jsonl")]) for n in (1, 6)] == [16, 16]
+    assert json.loads((whole / "checkpoints.jsonl").read_text().splitlines()[-1])["step"] == 6
+    assert "<svg" in (whole / "report.html").read_text()
+    names = [row["name"] for row in json.loads((whole / "controls.json").read_text())]
+    assert names[0] == "untrained workflow" and names[-1] == "trained workflow"
+
+
+def test_steps_on_disk_carry_their_advantages(whole: Path) -> None:
+    episodes = [*read_episodes(whole / "episodes" / "train-000001.jsonl")]
+    for task in {e.task_id for e in episodes}:
+        own = [t for e in episodes if e.task_id == task for t in e.trajectories if t.name == "solver"]
+        rewards = np.array([t.reward for t in own])
+        expected = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+        assert [t.steps[0].advantage for t in own] == pytest.approx([*expected], abs=1e-6)
+    judges = [t for e in episodes for t in e.trajectories if t.name == "judge"]
+    assert [t.steps[0].advantage for t in judges] == [t.reward for t in judges]
+
+
+def figure(out: Path, name: str) -> tuple[float, float]:
+    """A validation figure before and after."""
+    lines = [line for line in metrics(out) if f"validation/{name}" in line]
+    return lines[0][f"validation/{name}"], lines[-1][f"validation/{name}"]
+
+
+LEARN = (
+    "train.batch_size=8",
+    "train.rollouts=8",
+    "train.steps=16",
+    "train.validation={every: 0, tasks: 96, rollouts: 1}",
+)
+RIGHT = [
+    "episode.metrics.solver_right={signal: solver, name: right}",
+    "episode.metrics.judge_right={signal: judge, name: right}",
+]
+
+
+def reward(role: str, weight: float) -> str:
+    """The true reward times a weight, its sign kept in a term that is only reported."""
+    terms = f"right: {{reward: countdown, weight: {weight}}}, never: {{reward: {NEVER}, weight: 1}}"
+    return f"roles.{role}.reward={{weighted: {{{terms}}}}}"
+
+
+def test_both_roles_of_a_shared_policy_learn_their_rewards(service: Running, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    rewards = [reward("solver", 1), reward("judge", 1), "roles.judge.estimator=grpo"]
+    train(out, "solver_judge", *LEARN, *RIGHT, *rewards, "train.learning_rate=0.002", service=service)
+    for role in ("solver", "judge"):
+        before, after = figure(out, f"{role}_right")
+        assert after - before > 0.1, (role, before, after)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(("solver", "judge"), [(1, -1), (-1, 1)])
+def test_a_step_moves_each_role_by_the_sign_of_its_own_reward(
+    solver: int, judge: int, seed: int, service: Running, tmp_path: Path
+) -> None:
+    """A group's right answers gain likelihood on its wrong ones, or lose where the reward is inverted."""
+    rewards = [reward("solver", solver), reward("judge", judge), "roles.judge.estimator=grpo"]
+    batch = [
+        "train.batch_size=8",
+        "train.rollouts=8",
+        "train.steps=1",
+        "train.validation={tasks: 1, rollouts: 1}",
+    ]
+    out = tmp_path / "run"
+    train(out, "solver_judge", *batch, *rewards, seed=seed, service=service)
+    sampler = sampler_of(service, json.loads((out / "checkpoints.jsonl").read_text())["sampler"])
+    for role, sign in (("solver", solver), ("judge", judge)):
+        moved = 0.0
+        for steps in groups(out, role):
+            gains = gained(sampler, [step for step, _ in steps])
+            right = np.array([right for _, right in steps])
+            moved += float(np.dot(right - right.mean(), gains))
+        assert moved * sign > 0, (role, moved)
+
+
+def groups(out: Path, role: str) -> list[list[tuple[rg.Step, float]]]:
+    """A role's Steps of the first batch, each with whether it was right, by task."""
+    tasks: dict[str, list[tuple[rg.Step, float]]] = {}
+    for episode in read_episodes(out / "episodes" / "train-000001.jsonl"):
+        for trajectory in episode.trajectories:
+            if trajectory.name == role:
+                right = trajectory.terms.get("right", 0.0)  # none where nothing could be read
+                tasks.setdefault(episode.task_id, []).append((trajectory.steps[0], right))
+    return [*tasks.values()]
+
+
+def gained(sampler: tinker.SamplingClient, steps: list[rg.Step]) -> list[float]:
+    """How much likelier each answer is, in nats, than when it was sampled."""
+    sequences = [tinker.ModelInput.from_ints([*step.prompt_ids, *step.response_ids]) for step in steps]
+    asked = [sampler.compute_logprobs(sequence) for sequence in sequences]
+    after = [
+        sum(request.result()[len(step.prompt_ids) :]) for request, step in zip(asked, steps, strict=True)
+    ]
+    return [now - sum(step.logprobs) for now, step in zip(after, steps, strict=True)]
+
+
+def sampler_of(service: Running, path: str | None) -> tinker.SamplingClient:
+    """Of a checkpoint, or of the base model."""
+    client = tinker.ServiceClient(base_url=service.base_url, api_key=service.api_key)
+    base = None if path else service.model_name
+    return client.create_sampling_client(model_path=path, base_model=base).result()
+
+
+def probe(service: Running, path: str | None) -> np.ndarray[Any, Any]:
+    """Log-probabilities of a fixed text under a checkpoint, or the base model."""
+    tokens = tinker.ModelInput.from_ints([5, 9, 33, 120, 64, 77, 12, 230, 8, 41, 300, 15])
+    return np.array(sampler_of(service, path).compute_logprobs(tokens).result()[1:], dtype=float)
+
+
+def test_a_constant_reward_moves_nothing_where_the_true_one_does(
+    service: Running, whole: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    rewards = [f"roles.{role}.reward={NEVER}" for role in ("solver", "judge")]
+    heard: list[rg.Event] = []
+    train(out, "solver_judge", *SMALL, "train.steps=2", *rewards, service=service, observe=heard.append)
+    assert any("taught nothing" in event.text for event in heard if isinstance(event, rg.Note))
+    last = [
+        json.loads((run / "checkpoints.jsonl").read_text().splitlines()[-1])["sampler"]
+        for run in (out, whole)
+    ]
+    base = probe(service, None)
+    constant, true = (np.abs(probe(service, path) - base).max() for path in last)
+    assert constant < 1e-5
+    assert true > 1e-2
+
+
+def test_three_estimators_share_a_run_and_show_their_own(service: Running, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train(
+        out, "solver_judge_validator", *SMALL, "train.steps=2", "roles.judge.estimator=rloo", service=service
+    )
+    about = json.loads((out / "run.json").read_text())
+    assert {n: r["estimator"] for n, r in about["roles"].items()} == {
+        "solver": "grpo",
+        "judge": "rloo",
+        "validator": "reinforce",
+    }
+    for line in metrics(out)[1:]:
+        assert abs(line["advantage/solver/mean"]) < 1e-6
+        assert abs(line["advantage/judge/mean"]) < 1e-6
+        assert line["advantage/validator/mean"] == pytest.approx(line["reward/validator/mean"])
+        assert {"loss/solver/mean", "loss/judge/mean", "loss/validator/mean"} <= {*line}
+
+
+def test_a_judge_learns_from_a_teacher_while_the_solver_stays_on_grpo(
+    service: Running, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    train(out, "solver_judge_distill", *LEARN, "train.steps=6", "train.validation.tasks=2", service=service)
+    gaps = [line["signal/judge/reverse_kl"] for line in metrics(out)[1:]]
+    assert np.mean(gaps[-2:]) < np.mean(gaps[:2]) / 2
+    episodes = [*read_episodes(out / "episodes" / "train-000001.jsonl")]
+    for task in {e.task_id for e in episodes}:
+        own = [t for e in episodes if e.task_id == task for t in e.trajectories if t.name == "solver"]
+        rewards = np.array([t.reward for t in own])
+        expected = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+        assert [t.steps[0].advantage for t in own] == pytest.approx([*expected], abs=1e-6)
+    judge = next(t for t in episodes[0].trajectories if t.name == "judge").steps[0]
+    assert isinstance(judge.advantage, list) and len(judge.advantage) == len(judge.response_ids)
+
+
+def test_a_judge_learns_to_imitate_what_a_demonstration_writes(service: Running, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = "{% if loop.first %}<answer>{{ c.index }}</answer>{% endif %}"
+    template = f"{{% for c in solver if c.is_correct %}}{first}{{% endfor %}}"
+    signal = f"roles.judge.signal={{imitation: {{demonstration: {{inline: '{template}'}}}}}}"
+    words = (*SMALL, "train.batch_size=8", "train.steps=8", "roles.judge.estimator=precomputed", signal)
+    train(out, "solver_judge", *words, service=service)
+    lines = metrics(out)[1:]
+    assert all(0 < line["signal/judge/demonstrations"] <= 32 for line in lines)
+    assert lines[-1]["loss/judge/mean"] < lines[0]["loss/judge/mean"] * 0.6
+
+
+def test_rollouts_may_run_ahead_and_say_by_how_much(service: Running, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train(out, "solver_judge", *SMALL, "train.staleness=1", "train.steps=3", service=service)
+    assert [line["staleness/mean"] for line in metrics(out)[1:]] == [0.0, 1.0, 1.0]
+    step = next(read_episodes(out / "episodes" / "train-000003.jsonl")).trajectories[0].steps[0]
+    assert (step.weight_version, step.metadata["staleness"]) == (1, 1)

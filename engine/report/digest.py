@@ -119,14 +119,8 @@ def read_digest(folder: Path, roles: Iterable[str]) -> Digest:
 
 
 def advantages(steps: Iterable[Step]) -> list[float]:
-    """The advantages of some steps, token by token where they have one for each."""
-    values: list[float] = []
-    for step in steps:
-        if isinstance(step.advantage, Sequence):
-            values.extend(step.advantage)
-        elif step.advantage is not None:
-            values.append(step.advantage)
-    return values
+    """The advantages of all tokens of some steps."""
+    return [value for step in steps for value in step.advantages]
 
 
 def instance(episode: Episode, trajectory: Trajectory) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from engine.records import RunFolder, Step
+from engine.records import Control, RunFolder, Step
 from engine.records.jsonl import write_whole
 from engine.report.charts import MOST_BARS, interval, number
 from engine.report.digest import Digest, advantages, clipped, instance, question, read_digest
@@ -53,12 +53,7 @@ class Other:
 class Measured:
     """A row of the comparison with controls; `drawn` is its interval."""
 
-    figure: str
-    name: str
-    mean: float
-    low: float
-    high: float
-    n: int
+    control: Control
     drawn: Markup
 
 
@@ -126,18 +121,7 @@ def measured(run: Run) -> list[Measured]:
     """The controls in the order of their file, all drawn to one scale."""
     values = [end for control in run.controls for end in (control.low, control.high, control.mean)]
     ends = (min(values, default=0.0), max(values, default=1.0))
-    return [
-        Measured(
-            c.figure,
-            c.name,
-            mean=c.mean,
-            low=c.low,
-            high=c.high,
-            n=c.n,
-            drawn=Markup(interval(c.mean, c.low, c.high, ends)),
-        )
-        for c in run.controls
-    ]
+    return [Measured(c, Markup(interval(c.mean, c.low, c.high, ends))) for c in run.controls]
 
 
 def others(run: Run, drawn: set[str]) -> list[Other]:

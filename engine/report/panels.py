@@ -20,7 +20,8 @@ SHARES = (
     ("too hard", "hard"),
     ("other equal", "rest"),
 )
-STAGES = ("rollout", "update", "weights", "validate")
+STAGES = ("rollout", "advantage", "update", "validate")
+"""In the order of a step; a stage of another name comes after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +210,8 @@ def _group_rewards(run: Run, roles: Sequence[str]) -> Panel | None:
 
 def _time(run: Run) -> Panel | None:
     layers: list[tuple[str, str, list[Point]]] = []
-    known = dict.fromkeys(stage for stage in STAGES)
-    known |= dict.fromkeys(key.removeprefix("time/") for key in run.keys if key.startswith("time/"))
-    for stage in known:
+    written = [key.removeprefix("time/") for key in run.keys if key.startswith("time/")]
+    for stage in dict.fromkeys([*STAGES, *written]):
         if stage != "step" and (points := run.series(f"time/{stage}")):
             layers.append((stage, f"c{len(layers) % 8}", points))
     if not layers:

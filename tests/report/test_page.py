@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -55,6 +56,22 @@ def page(folder: Path) -> str:
 def section(text: str, anchor: str) -> str:
     found = re.search(rf'<section id="{anchor}">.*?</section>', text, re.DOTALL)
     return found[0] if found else ""
+
+
+def figure(text: str, title: str) -> str:
+    """The chart of that title, with its caption; empty where the page has none."""
+    charts = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)
+    return next((chart for chart in charts if f"<b>{title}</b>" in chart), "")
+
+
+def legend(text: str, title: str) -> list[str]:
+    return re.findall(r"</i>(.*?)</li>", figure(text, title))
+
+
+def hover(text: str, title: str) -> list[str]:
+    """What a chart says of each step."""
+    (places,) = re.findall(r'data-hover="(.*?)"', figure(text, title))
+    return [said for _, said in json.loads(unescape(places))]
 
 
 def test_the_page_shows_the_run_from_its_header_to_its_spec(tmp_path: Path) -> None:
@@ -190,6 +207,23 @@ def test_advantages_for_each_token_are_shown_by_their_mean_and_ends(tmp_path: Pa
     data["trajectories"][0]["steps"][0]["advantage"] = [0.5, -0.25, 0.5]
     (folder / "episodes" / "train-000004.jsonl").write_text(json.dumps(data) + "\n")
     assert "advantage mean +0.250, tokens −0.250 to +0.500" in page(folder)
+
+
+def test_each_token_of_a_trajectory_counts_the_same_in_its_advantage(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    data = rollout("t", 0, [1.0]).to_dict()
+    (step,) = data["trajectories"][0]["steps"]
+    whole, cut = step | {"advantage": 1.0}, step | {"advantage": [-1.0], "response_ids": [3]}
+    data["trajectories"][0]["steps"] = [whole, cut]
+    (folder / "episodes" / "train-000004.jsonl").write_text(json.dumps(data) + "\n")
+    assert "advantage mean +0.500, tokens −1 to +1" in page(folder), "three tokens of +1, one of −1"
+
+
+def test_the_time_of_a_step_is_told_in_the_order_of_its_stages(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    stages = ["rollout", "advantage", "update", "validate", "a_stage_of_another_version"]
+    write_lines(folder / "metrics.jsonl", [{"step": 1} | {f"time/{stage}": 1.0 for stage in sorted(stages)}])
+    assert legend(page(folder), "Seconds of a step, by stage") == stages
 
 
 def test_a_role_without_failures_is_said_to_have_none(tmp_path: Path) -> None:

@@ -219,6 +219,17 @@ def test_each_token_of_a_trajectory_counts_the_same_in_its_advantage(tmp_path: P
     assert "advantage mean +0.500, tokens −1 to +1" in page(folder), "three tokens of +1, one of −1"
 
 
+def test_tokens_of_a_response_are_told_apart_from_those_of_a_batch(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    write_lines(folder / "metrics.jsonl", [{"step": 1, "tokens/response": 720, "tokens/per_response": 5}])
+    mean, batch = "Mean tokens of a response", "Response tokens of a batch"
+    assert "5" in hover(page(folder), mean)[0].split()
+    assert "720" in hover(page(folder), batch)[0].split()
+    write_lines(folder / "metrics.jsonl", [{"step": 1, "tokens/response": 720}])
+    assert not figure(page(folder), mean), "an older run wrote no mean"
+    assert figure(page(folder), batch)
+
+
 def test_the_time_of_a_step_is_told_in_the_order_of_its_stages(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     stages = ["rollout", "advantage", "update", "validate", "a_stage_of_another_version"]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.records import Control
-from engine.report.charts import WIDE, Line, Size, Stroke, line_chart, stack_chart
+from engine.report.charts import COLOURS, WIDE, Line, Size, Stroke, line_chart, stack_chart
 from engine.report.reading import Point, Run
 
 SHARES = (
@@ -213,8 +213,8 @@ def _time(run: Run) -> Panel | None:
     layers: list[tuple[str, str, list[Point]]] = []
     written = [key.removeprefix("time/") for key in run.keys if key.startswith("time/")]
     for stage in dict.fromkeys([*STAGES, *written]):
-        if stage != "step" and (points := run.series(f"time/{stage}")):
-            layers.append((stage, f"c{len(layers) % 8}", points))
+        if stage != "step" and f"time/{stage}" in run.keys:
+            layers.append((stage, f"c{len(layers) % COLOURS}", run.counts(f"time/{stage}")))
     if not layers:
         return None
     keys = frozenset(f"time/{name}" for name, _, _ in layers) | {"time/step"}
@@ -239,8 +239,10 @@ def _failures(run: Run, role: str) -> Panel | None:
     keys = [key for key in run.keys if key.startswith(start) and any(value for _, value in run.series(key))]
     if not keys:
         return None
-    layers = [(key.removeprefix(start), f"c{at + 3}", run.series(key)) for at, key in enumerate(keys[:5])]
-    layers += [(key.removeprefix(start), f"c{at}", run.series(key)) for at, key in enumerate(keys[5:8])]
+    layers = [
+        (key.removeprefix(start), f"c{(at + 3) % COLOURS}", run.counts(key))
+        for at, key in enumerate(keys[:COLOURS])
+    ]
     title = f"Failures of {role}"
     legend = [(f"{name} {sum(value for _, value in points):,.0f}", kind) for name, kind, points in layers]
-    return Panel(title, stack_chart(title, layers), legend, frozenset(keys[:8]))
+    return Panel(title, stack_chart(title, layers), legend, frozenset(keys[:COLOURS]))

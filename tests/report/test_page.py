@@ -14,6 +14,7 @@ import pytest
 
 from engine.errors import UsageError, WorldError
 from engine.report import write_report
+from engine.report.charts import MOST_BARS
 from tests.report.runs import rollout, write_episodes, write_lines, write_run
 
 HOSTILE = '</pre></details><script>alert(1)</script><img src=x onerror="alert(1)">{{ 7 * 7 }} \x00 ‮'
@@ -235,6 +236,43 @@ def test_the_time_of_a_step_is_told_in_the_order_of_its_stages(tmp_path: Path) -
     stages = ["rollout", "advantage", "update", "validate", "a_stage_of_another_version"]
     write_lines(folder / "metrics.jsonl", [{"step": 1} | {f"time/{stage}": 1.0 for stage in sorted(stages)}])
     assert legend(page(folder), "Seconds of a step, by stage") == stages
+
+
+def test_what_did_not_happen_in_a_step_counts_nothing_there(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    write_lines(
+        folder / "metrics.jsonl",
+        [
+            {"step": 0, "validation/correct": 0.5},
+            {"step": 1, "time/rollout": 2, "failures/solver/timeout": 3},
+            {"step": 2, "time/rollout": 2},
+            {"step": 3, "time/rollout": 2, "time/validate": 4, "failures/judge/timeout": 1},
+        ],
+    )
+    text = page(folder)
+    assert hover(text, "Failures of solver") == [
+        "step 1\ntimeout  3",
+        "step 2\ntimeout  0",
+        "step 3\ntimeout  0",
+    ]
+    assert hover(text, "Failures of judge") == [
+        "step 1\ntimeout  0",
+        "step 2\ntimeout  0",
+        "step 3\ntimeout  1",
+    ]
+    assert hover(text, "Seconds of a step, by stage")[0] == "step 1\nrollout  2\nvalidate  0"
+
+
+def test_a_long_run_s_stages_are_put_together_step_by_step(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    lines = [
+        {"step": step, "time/rollout": 2.0} | ({"time/validate": 10.0} if step % 5 == 0 else {})
+        for step in range(1, 1001)
+    ]
+    write_lines(folder / "metrics.jsonl", lines)
+    bars = hover(page(folder), "Seconds of a step, by stage")
+    assert len(bars) <= MOST_BARS
+    assert all("rollout" in bar and "validate" in bar for bar in bars)
 
 
 def test_a_role_without_failures_is_said_to_have_none(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from engine.records import Control, RunFolder, Step
 from engine.records.jsonl import write_whole
 from engine.report.charts import MOST_BARS, interval, number
 from engine.report.digest import Digest, advantages, clipped, instance, question, read_digest
-from engine.report.panels import sections
+from engine.report.panels import REASONS, sections
 from engine.report.reading import Run, read_run
 
 _HERE = Path(__file__).parent
@@ -80,7 +80,7 @@ def render(run: Run, digest: Digest) -> str:
     )
     environment.filters |= {"number": number, "clipped": clipped, "svg": Markup}
     script = (_HERE / "report.js").read_text(encoding="utf-8")
-    shown = sections(run)
+    shown = sections(run, digest)
     drawn = {key for section in shown for panel in section.panels for key in panel.keys}
     return environment.get_template("report.html.j2").render(
         run=run,
@@ -90,6 +90,7 @@ def render(run: Run, digest: Digest) -> str:
         controls=measured(run),
         others=others(run, drawn),
         digest=digest,
+        reasons=REASONS,
         long=len(run.lines) > MOST_BARS,
         question=question,
         instance=instance,

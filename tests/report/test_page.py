@@ -231,6 +231,16 @@ def test_tokens_of_a_response_are_told_apart_from_those_of_a_batch(tmp_path: Pat
     assert figure(page(folder), batch)
 
 
+def test_shares_of_groups_are_of_the_advantages_that_training_used(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    tasks = {"learnt": (1.0, 1.0), "known": (1.0, 0.0), "unknown": (0.0, 0.0), "half": (0.5, 0.0)}
+    episodes = [rollout(task, 0, [reward], advantage=value) for task, (reward, value) in tasks.items()]
+    write_episodes(folder, "train", 1, episodes)
+    shares = "step 1\ntaught  0.250\ntoo easy  0.250\ntoo hard  0.250\nno advantage  0.250"
+    for role in ("solver", "judge"):
+        assert hover(page(folder), f"Groups of {role}")[0] == shares
+
+
 def test_the_time_of_a_step_is_told_in_the_order_of_its_stages(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     stages = ["rollout", "advantage", "update", "validate", "a_stage_of_another_version"]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from engine.errors import DataError
 from engine.records import Episode, RunFolder, Step, Trajectory, read_episodes
@@ -83,12 +83,22 @@ class RoleGroups:
         return [row for row in rows[:MOST_TASKS] if row.barren]
 
 
+class Reason(NamedTuple):
+    """Why an episode is shown: a role instance was among the best or the worst of its role, by what."""
+
+    side: Literal["best", "worst"]
+    instance: str
+    measure: Literal["advantage", "reward"]
+    value: float
+    """The advantage is the mean over tokens."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An episode to show, and why: such as `best solver`."""
+    """An episode to show, and why."""
 
     episode: Episode
-    reasons: Sequence[str]
+    reasons: Sequence[Reason]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,40 +209,45 @@ class _Best:
     """The best and the worst episodes for each role, by the role's mean advantage, else its reward."""
 
     def __init__(self) -> None:
-        self._kept: defaultdict[tuple[str, str], list[tuple[float, Episode, str]]] = defaultdict(list)
+        self._kept: defaultdict[tuple[str, str], list[tuple[Reason, Episode]]] = defaultdict(list)
 
     def add(self, episode: Episode) -> None:
         for trajectory in episode.trajectories:
-            if (worth := _worth(trajectory)) is not None:
-                name = instance(episode, trajectory)
-                self._offer(("best", trajectory.name), worth, episode, f"best {name}")
-                self._offer(("worst", trajectory.name), -worth, episode, f"worst {name}")
+            values = advantages(trajectory.steps)
+            if values:
+                measure, value = "advantage", sum(values) / len(values)
+            elif trajectory.reward is not None:
+                measure, value = "reward", trajectory.reward
+            else:
+                continue
+            name = instance(episode, trajectory)
+            self._offer(trajectory.name, Reason("best", name, measure, value), episode)
+            self._offer(trajectory.name, Reason("worst", name, measure, value), episode)
 
     def samples(self, split: str, step: int) -> Samples | None:
         """What was kept; None where there was no episode."""
-        reasons: dict[int, list[str]] = {}
+        reasons: dict[int, list[Reason]] = {}
         episodes: dict[int, Episode] = {}
         for _, kept in sorted(self._kept.items(), key=lambda item: item[0][0]):
-            for _, episode, reason in kept:
+            for reason, episode in kept:
                 episodes[id(episode)] = episode
                 reasons.setdefault(id(episode), []).append(reason)
         samples = [Sample(episode, tuple(reasons[key])) for key, episode in episodes.items()]
         return Samples(split, step, samples) if samples else None
 
-    def _offer(self, key: tuple[str, str], worth: float, episode: Episode, reason: str) -> None:
-        kept = self._kept[key]
+    def _offer(self, role: str, reason: Reason, episode: Episode) -> None:
+        kept = self._kept[reason.side, role]
         same = next((item for item in kept if item[1].task_id == episode.task_id), None)
         if same is not None:
-            if worth <= same[0]:
+            if _worth(reason) <= _worth(same[0]):
                 return
             kept.remove(same)
-        elif len(kept) == SAMPLES and worth <= kept[-1][0]:
+        elif len(kept) == SAMPLES and _worth(reason) <= _worth(kept[-1][0]):
             return
-        kept.append((worth, episode, reason))
-        kept.sort(key=lambda item: -item[0])
+        kept.append((reason, episode))
+        kept.sort(key=lambda item: -_worth(item[0]))
         del kept[SAMPLES:]
 
 
-def _worth(trajectory: Trajectory) -> float | None:
-    values = advantages(trajectory.steps)
-    return sum(values) / len(values) if values else trajectory.reward
+def _worth(reason: Reason) -> float:
+    return reason.value if reason.side == "best" else -reason.value

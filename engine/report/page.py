@@ -78,7 +78,7 @@ def render(run: Run, digest: Digest) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "clipped": clipped, "svg": Markup}
+    environment.filters |= {"number": number, "signed": signed, "clipped": clipped, "svg": Markup}
     script = (_HERE / "report.js").read_text(encoding="utf-8")
     shown = sections(run, digest)
     drawn = {key for section in shown for panel in section.panels for key in panel.keys}

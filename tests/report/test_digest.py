@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 from engine.records import Episode
@@ -55,8 +56,13 @@ def test_the_samples_are_of_the_last_step_and_each_of_another_task(tmp_path: Pat
     digest = read_digest(write_run(tmp_path / "run"), ROLES)
     assert [(group.split, group.step) for group in digest.samples] == [("train", 4), ("validation", 4)]
     for group in digest.samples:
-        for side in ("best solver", "worst solver", "best judge", "worst judge"):
-            ids = [s.episode.task_id for s in group.samples if any(r.startswith(side) for r in s.reasons)]
+        for side, role in product(("best", "worst"), ROLES):
+            ids = [
+                sample.episode.task_id
+                for sample in group.samples
+                for reason in sample.reasons
+                if (reason.side, reason.instance.split()[0]) == (side, role)
+            ]
             assert len(ids) == len(set(ids)) == SAMPLES
 
 
@@ -65,8 +71,8 @@ def test_the_best_has_the_highest_advantage_and_the_worst_the_lowest(tmp_path: P
     write_folder(tmp_path, [rollout(task, 0, [1.0], advantage=value) for task, value in tasks.items()])
     (group,) = read_digest(tmp_path, ROLES).samples
     reasons = {sample.episode.task_id: sample.reasons for sample in group.samples}
-    assert reasons["high"] == ("best solver", "best judge")
-    assert reasons["low"] == ("worst solver", "worst judge")
+    assert reasons["high"] == tuple(("best", role, "advantage", 3.0) for role in ROLES)
+    assert reasons["low"] == tuple(("worst", role, "advantage", -2.0) for role in ROLES)
     assert "middle" not in reasons
 
 

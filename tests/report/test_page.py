@@ -210,6 +210,26 @@ def test_advantages_for_each_token_are_shown_by_their_mean_and_ends(tmp_path: Pa
     assert "advantage mean +0.250, tokens −0.250 to +0.500" in page(folder)
 
 
+def test_a_sample_says_which_instance_it_is_shown_for_and_by_what(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    episode = rollout("t", 0, [0.0, 1.0], advantage=-0.5)
+    data = episode.to_dict()
+    data["trajectories"][1]["steps"][0]["advantage"] = 1.5
+    (folder / "episodes" / "train-000004.jsonl").write_text(json.dumps(data) + "\n")
+    write_episodes(folder, "validation", 4, [rollout("v", 0, [0.0, 1.0])])
+    badges = re.findall(r'<span class="chip">((?:best|worst).*?)</span>', section(page(folder), "episodes"))
+    assert badges == [
+        "best: solver 2, advantage +1.5",
+        "best: judge, advantage −0.500",
+        "worst: solver 1, advantage −0.500",
+        "worst: judge, advantage −0.500",
+        "best: solver 2, reward 1",
+        "best: judge, reward 0",
+        "worst: solver 1, reward 0",
+        "worst: judge, reward 0",
+    ]
+
+
 def test_each_token_of_a_trajectory_counts_the_same_in_its_advantage(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     data = rollout("t", 0, [1.0]).to_dict()

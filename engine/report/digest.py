@@ -36,8 +36,8 @@ class Outcome(StrEnum):
     """All its advantages are 0, and all its rewards 1 or more."""
     HARD = "too hard"
     """All its advantages are 0, and all its rewards 0 or less."""
-    OTHER = "no advantage"
-    """All its advantages are 0 for another reason, such as rewards that are all 0.5."""
+    NEITHER = "neither"
+    """All its advantages are 0, and its rewards are in between (or it has none)."""
 
 
 Outcomes = Counter[Outcome]
@@ -135,7 +135,7 @@ class _Group:
             return Outcome.TAUGHT
         if self.rewards and min(self.rewards) >= 1:
             return Outcome.EASY
-        return Outcome.HARD if self.rewards and max(self.rewards) <= 0 else Outcome.OTHER
+        return Outcome.HARD if self.rewards and max(self.rewards) <= 0 else Outcome.NEITHER
 
 
 def read_digest(folder: Path, roles: Iterable[str]) -> Digest:

@@ -15,7 +15,7 @@ from engine.report.charts import COLOURS, WIDE, Line, Size, Stroke, line_chart, 
 from engine.report.digest import Digest, Outcome, RoleGroups
 from engine.report.reading import Point, Run
 
-REASONS = {Outcome.EASY: "easy", Outcome.HARD: "hard", Outcome.OTHER: "rest"}
+REASONS = {Outcome.EASY: "easy", Outcome.HARD: "hard", Outcome.NEITHER: "rest"}
 """Why a group taught nothing, and the reason's class."""
 STAGES = ("rollout", "advantage", "update", "validate")
 """In the order of a step; a stage of another name comes after them."""
@@ -63,8 +63,8 @@ def sections(run: Run, digest: Digest) -> list[Section]:
         Section(
             "groups",
             "What groups taught",
-            "A group is what one role did on one task in one step. It taught nothing where all its "
-            "advantages are 0: too easy if its rewards are all 1 or more, too hard if all are 0 or less.",
+            "A group is what a role did on one task in one step. It taught nothing where all its advantages "
+            "are 0: too easy if its rewards are all 1 or more, too hard if all are 0 or less, or neither.",
             _present([*(_shares(run, groups) for groups in digest.groups), _group_rewards(run, roles)]),
         ),
         Section(

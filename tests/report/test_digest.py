@@ -35,7 +35,7 @@ def test_a_group_of_equal_rewards_taught_where_it_has_an_advantage(tmp_path: Pat
 def test_rewards_between_nought_and_one_are_neither_easy_nor_hard(tmp_path: Path) -> None:
     write_folder(tmp_path, [rollout("t", at, [0.5, 0.5], advantage=0.0) for at in range(2)])
     (row,) = read_digest(tmp_path, ROLES).groups[0].barren_tasks
-    assert (row.barren, row.outcomes) == (1, {Outcome.OTHER: 1})
+    assert (row.barren, row.outcomes) == (1, {Outcome.NEITHER: 1})
 
 
 def test_what_training_left_out_is_in_no_group(tmp_path: Path) -> None:

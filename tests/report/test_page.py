@@ -256,7 +256,7 @@ def test_shares_of_groups_are_of_the_advantages_that_training_used(tmp_path: Pat
     tasks = {"learnt": (1.0, 1.0), "known": (1.0, 0.0), "unknown": (0.0, 0.0), "half": (0.5, 0.0)}
     episodes = [rollout(task, 0, [reward], advantage=value) for task, (reward, value) in tasks.items()]
     write_episodes(folder, "train", 1, episodes)
-    shares = "step 1\ntaught  0.250\ntoo easy  0.250\ntoo hard  0.250\nno advantage  0.250"
+    shares = "step 1\ntaught  0.250\ntoo easy  0.250\ntoo hard  0.250\nneither  0.250"
     for role in ("solver", "judge"):
         assert hover(page(folder), f"Groups of {role}")[0] == shares
 

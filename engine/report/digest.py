@@ -1,21 +1,23 @@
 """A run's episodes, read one at a time, reduced to what the report shows of them.
 
-Kept are a count for each task and a few sample episodes, so that gigabytes of episodes fit. A group is all
-that the instances of a role did on one task in one training step. This file knows no HTML.
+Kept are counts for each task and each step and a few sample episodes, so that gigabytes of episodes fit. A
+group is what training compared: all that the instances of a role did on one task in one step, less what is
+masked and what has no step. This file knows no HTML.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from engine.errors import DataError
 from engine.records import Episode, RunFolder, Step, Trajectory, read_episodes
-from engine.training.advantages import NOTHING
+from engine.training.advantages import NOTHING, is_compared
 
 SAMPLES = 2
 """How many of the best episodes of a role are shown, and of the worst; each of another task."""
@@ -25,46 +27,78 @@ MOST_TEXT = 12_000
 """Characters of a prompt or response that are shown."""
 
 
-@dataclass(slots=True)
+class Outcome(StrEnum):
+    """What became of a group."""
+
+    TAUGHT = "taught"
+    """It has an advantage that is not 0."""
+    EASY = "too easy"
+    """All its advantages are 0, and all its rewards 1 or more."""
+    HARD = "too hard"
+    """All its advantages are 0, and all its rewards 0 or less."""
+    NEITHER = "neither"
+    """All its advantages are 0, and its rewards are in between (or it has none)."""
+
+
+Outcomes = Counter[Outcome]
+"""How many groups came to what."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskGroups:
-    """How often a task's groups had rewards that were all the same, and which."""
+    """A task's groups over the whole run."""
 
     task: str
-    question: str = ""
-    seen: int = 0
-    """Groups with at least two rewards."""
-    easy: int = 0
-    """Groups whose rewards were all 1 or more."""
-    hard: int = 0
-    """Groups whose rewards were all 0 or less."""
-    other: int = 0
-    """Groups whose rewards were all equal, between 0 and 1."""
-    advantage: float = 0.0
-    """The greatest advantage, without its sign, that an equal group had."""
+    question: str
+    outcomes: Outcomes = field(default_factory=Outcomes)
 
     @property
-    def equal(self) -> int:
-        """Groups whose rewards were all the same."""
-        return self.easy + self.hard + self.other
+    def barren(self) -> int:
+        """How many taught nothing."""
+        return self.outcomes.total() - self.outcomes[Outcome.TAUGHT]
 
 
 @dataclass(frozen=True, slots=True)
 class RoleGroups:
-    """A role's groups over the whole run."""
+    """A role's groups over the whole run, by training step and by task."""
 
     role: str
-    seen: int
-    equal: int
-    tasks: Sequence[TaskGroups]
-    """Those that taught nothing most often, first."""
+    steps: dict[int, Outcomes] = field(default_factory=dict[int, Outcomes])
+    tasks: dict[str, TaskGroups] = field(default_factory=dict[str, TaskGroups])
+
+    @property
+    def seen(self) -> int:
+        """How many groups there were."""
+        return sum(task.outcomes.total() for task in self.tasks.values())
+
+    @property
+    def barren(self) -> int:
+        """How many taught nothing."""
+        return sum(task.barren for task in self.tasks.values())
+
+    @property
+    def barren_tasks(self) -> list[TaskGroups]:
+        """Those that taught nothing most often, first."""
+        rows = sorted(self.tasks.values(), key=lambda row: (-row.barren, row.outcomes.total(), row.task))
+        return [row for row in rows[:MOST_TASKS] if row.barren]
+
+
+class Reason(NamedTuple):
+    """Why an episode is shown: a role instance was among the best or the worst of its role, by what."""
+
+    side: Literal["best", "worst"]
+    instance: str
+    measure: Literal["advantage", "reward"]
+    value: float
+    """The advantage is the mean over tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An episode to show, and why: such as `best solver`."""
+    """An episode to show, and why."""
 
     episode: Episode
-    reasons: Sequence[str]
+    reasons: Sequence[Reason]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +122,34 @@ class Digest:
 
 @dataclass(slots=True)
 class _Group:
+    """What one role did on one task in one step."""
+
     question: str
     rewards: list[float] = field(default_factory=list[float])
     advantage: float = 0.0
+    """The greatest, without its sign."""
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.advantage >= NOTHING:
+            return Outcome.TAUGHT
+        if self.rewards and min(self.rewards) >= 1:
+            return Outcome.EASY
+        return Outcome.HARD if self.rewards and max(self.rewards) <= 0 else Outcome.NEITHER
 
 
 def read_digest(folder: Path, roles: Iterable[str]) -> Digest:
     """Read every episode of the run once. Raises DataError where a file cannot be read."""
     run = RunFolder(folder)
     broken: list[DataError] = []
-    counts: dict[str, dict[str, TaskGroups]] = {role: {} for role in roles}
+    by_role = {role: RoleGroups(role) for role in roles}
     train: Samples | None = None
     for step, path in run.episodes_files("train"):
-        best, groups = _Best(), defaultdict[tuple[str, str], _Group](lambda: _Group(""))
+        best, groups = _Best(), dict[tuple[str, str], _Group]()
         for episode in read_episodes(path, broken.append):
             _add(episode, groups)
             best.add(episode)
-        _count(groups, counts)
+        _count(step, groups, by_role)
         train = best.samples("train", step) or train
     validation: Samples | None = None
     for step, path in reversed(run.episodes_files("validation")):
@@ -114,19 +159,13 @@ def read_digest(folder: Path, roles: Iterable[str]) -> Digest:
         if validation := best.samples("validation", step):
             break
     samples = [shown for shown in (train, validation) if shown is not None]
-    shown_groups = tuple(_role_groups(role, tasks) for role, tasks in counts.items() if tasks)
-    return Digest(shown_groups, tuple(samples), len(broken))
+    groups_of_roles = tuple(groups for groups in by_role.values() if groups.tasks)
+    return Digest(groups_of_roles, tuple(samples), len(broken))
 
 
 def advantages(steps: Iterable[Step]) -> list[float]:
-    """The advantages of some steps, token by token where they have one for each."""
-    values: list[float] = []
-    for step in steps:
-        if isinstance(step.advantage, Sequence):
-            values.extend(step.advantage)
-        elif step.advantage is not None:
-            values.append(step.advantage)
-    return values
+    """The advantages of all tokens of some steps."""
+    return [value for step in steps for value in step.advantages]
 
 
 def instance(episode: Episode, trajectory: Trajectory) -> str:
@@ -149,83 +188,66 @@ def clipped(value: object, most: int = MOST_TEXT) -> str:
 
 def _add(episode: Episode, groups: dict[tuple[str, str], _Group]) -> None:
     for trajectory in episode.trajectories:
-        if trajectory.reward is None:
-            continue
-        group = groups[trajectory.name, episode.task_id]
-        group.question = group.question or question(episode.task, episode.task_id)
-        group.rewards.append(trajectory.reward)
-        if not trajectory.masked:
-            largest = max((abs(value) for value in advantages(trajectory.steps)), default=0.0)
-            group.advantage = max(group.advantage, largest)
+        values = advantages(trajectory.steps) if is_compared(trajectory) else []
+        if values:
+            key = trajectory.name, episode.task_id
+            group = groups.setdefault(key, _Group(question(episode.task, episode.task_id)))
+            group.advantage = max(group.advantage, *map(abs, values))
+            if trajectory.reward is not None:
+                group.rewards.append(trajectory.reward)
 
 
-def _count(groups: Mapping[tuple[str, str], _Group], counts: dict[str, dict[str, TaskGroups]]) -> None:
-    for (role, task), group in groups.items():
-        if len(group.rewards) < 2:
-            continue
-        row = counts.setdefault(role, {}).setdefault(task, TaskGroups(task))
-        row.seen += 1
-        low, high = min(group.rewards), max(group.rewards)
-        if high - low > NOTHING:
-            continue
-        row.question = row.question or group.question
-        row.advantage = max(row.advantage, group.advantage)
-        if low >= 1:
-            row.easy += 1
-        elif high <= 0:
-            row.hard += 1
-        else:
-            row.other += 1
-
-
-def _role_groups(role: str, tasks: Mapping[str, TaskGroups]) -> RoleGroups:
-    rows = sorted(tasks.values(), key=lambda row: (-row.equal, row.seen, row.task))
-    return RoleGroups(
-        role,
-        sum(row.seen for row in rows),
-        sum(row.equal for row in rows),
-        tuple(row for row in rows[:MOST_TASKS] if row.equal),
-    )
+def _count(step: int, groups: Mapping[tuple[str, str], _Group], roles: dict[str, RoleGroups]) -> None:
+    for (name, task), group in groups.items():
+        role = roles.setdefault(name, RoleGroups(name))
+        of_task = role.tasks.setdefault(task, TaskGroups(task, group.question))
+        for outcomes in (role.steps.setdefault(step, Outcomes()), of_task.outcomes):
+            outcomes[group.outcome] += 1
 
 
 class _Best:
     """The best and the worst episodes for each role, by the role's mean advantage, else its reward."""
 
     def __init__(self) -> None:
-        self._kept: defaultdict[tuple[str, str], list[tuple[float, Episode, str]]] = defaultdict(list)
+        self._kept: defaultdict[tuple[str, str], list[tuple[Reason, Episode]]] = defaultdict(list)
 
     def add(self, episode: Episode) -> None:
         for trajectory in episode.trajectories:
-            if (worth := _worth(trajectory)) is not None:
-                name = instance(episode, trajectory)
-                self._offer(("best", trajectory.name), worth, episode, f"best {name}")
-                self._offer(("worst", trajectory.name), -worth, episode, f"worst {name}")
+            values = advantages(trajectory.steps)
+            if values:
+                measure, value = "advantage", sum(values) / len(values)
+            elif trajectory.reward is not None:
+                measure, value = "reward", trajectory.reward
+            else:
+                continue
+            name = instance(episode, trajectory)
+            self._offer(trajectory.name, Reason("best", name, measure, value), episode)
+            self._offer(trajectory.name, Reason("worst", name, measure, value), episode)
 
     def samples(self, split: str, step: int) -> Samples | None:
         """What was kept; None where there was no episode."""
-        reasons: dict[int, list[str]] = {}
+        reasons: dict[int, list[Reason]] = {}
         episodes: dict[int, Episode] = {}
         for _, kept in sorted(self._kept.items(), key=lambda item: item[0][0]):
-            for _, episode, reason in kept:
+            for reason, episode in kept:
                 episodes[id(episode)] = episode
                 reasons.setdefault(id(episode), []).append(reason)
         samples = [Sample(episode, tuple(reasons[key])) for key, episode in episodes.items()]
         return Samples(split, step, samples) if samples else None
 
-    def _offer(self, key: tuple[str, str], worth: float, episode: Episode, reason: str) -> None:
-        kept = self._kept[key]
+    def _offer(self, role: str, reason: Reason, episode: Episode) -> None:
+        kept = self._kept[reason.side, role]
         same = next((item for item in kept if item[1].task_id == episode.task_id), None)
         if same is not None:
-            if worth <= same[0]:
+            if _worth(reason) <= _worth(same[0]):
                 return
             kept.remove(same)
-        elif len(kept) == SAMPLES and worth <= kept[-1][0]:
+        elif len(kept) == SAMPLES and _worth(reason) <= _worth(kept[-1][0]):
             return
-        kept.append((worth, episode, reason))
-        kept.sort(key=lambda item: -item[0])
+        kept.append((reason, episode))
+        kept.sort(key=lambda item: -_worth(item[0]))
         del kept[SAMPLES:]
 
 
-def _worth(trajectory: Trajectory) -> float | None:
-    values = advantages(trajectory.steps)
-    return sum(values) / len(values) if values else trajectory.reward
+def _worth(reason: Reason) -> float:
+    return reason.value if reason.side == "best" else -reason.value

@@ -16,11 +16,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from engine.records import RunFolder, Step
+from engine.records import Control, RunFolder, Step
 from engine.records.jsonl import write_whole
 from engine.report.charts import MOST_BARS, interval, number
 from engine.report.digest import Digest, advantages, clipped, instance, question, read_digest
-from engine.report.panels import sections
+from engine.report.panels import REASONS, sections
 from engine.report.reading import Run, read_run
 
 _HERE = Path(__file__).parent
@@ -53,12 +53,7 @@ class Other:
 class Measured:
     """A row of the comparison with controls; `drawn` is its interval."""
 
-    figure: str
-    name: str
-    mean: float
-    low: float
-    high: float
-    n: int
+    control: Control
     drawn: Markup
 
 
@@ -83,9 +78,9 @@ def render(run: Run, digest: Digest) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "clipped": clipped, "svg": Markup}
+    environment.filters |= {"number": number, "signed": signed, "clipped": clipped, "svg": Markup}
     script = (_HERE / "report.js").read_text(encoding="utf-8")
-    shown = sections(run)
+    shown = sections(run, digest)
     drawn = {key for section in shown for panel in section.panels for key in panel.keys}
     return environment.get_template("report.html.j2").render(
         run=run,
@@ -95,6 +90,7 @@ def render(run: Run, digest: Digest) -> str:
         controls=measured(run),
         others=others(run, drawn),
         digest=digest,
+        reasons=REASONS,
         long=len(run.lines) > MOST_BARS,
         question=question,
         instance=instance,
@@ -126,18 +122,7 @@ def measured(run: Run) -> list[Measured]:
     """The controls in the order of their file, all drawn to one scale."""
     values = [end for control in run.controls for end in (control.low, control.high, control.mean)]
     ends = (min(values, default=0.0), max(values, default=1.0))
-    return [
-        Measured(
-            c.figure,
-            c.name,
-            mean=c.mean,
-            low=c.low,
-            high=c.high,
-            n=c.n,
-            drawn=Markup(interval(c.mean, c.low, c.high, ends)),
-        )
-        for c in run.controls
-    ]
+    return [Measured(c, Markup(interval(c.mean, c.low, c.high, ends))) for c in run.controls]
 
 
 def others(run: Run, drawn: set[str]) -> list[Other]:

@@ -1,7 +1,7 @@
 """A run's figures arranged into charts, in the order in which a person asks about them.
 
-In goes a `Run`; out come sections of panels, each with its SVG, its legend and the figures that it drew, so
-that what no panel drew can be listed. A panel without data does not come out.
+In go a `Run` and its `Digest`; out come sections of panels, each with its SVG, its legend and the figures
+that it drew, so that what no panel drew can be listed. A panel without data does not come out.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.records import Control
-from engine.report.charts import WIDE, Line, Size, Stroke, line_chart, stack_chart
+from engine.report.charts import COLOURS, WIDE, Line, Size, Stroke, line_chart, stack_chart
+from engine.report.digest import Digest, Outcome, RoleGroups
 from engine.report.reading import Point, Run
 
-SHARES = (
-    ("informative", "good"),
-    ("too easy", "easy"),
-    ("too hard", "hard"),
-    ("other equal", "rest"),
-)
-STAGES = ("rollout", "update", "weights", "validate")
+REASONS = {Outcome.EASY: "easy", Outcome.HARD: "hard", Outcome.NEITHER: "rest"}
+"""Why a group taught nothing, and the reason's class."""
+STAGES = ("rollout", "advantage", "update", "validate")
+"""In the order of a step; a stage of another name comes after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class Section:
     panels: Sequence[Panel]
 
 
-def sections(run: Run) -> list[Section]:
+def sections(run: Run, digest: Digest) -> list[Section]:
     """Every section that has something to show."""
     roles = list(run.info.roles)
     candidates = [
@@ -65,9 +63,9 @@ def sections(run: Run) -> list[Section]:
         Section(
             "groups",
             "What groups taught",
-            "A group whose rewards are all equal gives nothing to compare: all 1 or more is too easy, all 0 "
-            "or less too hard.",
-            _present([*(_shares(run, role) for role in roles), _group_rewards(run, roles)]),
+            "A group is what a role did on one task in one step. It taught nothing where all its advantages "
+            "are 0: too easy if its rewards are all 1 or more, too hard if all are 0 or less, or neither.",
+            _present([*(_shares(run, groups) for groups in digest.groups), _group_rewards(run, roles)]),
         ),
         Section(
             "optimisation",
@@ -79,7 +77,8 @@ def sections(run: Run) -> list[Section]:
                     _by_role(run, "Loss", "loss/{}/mean", roles),
                     _single(run, "Gradient norm", "optim/grad_norm"),
                     _single(run, "Learning rate", "optim/learning_rate"),
-                    _single(run, "Tokens in a response", "tokens/response"),
+                    _single(run, "Mean tokens of a response", "tokens/per_response"),
+                    _single(run, "Response tokens of a batch", "tokens/response"),
                     _single(run, "Tokens per second", "tokens/per_second"),
                     _time(run),
                     *_signals(run),
@@ -170,29 +169,16 @@ def _single(run: Run, title: str, key: str) -> Panel | None:
     return _lines(title, [Line(title.lower(), run.series(key))], [key], named=False)
 
 
-def _shares(run: Run, role: str) -> Panel | None:
-    base = f"batch/{role}/"
-    names = [f"{base}fractions/effective", f"{base}fractions/too_easy", f"{base}fractions/too_hard"]
-    informative, total = dict(run.series(f"{base}informative")), dict(run.series(f"{base}total"))
-    effective, easy, hard = (dict(run.series(name)) for name in names)
-    for step, count in informative.items():
-        if step not in effective and total.get(step):
-            effective[step] = count / total[step]
-    rest = {
-        step: max(0.0, 1 - share - easy.get(step, 0.0) - hard.get(step, 0.0))
-        for step, share in effective.items()
-    }
-    layers = [
-        (label, kind, sorted(shares.items()))
-        for (label, kind), shares in zip(SHARES, (effective, easy, hard, rest), strict=True)
+def _shares(run: Run, groups: RoleGroups) -> Panel:
+    outcomes = {Outcome.TAUGHT: "good", **REASONS}
+    layers: list[tuple[str, str, list[Point]]] = [
+        (outcome, kind, [(step, counts[outcome] / counts.total()) for step, counts in groups.steps.items()])
+        for outcome, kind in outcomes.items()
     ]
-    if not any(points for _, _, points in layers):
-        return None
-    title = f"Groups of {role}"
-    info = run.info.roles[role]
-    keys = frozenset([*names, f"{base}informative", f"{base}total"])
-    estimator = info.estimator or ""
-    return Panel(title, stack_chart(title, layers, whole=1.0), SHARES, keys, note=estimator)
+    title = f"Groups of {groups.role}"
+    estimator = run.info.roles[groups.role].estimator if groups.role in run.info.roles else None
+    legend = [(outcome.value, kind) for outcome, kind in outcomes.items()]
+    return Panel(title, stack_chart(title, layers, whole=1.0), legend, frozenset(), note=estimator or "")
 
 
 def _group_rewards(run: Run, roles: Sequence[str]) -> Panel | None:
@@ -208,12 +194,9 @@ def _group_rewards(run: Run, roles: Sequence[str]) -> Panel | None:
 
 
 def _time(run: Run) -> Panel | None:
-    layers: list[tuple[str, str, list[Point]]] = []
-    known = dict.fromkeys(stage for stage in STAGES)
-    known |= dict.fromkeys(key.removeprefix("time/") for key in run.keys if key.startswith("time/"))
-    for stage in known:
-        if stage != "step" and (points := run.series(f"time/{stage}")):
-            layers.append((stage, f"c{len(layers) % 8}", points))
+    written = {key.removeprefix("time/") for key in run.keys if key.startswith("time/")} - {"step"}
+    stages = [*(stage for stage in STAGES if stage in written), *sorted(written.difference(STAGES))]
+    layers = [(stage, f"c{at % COLOURS}", run.counts(f"time/{stage}")) for at, stage in enumerate(stages)]
     if not layers:
         return None
     keys = frozenset(f"time/{name}" for name, _, _ in layers) | {"time/step"}
@@ -238,8 +221,10 @@ def _failures(run: Run, role: str) -> Panel | None:
     keys = [key for key in run.keys if key.startswith(start) and any(value for _, value in run.series(key))]
     if not keys:
         return None
-    layers = [(key.removeprefix(start), f"c{at + 3}", run.series(key)) for at, key in enumerate(keys[:5])]
-    layers += [(key.removeprefix(start), f"c{at}", run.series(key)) for at, key in enumerate(keys[5:8])]
+    layers = [
+        (key.removeprefix(start), f"c{(at + 3) % COLOURS}", run.counts(key))
+        for at, key in enumerate(keys[:COLOURS])
+    ]
     title = f"Failures of {role}"
     legend = [(f"{name} {sum(value for _, value in points):,.0f}", kind) for name, kind, points in layers]
-    return Panel(title, stack_chart(title, layers), legend, frozenset(keys[:8]))
+    return Panel(title, stack_chart(title, layers), legend, frozenset(keys[:COLOURS]))

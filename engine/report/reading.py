@@ -36,6 +36,10 @@ class Run:
         """The steps that have this figure, with its values."""
         return [(line["step"], line[key]) for line in self.lines if key in line]
 
+    def counts(self, key: str) -> list[Point]:
+        """Every training step, with 0 where this figure is absent: of what is written only where it was."""
+        return [(line["step"], line.get(key, 0.0)) for line in self.lines if line["step"]]
+
     @property
     def keys(self) -> list[str]:
         """The name of every figure that some step has, in alphabetical order."""

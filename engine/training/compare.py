@@ -61,14 +61,16 @@ def by_task(plan: Plan, episodes: Sequence[Episode]) -> dict[str, ByTask]:
 
 
 def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode]) -> list[Control]:
-    """The untrained workflow, each first role alone as trained, and the trained workflow, on the same tasks.
+    """The untrained workflow, each answering role alone as trained, and the trained one, on the same tasks.
 
-    A role that needs no other answers the same alone as in the workflow. Alone it has pass@1, the mean over
-    its instances, and the majority of its N answers to a task, those of all rollouts together.
+    A role that needs no other answers the same alone as in the workflow, if its reward judges what it says
+    itself. Alone it has pass@1, the mean over its instances, and the majority of its N answers to a task,
+    those of all rollouts together.
     """
     rows = [_control("untrained workflow", "correct", by_task(plan, untrained).get("correct", {}))]
     for role in plan.roles:
-        if role.needs or role.reward is None or len(plan.roles) == 1:
+        # A reward that reads other roles says how those did.
+        if len(plan.roles) == 1 or role.needs or role.reward is None or role.reward.roles:
             continue
         votes = _votes(role.name, trained)
         size = max(map(len, votes.values()), default=0)

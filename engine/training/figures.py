@@ -47,6 +47,12 @@ def rewards_by_role(episodes: Sequence[Episode]) -> Mapping[str, list[float]]:
     return rewards
 
 
-def response_tokens(episodes: Sequence[Episode]) -> int:
-    """Tokens that the models wrote."""
-    return sum(len(s.response_ids) for episode in episodes for t in episode.trajectories for s in t.steps)
+def response_tokens(episodes: Sequence[Episode]) -> Metrics:
+    """How much the models wrote: `tokens/response` in all, `tokens/per_response` in the mean of their calls.
+
+    A model that gives no token ids is left out.
+    """
+    steps = [step for episode in episodes for t in episode.trajectories for step in t.steps]
+    lengths = [len(step.response_ids) for step in steps if step.response_ids]
+    total = float(sum(lengths))
+    return {"tokens/response": total, "tokens/per_response": total / max(1, len(lengths))}

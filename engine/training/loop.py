@@ -104,8 +104,7 @@ class _Loop:
         for name, rewards in rewards_by_role(episodes).items():
             if f"reward/{name}/mean" not in metrics:
                 metrics |= reward_metrics(name, np.array(rewards))
-        metrics |= figures(plan, episodes, "episode") | failures(episodes)
-        metrics["tokens/response"] = float(response_tokens(episodes))
+        metrics |= figures(plan, episodes, "episode") | failures(episodes) | response_tokens(episodes)
         metrics["staleness/mean"] = _staleness(episodes)
         rate = learning_rate(self.train, step, setup.steps)
         metrics["optim/learning_rate"] = rate

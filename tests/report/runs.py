@@ -47,6 +47,7 @@ def figures(step: int, steps: int, rng: random.Random) -> dict[str, float]:
     gain = 1 - math.exp(-3 * step / max(1, steps))
     line: dict[str, float] = {"step": step}
     if step:
+        response = 38 - 10 * gain + rng.gauss(0, 1)
         line |= {
             "episode/solver_acc": 0.43 + 0.25 * gain + rng.gauss(0, 0.03),
             "episode/judge_acc": 0.46 + 0.3 * gain + rng.gauss(0, 0.03),
@@ -55,11 +56,12 @@ def figures(step: int, steps: int, rng: random.Random) -> dict[str, float]:
             "optim/learning_rate": 4e-5 * (1 - step / (steps + 1)),
             "optim/grad_norm": 0.4 + abs(rng.gauss(0, 0.1)),
             "signal/judge/reverse_kl": 0.3 * (1 - gain) + abs(rng.gauss(0, 0.01)),
-            "tokens/response": 38 - 10 * gain + rng.gauss(0, 1),
+            "tokens/response": 144 * response,
+            "tokens/per_response": response,
             "tokens/per_second": 1900 + rng.gauss(0, 80),
             "time/rollout": 9 + rng.gauss(0, 0.7),
+            "time/advantage": 0.1,
             "time/update": 5 + rng.gauss(0, 0.3),
-            "time/weights": 0.6,
             "time/step": 15.0,
             "failures/solver/malformed_output": round(30 * (1 - gain) + rng.random() * 4),
             "failures/solver/timeout": round(rng.random() * 2),

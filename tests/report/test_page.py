@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,6 +14,7 @@ import pytest
 
 from engine.errors import UsageError, WorldError
 from engine.report import write_report
+from engine.report.charts import MOST_BARS
 from tests.report.runs import rollout, write_episodes, write_lines, write_run
 
 HOSTILE = '</pre></details><script>alert(1)</script><img src=x onerror="alert(1)">{{ 7 * 7 }} \x00 ‮'
@@ -55,6 +57,22 @@ def page(folder: Path) -> str:
 def section(text: str, anchor: str) -> str:
     found = re.search(rf'<section id="{anchor}">.*?</section>', text, re.DOTALL)
     return found[0] if found else ""
+
+
+def figure(text: str, title: str) -> str:
+    """The chart of that title, with its caption; empty where the page has none."""
+    charts = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)
+    return next((chart for chart in charts if f"<b>{title}</b>" in chart), "")
+
+
+def legend(text: str, title: str) -> list[str]:
+    return re.findall(r"</i>(.*?)</li>", figure(text, title))
+
+
+def hover(text: str, title: str) -> list[str]:
+    """What a chart says of each step."""
+    (places,) = re.findall(r'data-hover="(.*?)"', figure(text, title))
+    return [said for _, said in json.loads(unescape(places))]
 
 
 def test_the_page_shows_the_run_from_its_header_to_its_spec(tmp_path: Path) -> None:
@@ -190,6 +208,101 @@ def test_advantages_for_each_token_are_shown_by_their_mean_and_ends(tmp_path: Pa
     data["trajectories"][0]["steps"][0]["advantage"] = [0.5, -0.25, 0.5]
     (folder / "episodes" / "train-000004.jsonl").write_text(json.dumps(data) + "\n")
     assert "advantage mean +0.250, tokens −0.250 to +0.500" in page(folder)
+
+
+def test_a_sample_says_which_instance_it_is_shown_for_and_by_what(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    episode = rollout("t", 0, [0.0, 1.0], advantage=-0.5)
+    data = episode.to_dict()
+    data["trajectories"][1]["steps"][0]["advantage"] = 1.5
+    (folder / "episodes" / "train-000004.jsonl").write_text(json.dumps(data) + "\n")
+    write_episodes(folder, "validation", 4, [rollout("v", 0, [0.0, 1.0])])
+    badges = re.findall(r'<span class="chip">((?:best|worst).*?)</span>', section(page(folder), "episodes"))
+    assert badges == [
+        "best: solver 2, advantage +1.5",
+        "best: judge, advantage −0.500",
+        "worst: solver 1, advantage −0.500",
+        "worst: judge, advantage −0.500",
+        "best: solver 2, reward 1",
+        "best: judge, reward 0",
+        "worst: solver 1, reward 0",
+        "worst: judge, reward 0",
+    ]
+
+
+def test_each_token_of_a_trajectory_counts_the_same_in_its_advantage(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    data = rollout("t", 0, [1.0]).to_dict()
+    (step,) = data["trajectories"][0]["steps"]
+    whole, cut = step | {"advantage": 1.0}, step | {"advantage": [-1.0], "response_ids": [3]}
+    data["trajectories"][0]["steps"] = [whole, cut]
+    (folder / "episodes" / "train-000004.jsonl").write_text(json.dumps(data) + "\n")
+    assert "advantage mean +0.500, tokens −1 to +1" in page(folder), "three tokens of +1, one of −1"
+
+
+def test_tokens_of_a_response_are_told_apart_from_those_of_a_batch(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    write_lines(folder / "metrics.jsonl", [{"step": 1, "tokens/response": 720, "tokens/per_response": 5}])
+    mean, batch = "Mean tokens of a response", "Response tokens of a batch"
+    assert "5" in hover(page(folder), mean)[0].split()
+    assert "720" in hover(page(folder), batch)[0].split()
+    write_lines(folder / "metrics.jsonl", [{"step": 1, "tokens/response": 720}])
+    assert not figure(page(folder), mean), "an older run wrote no mean"
+    assert figure(page(folder), batch)
+
+
+def test_shares_of_groups_are_of_the_advantages_that_training_used(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    tasks = {"learnt": (1.0, 1.0), "known": (1.0, 0.0), "unknown": (0.0, 0.0), "half": (0.5, 0.0)}
+    episodes = [rollout(task, 0, [reward], advantage=value) for task, (reward, value) in tasks.items()]
+    write_episodes(folder, "train", 1, episodes)
+    shares = "step 1\ntaught  0.250\ntoo easy  0.250\ntoo hard  0.250\nneither  0.250"
+    for role in ("solver", "judge"):
+        assert hover(page(folder), f"Groups of {role}")[0] == shares
+
+
+def test_the_time_of_a_step_is_told_in_the_order_of_its_stages(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    stages = ["rollout", "advantage", "update", "validate", "a_stage_of_another_version"]
+    write_lines(folder / "metrics.jsonl", [{"step": 1} | {f"time/{stage}": 1.0 for stage in sorted(stages)}])
+    assert legend(page(folder), "Seconds of a step, by stage") == stages
+
+
+def test_what_did_not_happen_in_a_step_counts_nothing_there(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    write_lines(
+        folder / "metrics.jsonl",
+        [
+            {"step": 0, "validation/correct": 0.5},
+            {"step": 1, "time/rollout": 2, "failures/solver/timeout": 3},
+            {"step": 2, "time/rollout": 2},
+            {"step": 3, "time/rollout": 2, "time/validate": 4, "failures/judge/timeout": 1},
+        ],
+    )
+    text = page(folder)
+    assert hover(text, "Failures of solver") == [
+        "step 1\ntimeout  3",
+        "step 2\ntimeout  0",
+        "step 3\ntimeout  0",
+    ]
+    assert hover(text, "Failures of judge") == [
+        "step 1\ntimeout  0",
+        "step 2\ntimeout  0",
+        "step 3\ntimeout  1",
+    ]
+    assert hover(text, "Seconds of a step, by stage")[0] == "step 1\nrollout  2\nvalidate  0"
+
+
+def test_a_long_run_s_stages_are_put_together_step_by_step(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    lines = [
+        {"step": step, "time/rollout": 2.0} | ({"time/validate": 10.0} if step % 5 == 0 else {})
+        for step in range(1, 1001)
+    ]
+    write_lines(folder / "metrics.jsonl", lines)
+    bars = hover(page(folder), "Seconds of a step, by stage")
+    assert len(bars) <= MOST_BARS
+    assert all("rollout" in bar and "validate" in bar for bar in bars)
 
 
 def test_a_role_without_failures_is_said_to_have_none(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ SMALL = (
     "train.validation={every: 2, tasks: 2, rollouts: 1}",
 )
 LOGPROB = -0.5
+CLOCKED = ("time/", "tokens/per_second")
+"""How the names of metrics begin that a clock has a part in."""
 
 
 def tasks(split: str, count: int) -> list[Task]:
@@ -114,7 +116,7 @@ class Training:
     def figures(self) -> list[dict[str, float]]:
         """The metrics' lines, but for what a clock has a part in."""
         return [
-            {name: value for name, value in line.items() if not name.startswith(("time/", "tokens/per"))}
+            {name: value for name, value in line.items() if not name.startswith(CLOCKED)}
             for line in self.folder.metrics()
         ]
 

@@ -56,6 +56,15 @@ def test_each_step_leaves_a_line_of_metrics(training: Training) -> None:
     assert [("validation/correct" in line) for line in lines] == [True, False, True, True]
 
 
+def test_tokens_are_told_in_all_and_in_the_mean_of_a_response(training: Training) -> None:
+    training.run()
+    for step, line in enumerate(training.folder.metrics()[1:], 1):
+        steps = [s for e in training.episodes("train", step) for t in e.trajectories for s in t.steps]
+        lengths = [len(step.response_ids) for step in steps]
+        assert line["tokens/response"] == sum(lengths)
+        assert line["tokens/per_response"] == pytest.approx(sum(lengths) / len(lengths))
+
+
 def test_every_step_of_an_episode_has_its_advantage_and_its_weights(training: Training) -> None:
     training.run()
     for number in (1, 2, 3):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from engine.training.batches import datum, role_batches
 from engine.training.compare import by_task, controls, difference, interval
 from engine.training.order import batch, planned_steps
 from engine.training.rate import learning_rate
+from engine.vocabulary import Call, rewards
 from tests.edge import solver_judge
 
 ROWS = [{"id": str(i)} for i in range(10)]
@@ -183,3 +185,11 @@ def test_controls_tell_the_solver_alone_from_the_workflow() -> None:
         ("trained solver alone", "majority of 4", 1.0),
         ("trained workflow", "correct", 1.0),
     ]
+
+
+def test_a_first_role_that_earns_what_others_do_is_no_answer_by_itself() -> None:
+    plan = solver_judge()
+    planner = replace(plan.roles[0], reward=rewards.build(Call.parse({"agrees_with": "judge"})))
+    team = replace(plan, roles=(planner, *plan.roles[1:]))
+    rows = controls(team, [episode("a", 0, [0.0, 0.0], 0.0)], [episode("a", 0, [1.0, 0.0], 1.0)])
+    assert [row.name for row in rows] == ["untrained workflow", "trained workflow"]

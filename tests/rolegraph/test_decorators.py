@@ -1,0 +1,150 @@
+"""Plain functions as vocabulary: what they may return, how their options are checked, where they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rolegraph as rg
+from engine.records import FailureName, GroupKey, TrajectoryGroup
+from engine.vocabulary import Call, datasets, estimators, metrics, parsers, rewards
+
+
+@pytest.mark.parametrize(
+    ("earned", "score"),
+    [
+        (0.5, rg.Score(0.5, False)),
+        (1, rg.Score(1.0, True)),
+        (True, rg.Score(1.0, True)),
+        (False, rg.Score(0.0, False)),
+        (np.float32(2.0), rg.Score(2.0, True)),
+        (rg.Score(0.25, True), rg.Score(0.25, True)),
+    ],
+    ids=str,
+)
+def test_a_reward_may_return_a_number_a_bool_or_a_score(earned: object, score: rg.Score) -> None:
+    @rg.reward("mine", pure=True)
+    def mine(task: Any, action: Any) -> Any:
+        return earned
+
+    reward = rewards.build(Call("mine"))
+    assert reward.score({}, "x", rg.Seen({})) == score
+    assert reward.timeout is None
+
+
+def test_anything_else_is_named() -> None:
+    @rg.reward(pure=True)
+    def nothing(task: Any, action: Any) -> Any:
+        return None
+
+    with pytest.raises(
+        TypeError, match="nothing returned None; expected a number, True or False, or a Score"
+    ):
+        rewards.build(Call("nothing")).score({}, "x", rg.Seen({}))
+
+
+def test_a_plain_reward_has_a_time_limit_and_hides_its_labels() -> None:
+    @rg.reward("mine", labels=["answer"], timeout=5)
+    def mine(task: Any, action: Any) -> float:
+        return 1.0
+
+    reward = rewards.build(Call("mine"))
+    assert (reward.timeout, reward.labels, reward.fields) == (5, ("answer",), ("answer",))
+
+
+def test_keyword_only_parameters_are_the_options_of_a_spec() -> None:
+    @rg.reward("mine", pure=True)
+    def mine(task: Any, action: Any, *, longest: int = 80) -> float:
+        """More where it is short.
+
+        longest: in characters
+        """
+        return float(len(action) < longest)
+
+    assert rewards.build(Call.parse({"mine": {"longest": 2}})).score({}, "abc", rg.Seen({})).reward == 0
+    assert rewards.summary("mine") == "More where it is short."
+    assert [(o.name, o.default, o.line) for o in rewards.options("mine")] == [
+        ("longest", 80, "in characters")
+    ]
+    with pytest.raises(rg.vocabulary.BadOptions, match="longest"):
+        rewards.build(Call.parse({"mine": {"longest": "many"}}))
+
+
+def test_a_function_of_other_parameters_is_refused_at_once() -> None:
+    with pytest.raises(
+        rg.UsageError, match=r"a reward is a function of \(task, action\).*mine takes \(action\)"
+    ):
+
+        @rg.reward("mine")
+        def mine(action: Any) -> float:
+            return 1.0
+
+
+def test_a_cell_of_a_notebook_may_be_run_again_and_another_name_is_taken() -> None:
+    for worth in (0.25, 0.5):
+
+        @rg.reward("mine", pure=True)
+        def mine(task: Any, action: Any, *, of: float = worth) -> float:
+            return of
+
+    assert rewards.build(Call("mine")).score({}, "", rg.Seen({})).reward == 0.5
+    with pytest.raises(ValueError, match="reward 'countdown' is registered already"):
+        rg.reward("countdown")(lambda task, action: 1.0)
+
+
+def test_a_parsers_value_error_is_a_malformed_output() -> None:
+    @rg.parser("number", default=0)
+    def number(text: str) -> int:
+        return int(text)
+
+    parser = parsers.build(Call("number"))
+    assert (parser.parse("7", {}), parser.default) == (7, 0)
+    with pytest.raises(rg.ParseFailure, match="invalid literal") as failed:
+        parser.parse("seven", {})
+    assert failed.value.name is FailureName.MALFORMED_OUTPUT
+
+
+def test_an_estimator_sees_the_rewards_of_one_group() -> None:
+    @rg.estimator("best", min_group=2)
+    def best(rewards: Any) -> Any:
+        return rewards - rewards.max()
+
+    estimator = estimators.build(Call("best"))
+    groups = [TrajectoryGroup(GroupKey("t", "r"), ())]
+    assert estimator.compute is not None
+    (advantages,) = estimator.compute([np.array([1.0, 0.0])], groups)
+    assert (estimator.name, estimator.min_group, advantages.tolist()) == ("best", 2, [0.0, -1.0])
+
+
+def test_a_metric_is_written_with_its_role() -> None:
+    @rg.metric("answers")
+    def answers(trajectories: Any) -> int:
+        return len(trajectories)
+
+    metric = metrics.build(Call.parse({"answers": "solver"}))
+    assert (metric.role, metric.measure([rg.Trajectory("solver")] * 3)) == ("solver", 3.0)
+
+
+def test_a_dataset_is_rows_with_ids(tmp_path: Path) -> None:
+    @rg.dataset("sums", hidden=["answer"])
+    def sums(*, split: str, size: int = 3) -> Iterator[dict[str, Any]]:
+        for number in range(size):
+            yield {"question": f"{number} + 1", "answer": number + 1, "of": split}
+
+    dataset = datasets.build(Call.parse({"sums": {"size": 2}}), split="train", folder=tmp_path)
+    assert (dataset.columns, dataset.hidden) == (("id", "question", "answer", "of"), {"answer"})
+    assert [(row["id"], row["of"]) for row in dataset.rows(None)] == [
+        ("sums-train-0", "train"),
+        ("sums-train-1", "train"),
+    ]
+
+    @rg.dataset("empty")
+    def empty() -> list[dict[str, Any]]:
+        return []
+
+    with pytest.raises(rg.DataError, match="the dataset empty has no rows"):
+        datasets.build(Call("empty"), split="train", folder=tmp_path)

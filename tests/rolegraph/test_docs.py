@@ -1,0 +1,63 @@
+"""The code in the documents runs as it stands: a page's blocks in order, as in a notebook, or as a script."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra `local`")
+
+ROOT = Path(__file__).parent.parent.parent
+pytestmark = [pytest.mark.service]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_on_python_runs_cell_by_cell_in_one_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells = blocks(ROOT / "docs" / "python.md", "python")
+    names: dict[str, Any] = {"__name__": "__main__"}
+
+    async def notebook() -> None:
+        for cell in cells:
+            code = compile(cell, "docs/python.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            if (done := eval(code, names)) is not None:
+                await done
+
+    asyncio.run(notebook())
+    said = capsys.readouterr().out
+    assert "countdown-validation-0:1 " in said
+    assert str(Path("runs/trained/report.html")) in said
+    assert (tmp_path / "runs" / "mine" / "episodes.jsonl").read_text().count("\n") == 2
+
+
+def test_the_snippet_of_the_readme_runs_as_a_script(tmp_path: Path) -> None:
+    """Not guarded by `if __name__ == "__main__"`: its reward runs in processes that do not run it again."""
+    (snippet,) = blocks(ROOT / "README.md", "python")
+    script = tmp_path / "snippet.py"
+    script.write_text(snippet)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (
+        len(re.findall(r"^countdown-validation-[0-3]:[01] (?:True|False) ", done.stdout, re.MULTILINE)) == 8
+    )
+    assert "Traceback" not in done.stderr

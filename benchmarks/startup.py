@@ -1,4 +1,11 @@
-"""How long things take before the first run: imports, `rolegraph --help`, and a spec from file to plan."""
+"""How long things take before the first run: imports, `rolegraph --help`, and a spec from file to plan.
+
+    python benchmarks/startup.py                              # what a person waits for
+    python benchmarks/startup.py --against DIR --repetitions 7   # beside another checkout of Rolegraph
+
+Each measurement is a process of its own; with `--against` the two checkouts take turns, and the median of the
+ratios, round by round, counts.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +13,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
+import click
 from scenarios import ROOT
 
 COMPILE = """
@@ -32,12 +41,12 @@ def environment(checkout: Path = ROOT) -> dict[str, str]:
 
 def help_s(repetitions: int) -> float:
     """Median wall time of `rolegraph --help`, with the interpreter's own start."""
-    return _wall(["-m", "engine.cli", "--help"], repetitions)
+    return median(_wall(["-m", "engine.cli", "--help"]) for _ in range(repetitions))
 
 
 def python_s(repetitions: int) -> float:
     """Median wall time of an interpreter that does nothing."""
-    return _wall(["-c", "pass"], repetitions)
+    return median(_wall(["-c", "pass"]) for _ in range(repetitions))
 
 
 def compile_s(repetitions: int) -> tuple[float, float]:
@@ -50,12 +59,52 @@ def compile_s(repetitions: int) -> tuple[float, float]:
     return median(first for first, *_ in times), median(median(later) for _, *later in times)
 
 
-def _wall(arguments: list[str], repetitions: int) -> float:
-    times: list[float] = []
-    for _ in range(repetitions):
+def _wall(arguments: list[str], checkout: Path = ROOT) -> float:
+    """Seconds that one process takes; it must end well."""
+    with tempfile.TemporaryDirectory() as folder:
         start = perf_counter()
         subprocess.run(
-            [sys.executable, "-P", *arguments], env=environment(), check=True, stdout=subprocess.DEVNULL
+            [sys.executable, "-P", *arguments],
+            cwd=folder,
+            env=environment(checkout),
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
-        times.append(perf_counter() - start)
-    return median(times)
+        return perf_counter() - start
+
+
+WAITS = {
+    "rolegraph --help": ["--help"],
+    "rolegraph validate solver_judge": ["validate", "solver_judge"],
+    "rolegraph run solver_judge --limit 1": ["run", "solver_judge", "--limit", "1"],
+}
+"""What a person waits for before anything has been done."""
+
+
+@click.command(help=(__doc__ or "").partition("\n")[0])
+@click.option("--repetitions", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--against",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
+    metavar="DIR",
+    help="Another checkout of Rolegraph, to compare with this one.",
+)
+def main(repetitions: int, against: Path | None) -> None:
+    for title, words in WAITS.items():
+        click.echo(title)
+        ours: list[float] = []
+        ratios: list[float] = []
+        for turn in range(1, repetitions + 1):
+            ours.append(_wall(["-m", "engine.cli", *words]))
+            line = f"  {turn}: {ours[-1]:.2f} s"
+            if against is not None:
+                theirs = _wall(["-m", "engine.cli", *words], against)
+                ratios.append(ours[-1] / theirs)
+                line += f", {against.name} {theirs:.2f} s, {ratios[-1]:.2f} of it"
+            click.echo(line)
+        click.echo(f"  median {median(ours):.2f} s" + (f", {median(ratios):.2f}" if ratios else ""))
+
+
+if __name__ == "__main__":
+    main()

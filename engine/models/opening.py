@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from engine.errors import UsageError
+from engine.errors import RolegraphError, UsageError
 from engine.local import Running, running
 from engine.models.limit import LimitedModel
 from engine.records import RunFolder
@@ -91,7 +91,7 @@ class Services:
         """As `locate`, in a running event loop. While a service starts, what talks to it is imported."""
         starting = asyncio.create_task(asyncio.to_thread(self.locate, ref, state_dir))
         if ref.served_here:
-            await asyncio.to_thread(_import_client)
+            await asyncio.to_thread(_import_client, model_folder(ref.name))
         return await starting
 
     async def open(self, ref: ModelRef) -> Model:
@@ -112,13 +112,14 @@ class Services:
             return self._running[key]
 
 
-def _import_client() -> None:
-    """What opening a Tinker model imports; it takes about as long as a service to start."""
-    import transformers
-
+def _import_client(folder: Path) -> None:
+    """What opening the model of a folder imports; it takes about as long as a service to start."""
     import engine.models.tinker_open
+    from engine.models.tokenizer import load_tokenizer
 
-    _ = engine.models.tinker_open, transformers.AutoTokenizer  # which is imported when it is asked for
+    with suppress(RolegraphError):  # said again where it is opened
+        load_tokenizer(folder)
+    _ = engine.models.tinker_open
 
 
 class Models:

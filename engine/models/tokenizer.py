@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from engine.errors import UsageError, WorldError
 from engine.prompts import Tokenizer
@@ -19,6 +20,10 @@ _QUIET = {
 }
 
 
+_FAST = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""What a tokenizer is called that its tokenizer.json says all of."""
+
+
 def load_tokenizer(source: str | Path) -> Tokenizer:
     """Load the tokenizer and chat template at `source`, a folder or a model's name on the hub. Blocks.
 
@@ -28,12 +33,11 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     for variable, value in _QUIET.items():
         os.environ.setdefault(variable, value)
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
-    from transformers import AutoTokenizer
 
     wanted = f"the tokenizer of {str(source)!r}"
     is_folder = Path(source).is_dir()
     try:
-        tokenizer = cast(Tokenizer, AutoTokenizer.from_pretrained(str(source)))  # pyright: ignore[reportUnknownMemberType]
+        tokenizer = cast(Tokenizer, _class_of(source).from_pretrained(str(source)))
     except (OSError, ValueError, KeyError) as error:
         reason = _first_line(error)
         if is_folder:
@@ -52,6 +56,21 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
             "`chat_template.jinja` beside tokenizer.json, or `chat_template` in tokenizer_config.json."
         )
     return tokenizer
+
+
+def _class_of(source: str | Path) -> Any:
+    """The class that loads a tokenizer. That which finds the others imports torch, where it is installed."""
+    try:
+        config: Any = json.loads((Path(source) / "tokenizer_config.json").read_bytes())
+    except (OSError, ValueError):
+        config = None
+    if isinstance(config, dict) and cast("dict[str, Any]", config).get("tokenizer_class") in _FAST:
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer
 
 
 def _chain(error: BaseException) -> list[BaseException]:

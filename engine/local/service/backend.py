@@ -9,9 +9,8 @@ import asyncio
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from tinker import AdamParams
 from torch import Tensor
 
 from engine.local.service.batcher import Batcher, Job
@@ -20,6 +19,9 @@ from engine.local.service.policy import LoraShape, Policy
 from engine.local.service.sampling import SampleRequest
 from engine.local.service.trainer import Datum, Missing, Refused, TrainingRun
 from engine.local.service.worker import Worker
+
+if TYPE_CHECKING:
+    from tinker import AdamParams
 
 T = TypeVar("T")
 

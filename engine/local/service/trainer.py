@@ -11,14 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from tinker import AdamParams
 from torch import Tensor
 
 from engine.local.service.losses import LOSSES, NEEDS, OPTIONS
 from engine.local.service.policy import LoraShape, Policy
+
+if TYPE_CHECKING:
+    from tinker import AdamParams
 
 MAX_BATCH_TOKENS = {"cpu": 4_096, "cuda": 16_384}
 """Padded tokens of one forward pass; a larger batch is cut up, with the same gradients. A processor's caches

@@ -13,12 +13,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
-from tinker import AdamParams
-from tinker.proto import tinker_public_pb2 as public
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from torch import Tensor
 
 from engine.local.service.batcher import Job
+from engine.local.service.messages import public
 from engine.local.service.policy import LoraShape
 from engine.local.service.sampling import SampleRequest
 from engine.local.service.trainer import Datum, Refused
@@ -66,12 +65,18 @@ class CreateModelBody(_Body):
     optimizer_config: OptimizerBody | None = None
 
 
+def _adam(value: object) -> object:
+    from tinker import AdamParams  # takes seconds to import, and only training needs it
+
+    return AdamParams.model_validate(value)
+
+
 class OptimStepBody(_Body):
-    """optim_step."""
+    """optim_step; `adam_params` are tinker's AdamParams."""
 
     model_id: str
     seq_id: int | None = None
-    adam_params: AdamParams | None = None
+    adam_params: Annotated[Any, BeforeValidator(_adam)] = None
 
 
 class SaveBody(_Body):

@@ -75,7 +75,7 @@ class _RoleSums:
 class Display:
     """Counts episodes while they come in, and shows what they came to when the block ends.
 
-    `floors` are figures and how low each may be: `answered`, the share of role runs that a model answered,
+    `floors` are figures and how low each may be: `answered`, the share of trajectories that a model answered,
     `correct`, the spec's metrics and `reward/{role}`.
     """
 
@@ -165,7 +165,7 @@ class Display:
         asked = sum(sums.trajectories for sums in self._roles.values())
         answered = sum(sums.answered for sums in self._roles.values())
         if answered < asked:
-            text = f"warning: {asked - answered} of {asked} role runs got no answer"
+            text = f"warning: {asked - answered} of {asked} trajectories got no answer"
             if "answered" not in self._floors:
                 text += "; --fail-under answered=1 makes that an error"
             self._console.print(text, style="yellow", highlight=False)
@@ -198,8 +198,8 @@ class Display:
         return {name: self._metrics[name] / max(1, self._episodes) for name in self._metric_names}
 
     def _table(self) -> Table:
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        table.add_column("role", style="bold")
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+        table.add_column("role", style="bold", no_wrap=True)
         for heading in ("runs", "reward", "accuracy", "tokens in", "out", "s/call"):
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("failures", no_wrap=True)

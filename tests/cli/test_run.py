@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 
+import pytest
+
 from engine.records.episodes import read_episodes
 from engine.records.folder import RunFolder
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, step
 from tests.edge import write_spec
 
 
@@ -62,8 +65,8 @@ def test_a_written_run_can_be_replayed_and_gives_the_same_episodes(
     def without_model_and_times(folder: str) -> list[object]:
         lines = (tmp_path / folder / "episodes.jsonl").read_text().splitlines()
         episodes = [json.loads(line) | {"info": None} for line in lines]
-        for step in (s for episode in episodes for t in episode["trajectories"] for s in t["steps"]):
-            assert step["info"].pop("seconds") >= 0
+        for made in (s for episode in episodes for t in episode["trajectories"] for s in t["steps"]):
+            assert made["info"].pop("seconds") >= 0
         return sorted(episodes, key=lambda e: e["id"])
 
     assert without_model_and_times("one") == without_model_and_times("two")
@@ -161,3 +164,105 @@ def test_help_names_the_verbs(rolegraph: Command) -> None:
     shown = rolegraph("--help").stdout
     for verb in ("run", "validate", "list", "serve"):
         assert f"\n  {verb} " in shown
+
+
+FAILING = """
+rolegraph: 1
+name: half
+data: {validation: tasks.jsonl}
+roles:
+  one: {prompt: {inline: "{{ task.question }}"}, reward: exact_match, trainable: false}
+"""
+
+
+def half_answered(tmp_path: Path) -> tuple[str, ...]:
+    """A run of four tasks of which a recording answers two."""
+    rows = [{"id": f"t{n}", "question": f"{n} + 0", "answer": str(n)} for n in range(4)]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_spec(tmp_path, FAILING, "half.yaml")
+    episodes = [
+        {
+            "id": f"{row['id']}:0",
+            "task": row,
+            "is_correct": True,
+            "trajectories": [
+                {"name": "one", "uid": "", "task": None, "reward": 1.0, "steps": [step(str(row["answer"]))]}
+            ],
+        }
+        for row in rows[:2]
+    ]
+    (tmp_path / "rec.jsonl").write_text("".join(json.dumps(episode) + "\n" for episode in episodes))
+    return ("run", "half.yaml", "--model", "replay:rec.jsonl", "--out")
+
+
+def test_calls_that_fail_are_told_and_a_floor_makes_them_an_error(rolegraph: Command, tmp_path: Path) -> None:
+    words = half_answered(tmp_path)
+    done = rolegraph(*words, "told")
+    assert done.returncode == 0
+    assert "warning: 2 of 4 trajectories got no answer; --fail-under answered=1" in " ".join(
+        done.stderr.split()
+    )
+    floored = rolegraph(*words, "floored", "--fail-under", "answered=0.9")
+    assert floored.returncode == 1
+    assert "error: answered is 0.500, under 0.9" in floored.stderr
+    assert rolegraph(*words, "fine", "--fail-under", "answered=0.5").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("floor", "said"),
+    [
+        ("answred=1", "did you mean 'answered'"),
+        ("answered", "is no FIGURE=VALUE"),
+        ("correct=x", "FIGURE=VALUE"),
+    ],
+)
+def test_a_floor_that_is_none_is_the_users_mistake(
+    floor: str, said: str, rolegraph: Command, tmp_path: Path
+) -> None:
+    done = rolegraph(*half_answered(tmp_path), "out", "--fail-under", floor)
+    assert_one_clear_message(done, 2, said)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_failures_name_is_never_broken_over_lines(rolegraph: Command, recording: Path) -> None:
+    words = ("run", "solver_judge", "--limit", "10", "--model", f"replay:{recording}", "--out", "out")
+    done = rolegraph(*words, COLUMNS="80")
+    assert re.search(r"^solver .* malformed_output \d+$", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_a_file_of_ones_own_is_named_on_the_command_line(
+    rolegraph: Command, recording: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "rewards.py").write_text(
+        "import rolegraph as rg\n\n\n@rg.reward('brief')\ndef brief(task, action):\n"
+        "    return len(str(action)) < 80\n"
+    )
+    words = (
+        "run",
+        "solver_judge",
+        "roles.solver.reward=brief",
+        "--limit",
+        "2",
+        "--model",
+        f"replay:{recording}",
+    )
+    refused = rolegraph(*words, "--out", "refused")
+    assert_one_clear_message(refused, 2, "unknown reward 'brief'")
+    assert rolegraph(*words, "--import", "rewards.py", "--out", "out").returncode == 0
+    for episode in read_episodes(tmp_path / "out" / "episodes.jsonl"):
+        assert episode["solver"][0].reward == 1.0
+    valid = rolegraph("validate", "solver_judge", "roles.solver.reward=brief", "--import", "rewards.py")
+    assert valid.returncode == 0, valid.stderr
+
+
+def test_validate_reads_every_row_of_a_file(rolegraph: Command, tmp_path: Path) -> None:
+    half_answered(tmp_path)
+    assert "4 validation tasks read" in rolegraph("validate", "half.yaml").stdout
+    with (tmp_path / "tasks.jsonl").open("a") as file:
+        file.write("{oops\n")
+    assert_one_clear_message(rolegraph("validate", "half.yaml"), 2, "tasks.jsonl:5: not JSON")
+
+
+def test_the_version_is_short_to_ask_for(rolegraph: Command) -> None:
+    assert rolegraph("-V").stdout == rolegraph("--version").stdout
+    assert rolegraph("-V").stdout.startswith("rolegraph, version ")

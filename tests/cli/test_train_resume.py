@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -49,19 +50,24 @@ def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folde
     wait_for_lines(out, 4, process)
     process.kill()
     process.wait()
-    train_command(out, "--resume")
+    # With the spec named, its overrides are still those that the run was begun with.
+    said, _ = train_command(out, "solver_judge", "--resume")
+    before = next(line for line in metrics(out) if line["step"] == 0)["validation/judge_acc"]
+    shown = re.search(r"^judge_acc +([\d.]+)", said, re.MULTILINE)
+    assert shown is not None and shown[1] == f"{before:.3f}", "before training, not before the resume"
     assert_same(metrics(out), metrics(whole))
 
 
 def test_an_interrupted_run_says_so_and_leaves_a_report(service: Running, tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start(out, "solver_judge", *SMALL, service=service)
-    wait_for_lines(out, 2, process)
+    wait_for_lines(out, 1, process)  # of the validation before training
     process.send_signal(signal.SIGINT)
     said, noted = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in noted
-    assert "--resume" in said + noted
+    assert f"go on with: rolegraph train --resume --out {out}" in said
+    assert "+0.000" not in said, "nothing has been measured since"
     assert (out / "report.html").exists()
 
 

@@ -185,6 +185,21 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_not_been_stopped(
     assert len(whole.service.asked) - asked == 2 * 2 * 3 + 2 * 3, "step 3 and its validation, no more"
 
 
+def test_a_resumed_run_calls_nothing_best_that_is_worse_than_the_untrained_model(
+    training: Training, tokenizer: Path, tmp_path: Path
+) -> None:
+    training.workflow.solve = lambda seed, updates: RIGHT if updates == 0 or seed % 2 else WRONG
+    training.service.refusals["optim_step"] = iter([None, None, failed("the machine is gone", "server")])
+    with pytest.raises(WorldError, match="the machine is gone"):
+        training.run()
+    training.run(start=training.folder.rewind())
+    figures = [
+        line["validation/correct"] for line in training.folder.metrics() if "validation/correct" in line
+    ]
+    assert figures == [1.0, 0.0, 0.0]
+    assert not any(checkpoint.best for checkpoint in training.folder.checkpoints())
+
+
 # rollouts ahead
 
 

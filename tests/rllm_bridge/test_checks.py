@@ -18,6 +18,7 @@ from tests.edge import solver_judge, write_spec
 
 HOSTED = "model=tinker:Qwen/Qwen3-8B"
 FOLDER = "model=local:somewhere/model"
+SERVED = ("roles.judge.model={provider: local, base_url: 'http://127.0.0.1:9'}", "roles.judge.trainable=false")
 RENDERER = "++rollout_engine.renderer_name=llama3"
 
 
@@ -157,6 +158,7 @@ def test_what_works_elsewhere_is_no_fault_there() -> None:
     assert check("verl", HOSTED, "rllm.algorithm.kl_beta=0.1").diagnostics == ()
     assert check("tinker", "roles.judge.estimator=opo").diagnostics == ()
     assert check("tinker", "roles.judge.trainable=false", "roles.judge.model=local:other").diagnostics == ()
+    assert check("verl", HOSTED, *SERVED).diagnostics == ()
 
 
 @pytest.mark.parametrize(("backend", "message"), [("verl", "token by token"), ("fireworks", "every token")])

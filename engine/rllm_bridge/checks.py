@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from engine.backends import Backend
 from engine.compile import Plan, RolePlan
 from engine.compile.trainable import TRAINED_PROVIDERS, policy_findings, sampling_findings
 from engine.rllm_bridge.config import model_name, renderer
 from engine.rllm_bridge.estimators import (
-    Backend,
     custom_estimators,
     estimator_name,
     hook_reasons,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.backends import Backend
 from engine.compile.compiler import Compiled
 from engine.rllm_bridge.checks import findings
-from engine.rllm_bridge.estimators import Backend
 from engine.rllm_bridge.launch import check_for
 from engine.spec.diagnostics import Diagnostic
 from engine.vocabulary import Dataset
@@ -18,7 +18,10 @@ from tests.edge import solver_judge, write_spec
 
 HOSTED = "model=tinker:Qwen/Qwen3-8B"
 FOLDER = "model=local:somewhere/model"
-SERVED = ("roles.judge.model={provider: local, base_url: 'http://127.0.0.1:9'}", "roles.judge.trainable=false")
+SERVED = (
+    "roles.judge.model={provider: local, base_url: 'http://127.0.0.1:9'}",
+    "roles.judge.trainable=false",
+)
 RENDERER = "++rollout_engine.renderer_name=llama3"
 
 
@@ -139,6 +142,7 @@ WARNINGS: list[tuple[Backend, tuple[str, ...], str]] = [
     ("verl", (HOSTED, "rllm.stepwise_advantage.mode=per_step"), "into broadcast"),
     ("tinker", ("rllm.workflow.workflow_args.timeout=5",), "from Python"),
     ("tinker", ("rllm.trainer.save_freq=5",), "train.checkpoint_every"),
+    ("verl", (HOSTED, "++actor_rollout_ref.actor.optim.clip_grad=9"), "train.gradient_clip"),
 ]
 
 

@@ -91,7 +91,7 @@ def _to_rllm(episode: Episode, answered: Sequence[NodeId], plan: Plan, *, valida
     place = {node: number for number, node in enumerate(answered)}
     kept = [trajectory for trajectory in episode.trajectories if trajectory.node in place]
     kept.sort(key=lambda trajectory: place[trajectory.node])
-    trajectories = [trajectory_to_rllm(trajectory, {}, withhold=False) for trajectory in kept]
+    trajectories = [trajectory_to_rllm(trajectory, {}, None) for trajectory in kept]
     deciding = [t.reward or 0.0 for t in episode.trajectories if t.name == plan.roles[plan.correct].name]
     return theirs.Episode(
         id=episode.id,

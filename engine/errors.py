@@ -71,6 +71,11 @@ class WorldError(RolegraphError, OSError):
     """The machine or the network failed: an endpoint is down, a disk is full, a service died."""
 
 
+def first_line(error: BaseException) -> str:
+    """What a library's error says, without the advice that follows it; its type where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name closest to a misspelt one, whatever its case, or None where none is close."""
     spelt = {word.lower(): word for word in known}

@@ -1,6 +1,7 @@
 """What `import rolegraph as rg` gives; `__init__.py` reads here where each name comes from."""
 
 from engine import vocabulary as vocabulary
+from engine.backends import BACKENDS as BACKENDS
 from engine.errors import DataError as DataError
 from engine.errors import RolegraphError as RolegraphError
 from engine.errors import SpecError as SpecError

@@ -16,8 +16,8 @@ from engine.spec import load_spec
 from engine.vocabulary import Dataset, Split, import_file
 
 if TYPE_CHECKING:
+    from engine.backends import Backend
     from engine.models import LimitedModel, Models
-    from engine.rllm_bridge.estimators import Backend
     from engine.run import Isolation
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engine.compile import Plan, compile_file
@@ -85,7 +85,3 @@ def by_role(answers: dict[str, str | Sequence[str]]) -> Answer:
         return found if isinstance(found, str) else found[request.id.node.index - 1]
 
     return answer
-
-
-def names(items: Iterable[object]) -> list[str]:
-    return [getattr(item, "name") for item in items]  # noqa: B009

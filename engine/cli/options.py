@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from rolegraph import BACKENDS
+
 overrides = click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE…]")
 imports = click.option(
     "--import",
@@ -41,4 +43,4 @@ class Floor(click.ParamType[tuple[str, float]]):
             self.fail(f"{value!r} is no FIGURE=VALUE, such as answered=0.99", param, ctx)
 
 
-backends = click.Choice(["tinker", "verl", "fireworks"])
+backends = click.Choice(BACKENDS)

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, requires, version
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 from engine.errors import UsageError, WorldError
 from engine.shipped import BASE_NAME, MODELS
@@ -47,13 +48,32 @@ class Running:
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raises UsageError unless the extra `local` is installed and the folder can hold a model."""
+    """Raises UsageError unless the extra `local` is installed and the folder can hold a model for it."""
     if missing := _missing():
         raise UsageError(f"the local service needs {', '.join(missing)}: pip install 'rolegraph[local]'")
     if not folder.is_dir():
         raise UsageError(f"there is no model folder {folder}")
     if not (folder / "config.json").is_file():
         raise UsageError(f"{folder} is not a Hugging Face model folder: it has no config.json")
+    if _needs_code(folder):
+        raise UsageError(
+            f"{folder} needs code that comes with the model (`auto_map` in its config.json), and such code "
+            "is not run here; take a model whose architecture is part of transformers"
+        )
+
+
+def _needs_code(folder: Path) -> bool:
+    """Whether transformers itself does not know the model. What else is wrong is the loader's to say."""
+    try:
+        config: Any = json.loads((folder / "config.json").read_bytes())
+        if "auto_map" not in config:
+            return False
+        kind = config.get("model_type")
+    except (ValueError, TypeError, AttributeError):
+        return False
+    from transformers import CONFIG_MAPPING  # which takes seconds
+
+    return kind not in CONFIG_MAPPING
 
 
 def _missing() -> list[str]:
@@ -80,7 +100,6 @@ def running(
     model_dir: Path,
     *,
     state_dir: Path | None = None,
-    api_key: str | None = None,
     threads: int | None = None,
     timeout: float = START_SECONDS,
 ) -> Generator[Running, None, None]:
@@ -90,7 +109,7 @@ def running(
     when the service does not come up.
     """
     check_model_folder(model_dir)
-    key = api_key or f"tml-{secrets.token_hex(16)}"
+    key = f"tml-{secrets.token_hex(16)}"
     options = {"model_dir": str(model_dir.resolve()), "threads": threads}
     options["state_dir"] = str(state_dir) if state_dir else None
     with tempfile.TemporaryFile() as log:

@@ -46,10 +46,10 @@ class KeyRule:
             urlsplit(url).hostname or ""
         )
 
-    def withheld(self, url: str) -> str:
-        """A sentence for the person whose key was not sent."""
+    def withheld(self, url: str, variable: str | None = None) -> str:
+        """A sentence for the person whose key, or what else is secret in a `variable`, was not sent."""
         return (
-            f"{self.key_variable} is not sent to {url} because only the spec names that URL; "
+            f"{variable or self.key_variable} is not sent to {url} because only the spec names that URL; "
             f"set {self.url_variable}={url} or give it with --base-url to say that you mean it."
         )
 

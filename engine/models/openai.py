@@ -27,6 +27,8 @@ from engine.spec import ModelRef
 
 _PROBE_SECONDS = 10.0
 _NO_KEY = "none"
+_HEADERS_VARIABLE = "OPENAI_CUSTOM_HEADERS"
+"""What the client sends with every call, whatever its URL."""
 
 _LOGPROBS: Mapping[str, object] = {"logprobs": True}
 _TOKEN_IDS: Mapping[str, object] = {"return_token_ids": True, "return_prompt_token_ids": True}
@@ -159,8 +161,8 @@ async def open_openai(
     key = OPENAI.key(url, explicit=api_key, trusted_url=trusted_url)
     if key is None and url == OPENAI.default_url:
         raise UsageError(f"{OPENAI.key_variable} is not set, and {url} needs a key: put it in that variable.")
-    if os.environ.get("OPENAI_CUSTOM_HEADERS") and not (api_key or OPENAI.trusts(url, trusted_url)):
-        raise UsageError(OPENAI.withheld(url).replace(OPENAI.key_variable, "OPENAI_CUSTOM_HEADERS"))
+    if os.environ.get(_HEADERS_VARIABLE) and not (api_key or OPENAI.trusts(url, trusted_url)):
+        raise UsageError(OPENAI.withheld(url, _HEADERS_VARIABLE))
     client = openai.AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, max_retries=0)
     try:
         names = await _model_names(client, url, key)

@@ -123,7 +123,10 @@ def _import_client(folder: Path) -> None:
 
 
 class Models:
-    """Opens models, each once and behind one limit; they are closed with the block. Of one event loop."""
+    """Opens models, each once and behind one limit; they are closed with the block. Of one event loop.
+
+    Without a block, `aclose` closes them.
+    """
 
     def __init__(self, open_model: Open) -> None:
         self._open = open_model
@@ -136,6 +139,10 @@ class Models:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close what is open, and give up what is being opened."""
         for opening in self._opening.values():
             opening.cancel()
         await asyncio.gather(*self._opening.values(), return_exceptions=True)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
-from engine.errors import UsageError, WorldError
+from engine.errors import UsageError, WorldError, first_line
 from engine.prompts import Tokenizer
 
 # transformers and its hub client speak up on import and on load unless told not to; the person may still
@@ -37,9 +37,10 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     wanted = f"the tokenizer of {str(source)!r}"
     is_folder = Path(source).is_dir()
     try:
-        tokenizer = cast(Tokenizer, _class_of(source).from_pretrained(str(source)))
+        # None would ask at the terminal, and wait.
+        tokenizer = cast(Tokenizer, _class_of(source).from_pretrained(str(source), trust_remote_code=False))
     except (OSError, ValueError, KeyError) as error:
-        reason = _first_line(error)
+        reason = first_line(error)
         if is_folder:
             raise UsageError(f"Cannot load {wanted}: {reason}") from error
         causes = _chain(error)
@@ -79,7 +80,3 @@ def _chain(error: BaseException) -> list[BaseException]:
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
         chain.append(cause)
     return chain
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

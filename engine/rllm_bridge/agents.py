@@ -14,7 +14,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import openai
 import rllm.types as theirs
@@ -26,21 +25,14 @@ from engine.models import LimitedModel
 from engine.models.openai import OpenAIModel
 from engine.records import CallDone, Episode, Event, NodeId
 from engine.rllm_bridge.convert import trajectory_to_rllm
-from engine.rllm_bridge.prepared import prepared, task_of
+from engine.rllm_bridge.prepared import OfLoop, prepared, task_of
 from engine.run import Job, run_episode
 from engine.shipped import SPECS
 
 SPEC_VARIABLE = "ROLEGRAPH_SPEC"
 
-_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, openai.AsyncOpenAI] = WeakKeyDictionary()
-
-
-def _client(base_url: str) -> openai.AsyncOpenAI:
-    """A client of one session; all sessions of an event loop share their connections."""
-    loop = asyncio.get_running_loop()
-    if loop not in _clients:
-        _clients[loop] = openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0)
-    return _clients[loop].with_options(base_url=base_url)
+_clients = OfLoop(lambda: openai.AsyncOpenAI(base_url="http://127.0.0.1", api_key="none", max_retries=0))
+"""Whose connections all sessions of an event loop share; each session has its own URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +54,22 @@ class SpecFlow:
 
     def run(self, task: Any, config: theirs.AgentConfig) -> theirs.Episode:
         """As `arun`, for a caller without an event loop."""
-        return asyncio.run(self.arun(task, config))
+        return asyncio.run(self._alone(task, config))
+
+    async def _alone(self, task: Any, config: theirs.AgentConfig) -> theirs.Episode:
+        """One episode in an event loop of its own, with which everything that it opened has to end."""
+        try:
+            return await self.arun(task, config)
+        finally:
+            await prepared(self.plan).close()
+            if (client := _clients.pop()) is not None:
+                await client.close()
 
     async def arun(self, task: Any, config: theirs.AgentConfig) -> theirs.Episode:
         """One episode against `config.base_url`, scored already."""
         shared = prepared(self.plan)
         row, rollout = task_of(task, config.session_uid)
-        model = OpenAIModel(_client(config.base_url), config.model, tokens=False)
+        model = OpenAIModel(_clients.get().with_options(base_url=config.base_url), config.model, tokens=False)
         policy = LimitedModel(model, self.plan.spec.model.concurrency)
         answered: list[NodeId] = []
 
@@ -90,7 +91,7 @@ def _to_rllm(episode: Episode, answered: Sequence[NodeId], plan: Plan, *, valida
     place = {node: number for number, node in enumerate(answered)}
     kept = [trajectory for trajectory in episode.trajectories if trajectory.node in place]
     kept.sort(key=lambda trajectory: place[trajectory.node])
-    trajectories = [trajectory_to_rllm(trajectory, {}, withhold=False) for trajectory in kept]
+    trajectories = [trajectory_to_rllm(trajectory, {}, None) for trajectory in kept]
     deciding = [t.reward or 0.0 for t in episode.trajectories if t.name == plan.roles[plan.correct].name]
     return theirs.Episode(
         id=episode.id,

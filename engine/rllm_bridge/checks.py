@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from engine.backends import Backend
 from engine.compile import Plan, RolePlan
 from engine.compile.trainable import TRAINED_PROVIDERS, policy_findings, sampling_findings
 from engine.rllm_bridge.config import model_name, renderer
 from engine.rllm_bridge.estimators import (
-    Backend,
     custom_estimators,
     estimator_name,
     hook_reasons,
@@ -82,7 +82,7 @@ def _role(plan: Plan, role: RolePlan, backend: Backend) -> Iterator[Finding]:
         # types.py and trainer/algorithms/transform.py: that name means "unnamed", and is replaced.
         yield Finding(at, f"rLLM renames trajectories called {UNNAMED}", "another name", at_key=True)
     apart = model != policy
-    if apart and not role.trainable and model.provider == "local" and backend == "verl":
+    if apart and not role.trainable and model.served_here and backend == "verl":
         # trainer/verl/verl_launcher.py: workflows are made in a Ray actor, perhaps on another machine.
         message = f"the model of {role.name} would be served here, and asked from wherever Ray runs"
         yield Finding((*at, "model"), message, "a model with a base_url that all machines reach")

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from engine.backends import Backend
 from engine.errors import UsageError
-from engine.rllm_bridge.estimators import Backend
 from engine.rllm_bridge.installed import INSTALL, has_verl
 
 

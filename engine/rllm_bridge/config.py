@@ -13,8 +13,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
+from engine.backends import Backend
 from engine.compile import Plan
-from engine.rllm_bridge.estimators import Backend, deviation, is_precomputed
+from engine.rllm_bridge.estimators import deviation, is_precomputed
 from engine.shipped import BASE_NAME, MODELS, model_folder
 from engine.spec import ModelRef, Sampling, Train
 
@@ -61,6 +62,10 @@ class Row:
     tinker: str | None = None
     verl: str | None = None
     fireworks: str | None = None
+
+    def key(self, backend: Backend) -> str | None:
+        """The key that it sets; None where the backend has none."""
+        return {"tinker": self.tinker, "verl": self.verl, "fireworks": self.fireworks}[backend]
 
 
 def _everywhere(spec: str, value: Callable[[Launch], Value | None], key: str) -> Row:
@@ -212,7 +217,7 @@ TABLE: tuple[Row, ...] = (
 
 def overrides(run: Launch) -> dict[str, Value]:
     """The keys of rLLM's config that a run sets, in the order of the table."""
-    values = ((_key(row, run.backend), row.value(run)) for row in TABLE)
+    values = ((row.key(run.backend), row.value(run)) for row in TABLE)
     return {key: value for key, value in values if key is not None and value is not None}
 
 
@@ -249,10 +254,6 @@ def _written(value: Value) -> str:
     if isinstance(value, Sequence):
         return f"[{','.join(map(_written, value))}]"
     return repr(value)
-
-
-def _key(row: Row, backend: Backend) -> str | None:
-    return {"tinker": row.tinker, "verl": row.verl, "fireworks": row.fireworks}[backend]
 
 
 def _sampling(run: Launch) -> Sampling:

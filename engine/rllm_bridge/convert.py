@@ -28,26 +28,24 @@ def episode_to_rllm(
         task=episode.task,
         termination_reason=reason or TerminationReason(episode.termination_reason.value),
         is_correct=episode.is_correct,
-        trajectories=[
-            trajectory_to_rllm(
-                trajectory, outputs, withhold=trajectory.masked or trajectory.name not in trained
-            )
-            for trajectory in episode.trajectories
-        ],
+        trajectories=[trajectory_to_rllm(it, outputs, trained) for it in episode.trajectories],
         metrics=dict(episode.metrics),
         metadata=metadata,
     )
 
 
-def trajectory_to_rllm(trajectory: Trajectory, outputs: Outputs, *, withhold: bool) -> theirs.Trajectory:
+def trajectory_to_rllm(
+    trajectory: Trajectory, outputs: Outputs, trained: Collection[str] | None
+) -> theirs.Trajectory:
     """One trajectory, its reward on itself and on its last step.
 
     rLLM trains on every step it sees and has no mark to keep one from that, on any backend. So what is to be
-    withheld, a masked trajectory or one of a role that is not trained, has its steps in its metadata.
+    withheld, a masked trajectory or one of a role that is not `trained`, has its steps in its metadata.
+    None withholds nothing.
     """
     info = trajectory.info
     steps: list[theirs.Step] = []
-    if withhold:
+    if trained is not None and (trajectory.masked or trajectory.name not in trained):
         info[WITHHELD] = [step.to_dict() for step in trajectory.steps]
     else:
         steps = [_step_to_rllm(step, outputs.get(trajectory.node)) for step in trajectory.steps]

@@ -32,7 +32,7 @@ def script(job: Job) -> str:
         del values[folder_key]
     validation_tasks = run.train.validation.tasks if "validation" in run.plan.data else None
     served = is_served(run)
-    serves_others = any(other.provider == "local" for other in others(run.plan))
+    serves_others = any(other.served_here for other in others(run.plan))
     folder = _folder(ref) if folder_key is not None else ""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),

@@ -5,12 +5,10 @@ Pure, and without rLLM.
 
 from __future__ import annotations
 
-from typing import Literal
-
+from engine.backends import Backend
 from engine.compile import Plan, RolePlan
 from engine.vocabulary import Estimator
 
-Backend = Literal["tinker", "verl", "fireworks"]
 KNOWN_ESTIMATORS = frozenset({"grpo", "reinforce", "reinforce_plus_plus_baseline", "prpo", "rloo"})
 """Those that rLLM has itself (`rllm/trainer/algorithms/config.py`, rLLMAdvantageEstimator)."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 
+from engine.backends import Backend
 from engine.errors import UsageError
-from engine.rllm_bridge.estimators import Backend
 
 INSTALL = "pip install 'rolegraph[rllm]'"
 NEEDS: Mapping[Backend, tuple[str, str]] = {

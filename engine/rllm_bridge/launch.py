@@ -14,13 +14,14 @@ from typing import Any
 
 import yaml
 
+from engine.backends import Backend
 from engine.compile import Compiled, check_file
 from engine.errors import UsageError
 from engine.models.keys import TINKER, KeyRule
 from engine.rllm_bridge.checks import findings
 from engine.rllm_bridge.compose import as_yaml, compose
 from engine.rllm_bridge.config import Launch, as_words, overrides, split_words
-from engine.rllm_bridge.estimators import Backend, custom_estimators, estimator_map, hook_reasons
+from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
 from engine.rllm_bridge.installed import INSTALL, has_rllm, has_verl, require
 from engine.rllm_bridge.services import is_served, served
 from engine.spec import Diagnostic, ModelRef

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, cast
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar, cast
 
 from engine.compile import Endpoint, Plan
 from engine.errors import UsageError
@@ -15,6 +14,31 @@ from engine.records import Task
 from engine.rllm_bridge.models import sampling_of
 from engine.run import Isolation
 from engine.spec import ModelRef
+
+T = TypeVar("T")
+
+
+class OfLoop(Generic[T]):
+    """A value for each event loop, made when it is first asked for; those of closed loops are forgotten."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._values: dict[asyncio.AbstractEventLoop, T] = {}
+
+    def get(self) -> T:
+        """The running loop's value."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._values:
+            # A weak key would not do: an open connection holds its loop.
+            for other in list(self._values):
+                if other.is_closed():
+                    self._values.pop(other, None)
+            self._values[loop] = self._make()
+        return self._values[loop]
+
+    def pop(self) -> T | None:
+        """The running loop's value, which is forgotten; None if there is none."""
+        return self._values.pop(asyncio.get_running_loop(), None)
 
 
 class Prepared:
@@ -36,21 +60,25 @@ class Prepared:
         )
         self.sampling = sampling_of(plan)
         self.isolation = Isolation(plan.imports)
-        self._opened: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Open, Models]] = WeakKeyDictionary()
+        self._opened: OfLoop[dict[Open, Models]] = OfLoop(dict)
 
     def check_opening(self, open_: Open | None) -> None:
         """Raises UsageError for a model of this machine, which the default cannot open."""
         for ref in others(self.plan):
-            if open_ is None and ref.provider == "local" and ref.base_url is None:
+            if open_ is None and ref.served_here:
                 raise UsageError(
                     f"the model local:{ref.name or ''} of {self.plan.name} is served by this machine: "
                     "name a function that opens it as `open_model` in the workflow_args"
                 )
 
     def models(self, open_: Open | None) -> Models:
-        """What opens the models that are not the policy; they stay open as long as the event loop."""
-        opened = self._opened.setdefault(asyncio.get_running_loop(), {})
-        return opened.setdefault(open_ or open_model, Models(open_ or open_model))
+        """What opens the models that are not the policy; they stay open until `close`."""
+        return self._opened.get().setdefault(open_ or open_model, Models(open_ or open_model))
+
+    async def close(self) -> None:
+        """Close the models that this event loop has open."""
+        for models in (self._opened.pop() or {}).values():
+            await models.aclose()
 
     async def table(self, policy: LimitedModel, open_: Open | None) -> list[LimitedModel]:
         """The models of the plan's endpoints, rLLM's engine among them."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from engine.backends import BACKENDS, Backend
 from engine.rllm_bridge.config import TABLE
-from engine.rllm_bridge.estimators import Backend
 from engine.spec import Finding, Place
 
 IDLE: dict[str, tuple[tuple[Backend, ...], str]] = {
@@ -22,15 +22,15 @@ IDLE: dict[str, tuple[tuple[Backend, ...], str]] = {
     "rllm.algorithm.loss_agg_mode": (("tinker",), "tinker sums over each sequence, whatever this says"),
     "rllm.algorithm.rollout_correction": (("tinker",), "nothing of tinker's reads it"),
     "rllm.mask_truncated_samples": (("tinker", "fireworks"), "only verl reads it"),
-    "rllm.stepwise_advantage": (("tinker", "verl", "fireworks"), "rLLM turns every mode into broadcast"),
-    "rllm.filter_token_mismatch": (("tinker", "verl", "fireworks"), "nothing reads it"),
+    "rllm.stepwise_advantage": (BACKENDS, "rLLM turns every mode into broadcast"),
+    "rllm.filter_token_mismatch": (BACKENDS, "nothing reads it"),
     "rllm.workflow.workflow_args": (
-        ("tinker", "verl", "fireworks"),
+        BACKENDS,
         "the trainer takes a workflow's arguments from Python, not from its config",
     ),
-    "rllm.gateway": (("tinker", "verl", "fireworks"), "a workflow asks the engine itself, not the gateway"),
-    "rllm.agent": (("tinker", "verl", "fireworks"), "a workflow has no agent"),
-    "rllm.env": (("tinker", "verl", "fireworks"), "a workflow has no environment"),
+    "rllm.gateway": (BACKENDS, "a workflow asks the engine itself, not the gateway"),
+    "rllm.agent": (BACKENDS, "a workflow has no agent"),
+    "rllm.env": (BACKENDS, "a workflow has no environment"),
 }
 """By key or beginning of a key: the backends where it does nothing, and why."""
 LOST = ("data.train_batch_size", "data.val_batch_size", "data.max_prompt_length", "data.max_response_length")
@@ -39,7 +39,8 @@ LOST = ("data.train_batch_size", "data.val_batch_size", "data.max_prompt_length"
 
 def word_findings(words: Sequence[str], backend: Backend) -> Iterator[Finding]:
     """A warning for each word without effect, an error for one that would undo what the spec says."""
-    ours = {getattr(row, backend): row.spec for row in TABLE if row.spec.startswith(("train", "--backend"))}
+    keys = ((row.key(backend), row.spec) for row in TABLE if row.spec.startswith("train"))
+    ours = {key.lstrip("+~"): spec for key, spec in keys if key is not None}
     for word in words:
         key, _, value = word.partition("=")
         key = key.lstrip("+~")

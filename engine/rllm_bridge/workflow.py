@@ -98,8 +98,7 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
         self._partial = event.episode
         for trajectory in event.episode.trajectories:
             if trajectory.reward is not None or trajectory.name not in shared.earning:
-                withhold = trajectory.masked or trajectory.name not in shared.trained
-                self.commit(trajectory=trajectory_to_rllm(trajectory, policy.outputs, withhold=withhold))
+                self.commit(trajectory=trajectory_to_rllm(trajectory, policy.outputs, shared.trained))
 
     def postprocess_episode(self, *args: Any, **kwargs: Any) -> theirs.Episode:
         """Only an interrupted episode comes here: its figures are the spec's, of what was finished."""

@@ -15,7 +15,9 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from multiprocessing import spawn
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
@@ -38,12 +40,16 @@ class LimitError(Exception):
 
 
 class Isolation:
-    """A pool of worker processes that know `imports`; use it as an async context manager."""
+    """A pool of worker processes that know `imports`; use it as an async context manager.
+
+    Event loops of several threads may share one.
+    """
 
     def __init__(self, imports: Sequence[Import] = ()) -> None:
         self._imports = tuple(imports)
         self._pool: ProcessPool | None = None
-        self._slots = asyncio.Semaphore(WORKERS)
+        self._starting = threading.Lock()
+        self._slots = _Slots(WORKERS)
 
     async def run(self, function: Callable[..., T], *arguments: Any, limit: float) -> T:
         """The function's result; raises what it raises, or LimitError after `limit` seconds.
@@ -68,20 +74,22 @@ class Isolation:
 
     def _ready(self) -> ProcessPool:
         """The pool, or a new one where it broke: an idle worker was killed, say."""
-        if self._pool is not None and not self._pool.active:
-            self._pool.stop()
-            self._pool = None
-        if self._pool is None:
-            context: Any = _Context()
-            # What the main module holds is sent by value: a script that is imported again would run again.
-            arguments = os.getpid(), [wanted for wanted in self._imports if wanted.module != "__main__"]
-            self._pool = ProcessPool(
-                max_workers=WORKERS,
-                initializer=_prepare,
-                initargs=arguments,
-                context=context,
-            )
-        return self._pool
+        with self._starting:
+            if self._pool is not None and not self._pool.active:
+                self._pool.stop()
+                self._pool = None
+            if self._pool is None:
+                context: Any = _Context()
+                # What the main module holds is sent by value: a script that is imported again would run
+                # again.
+                arguments = os.getpid(), [wanted for wanted in self._imports if wanted.module != "__main__"]
+                self._pool = ProcessPool(
+                    max_workers=WORKERS,
+                    initializer=_prepare,
+                    initargs=arguments,
+                    context=context,
+                )
+            return self._pool
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,6 +101,41 @@ class Isolation:
             self._pool.stop()
             await asyncio.to_thread(self._pool.join)
             self._pool = None
+
+
+class _Slots:
+    """What asyncio.Semaphore is to one event loop, for the loops of all threads; first come, first served."""
+
+    def __init__(self, free: int) -> None:
+        self._free = free
+        self._waiting: deque[Future[None]] = deque()
+        self._lock = threading.Lock()
+
+    async def __aenter__(self) -> None:
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            turn: Future[None] = Future()
+            self._waiting.append(turn)
+        try:
+            await asyncio.wrap_future(turn)
+        except asyncio.CancelledError:
+            if not turn.cancel():  # it came just before
+                self._release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        with self._lock:
+            while self._waiting:
+                turn = self._waiting.popleft()
+                if turn.set_running_or_notify_cancel():
+                    turn.set_result(None)
+                    return
+            self._free += 1
 
 
 class _Process(SpawnProcess):

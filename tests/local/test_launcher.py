@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
+from engine.errors import UsageError
 from engine.local.launcher import BASE_MODEL, check_model_folder
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +49,17 @@ def said_without(folder: Path, *distributions: str) -> str:
 
 def test_what_is_installed_is_enough() -> None:
     check_model_folder(BASE_MODEL)
+
+
+def test_a_model_with_code_of_its_own_is_refused_unless_transformers_knows_it(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    code = {"AutoConfig": "configuration_mine.Mine", "AutoModelForCausalLM": "modeling_mine.Mine"}
+    for written in ({"model_type": "mine", "auto_map": code}, {"auto_map": code}):
+        config.write_text(json.dumps(written))
+        with pytest.raises(UsageError, match=r"code that comes with the model .*is not run here"):
+            check_model_folder(tmp_path)
+    config.write_text(json.dumps({"model_type": "llama", "auto_map": code}))
+    check_model_folder(tmp_path)
 
 
 def test_what_is_missing_is_named_and_nothing_else(tmp_path: Path) -> None:

@@ -262,3 +262,12 @@ def test_openai_itself_needs_a_key() -> None:
 def test_what_is_no_url_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="'localhost:8000' is not a URL"):
         asyncio.run(open_model(ModelRef(provider="openai", name="tiny", base_url="localhost:8000")))
+
+
+def test_headers_of_the_environment_go_to_no_url_that_only_the_spec_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Secret: mine")
+    with pytest.raises(UsageError, match="OPENAI_CUSTOM_HEADERS is not sent to https") as caught:
+        asyncio.run(open_model(ModelRef(provider="openai", name="tiny", base_url="https://evil.example/v1")))
+    assert "OPENAI_API_KEY" not in str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import random
 import socket
@@ -25,7 +26,7 @@ from rllm.eval.agent_loader import load_agent
 from rllm.eval.evaluator_loader import load_evaluator
 from rllm.eval.runner import run_dataset
 from rllm.gateway.manager import EvalGatewayManager
-from rllm.types import Episode
+from rllm.types import AgentConfig, Episode
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -91,19 +92,27 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def gateway_before(upstream: Upstream) -> Iterator[EvalGatewayManager]:
+def answering(upstream: Upstream) -> Iterator[None]:
     thread = threading.Thread(target=upstream.server.run, daemon=True)
     thread.start()
     while not upstream.server.started:
         time.sleep(0.01)
-    gateway = EvalGatewayManager(upstream.url, "policy")
-    gateway.start()
     try:
-        yield gateway
+        yield
     finally:
-        gateway.stop()
         upstream.server.should_exit = True
         thread.join()
+
+
+@contextlib.contextmanager
+def gateway_before(upstream: Upstream) -> Iterator[EvalGatewayManager]:
+    with answering(upstream):
+        gateway = EvalGatewayManager(upstream.url, "policy")
+        gateway.start()
+        try:
+            yield gateway
+        finally:
+            gateway.stop()
 
 
 def test_each_parallel_solver_has_its_own_tokens_when_they_finish_out_of_order() -> None:
@@ -165,6 +174,24 @@ def test_it_runs_under_rllm_s_eval_engine_by_its_entry_point(monkeypatch: pytest
             ("validator", episode.metrics["validator_acc"]),
         ]
         assert (episode.metrics["solver_acc"], episode.metrics["judge_acc"]) == (1.0, 1.0)
+
+
+def test_episodes_without_an_event_loop_leave_nothing_open() -> None:
+    def loops() -> int:
+        gc.collect()
+        return sum(issubclass(type(it), asyncio.BaseEventLoop) for it in gc.get_objects())
+
+    upstream = Upstream(lambda: 0.0)
+    own = f"roles.judge.model={{provider: openai, name: frozen, base_url: '{upstream.url}'}}"
+    flow, _ = compile_agent_flow("solver_judge", [own, "roles.judge.trainable=false"])
+    with answering(upstream):
+        before = loops()
+        for number in range(3):
+            row = tasks(1, number)[0]
+            config = AgentConfig(upstream.url, "policy", f"{row['id']}:0")
+            episode = flow.run(task_from_row(row, row["id"]), config)
+            assert episode.is_correct
+        assert loops() == before
 
 
 def test_a_shipped_spec_is_an_import_path() -> None:

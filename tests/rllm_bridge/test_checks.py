@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.backends import Backend
 from engine.compile.compiler import Compiled
 from engine.rllm_bridge.checks import findings
-from engine.rllm_bridge.estimators import Backend
 from engine.rllm_bridge.launch import check_for
 from engine.spec.diagnostics import Diagnostic
 from engine.vocabulary import Dataset
@@ -18,6 +18,10 @@ from tests.edge import solver_judge, write_spec
 
 HOSTED = "model=tinker:Qwen/Qwen3-8B"
 FOLDER = "model=local:somewhere/model"
+SERVED = (
+    "roles.judge.model={provider: local, base_url: 'http://127.0.0.1:9'}",
+    "roles.judge.trainable=false",
+)
 RENDERER = "++rollout_engine.renderer_name=llama3"
 
 
@@ -138,6 +142,7 @@ WARNINGS: list[tuple[Backend, tuple[str, ...], str]] = [
     ("verl", (HOSTED, "rllm.stepwise_advantage.mode=per_step"), "into broadcast"),
     ("tinker", ("rllm.workflow.workflow_args.timeout=5",), "from Python"),
     ("tinker", ("rllm.trainer.save_freq=5",), "train.checkpoint_every"),
+    ("verl", (HOSTED, "++actor_rollout_ref.actor.optim.clip_grad=9"), "train.gradient_clip"),
 ]
 
 
@@ -157,6 +162,7 @@ def test_what_works_elsewhere_is_no_fault_there() -> None:
     assert check("verl", HOSTED, "rllm.algorithm.kl_beta=0.1").diagnostics == ()
     assert check("tinker", "roles.judge.estimator=opo").diagnostics == ()
     assert check("tinker", "roles.judge.trainable=false", "roles.judge.model=local:other").diagnostics == ()
+    assert check("verl", HOSTED, *SERVED).diagnostics == ()
 
 
 @pytest.mark.parametrize(("backend", "message"), [("verl", "token by token"), ("fireworks", "every token")])

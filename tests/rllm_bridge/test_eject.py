@@ -80,6 +80,12 @@ def test_a_mixed_spec_has_the_grouping_hook_and_serves_its_teacher(rolegraph: Co
     assert "traj_grouping_hook" not in ejected(rolegraph, "solver_judge")
 
 
+def test_a_model_that_is_served_already_is_served_by_no_script(rolegraph: Command) -> None:
+    served = "roles.judge.model={provider: local, base_url: 'http://127.0.0.1:9'}"
+    script = ejected(rolegraph, "solver_judge", served, "roles.judge.trainable=false")
+    assert "services.open" not in script
+
+
 def test_a_script_names_no_path_of_the_machine_that_it_was_written_on(rolegraph: Command) -> None:
     assert str(Path(__file__).parent.parent.parent) not in ejected(rolegraph, "solver_judge_distill")
 

@@ -18,10 +18,11 @@ from omegaconf import OmegaConf
 from rllm.trainer.algorithms import AlgorithmConfig
 from rllm.trainer.algorithms.advantage import get_rllm_adv_estimator
 
+from engine.backends import BACKENDS, Backend
 from engine.errors import UsageError
 from engine.rllm_bridge.compose import compose
 from engine.rllm_bridge.config import overrides
-from engine.rllm_bridge.estimators import Backend, custom_estimators
+from engine.rllm_bridge.estimators import custom_estimators
 from engine.rllm_bridge.launch import prepare
 from engine.rllm_bridge.trainer import register
 from tests.cli.conftest import ENVIRONMENT, Command
@@ -39,7 +40,7 @@ SMALL = (
 
 
 @pytest.mark.parametrize("extra", [(), ("train.staleness=1",)], ids=["synchronous", "asynchronous"])
-@pytest.mark.parametrize("backend", ["tinker", "verl", "fireworks"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_every_key_of_the_table_is_one_of_rllms_and_is_set(backend: Backend, extra: tuple[str, ...]) -> None:
     if backend == "fireworks" and extra:
         pytest.skip("the asynchronous loop on fireworks is refused")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,6 +54,39 @@ def test_calls_run_side_by_side_and_more_than_there_are_workers_take_turns() -> 
         return await asyncio.gather(*calls)
 
     assert within(many) == [2 * n for n in range(5 * WORKERS)]
+
+
+def test_event_loops_of_several_threads_share_the_workers() -> None:
+    isolation = Isolation()
+
+    async def many() -> list[int]:
+        calls = (isolation.run(isolated.double, n, limit=10) for n in range(3 * WORKERS))
+        return await asyncio.gather(*calls)
+
+    async def close() -> None:
+        async with isolation:
+            pass
+
+    with ThreadPoolExecutor(3) as threads:
+        loops = [threads.submit(asyncio.run, many()) for _ in range(3)]
+        found = [loop.result(60) for loop in loops]
+    asyncio.run(close())
+    assert found == [[2 * n for n in range(3 * WORKERS)]] * 3
+    assert not multiprocessing.active_children()
+
+
+def test_a_call_that_is_cancelled_while_it_waits_takes_no_one_s_turn() -> None:
+    async def cancelled(isolation: Isolation) -> list[int]:
+        busy = [asyncio.create_task(isolation.run(isolated.sleep, 0.3, limit=10)) for _ in range(WORKERS)]
+        waiting = [asyncio.create_task(isolation.run(isolated.double, n, limit=10)) for n in range(4)]
+        await asyncio.sleep(0)
+        for call in waiting[::2]:
+            call.cancel()
+        assert await asyncio.gather(*busy) == ["slept"] * WORKERS
+        after = (isolation.run(isolated.double, 4, limit=10) for _ in busy)
+        return await asyncio.gather(*waiting[1::2], *after)
+
+    assert within(cancelled) == [2, 6] + [8] * WORKERS
 
 
 @pytest.mark.parametrize("function", [isolated.sleep, isolated.spin_in_c])

@@ -57,6 +57,12 @@ def guarded(do: Endpoint) -> Endpoint:
     return endpoint
 
 
+def check_name(asked: str, name: str, names: frozenset[str]) -> None:
+    """Raises Missing unless the model `name` goes by what was asked for, which is one of `names`."""
+    if asked not in names:
+        raise Missing(f"this service has no model {asked!r}; it serves {name!r}")
+
+
 async def not_served(request: Request) -> Response:
     """The answer to any other call."""
     return refusal(404, f"{request.method} {request.url.path} is not served by this local service")

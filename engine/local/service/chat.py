@@ -18,9 +18,9 @@ from starlette.responses import JSONResponse, Response
 
 from engine.errors import ModelError
 from engine.local.service.backend import Backend
-from engine.local.service.calls import Endpoint, guarded, read
+from engine.local.service.calls import Endpoint, check_name, guarded, read
 from engine.local.service.sampling import SampleRequest
-from engine.local.service.trainer import Missing, Refused
+from engine.local.service.trainer import Refused
 from engine.prompts import ChatFormat
 from engine.records import Message
 
@@ -99,8 +99,8 @@ class ChatService:
         if body.stream:
             raise Refused("answers are not streamed here; leave `stream` out")
         path = body.model if body.model and body.model.startswith("tinker://") else None
-        if path is None and body.model not in (None, *self._names):
-            raise Missing(f"this service has no model {body.model!r}; it serves {self._name!r}")
+        if path is None and body.model is not None:
+            check_name(body.model, self._name, self._names)
         try:
             prompt = self._chat.prompt([turn.message() for turn in body.messages])
         except ModelError as error:

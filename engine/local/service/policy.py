@@ -31,7 +31,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
-from engine.errors import UsageError
+from engine.errors import UsageError, first_line
 from engine.local.service.prefixes import Layout, layout, rows_of
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class LoraShape:
 
 
 class Policy:
-    """A model of a local folder. `name` is what clients may ask for; None adapters mean the model itself."""
+    """A model of a local folder. An adapter's name of None means the model itself."""
 
     def __init__(self, folder: Path, threads: int | None = None) -> None:
         transformers_logging.set_verbosity_error()
@@ -71,14 +71,15 @@ class Policy:
         warnings.filterwarnings("ignore", module="peft")
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
+        # Without a word on remote code, transformers asks at the terminal, and waits.
+        loading = {"local_files_only": True, "trust_remote_code": False}
         try:
-            base: Any = AutoModelForCausalLM.from_pretrained(
-                str(folder), dtype=self.dtype, local_files_only=True
-            )
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            base: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=self.dtype, **loading)
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), **loading)
         except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise UsageError(f"cannot load a causal language model from {folder}: {reason}") from error
+            raise UsageError(
+                f"cannot load a causal language model from {folder}: {first_line(error)}"
+            ) from error
         self._base: nn.Module = base.to(self.device).eval()
         self._plain = _twin(self._base)
         """The model without adapters; those of `_base` are in between its layers."""

@@ -20,7 +20,17 @@ from starlette.routing import Route
 
 from engine.local.service import wire
 from engine.local.service.backend import Backend
-from engine.local.service.calls import Endpoint, KeyCheck, field, guarded, not_served, raw, read, refusal
+from engine.local.service.calls import (
+    Endpoint,
+    KeyCheck,
+    check_name,
+    field,
+    guarded,
+    not_served,
+    raw,
+    read,
+    refusal,
+)
 from engine.local.service.chat import ChatService, openai_endpoint
 from engine.local.service.futures import Cancelled, Futures
 from engine.local.service.trainer import Missing, Refused
@@ -132,7 +142,7 @@ class Service:
     async def _create_model(self, request: Request) -> Response:
         body = await read(request, wire.CreateModelBody)
         self._check_session(body.session_id)
-        self._check_name(body.base_model)
+        check_name(body.base_model, self.name, self.names)
         if body.lora_config is None:
             raise Refused("only LoRA training is served here; give a lora_config")
         if body.optimizer_config is not None and body.optimizer_config.type != "adamw":
@@ -252,7 +262,7 @@ class Service:
         self._check_session(body.session_id)
         session = f"{body.session_id}:sample:{body.sampling_session_seq_id}"
         if body.base_model is not None:
-            self._check_name(body.base_model)
+            check_name(body.base_model, self.name, self.names)
         if body.model_path is None and body.base_model is None:
             raise Refused("name a base_model or a model_path to sample from")
         if session not in self._sampling:
@@ -318,7 +328,3 @@ class Service:
 
     def _taken(self, request_id: str, model_id: str) -> Response:
         return JSONResponse({"request_id": request_id, "model_id": model_id})
-
-    def _check_name(self, name: str) -> None:
-        if name not in self.names:
-            raise Missing(f"this service has no model {name!r}; it serves {self.name!r}")

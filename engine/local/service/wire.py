@@ -134,8 +134,6 @@ class SampleBody(_Body):
     num_samples: Annotated[int, Field(ge=1, le=1024)] = 1
     sampling_session_id: str | None = None
     seq_id: int | None = None
-    base_model: str | None = None
-    model_path: str | None = None
     prompt_logprobs: bool | None = None
     prompt_logprobs_last_n: int | None = None
     topk_prompt_logprobs: int = 0

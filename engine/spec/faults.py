@@ -15,8 +15,6 @@ from engine.spec.models import Spec
 
 _EXPECTED = {
     "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
     "float_type": "a number",
     "string_type": "text",
     "bool_type": "true or false",
@@ -24,7 +22,6 @@ _EXPECTED = {
     "mapping_type": "a mapping",
     "dict_type": "a mapping",
     "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
 }
 _WORDS = {
     "greater_than_equal": "at least {ge}",
@@ -45,7 +42,7 @@ def _finding(detail: ErrorDetails, at: Path) -> Finding:
     if is_name:  # pydantic's word for the key itself, not its value
         path = path[:-1]
     key = str(path[-1]) if path else ""
-    value = _shown(detail["input"])
+    value = shown(detail["input"])
     if kind == "extra_forbidden":
         known = _keys_at(path[:-1])
         return Finding(path, f"unknown key {key!r}", _listed(known), did_you_mean(key, known), at_key=True)
@@ -77,7 +74,8 @@ def _finding(detail: ErrorDetails, at: Path) -> Finding:
     )
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as YAML has it, in short."""
     text = (
         repr(value)
         if not isinstance(value, bool | None)

@@ -67,11 +67,12 @@ class Loaded:
                     return spot.key
                 if value == finding.word:
                     return spot.value
-        while path not in self.spots:
+        at_key = finding.at_key
+        while path not in self.spots:  # not written: what it is missing from, or the short form it is part of
             path = path[:-1]
-            finding = Finding(path, "", at_key=True)
+            at_key = isinstance(self._at(path), Mapping | list)
         spot = self.spots[path]
-        return spot.key if finding.at_key and spot.key is not None else spot.value
+        return spot.key if at_key and spot.key is not None else spot.value
 
     def _within(self, value: Place, finding: Finding) -> Place:
         """A place inside a text that is written in the spec: in a block, or all in one line."""

@@ -15,10 +15,11 @@ from typing import Any
 from engine.errors import UsageError, did_you_mean
 from engine.shipped import SPECS
 from engine.spec.diagnostics import Diagnostic, Finding, Path, Place, point_at
+from engine.spec.files import is_file, is_folder, shown
 from engine.spec.merge import choose_model, merge, override
 from engine.spec.models import Spec
 from engine.spec.validation import REQUIRED, validate
-from engine.spec.yaml_source import Source, Spots, parse_yaml, paths_of
+from engine.spec.yaml_source import Source, Spots, parse_yaml, paths_of, refused
 
 MAX_EXTENDS = 16
 
@@ -95,15 +96,15 @@ class Loaded:
 def find_spec(name: str | FilePath) -> FilePath:
     """The file that a name on the command line means: a path, or the name of a shipped spec."""
     path = FilePath(name)
-    if path.is_file():
+    if is_file(path):
         return path
     shipped = SPECS / f"{path.name.removesuffix('.yaml')}.yaml"
-    if path.parent == FilePath() and shipped.is_file():
+    if path.parent == FilePath() and is_file(shipped):
         return shipped
     known = {spec.stem: spec for spec in SPECS.glob("*.yaml")}
-    beside = [entry.name for entry in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
+    beside = [entry.name for entry in path.parent.glob("*.yaml")] if is_folder(path.parent) else []
     hint = did_you_mean(path.name, [*beside, *known], "{}") or f"shipped specs: {', '.join(sorted(known))}"
-    if path.is_dir():
+    if is_folder(path):
         raise UsageError(f"{name} is a folder, not a spec; {hint}")
     raise UsageError(f"no spec {str(name)!r}: there is no such file; {hint}")
 
@@ -140,18 +141,17 @@ def _unread(source: Source) -> set[Path]:
 
 def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[FilePath, ...]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        source = parse_yaml(path.read_text(encoding="utf-8"), shown(path))
     except UnicodeDecodeError:
-        text = "\x00"
+        source = refused(Place(shown(path), 1, 1, ""), "not valid YAML: not UTF-8 text")
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    source = parse_yaml(text, _shown(path))
     folder = path.resolve().parent
     base_name = source.data.get("extends")
     if base_name is None:
         return source, (folder,)
     place = source.spots["extends",].value
-    base = folder / base_name if isinstance(base_name, str) else None
+    base = folder / base_name if isinstance(base_name, str) and "\0" not in base_name else None
     chain = (*chain, path.resolve())
     problem = None
     if base is None:
@@ -169,9 +169,9 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[Fi
             place,
             "a spec in the same folder or below it, or a shipped one",
         )
-    elif not base.is_file():
+    elif not is_file(base):
         shipped = SPECS / FilePath(str(base_name)).name
-        if shipped.is_file() and shipped.resolve() not in chain:
+        if is_file(shipped) and shipped.resolve() not in chain:
             base = shipped
         else:
             names = [entry.name for where in (folder, SPECS) for entry in where.glob("*.yaml")]
@@ -201,10 +201,3 @@ def _completed(source: Source) -> Source:
 
 def _inside(path: FilePath, folder: FilePath) -> bool:
     return path.resolve().is_relative_to(folder)
-
-
-def _shown(path: FilePath) -> str:
-    try:
-        return str(path.resolve().relative_to(FilePath.cwd()))
-    except ValueError:
-        return str(path)

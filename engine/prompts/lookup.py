@@ -23,7 +23,7 @@ def read_template(
     if source.inline is not None:
         template, faults = compile_template(source.inline, around)
         at = (*path, "inline")
-        return template, [Finding(at, f.message, hint=f.hint, word=f.word, line=f.line) for f in faults]
+        return template, [Finding(at, f.message, hint=f.hint, word=f.word, offset=f.at) for f in faults]
     file, findings = _find(path, source.file or "", folders)
     if file is None:
         return None, findings
@@ -34,7 +34,7 @@ def read_template(
     template, faults = compile_template(text, around)
     name = shown(file)
     return template, [
-        Finding(path, fault.message, hint=fault.hint, place=point_at(name, text, fault.line, fault.word))
+        Finding(path, fault.message, hint=fault.hint, place=point_at(name, text, fault.at, fault.word))
         for fault in faults
     ]
 

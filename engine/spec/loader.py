@@ -14,10 +14,11 @@ from typing import Any
 
 from engine.errors import UsageError, did_you_mean
 from engine.shipped import SPECS
-from engine.spec.diagnostics import Diagnostic, Finding, Path, Place, point_at
+from engine.spec.diagnostics import Diagnostic, Finding, Path, Place
 from engine.spec.files import is_file, is_folder, shown
 from engine.spec.merge import choose_model, merge, override
 from engine.spec.models import Spec
+from engine.spec.scalars import place_within
 from engine.spec.validation import REQUIRED, validate
 from engine.spec.yaml_source import Source, Spots, parse_yaml, paths_of, refused
 
@@ -57,8 +58,10 @@ class Loaded:
 
     def _place(self, finding: Finding) -> Place:
         path = finding.path
-        if finding.line and path in self.spots:
-            return self._within(self.spots[path].value, finding)
+        if finding.offset is not None and path in self.spots:
+            value = self.spots[path].value
+            source = self.texts.get(value.file, value.text)
+            return place_within(value, source, str(self._at(path)), finding.offset, finding.word)
         if finding.word:
             for at, value in paths_of(self._at(path), path):
                 spot = self.spots.get(at)
@@ -74,14 +77,6 @@ class Loaded:
             at_key = isinstance(self._at(path), Mapping | list)
         spot = self.spots[path]
         return spot.key if at_key and spot.key is not None else spot.value
-
-    def _within(self, value: Place, finding: Finding) -> Place:
-        """A place inside a text that is written in the spec: in a block, or all in one line."""
-        block = value.text[value.column - 1 : value.column] in ("|", ">")
-        if block and value.file in self.texts:
-            return point_at(value.file, self.texts[value.file], value.line + finding.line, finding.word)
-        column = value.text.find(finding.word, value.column - 1) if finding.word else -1
-        return replace(value, column=column + 1, width=len(finding.word)) if column >= 0 else value
 
     def _at(self, path: Path) -> object:
         value: Any = self.data

@@ -52,7 +52,7 @@ def _merge(
         if isinstance(value, Mapping) and not is_whole(here):
             inner = cast("Mapping[str, Any]", old if isinstance(old, Mapping) else {})
             if not inner:
-                _forget(spots, old, here)
+                _forget(spots, cast("object", old), here)
             spots[here] = new[here]
             merged[key] = _merge(inner, cast("Mapping[str, Any]", value), here, spots, new)
             continue

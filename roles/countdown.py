@@ -14,7 +14,9 @@ import zlib
 from collections.abc import Sequence, Set
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal, TypedDict
+from typing import TypedDict
+
+from engine.records import Split
 
 MAX_CHARACTERS = 200
 """A longer expression is refused unread. It also bounds the magnitude: there is no power operator."""
@@ -22,6 +24,11 @@ MAX_DEPTH = 40
 """Operators and signs inside one another."""
 TOLERANCE = 1e-5
 """How far from the target a value may lie, as in rLLM."""
+NUMBERS = (2, 3)
+"""Sizes that tasks take in turn, unless others are asked for."""
+LOW, HIGH = 1, 12
+"""The range of a task's numbers, unless another is asked for."""
+OPERATORS = "+-*/"
 _ATTEMPTS = 10_000
 _REPEATS = 10
 _OPEN, _CLOSE = "<answer>", "</answer>"
@@ -45,11 +52,11 @@ def generate(
     count: int,
     *,
     seed: int,
-    split: Literal["train", "validation"],
-    numbers: Sequence[int] = (2, 3),
-    low: int = 1,
-    high: int = 12,
-    operators: str = "+-*/",
+    split: Split,
+    numbers: Sequence[int] = NUMBERS,
+    low: int = LOW,
+    high: int = HIGH,
+    operators: str = OPERATORS,
 ) -> list[CountdownTask]:
     """`count` tasks, the same for the same arguments; a shorter list is the beginning of a longer one.
 
@@ -62,7 +69,7 @@ def generate(
         raise ValueError(f"numbers must name at least one size, each 1 or more; got {list(numbers)}")
     if not 1 <= low <= high:
         raise ValueError(f"low and high must satisfy 1 <= low <= high; got {low} and {high}")
-    if not operators or set(operators) - set("+-*/"):
+    if not operators or set(operators) - set(OPERATORS):
         raise ValueError(f"operators must be some of + - * /; got {operators!r}")
     rng = random.Random(f"countdown {seed} {split}")
     seen: set[tuple[int, ...]] = set()
@@ -116,19 +123,19 @@ def _draw(
     )
 
 
-def question(nums: Sequence[int], target: int, operators: str = "+-*/") -> str:
+def question(nums: Sequence[int], target: int, operators: str = OPERATORS) -> str:
     """What is asked, in words."""
     listed, signs = ", ".join(map(str, nums)), " ".join(operators)
     return f"Use {listed} exactly once each, with {signs} and parentheses, to make {target}."
 
 
-def split_of(nums: Sequence[int], target: int) -> Literal["train", "validation"]:
+def split_of(nums: Sequence[int], target: int) -> Split:
     """Where a task belongs, whatever the order of its numbers."""
     key = f"{sorted(nums)} {target}".encode()
     return "validation" if zlib.crc32(key) % 5 == 0 else "train"
 
 
-def combine(nums: Sequence[int], rng: random.Random, operators: str = "+-*/") -> tuple[int, str] | None:
+def combine(nums: Sequence[int], rng: random.Random, operators: str = OPERATORS) -> tuple[int, str] | None:
     """A random expression over all of `nums` and its value, with as few parentheses as it needs.
 
     None where a step would not be a positive whole number.

@@ -33,10 +33,10 @@ def countdown(
     *,
     count: Number = 2048,
     seed: int = 0,
-    numbers: Annotated[list[Size], Field(min_length=1, max_length=100)] = [2, 3],  # noqa: B006  # read only
-    low: Number = 1,
-    high: Number = 12,
-    operators: str = "+-*/",
+    numbers: Annotated[list[Size], Field(min_length=1, max_length=100)] = [*countdown_task.NUMBERS],  # noqa: B006  # read only
+    low: Number = countdown_task.LOW,
+    high: Number = countdown_task.HIGH,
+    operators: str = countdown_task.OPERATORS,
     split: Split = "train",
 ) -> Dataset:
     """Countdown tasks from a seed, each solvable: combine the numbers, each once, into the target.

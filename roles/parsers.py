@@ -82,14 +82,13 @@ def choice(role: str, /, *, tag: str = "answer", default: str = "") -> Parser:
     def parse(response: str, upstream: Upstream) -> Any:
         picked = find(response)
         candidates = upstream[role]
-        try:
-            number = int(picked)
-        except ValueError:
-            number = 0
-        if not 1 <= number <= len(candidates):
-            message = f"{_short(picked)} names none of the {len(candidates)} candidates"
-            raise ParseFailure(FailureName.UNPARSEABLE_CHOICE, message)
-        return candidates[number - 1].action
+        # As text: `int` would take "+2", "0_2" and the digits of other scripts, too.
+        number = picked.lstrip("0")
+        for candidate in candidates:
+            if str(candidate.index) == number:
+                return candidate.action
+        message = f"{_short(picked)} names none of the {len(candidates)} candidates"
+        raise ParseFailure(FailureName.UNPARSEABLE_CHOICE, message)
 
     return Parser(parse, default, (role,))
 

@@ -19,7 +19,17 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from engine.records import Task
-from engine.vocabulary import BadOptions, CallField, Reward, Score, Seen, UnknownName, UsageError, rewards
+from engine.vocabulary import (
+    BadOptions,
+    BadParts,
+    CallField,
+    Reward,
+    Score,
+    Seen,
+    UnknownName,
+    UsageError,
+    rewards,
+)
 from roles import countdown as countdown_task
 
 MATH_SECONDS = 10.0
@@ -61,10 +71,12 @@ def _exact_match(
     )
 
 
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
 def _plain(value: object, ignore_case: bool, punctuation: bool) -> str:
-    words = " ".join(str(value).split())
-    words = words.lower() if ignore_case else words
-    return words if punctuation else words.translate(_NO_PUNCTUATION)
+    text = str(value).lower() if ignore_case else str(value)
+    return " ".join((text if punctuation else text.translate(_NO_PUNCTUATION)).split())
 
 
 def math(*, field: str = "answer", timeout: Annotated[float, Field(gt=0)] = MATH_SECONDS) -> Reward:
@@ -114,7 +126,6 @@ def f1(*, field: str = "answer") -> Reward:
     return Reward(partial(_f1, field), (field,), (field,))
 
 
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
@@ -126,7 +137,8 @@ def _f1(field: str, task: Task, action: Any, seen: Seen) -> Score:
 
 def _overlap(given: str, gold: str) -> float:
     given_words, gold_words = (
-        _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split() for text in (given, gold)
+        _ARTICLES.sub(" ", _plain(text, ignore_case=True, punctuation=False)).split()
+        for text in (given, gold)
     )
     if not given_words or not gold_words:
         return float(given_words == gold_words)
@@ -172,7 +184,7 @@ def _json_value(path: str, wanted: Any, task: Task, action: Any, seen: Seen) -> 
 def agrees_with(role: str, /, *, right: str = "correct", wrong: str = "incorrect") -> Reward:
     """1 when the action says `correct` of a role that is right, or `incorrect` of one that is wrong.
 
-    role: the role that is judged, all of whose instances must be right
+    role: the role that is judged; of several instances all must be right, whichever of them were shown
     right: the word for a role that is right
     wrong: the word for one that is wrong
     """
@@ -207,13 +219,14 @@ def weighted(terms: dict[str, Term], /) -> Reward:
             "weighted needs a term of positive weight, such as {right: {reward: countdown, weight: 0.9}}"
         )
     built: dict[str, tuple[float, Reward]] = {}
+    faults: dict[tuple[int | str, ...], UnknownName | BadOptions] = {}
     for name, term in terms.items():
         try:
             built[name] = term.weight, rewards.build(term.reward)
-        except UnknownName as error:
-            raise ValueError("; ".join(filter(None, (f"{name}: {error}", error.hint)))) from error
-        except BadOptions as error:
-            raise ValueError(f"{name}: {error}") from error
+        except (UnknownName, BadOptions) as error:
+            faults[0, name, "reward"] = error
+    if faults:
+        raise BadParts(faults)
     parts = [reward for _, reward in built.values()]
     limits = [part.timeout for part in parts if part.timeout is not None]
     return Reward(

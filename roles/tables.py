@@ -22,18 +22,23 @@ BATCH = 1024
 
 
 def find_table(folder: Path, name: str) -> Path:
-    """The file of that name at or below `folder`; raises DataError where it is elsewhere or nowhere."""
+    """The file of that name at or below `folder`; raises DataError where it is elsewhere or nowhere.
+
+    A link keeps its own name, which says how the file is read.
+    """
     if not name.endswith(SUFFIXES):
         raise DataError(f"cannot read {name!r}; expected a file that ends in {', '.join(SUFFIXES)}")
     try:
-        path = (folder / name).resolve()
-        if not path.is_relative_to(folder.resolve()):
+        path = folder.resolve() / name
+        if not path.resolve().is_relative_to(folder.resolve()):
             raise DataError(f"{name} lies outside the spec's folder; put it beside the spec or below it")
         if not path.is_file():
             beside = [entry.name for entry in path.parent.glob("*") if entry.suffix in SUFFIXES]
             hint = did_you_mean(path.name, beside)
             raise DataError("; ".join(filter(None, (f"there is no file {name!r} beside the spec", hint))))
-    except (OSError, RuntimeError) as error:  # RuntimeError: links that go in circles
+    except DataError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:  # links that go in circles; a name with a NUL
         raise DataError(f"cannot read {name!r}: {error}") from error
     return path
 
@@ -41,7 +46,7 @@ def find_table(folder: Path, name: str) -> Path:
 def read_table(path: Path) -> Iterator[tuple[int, Row]]:
     """Each row with its number: its line, or in a parquet file its place, from 1."""
     try:
-        yield from _READERS[path.suffix](path)
+        yield from next(read for suffix, read in _READERS.items() if path.name.endswith(suffix))(path)
     except UnicodeDecodeError as error:
         raise DataError(f"{path.name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
     except OSError as error:

@@ -59,7 +59,6 @@ def ancestors(needs: Needs, name: str) -> set[str]:
 
 
 def _names(spec: Spec) -> Iterator[Finding]:
-    known = list(spec.roles)
     for name, role in spec.roles.items():
         if name.lower() in RESERVED:
             yield Finding(
@@ -72,8 +71,7 @@ def _names(spec: Spec) -> Iterator[Finding]:
             if need == name:
                 yield Finding(path, f"{name} needs itself", "other roles", word=need)
             elif need not in spec.roles:
-                hint = did_you_mean(need, known)
-                yield Finding(path, f"no role {need!r}", f"one of {', '.join(known)}", hint)
+                yield from unknown_role(spec, need, path)
             elif need in role.needs[:position]:
                 yield Finding(path, f"{name} needs {need} twice", severity="warning")
     if spec.episode.correct is not None:

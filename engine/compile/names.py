@@ -151,7 +151,9 @@ class _Resolver:
         before = ancestors(self.needs, name)
         counts = {other: role.count for other, role in self.spec.roles.items() if other in before}
         around = Surroundings(counts, tuple(self.spec.roles), columns, fields=(*VIEW_FIELDS, *REWARD_FIELDS))
-        demonstration = self.template(path, source, around)
+        call = self.spec.roles[name].signal
+        at = (*path, *call.path_of(("demonstration",))) if call else path
+        demonstration = self.template(at, source, around)
         return SignalPlan(signal, teacher, demonstration)
 
     def metric(self, name: str, call: Call, scored: Mapping[str, Reward | None]) -> Metric | None:

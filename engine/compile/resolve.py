@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from engine.errors import UserError, did_you_mean
 from engine.spec import Finding, ModelRef, Path, PromptSource
+from engine.spec.faults import shown
 from engine.spec.models import as_model, as_prompt
 from engine.vocabulary import (
     BadOptions,
@@ -31,27 +35,23 @@ M = TypeVar("M", bound=BaseModel)
 
 def resolve(registry: Registry[T], call: Call, path: Path) -> tuple[T | None, list[Finding]]:
     """The item that a call at `path` of the spec names, or what is wrong with the call."""
-    try:
-        return registry.build(call), []
-    except UnknownName as error:
-        return None, [_unknown(error, path, ", ".join(error.known))]
-    except BadOptions as error:
-        return None, list(_options(error, path))
-    except UserError as error:
-        return None, [Finding(path, str(error))]
+    return _resolved(partial(registry.build, call), path)
 
 
 def resolve_dataset(
     call: Call, path: Path, split: Split, folder: FilePath
 ) -> tuple[Dataset | None, list[Finding]]:
     """The tasks that a call names, or what is wrong with it; `folder` is where its files may lie."""
+    files = ", or the path of a .jsonl, .parquet or .csv file"
+    return _resolved(partial(open_dataset, call, split=split, folder=folder), path, files)
+
+
+def _resolved(make: Callable[[], T], path: Path, others: str = "") -> tuple[T | None, list[Finding]]:
+    """What is made, or findings; `others` goes behind the names that are known."""
     try:
-        return open_dataset(call, split=split, folder=folder), []
-    except UnknownName as error:
-        known = ", ".join(error.known)
-        return None, [_unknown(error, path, f"{known}, or the path of a .jsonl, .parquet or .csv file")]
-    except BadOptions as error:
-        return None, list(_options(error, path))
+        return make(), []
+    except (UnknownName, BadOptions) as error:
+        return None, list(_findings(error, path, others))
     except UserError as error:
         return None, [Finding(path, str(error))]
 
@@ -103,27 +103,47 @@ def digest(factory: Callable[..., Any]) -> str:
         return "unknown"
 
 
-def _unknown(error: UnknownName, path: Path, expected: str) -> Finding:
-    return Finding(path, str(error), expected, error.hint, word=error.name)
-
-
-def _options(error: BadOptions, path: Path) -> Iterator[Finding]:
-    known = [option.name for option in error.options]
-    takes = ", ".join(known) or "no options"
-    item = f"{error.kind} {error.name!r}"
+def _findings(error: UnknownName | BadOptions, path: Path, others: str = "") -> Iterator[Finding]:
+    if isinstance(error, UnknownName):
+        expected = ", ".join(error.known) + others
+        yield Finding(path, str(error), expected, error.hint, word=error.name)
+        return
     for detail in error.errors:
-        where = [part for part in detail["loc"] if isinstance(part, str)]
-        option = where[0] if where else ""
-        said = detail["msg"].removeprefix("Value error, ")
-        word = option or error.name
-        if detail["type"] == "unexpected_keyword_argument":
-            hint = did_you_mean(option, known)
-            yield Finding(path, f"{item} has no option {option!r}", takes, hint, word=word)
-        elif detail["type"].startswith("missing"):
-            expected = takes if option else f"{{{error.name}: …}}"
-            yield Finding(path, f"{item} needs {option or 'a value'}", expected, word=error.name)
-        elif said.startswith("Input should be "):
-            message = f"{item}: {option or 'its value'} cannot be {detail['input']!r}"
-            yield Finding(path, message, said.removeprefix("Input should be "), word=word)
+        at = (*path, *error.call.path_of(detail["loc"]))
+        inner = detail.get("ctx", {}).get("error")
+        if isinstance(inner, UnknownName | BadOptions):
+            yield from _findings(inner, at)
+        elif detail["loc"]:
+            yield _of_argument(error, detail, at)
         else:
-            yield Finding(path, f"{item}: {option + ': ' if option else ''}{said}", word=word)
+            said = detail["msg"].removeprefix("Value error, ")
+            expected = _takes(error) if detail["type"] == "unexpected_positional_argument" else ""
+            yield Finding(path, f"{error.kind} {error.name!r}: {said}", expected, word=error.name)
+
+
+def _of_argument(error: BadOptions, detail: ErrorDetails, at: Path) -> Finding:
+    """What is wrong with the value or an option of a call, or with a part of it; `at` is where it stands."""
+    loc, kind, item = detail["loc"], detail["type"], f"{error.kind} {error.name!r}"
+    name = ".".join(str(part) for part in loc[isinstance(loc[0], int) :])
+    said = detail["msg"].removeprefix("Value error, ")
+    around = error.type_at(loc[:-1]) if len(loc) > 1 else _takes(error)
+    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        known = re.findall(r"\w+", around)
+        hint = did_you_mean(name.rpartition(".")[2], known)
+        return Finding(at, f"{item} has no option {name!r}", around, hint, at_key=True)
+    if kind.startswith("missing"):
+        expected = around if name else f"{{{error.name}: …}}"
+        return Finding(at, f"{item} needs {name or 'a value'}", expected, at_key=True)
+    expected = error.type_at(loc)
+    if not said.startswith("Input should be "):
+        expected = "" if kind == "value_error" else expected
+        return Finding(at, f"{item}: {name + ': ' if name else ''}{said}", expected, at_key=True)
+    if kind == "finite_number" or expected == "anything":
+        expected = said.removeprefix("Input should be ")
+    return Finding(
+        at, f"{item}: {name or 'its value'} cannot be {shown(detail['input'])}", expected, at_key=True
+    )
+
+
+def _takes(error: BadOptions) -> str:
+    return ", ".join(option.name for option in error.options) or "no options"

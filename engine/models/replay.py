@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 from engine.errors import DataError, ModelError
 from engine.models.types import Completion, Request
-from engine.records import CallId, Episode, Message, NodeId, Step, Trajectory, read_episodes
+from engine.records import CallId, Episode, Message, NodeId, RunFolder, Step, Trajectory, read_episodes
 
 
 class Recorded(NamedTuple):
@@ -50,9 +50,13 @@ class Replay:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Replay an episodes file; raises DataError for one that is missing or holds something else."""
+        """Replay an episodes file, or that of a run's folder.
+
+        Raises DataError for one that is missing or holds something else.
+        """
+        file = Path(path)
         try:
-            return cls.from_episodes(read_episodes(Path(path)))
+            return cls.from_episodes(read_episodes(RunFolder(file).episodes if file.is_dir() else file))
         except DataError as error:
             raise DataError(f"{error}. Expected a file of episodes, as `rolegraph run` writes it.") from error
 

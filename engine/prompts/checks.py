@@ -1,6 +1,6 @@
 """What is wrong with a template, from its syntax tree, before anything runs.
 
-In goes a tree and what it may mention; out come its faults with their lines, and the roles that it mentions.
+In goes a tree and what it may mention; out come its faults with their places, and the roles that it mentions.
 What a role or a task field is, this file is told; it knows no spec.
 """
 
@@ -34,9 +34,9 @@ can be read directly), one instance out of them, or anything else."""
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something wrong in a template. `line` counts from 1; `word` is the text to point at."""
+    """Something wrong in a template: `word`, the first at or behind a position, which counts from 0."""
 
-    line: int
+    at: int
     word: str
     message: str
     hint: str = ""
@@ -77,7 +77,8 @@ class _Walk:
         self.mentions: set[str] = set()
 
     def fault(self, node: nodes.Node, word: str, message: str, hint: str = "") -> Kind:
-        fault = Fault(node.lineno, word, message, hint)
+        # In our trees `lineno` is a position; nodes that stand for no token have none.
+        fault = Fault(node.lineno or 0, word, message, hint)
         if fault not in self.faults:
             self.faults.append(fault)
         return "other"
@@ -219,9 +220,8 @@ class _Walk:
             word = node.node.attr if isinstance(node.node, nodes.Getattr) else getattr(node.node, "name", "")
             close = nearest(word, FILTERS)
             hint = f"use a filter: … | {close}" if close else "use a filter"
-            self.fault(node, word, f"{word or 'this'}(…) cannot be called from a prompt", hint)
-        for argument in (*node.args, *node.kwargs):
-            self.visit(argument, scope)
+            self.fault(node.node, word, f"{word or 'this'}(…) cannot be called from a prompt", hint)
+        self.block(node.iter_child_nodes(exclude=("node",)), scope)
         return "other"
 
     def visit_Filter(self, node: nodes.Filter, scope: dict[str, Kind]) -> Kind:
@@ -229,8 +229,7 @@ class _Walk:
         if node.name not in FILTERS:
             hint = did_you_mean(node.name, FILTERS) or f"there is {', '.join(FILTERS)}"
             self.fault(node, node.name, f"no filter {node.name!r} in prompts", hint)
-        for argument in (*node.args, *node.kwargs):
-            self.visit(argument, scope)
+        self.block(node.iter_child_nodes(exclude=("node",)), scope)
         if kind in ("several", "single"):
             self.by_attribute(node)
             if node.name in ("first", "last", "min", "max"):

@@ -11,6 +11,7 @@ from engine.prompts.templates import Template, compile_template
 from engine.shipped import PROMPTS
 from engine.spec import Finding, Path, PromptSource
 from engine.spec.diagnostics import point_at
+from engine.spec.files import is_file, is_folder, shown
 
 
 def read_template(
@@ -22,7 +23,7 @@ def read_template(
     if source.inline is not None:
         template, faults = compile_template(source.inline, around)
         at = (*path, "inline")
-        return template, [Finding(at, f.message, hint=f.hint, word=f.word, line=f.line) for f in faults]
+        return template, [Finding(at, f.message, hint=f.hint, word=f.word, offset=f.at) for f in faults]
     file, findings = _find(path, source.file or "", folders)
     if file is None:
         return None, findings
@@ -31,9 +32,9 @@ def read_template(
     except (OSError, UnicodeDecodeError) as error:
         return None, [Finding(path, f"cannot read {file}: {error}")]
     template, faults = compile_template(text, around)
-    shown = _shown(file)
+    name = shown(file)
     return template, [
-        Finding(path, fault.message, hint=fault.hint, place=point_at(shown, text, fault.line, fault.word))
+        Finding(path, fault.message, hint=fault.hint, place=point_at(name, text, fault.at, fault.word))
         for fault in faults
     ]
 
@@ -49,14 +50,9 @@ def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath 
         return None, [Finding(path, f"the template {name!r} lies outside the spec's folders", expected)]
     for place in places:
         file = place / name
-        if file.is_file() and file.resolve().is_relative_to(place.resolve()):
+        if is_file(file) and file.resolve().is_relative_to(place.resolve()):
             return file, []
     hint = did_you_mean(
-        name, [file.name for place in places if place.is_dir() for file in place.glob("*.j2")]
+        name, [file.name for place in places if is_folder(place) for file in place.glob("*.j2")]
     )
     return None, [Finding(path, f"no template {name!r}", "a file beside the spec or in prompts/", hint)]
-
-
-def _shown(file: FilePath) -> str:
-    resolved, here = file.resolve(), FilePath.cwd()
-    return str(resolved.relative_to(here) if resolved.is_relative_to(here) else resolved)

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sized
 from time import monotonic
 from typing import Any, cast
 
-from jinja2 import StrictUndefined, nodes, pass_context
+from jinja2 import StrictUndefined, TemplateSyntaxError, nodes, pass_context
 from jinja2.filters import FILTERS as JINJA_FILTERS  # pyright: ignore[reportUnknownVariableType]
+from jinja2.filters import make_attrgetter
+from jinja2.lexer import TokenStream
 from jinja2.nodes import EvalContext
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
@@ -113,8 +115,10 @@ class Scope:
         """A variable's value, or Jinja2's mark for one that is not there."""
         return self.vars.get(key, missing)
 
-    def call(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call what the sandbox lets through."""
+    def call(
+        self, function: Any, *args: Any, _loop_vars: Any = None, _block_vars: Any = None, **kwargs: Any
+    ) -> Any:
+        """Call what the sandbox lets through, without the variables that Jinja2 adds in a loop."""
         return function(*args, **kwargs)
 
 
@@ -130,7 +134,7 @@ def _guard(size: int) -> None:
 
 def _join(items: Iterable[Any], separator: str = "", attribute: str | int | None = None) -> str:
     if attribute is not None:
-        items = [getattr(item, str(attribute)) for item in items]
+        items = map(make_attrgetter(ENVIRONMENT, attribute), items)
     texts = [str(item) for item in items]
     _guard(sum(map(len, texts)) + len(separator) * len(texts))
     return separator.join(texts)
@@ -138,9 +142,10 @@ def _join(items: Iterable[Any], separator: str = "", attribute: str | int | None
 
 def _substitute(text: object, old: str, new: str, count: int | None = None) -> str:
     text = str(text)
-    times = text.count(old) if count is None else min(text.count(old), count)
+    limit = -1 if count is None else count
+    times = text.count(old) if limit < 0 else min(text.count(old), limit)  # below 0 means all of them
     _guard(len(text) + times * len(new))
-    return text.replace(old, new, -1 if count is None else count)
+    return text.replace(old, new, limit)
 
 
 _FORMAT = re.compile(r"%(?:\(\w+\))?[-+ #0]*\d{0,3}(?:\.\d{0,3})?[sdifgex%]")
@@ -156,6 +161,18 @@ def _format(pattern: object, *args: object) -> str:
 
 class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "+", "%"})
+
+    def _tokenize(
+        self, source: str, name: str | None, filename: str | None = None, state: str | None = None
+    ) -> TokenStream:
+        """Tokens with their position in the source, from 0, for a line: so have nodes and errors."""
+        source = re.sub(r"\r\n?", "\n", source)
+        try:
+            tokens = list(self.lexer.tokeniter(source, name, filename, state))
+        except TemplateSyntaxError as error:
+            error.lineno = sum(map(len, source.splitlines(keepends=True)[: error.lineno - 1]))
+            raise
+        return TokenStream(self.lexer.wrap(_positioned(source, tokens), name, filename), name, filename)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """A field of plain data straight away; anything else as the sandbox has it.
@@ -181,6 +198,14 @@ class _Environment(ImmutableSandboxedEnvironment):
         elif operator == "*" and all(isinstance(side, int) for side in (left, right)):
             _guard((left.bit_length() + right.bit_length()) // 3)
         return super().call_binop(context, operator, left, right)
+
+
+def _positioned(source: str, tokens: Iterable[tuple[int, str, str]]) -> Iterator[tuple[int, str, str]]:
+    at = 0
+    for _, kind, value in tokens:
+        at = source.find(value, at)  # between tokens is only the white space that a tag strips
+        yield at, kind, value
+        at += len(value)
 
 
 def _environment() -> _Environment:

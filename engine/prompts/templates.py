@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from jinja2 import Template as JinjaTemplate
 from jinja2 import TemplateSyntaxError, nodes
-from jinja2.exceptions import TemplateError
 
 from engine.prompts.checks import Fault, Surroundings, check_tree
 from engine.prompts.sandbox import ENVIRONMENT, MAX_TEXT, PromptError, Scope, metered
@@ -46,7 +45,7 @@ class Template:
                 parts.append(part)
         except PromptError:
             raise
-        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+        except Exception as error:  # whatever a filter or a value's own code raises is the template's fault
             raise PromptError(str(error) or type(error).__name__) from error
         return "".join(parts)
 
@@ -55,16 +54,18 @@ def compile_template(source: str, around: Surroundings) -> tuple[Template | None
     """Parse, check and compile. Faults and no template, or a template and no faults."""
     if len(source) > MAX_SOURCE:
         return None, [
-            Fault(1, "", f"the template has {len(source):,} characters; at most {MAX_SOURCE:,} are allowed")
+            Fault(0, "", f"the template has {len(source):,} characters; at most {MAX_SOURCE:,} are allowed")
         ]
     try:
         tree = ENVIRONMENT.parse(source)
+        faults, mentions = check_tree(tree, around)
+        return (None, faults) if faults else (Template(source, mentions, _compiled(tree)), [])
     except TemplateSyntaxError as error:
         return None, [Fault(error.lineno, "", f"not a valid template: {error.message}")]
-    except RecursionError:
-        return None, [Fault(1, "", "the template is nested too deeply")]
-    faults, mentions = check_tree(tree, around)
-    return (None, faults) if faults else (Template(source, mentions, _compiled(tree)), [])
+    except (RecursionError, SyntaxError):  # Python's own limits on what is inside what
+        return None, [Fault(0, "", "the template is nested too deeply")]
+    except ValueError as error:  # a number of too many digits
+        return None, [Fault(0, "", f"not a valid template: {error}")]
 
 
 def _compiled(tree: nodes.Template) -> JinjaTemplate:

@@ -26,8 +26,8 @@ class Finding:
     severity: Severity = "error"
     word: str = ""
     """A word at or below `path` to point at, where one scalar among several is at fault."""
-    line: int = 0
-    """The line, from 1, of a text that is the value at `path`; 0 where the fault is not inside a text."""
+    offset: int | None = None
+    """Inside the text that is the value at `path`: `word` is the first at or behind this position, from 0."""
     at_key: bool = False
     """Point at the key, not at its value."""
     place: Place | None = None
@@ -76,10 +76,14 @@ class Diagnostic:
         return "\n".join(lines)
 
 
-def point_at(file: str, source: str, line: int, word: str) -> Place:
-    """The place of `word` in a line of a text, or of the line's first character where it is not found."""
-    lines = source.splitlines() or [""]
-    text = lines[min(line, len(lines)) - 1]
-    at = text.find(word) if word else -1
-    column = at if at >= 0 else len(text) - len(text.lstrip())
-    return Place(file, line, column + 1, text, len(word) if at >= 0 else 1)
+def point_at(file: str, source: str, offset: int, word: str) -> Place:
+    """The place of the first `word` at or behind a position of a text.
+
+    Where it is not found, that of the first character in the line.
+    """
+    found = source.find(word, offset) if word else -1
+    at = found if found >= 0 else offset
+    start = source.rfind("\n", 0, at) + 1
+    text = source[start:].partition("\n")[0]
+    column = at - start if found >= 0 else len(text) - len(text.lstrip())
+    return Place(file, source.count("\n", 0, at) + 1, column + 1, text, len(word) if found >= 0 else 1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from typing import Annotated, Any, Union, get_args, get_origin
+from contextlib import suppress
+from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -15,8 +16,6 @@ from engine.spec.models import Spec, field_lines
 
 _EXPECTED = {
     "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
     "float_type": "a number",
     "string_type": "text",
     "bool_type": "true or false",
@@ -24,7 +23,6 @@ _EXPECTED = {
     "mapping_type": "a mapping",
     "dict_type": "a mapping",
     "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
 }
 _WORDS = {
     "greater_than_equal": "at least {ge}",
@@ -33,25 +31,27 @@ _WORDS = {
 }
 
 
-def findings_of(error: ValidationError, at: Path = ()) -> list[Finding]:
-    """One finding for each of pydantic's errors with the part of a spec that stands at a path."""
-    return [_finding(detail, at) for detail in error.errors(include_url=False)]
+def findings_of(error: ValidationError, at: Path = (), written: object = None) -> list[Finding]:
+    """One finding for each of pydantic's errors with the part of a spec that stands, `written`, at a path."""
+    return [_finding(detail, at, written) for detail in error.errors(include_url=False)]
 
 
-def _finding(detail: ErrorDetails, at: Path) -> Finding:
+def _finding(detail: ErrorDetails, at: Path, written: object) -> Finding:
     kind, context = detail["type"], detail.get("ctx", {})
     path: Path = (*at, *detail["loc"])
     is_name = kind.startswith("string_") and path[-1:] == ("[key]",)
     if is_name:  # pydantic's word for the key itself, not its value
         path = path[:-1]
     key = str(path[-1]) if path else ""
-    value = _shown(detail["input"])
+    value = shown(detail["input"])
     if kind == "extra_forbidden":
         known = _keys_at(path[:-1])
-        return Finding(path, f"unknown key {key!r}", _listed(known), did_you_mean(key, known), at_key=True)
+        hint = _belongs(path) or did_you_mean(key, known)
+        return Finding(path, f"unknown key {key!r}", _listed(known), hint, at_key=True)
     if kind == "missing":
         where = ".".join(map(str, path[:-1])) or "the spec"
-        return Finding(path, f"{where} has no {key!r}", _about(path), at_key=True)
+        hint = "add `rolegraph: 1`" if path == ("rolegraph",) else ""
+        return Finding(path, f"{where} has no {key!r}", _about(path), hint, at_key=True)
     if is_name:
         return Finding(
             path, f"{key!r} cannot be a name", "letters, digits and _, not starting with a digit", at_key=True
@@ -63,6 +63,8 @@ def _finding(detail: ErrorDetails, at: Path) -> Finding:
         hint = did_you_mean(str(detail["input"]), choices)
         if path == ("rolegraph",):
             hint = "this engine reads version 1 of the language"
+        elif key == "provider" and not hint and isinstance(name := _at(written, detail["loc"][:-1]), str):
+            hint = f"did you mean openai:{name}?"
         return Finding(path, f"{key} cannot be {value}", _listed(choices, " or "), hint)
     if kind in _WORDS:
         return Finding(path, f"{key} cannot be {value}", _WORDS[kind].format(**context))
@@ -72,12 +74,15 @@ def _finding(detail: ErrorDetails, at: Path) -> Finding:
         return Finding(path, f"{key} is empty", "at least one role")
     if kind == "value_error":
         return Finding(path, f"{key}: {value} does not fit", str(context.get("error", detail["msg"])))
+    if kind == "model_type" and (meant := _meant(path, detail["input"])):
+        return Finding(path, f"{key} cannot be {value}", f"a mapping, such as {key}: {meant}")
     return Finding(
         path, f"{key} cannot be {value}", _EXPECTED.get(kind, detail["msg"][:1].lower() + detail["msg"][1:])
     )
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as YAML has it, in short."""
     text = (
         repr(value)
         if not isinstance(value, bool | None)
@@ -104,6 +109,34 @@ def _model_at(path: Path) -> type[BaseModel] | None:
 def _keys_at(path: Path) -> list[str]:
     model = _model_at(path)
     return [*(["extends"] if not path else []), *(model.model_fields if model else [])]
+
+
+def _at(value: Any, path: Path) -> object:
+    for key in path:
+        value = cast("Mapping[Any, Any]", value).get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _belongs(path: Path) -> str:
+    """A hint where the key of a path is one of a mapping beside it: `temperature`, one of `sampling`."""
+    model = _model_at(path[:-1])
+    for name, info in model.model_fields.items() if model else ():
+        inner = _as_model(info.annotation)
+        if inner and path[-1] in inner.model_fields:
+            return f"put it under `{name}`"
+    return ""
+
+
+def _meant(path: Path, value: object) -> str:
+    """The mapping that a bare value was meant for: the first of its keys that takes the value."""
+    model = _model_at(path)
+    if model is None or isinstance(value, bool) or not isinstance(value, str | int | float):
+        return ""
+    for name in model.model_fields:
+        with suppress(ValidationError):
+            model.model_validate({name: value})
+            return f"{{{name}: {value}}}"
+    return ""
 
 
 def _about(path: Path) -> str:

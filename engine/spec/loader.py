@@ -14,11 +14,13 @@ from typing import Any
 
 from engine.errors import UsageError, did_you_mean
 from engine.shipped import SPECS
-from engine.spec.diagnostics import Diagnostic, Finding, Path, Place, point_at
+from engine.spec.diagnostics import Diagnostic, Finding, Path, Place
+from engine.spec.files import is_file, is_folder, shown
 from engine.spec.merge import choose_model, merge, override
 from engine.spec.models import Spec
+from engine.spec.scalars import place_within
 from engine.spec.validation import REQUIRED, validate
-from engine.spec.yaml_source import Source, Spots, parse_yaml, paths_of
+from engine.spec.yaml_source import Source, Spots, parse_yaml, paths_of, refused
 
 MAX_EXTENDS = 16
 
@@ -56,8 +58,10 @@ class Loaded:
 
     def _place(self, finding: Finding) -> Place:
         path = finding.path
-        if finding.line and path in self.spots:
-            return self._within(self.spots[path].value, finding)
+        if finding.offset is not None and path in self.spots:
+            value = self.spots[path].value
+            source = self.texts.get(value.file, value.text)
+            return place_within(value, source, str(self._at(path)), finding.offset, finding.word)
         if finding.word:
             for at, value in paths_of(self._at(path), path):
                 spot = self.spots.get(at)
@@ -67,19 +71,12 @@ class Loaded:
                     return spot.key
                 if value == finding.word:
                     return spot.value
-        while path not in self.spots:
+        at_key = finding.at_key
+        while path not in self.spots:  # not written: what it is missing from, or the short form it is part of
             path = path[:-1]
-            finding = Finding(path, "", at_key=True)
+            at_key = isinstance(self._at(path), Mapping | list)
         spot = self.spots[path]
-        return spot.key if finding.at_key and spot.key is not None else spot.value
-
-    def _within(self, value: Place, finding: Finding) -> Place:
-        """A place inside a text that is written in the spec: in a block, or all in one line."""
-        block = value.text[value.column - 1 : value.column] in ("|", ">")
-        if block and value.file in self.texts:
-            return point_at(value.file, self.texts[value.file], value.line + finding.line, finding.word)
-        column = value.text.find(finding.word, value.column - 1) if finding.word else -1
-        return replace(value, column=column + 1, width=len(finding.word)) if column >= 0 else value
+        return spot.key if at_key and spot.key is not None else spot.value
 
     def _at(self, path: Path) -> object:
         value: Any = self.data
@@ -94,15 +91,15 @@ class Loaded:
 def find_spec(name: str | FilePath) -> FilePath:
     """The file that a name on the command line means: a path, or the name of a shipped spec."""
     path = FilePath(name)
-    if path.is_file():
+    if is_file(path):
         return path
     shipped = SPECS / f"{path.name.removesuffix('.yaml')}.yaml"
-    if path.parent == FilePath() and shipped.is_file():
+    if path.parent == FilePath() and is_file(shipped):
         return shipped
     known = {spec.stem: spec for spec in SPECS.glob("*.yaml")}
-    beside = [entry.name for entry in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
+    beside = [entry.name for entry in path.parent.glob("*.yaml")] if is_folder(path.parent) else []
     hint = did_you_mean(path.name, [*beside, *known], "{}") or f"shipped specs: {', '.join(sorted(known))}"
-    if path.is_dir():
+    if is_folder(path):
         raise UsageError(f"{name} is a folder, not a spec; {hint}")
     raise UsageError(f"no spec {str(name)!r}: there is no such file; {hint}")
 
@@ -139,18 +136,17 @@ def _unread(source: Source) -> set[Path]:
 
 def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[FilePath, ...]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        source = parse_yaml(path.read_text(encoding="utf-8"), shown(path))
     except UnicodeDecodeError:
-        text = "\x00"
+        source = refused(Place(shown(path), 1, 1, ""), "not valid YAML: not UTF-8 text")
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    source = parse_yaml(text, _shown(path))
     folder = path.resolve().parent
     base_name = source.data.get("extends")
     if base_name is None:
         return source, (folder,)
     place = source.spots["extends",].value
-    base = folder / base_name if isinstance(base_name, str) else None
+    base = folder / base_name if isinstance(base_name, str) and "\0" not in base_name else None
     chain = (*chain, path.resolve())
     problem = None
     if base is None:
@@ -168,9 +164,9 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[Fi
             place,
             "a spec in the same folder or below it, or a shipped one",
         )
-    elif not base.is_file():
+    elif not is_file(base):
         shipped = SPECS / FilePath(str(base_name)).name
-        if shipped.is_file() and shipped.resolve() not in chain:
+        if is_file(shipped) and shipped.resolve() not in chain:
             base = shipped
         else:
             names = [entry.name for where in (folder, SPECS) for entry in where.glob("*.yaml")]
@@ -200,10 +196,3 @@ def _completed(source: Source) -> Source:
 
 def _inside(path: FilePath, folder: FilePath) -> bool:
     return path.resolve().is_relative_to(folder)
-
-
-def _shown(path: FilePath) -> str:
-    try:
-        return str(path.resolve().relative_to(FilePath.cwd()))
-    except ValueError:
-        return str(path)

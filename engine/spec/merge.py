@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import yaml
 
+from engine.errors import did_you_mean
 from engine.spec.diagnostics import Diagnostic, Path, Place
-from engine.spec.models import as_model
+from engine.spec.models import as_model, as_prompt, as_schedule
 from engine.spec.yaml_source import Source, Spot, Spots, parse_yaml, paths_of
 
 _WHOLE_IN_ROLE = {"parser", "reward", "estimator", "signal", "prompt", "system"}
@@ -47,13 +49,14 @@ def _merge(
     for key, value in child.items():
         here = (*path, key)
         old = merged.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping) and not is_whole(here):
+        if isinstance(value, Mapping) and not is_whole(here):
+            inner = cast("Mapping[str, Any]", old if isinstance(old, Mapping) else {})
+            if not inner:
+                _forget(spots, cast("object", old), here)
             spots[here] = new[here]
-            merged[key] = _merge(
-                cast("Mapping[str, Any]", old), cast("Mapping[str, Any]", value), here, spots, new
-            )
+            merged[key] = _merge(inner, cast("Mapping[str, Any]", value), here, spots, new)
             continue
-        _forget(spots, merged.get(key), here)
+        _forget(spots, old, here)
         if value is None:
             merged.pop(key, None)
             continue
@@ -85,16 +88,18 @@ def override(source: Source, text: str, position: int) -> None:
         fault = parsed.faults[0]
         source.faults.append(Diagnostic(fault.message, value_place, fault.expected, "quote the value"))
         return
+    roles = _mapping(source.data.get("roles"))
+    if keys[0] == "roles" and len(keys) > 2 and keys[1] not in roles:
+        named = replace(place, column=dotted.index(keys[1], len("roles.")) + 1, width=len(keys[1]))
+        message, expected = f"no role {keys[1]!r}", f"one of {', '.join(roles)}"
+        source.faults.append(Diagnostic(message, named, expected, did_you_mean(keys[1], roles)))
+        return
     at: dict[str, Any] = source.data
     path: Path = ()
     for key in keys[:-1]:
         path = (*path, key)
-        inner = at.get(key)
-        if isinstance(inner, str) and is_whole(path):
-            inner = {inner: None}
-        elif isinstance(inner, str) and key == "model":
-            inner = as_model(inner)
-        elif inner is None:
+        inner = _in_full(at.get(key), path)
+        if inner is None:
             inner = dict[str, Any]()
         elif not isinstance(inner, dict):
             message = f"{'.'.join(map(str, path))} is not a mapping, so it has no {keys[len(path)]!r}"
@@ -109,6 +114,19 @@ def override(source: Source, text: str, position: int) -> None:
         return
     at[keys[-1]] = parsed.data["value"]
     source.spots[path] = Spot(place, value_place)
+
+
+def _in_full(value: object, path: Path) -> object:
+    """The mapping that a value written in short stands for; any other value as it is."""
+    match path:
+        case ("model",) | ("roles", _, "model"):
+            return as_model(value)
+        case ("roles", _, "prompt" | "system"):
+            return as_prompt(value)
+        case ("train", "schedule"):
+            return as_schedule(value)
+        case _:
+            return {value: None} if isinstance(value, str) and is_whole(path) else value
 
 
 def choose_model(source: Source, model: str | None, base_url: str | None) -> None:

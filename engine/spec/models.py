@@ -55,7 +55,8 @@ def as_model(value: object) -> object:
     return {"provider": provider, "name": name} if colon else {"provider": provider}
 
 
-def _as_schedule(value: object) -> object:
+def as_schedule(value: object) -> object:
+    """A schedule as it may be written: its kind stands for `{kind: kind}`."""
     return {"kind": value} if isinstance(value, str) else value
 
 
@@ -79,7 +80,7 @@ class ModelRef(_Model):
     or `replay`."""
     name: str | None = None
     """A model folder (local; None is the shipped base model), a model's name (tinker, openai), or an episodes
-    file (replay)."""
+    file or the folder of a run (replay)."""
     base_url: str | None = None
     """The endpoint; None is the provider's own."""
     checkpoint: str | None = None
@@ -224,7 +225,7 @@ class Train(_Model):
     is one epoch."""
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-4
     """Adam's."""
-    schedule: Annotated[Schedule, BeforeValidator(_as_schedule)] = Schedule()
+    schedule: Annotated[Schedule, BeforeValidator(as_schedule)] = Schedule()
     """`constant`, `linear`, `cosine`, or a mapping with `kind`, `warmup` and `floor`."""
     gradient_clip: Annotated[float, Field(ge=0.0)] = 1.0
     """The largest norm of the gradient of the mean loss over a step's trajectories; 0 does not clip."""

@@ -62,13 +62,13 @@ def fit(model: type[M], written: object, required: Mapping[str, Any], at: Path) 
     try:
         return Fitting(model.model_validate(written), [], set())
     except ValidationError as error:
-        findings = findings_of(error, at)
+        findings = findings_of(error, at, written)
     wrong = {_written_at(written, finding.path[len(at) :]) for finding in findings}
     rest = _without(written, wrong)
     try:
         value = model.model_validate({**required, **(rest if isinstance(rest, dict) else {})})
     except ValidationError as error:
-        findings += findings_of(error, at)
+        findings += findings_of(error, at, written)
         value, wrong = model.model_validate(required), {()}
     return Fitting(value, findings, {(*at, *_outside_lists(path)) for path in wrong})
 

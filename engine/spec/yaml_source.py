@@ -70,41 +70,39 @@ def parse_yaml(text: str, file: str) -> Source:
     """Parse one file. What is wrong with it is in `faults`; the rest is still read."""
     lines = text.splitlines() or [""]
     top = Place(file, 1, 1, lines[0])
-    spot = Spot(None, top)
     if len(text.encode()) > MAX_BYTES:
-        return Source({}, {(): spot}, [Diagnostic(f"the file is larger than {MAX_BYTES:,} bytes", top)])
+        return refused(top, f"the file is larger than {MAX_BYTES:,} bytes")
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        message = f"not valid YAML: {error.problem or error.context}"
-        return Source({}, {(): spot}, [Diagnostic(message, _place(file, lines, mark) if mark else top)])
+        place = _place(file, lines, mark) if mark else top
+        return refused(place, f"not valid YAML: {error.problem or error.context}")
     except yaml.reader.ReaderError as error:
-        message = (
-            f"not valid YAML: character U+{ord(error.character):04X} is not allowed"
-            if isinstance(error.character, str)
-            else "not valid YAML: not UTF-8 text"
+        before = text[: error.position].splitlines(keepends=True)
+        return refused(
+            Place(file, line := max(1, len(before)), len(before[-1]) + 1 if before else 1, lines[line - 1]),
+            f"not valid YAML: character U+{error.character:04X} is not allowed",
         )
-        return Source({}, {(): spot}, [Diagnostic(message, top)])
     except RecursionError:
-        return Source({}, {(): spot}, [Diagnostic("nested too deeply", top)])
+        return refused(top, "nested too deeply")
     reader = _Reader(file, lines, loader)
     if not isinstance(node, yaml.MappingNode):
-        fault = Diagnostic(
-            "a spec is a mapping",
-            reader.place(node) if node else top,
-            "keys such as rolegraph, name and roles",
-        )
-        return Source({}, {(): spot}, [fault])
+        place = reader.place(node) if node else top
+        return refused(place, "a spec is a mapping", "keys such as rolegraph, name and roles")
     try:
         data = reader.mapping(node, ())
     except _TooLarge as error:
-        return Source(
-            {}, {(): spot}, [Diagnostic("nested too deeply, or aliases that grow too large", error.place)]
-        )
-    reader.spots[()] = spot
+        return refused(error.place, "nested too deeply, or aliases that grow too large")
+    reader.spots[()] = Spot(None, top)
     return Source(data, reader.spots, reader.faults, {file: text})
+
+
+def refused(place: Place, message: str, expected: str = "") -> Source:
+    """What is known of a file of which nothing can be read: its one fault."""
+    top = Place(place.file, 1, 1, place.text if place.line == 1 else "")
+    return Source({}, {(): Spot(None, top)}, [Diagnostic(message, place, expected)])
 
 
 def paths_of(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
@@ -170,20 +168,47 @@ class _Reader:
 
     def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            place = self.place(key_node)
-            key: Any = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            if not isinstance(key, str) or key_node.tag.endswith("merge"):
-                self.faults.append(Diagnostic("not a key that a spec can have", place, "a name"))
-                continue
-            if key in data:
-                first = self.spots[*path, key].key
-                hint = f"first written in line {first.line}" if first else ""
-                self.faults.append(Diagnostic(f"duplicate key {key!r}", place, "each key once", hint))
-                continue
-            self.spots[*path, key] = Spot(place, self.place(value_node))
+        for key, (key_node, value_node) in self.pairs(node).items():
+            self.spots[*path, key] = Spot(self.place(key_node), self.place(value_node))
             data[key] = self.value(value_node, (*path, key))
         return data
+
+    def pairs(self, node: yaml.MappingNode, merges: int = 0) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+        """A mapping's keys, each with the nodes of key and value.
+
+        What `<<` brings stands where `<<` does; the mapping's own keys go before it, then what came earlier.
+        `merges` counts those that this mapping is inside of, which are work without making data.
+        """
+        self.visited += len(node.value) + 1 if merges else 0
+        if self.visited > MAX_NODES or merges > MAX_DEPTH:
+            raise _TooLarge(self.place(node))
+        pairs: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        own: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            key: Any = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if not isinstance(key, str):
+                self.faults.append(
+                    Diagnostic("not a key that a spec can have", self.place(key_node), "a name")
+                )
+            elif key in own:
+                hint = f"first written in line {own[key]}"
+                message = f"duplicate key {key!r}"
+                self.faults.append(Diagnostic(message, self.place(key_node), "each key once", hint))
+            elif key_node.tag.endswith("merge"):
+                own[key] = key_node.start_mark.line + 1
+                for base in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
+                    pairs = {**pairs, **self.merged(base, merges + 1), **pairs}
+            else:
+                own[key] = key_node.start_mark.line + 1
+                pairs[key] = key_node, value_node
+        return pairs
+
+    def merged(self, node: yaml.Node, merges: int) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+        if isinstance(node, yaml.MappingNode):
+            return self.pairs(node, merges)
+        expected = "a mapping's alias, as in `<<: *base`, or a list of them"
+        self.faults.append(Diagnostic("`<<` merges mappings", self.place(node), expected))
+        return {}
 
 
 def _place(file: str, lines: list[str], mark: yaml.Mark) -> Place:

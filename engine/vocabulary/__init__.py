@@ -4,6 +4,7 @@ Whoever writes a parser, reward, estimator, signal, metric or dataset needs this
 """
 
 from engine.errors import DataError, UsageError, did_you_mean
+from engine.records import Split
 from engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, open_dataset, plain_row
 from engine.vocabulary.imports import Import, digest_of, import_file
 from engine.vocabulary.items import (
@@ -18,7 +19,6 @@ from engine.vocabulary.items import (
     Score,
     Seen,
     Signal,
-    Split,
     datasets,
     estimators,
     metrics,
@@ -27,7 +27,16 @@ from engine.vocabulary.items import (
     signals,
 )
 from engine.vocabulary.options import Option
-from engine.vocabulary.registry import BadOptions, Call, CallField, Item, Registry, UnknownName, noting
+from engine.vocabulary.registry import (
+    BadOptions,
+    BadParts,
+    Call,
+    CallField,
+    Item,
+    Registry,
+    UnknownName,
+    noting,
+)
 from engine.vocabulary.views import REWARD_FIELDS, VIEW_FIELDS, ScoredView, Upstream, View, Views
 
 __all__ = [
@@ -35,6 +44,7 @@ __all__ = [
     "SUFFIXES",
     "VIEW_FIELDS",
     "BadOptions",
+    "BadParts",
     "Call",
     "CallField",
     "DataError",

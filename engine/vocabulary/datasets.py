@@ -11,9 +11,9 @@ from typing import Any, cast
 from pydantic_core import to_jsonable_python
 
 from engine.errors import DataError
-from engine.records import Task
-from engine.vocabulary.items import Dataset, Split, datasets
-from engine.vocabulary.registry import Call
+from engine.records import Split, Task
+from engine.vocabulary.items import Dataset, datasets
+from engine.vocabulary.registry import BadOptions, Call
 
 Row = Mapping[str, Any]
 
@@ -26,11 +26,14 @@ def open_dataset(call: Call, *, split: Split, folder: Path) -> Dataset:
 
     Raises UnknownName or BadOptions as `Registry.build` does, and DataError.
     """
-    if call.name.endswith(SUFFIXES):
-        value: object = call.value
-        options: dict[str, Any] = {**cast("Mapping[str, Any]", value)} if isinstance(value, Mapping) else {}
-        call = Call("file", call.name, {**options, **call.options}, has_value=True)
-    return datasets.build(call, split=split, folder=folder)
+    if not call.name.endswith(SUFFIXES):
+        return datasets.build(call, split=split, folder=folder)
+    file = Call("file", call.name, datasets.keywords(call, "file"), has_value=True)
+    try:
+        return datasets.build(file, split=split, folder=folder)
+    except BadOptions as error:
+        error.call = call  # places are those of what was written
+        raise
 
 
 def dataset_of(

@@ -16,8 +16,6 @@ from engine.records import FailureName, Step, Task, Trajectory, TrajectoryGroup
 from engine.vocabulary.registry import Item, Origin, Registry
 from engine.vocabulary.views import Upstream
 
-Split = Literal["train", "validation"]
-
 
 class ParseFailure(ValueError):
     """A parser raises this when it cannot read a response."""

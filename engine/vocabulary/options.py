@@ -10,7 +10,7 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -32,11 +32,18 @@ class Option:
     @property
     def type(self) -> str:
         """What may be written for it, in words: `a whole number from 1 to 10`."""
+        return self.type_at(())
+
+    def type_at(self, path: Sequence[int | str]) -> str:
+        """The same for what stands at a path inside of it."""
         try:
-            schema = TypeAdapter(self.hint).json_schema()
+            schema: Any = TypeAdapter(self.hint).json_schema()
         except PydanticUserError:  # a type of a package's own, which JSON has no word for
             return "anything"
-        return _words(schema, schema.get("$defs", {}))
+        models = schema.get("$defs", {})
+        for key in path:
+            schema = _within(schema, models, key)
+        return _words(schema, models)
 
     @property
     def written(self) -> str:
@@ -89,6 +96,22 @@ _KINDS = {
     "object": ("a mapping", "mappings"),
 }
 """JSON Schema's types, one and many."""
+
+
+def _within(schema: Mapping[str, Any], models: Mapping[str, Any], key: int | str) -> Mapping[str, Any]:
+    """The JSON Schema of what a value holds at a key; that of anything where it does not say."""
+    match schema:
+        case {"$ref": str(path)}:
+            return _within(models[path.rpartition("/")[2]], models, key)
+        case {"anyOf": [*choices]}:
+            inner = [_within(cast("Mapping[str, Any]", choice), models, key) for choice in choices]
+            return next((schema for schema in inner if schema), inner[-1])
+        case {"properties": {**fields}}:
+            return cast("Mapping[str, Any]", fields.get(str(key), {}))
+        case {"items": {**items}} | {"additionalProperties": {**items}}:
+            return cast("Mapping[str, Any]", items)
+        case _:
+            return {}
 
 
 def _words(schema: Mapping[str, Any], models: Mapping[str, Any], many: bool = False) -> str:

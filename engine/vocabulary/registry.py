@@ -56,6 +56,16 @@ class Call:
             return cls(name, value, dict(rest), has_value=True)
         raise ValueError("expected a name, or a mapping whose first key is the name")
 
+    def path_of(self, loc: Sequence[int | str]) -> tuple[int | str, ...]:
+        """Where an argument stands in the YAML form; `loc` is pydantic's: 0 for the value, or an option."""
+        match loc:
+            case (int(), *rest):
+                return (self.name, *rest)
+            case (str(option), *_) if self.has_value and option not in self.options:
+                return (self.name, *loc)
+            case _:
+                return tuple(loc)
+
     def dump(self) -> Any:
         """The YAML form again."""
         return {self.name: self.value, **self.options} if self.has_value else self.name
@@ -110,13 +120,43 @@ class UnknownName(LookupError):
 
 
 class BadOptions(ValueError):
-    """Options that the item does not take; `errors` are pydantic's, each `loc` relative to the call."""
+    """Options that the item does not take.
 
-    def __init__(self, kind: str, name: str, errors: Sequence[ErrorDetails], options: list[Option]) -> None:
-        self.kind, self.name, self.errors, self.options = kind, name, errors, options
+    `errors` are pydantic's, each `loc` relative to the call: 0 for the item's value, or an option's name.
+    One whose `ctx` holds an `error` is of an item inside this one. `value` and `options` are what it takes.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        call: Call,
+        errors: Sequence[ErrorDetails],
+        value: Option | None,
+        options: list[Option],
+    ) -> None:
+        self.kind, self.name, self.call, self.errors = kind, name, call, errors
+        self.value, self.options = value, options
         super().__init__(
             f"{kind} {name!r}: " + "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in errors)
         )
+
+    def type_at(self, loc: Sequence[int | str]) -> str:
+        """What may be written at a place of the call, in words."""
+        named = {option.name: option for option in self.options}
+        option = self.value if loc and loc[0] == 0 else named.get(str(loc[0])) if loc else None
+        return option.type_at(loc[1:]) if option else "anything"
+
+
+class BadParts(ValueError):
+    """A factory raises this for items inside its own that could not be made, each with its place.
+
+    A place is as in `BadOptions.errors`: `(0, "right", "reward")` is in the factory's value.
+    """
+
+    def __init__(self, faults: Mapping[tuple[int | str, ...], UnknownName | BadOptions]) -> None:
+        self.faults = faults
+        super().__init__("; ".join(map(str, faults.values())))
 
 
 class Registry(Generic[T]):
@@ -208,34 +248,42 @@ class Registry(Generic[T]):
             used[self, call.name] = None
         parameters = inspect.signature(factory).parameters
         given = {name: value for name, value in context.items() if name in parameters}
-        options = dict(call.options)
-        args: tuple[Any, ...] = ()
-        if call.has_value and takes_value(parameters):
-            args = (call.value,)
-        elif call.has_value and isinstance(call.value, Mapping):
-            options = {**cast("Mapping[str, Any]", call.value), **options}
-        elif call.has_value and call.value is not None and call.value is not True:
-            raise self._bad(call, [_no_value(call)])
+        own_value = call.has_value and takes_value(parameters)
+        args = (call.value,) if own_value else ()
+        options = call.options if own_value else self.keywords(call, call.name)
         taken = [name for name in options if name in self.context]
         if taken:
             clash = [_error((name,), "unexpected_keyword_argument", "unknown option") for name in taken]
-            raise self._bad(call, clash)
+            raise self._bad(call, call.name, clash)
         try:
             adapter = self._adapter(call.name, factory)
             item = adapter.validate_python(ArgsKwargs(args, {**options, **given}))
         except ValidationError as error:
-            raise self._bad(call, error.errors(include_url=False)) from None
+            raise self._bad(call, call.name, error.errors(include_url=False)) from None
         except RolegraphError:
             raise
+        except BadParts as error:
+            raise self._bad(call, call.name, [_part(*fault) for fault in error.faults.items()]) from error
         except ValueError as error:  # the factory's own check of its options
-            raise self._bad(call, [_error((), "value_error", str(error))]) from error
+            raise self._bad(call, call.name, [_error((), "value_error", str(error))]) from error
         if not isinstance(item, self.item):
             kind = type(item).__name__
             raise UsageError(f"the {self.kind} {call.name!r} made a {kind}, expected a {self.item.__name__}")
         return replace(item, origin=Origin(self, call, context))
 
-    def _bad(self, call: Call, errors: Sequence[ErrorDetails]) -> BadOptions:
-        return BadOptions(self.kind, call.name, errors, self.options(call.name))
+    def keywords(self, call: Call, name: str) -> Mapping[str, Any]:
+        """The options for the item of that name, of a call whose value can only be a mapping of more of them.
+
+        Raises BadOptions for any other value.
+        """
+        if isinstance(call.value, Mapping):
+            return {**cast("Mapping[str, Any]", call.value), **call.options}
+        if call.value is None or call.value is True:
+            return call.options
+        raise self._bad(call, name, [_no_value(call)])
+
+    def _bad(self, call: Call, name: str, errors: Sequence[ErrorDetails]) -> BadOptions:
+        return BadOptions(self.kind, name, call, errors, self.value(name), self.options(name))
 
     def _adapter(self, name: str, factory: Callable[..., T]) -> TypeAdapter[Any]:
         if name not in self._adapters:
@@ -284,6 +332,12 @@ def _installed_points(group: str) -> Mapping[str, EntryPoint]:
 
 def _error(loc: tuple[int | str, ...], kind: str, message: str, value: object = None) -> ErrorDetails:
     return {"type": kind, "loc": loc, "msg": message, "input": value}
+
+
+def _part(loc: tuple[int | str, ...], error: UnknownName | BadOptions) -> ErrorDetails:
+    hint = error.hint if isinstance(error, UnknownName) else ""
+    said = "; ".join(filter(None, (str(error), hint)))
+    return {**_error(loc, "value_error", said), "ctx": {"error": error}}
 
 
 def _no_value(call: Call) -> ErrorDetails:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -33,6 +34,18 @@ def test_an_item_is_shown_as_a_spec_writes_it_with_what_each_option_means(rolegr
         '  tag: "answer"  # text            what the number stands in, without angle brackets\n'
         '  default: ""    # text            the action that later roles see where nothing can be read\n'
     )
+
+
+def test_every_option_has_its_type_its_default_and_its_line(rolegraph: Command) -> None:
+    rows = rolegraph("list", "parsers", "tag").stdout.splitlines()[3:]
+    assert [re.split(r"\s{2,}(?:# )?", row.strip()) for row in rows] == [
+        ["tag: …", "text, required", "the tag, without angle brackets"],
+        ["keep_tag: false", "true or false", "leave the tags on"],
+        ['which: "first"', "first or last", "of several, the first in the answer or the last"],
+        ["ignore_case: true", "true or false", "take <Answer> for <answer>"],
+        ["one_of: null", "a list of texts, or null", "the only words that it may hold, whatever their case"],
+        ['default: ""', "text", "the action that later roles see where nothing can be read"],
+    ]
 
 
 def test_an_item_without_a_value_has_its_options_below_its_name(rolegraph: Command) -> None:

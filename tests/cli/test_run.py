@@ -76,7 +76,11 @@ def test_an_override_changes_the_run(rolegraph: Command, recording: Path, tmp_pa
     words = ("run", "solver_judge", "--limit", "1", "--model", f"replay:{recording}", "--out", "out")
     assert rolegraph(*words, "roles.solver.count=1", "train.rollouts=2").returncode == 0
     (episode,) = read_episodes(tmp_path / "out" / "episodes.jsonl")
-    assert [t.name for t in episode.trajectories] == ["solver", "judge"]
+    solver, judge = episode.trajectories
+    assert (solver.name, judge.name) == ("solver", "judge")
+    assert judge.failure is None
+    assert judge.steps[0].action == solver.steps[0].action
+    assert episode.is_correct
 
 
 def assert_one_clear_message(done: object, code: int, *words: str) -> None:

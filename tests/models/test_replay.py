@@ -65,6 +65,11 @@ def test_a_file_of_episodes_answers_each_call_as_before_to_the_token(file: Path)
     assert ask(model, "sum-2", 1, "judge", 1).text == "judge of 2:1"
 
 
+def test_the_folder_of_a_run_stands_for_its_episodes(file: Path) -> None:
+    model = asyncio.run(open_model(ModelRef(provider="replay", name=str(file.parent))))
+    assert ask(model, "sum-2", 1, "judge", 1).text == "judge of 2:1"
+
+
 def test_a_call_that_failed_fails_again_with_its_reason() -> None:
     with pytest.raises(ModelError, match=r"task 'sum-1', rollout 0, solver 2: no answer within 3 s"):
         ask(Replay.from_episodes(EPISODES), "sum-1", 0, "solver", 2)
@@ -110,5 +115,8 @@ def test_a_file_that_is_missing_or_not_episodes_is_named(tmp_path: Path, file: P
         lines.write('{"id": "t:0"}\n')
     with pytest.raises(DataError, match=r"episodes\.jsonl:5: not an episode: .*as `rolegraph run` writes it"):
         Replay.from_file(file)
+    with pytest.raises(DataError, match=r"runs/mine/episodes\.jsonl: No such file"):
+        (tmp_path / "runs" / "mine").mkdir(parents=True)
+        Replay.from_file(tmp_path / "runs" / "mine")
     with pytest.raises(UsageError, match=r"replay:episodes\.jsonl"):
         asyncio.run(open_model(ModelRef(provider="replay")))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.prompts.checks import Surroundings
 from engine.prompts.sandbox import PromptError
 from engine.prompts.templates import Template, compile_template
-from engine.vocabulary import View
+from engine.vocabulary import View, Views
 
 AROUND = Surroundings(
     needs={"solver": 2, "editor": 1},
@@ -81,7 +81,67 @@ def test_a_fault_is_found_in_the_template_itself(source: str, word: str, message
 
 def test_all_faults_come_at_once_with_their_lines() -> None:
     faults = compile_template("{{ task.answer }}\n{{ nobody }}\n{{ judge }}", AROUND)[1]
-    assert [fault.line for fault in faults] == [1, 2, 3]
+    assert [fault.at for fault in faults] == [7, 21, 34]
+
+
+@pytest.mark.parametrize(
+    ("source", "pointed_at"),
+    [
+        ("answer: {{ editor.action.answer }} {{ task.answer }}", "answer }}"),
+        ("answer {# task.answer #} {{- task['answer'] }}", "answer'] }}"),
+        ("{% raw %}{{ task.answer }}{% endraw %}\n  {% if task.answer %}{% endif %}", "answer %}{% endif %}"),
+        ("a 'judge' {% if true %}\n   {%- set x = judge %}\n{% endif %}", "judge %}\n{% endif %}"),
+        ("upper {{ task.question.upper() }} {{ task.question }}", "upper() }} {{ task.question }}"),
+        ("reward {{ solver | map(attribute='reward') | join }}", "reward') | join }}"),
+        ("xmlattr {{ task.question | xmlattr }}", "xmlattr }}"),
+        ("macro {% macro f() %}{% endmacro %}", "macro f() %}{% endmacro %}"),
+    ],
+)
+def test_a_fault_stands_at_its_own_expression_and_not_at_the_same_word_before(
+    source: str, pointed_at: str
+) -> None:
+    fault = compile_template(source, AROUND)[1][0]
+    assert source[source.find(fault.word, fault.at) :] == pointed_at
+
+
+@pytest.mark.parametrize(
+    ("source", "behind"),
+    [
+        ("fine\n{{ 1 + }}", "}}"),
+        ("fine\n{% if true %}\nmore", "more"),
+        ("fine\n{{ 'a }}", "{{ 'a }}"),
+        ("fine\n{{ 1 is prime }}", "is prime }}"),
+    ],
+)
+def test_a_syntax_error_says_where_it_is(source: str, behind: str) -> None:
+    (fault,) = compile_template(source, AROUND)[1]
+    assert (source[fault.at :], fault.message.partition(":")[0]) == (behind, "not a valid template")
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{{ " + "9" * 5000 + " }}", "{% if true %}" * 120 + "x" + "{% endif %}" * 120, "{{ " + "(" * 3000],
+)
+def test_what_python_itself_would_refuse_is_a_fault(source: str) -> None:
+    template, faults = compile_template(source, AROUND)
+    assert (template is None) == bool(faults)
+
+
+def test_range_counts_wherever_it_stands() -> None:
+    assert compiled("{% for i in range(3) %}{{ i }}{% endfor %}").render(VARIABLES) == "012"
+    inner = "{% for s in solver %}{% for i in range(s.index) %}{{ i }}{% endfor %};{% endfor %}"
+    assert compiled(inner).render(VARIABLES) == "0;01;"
+    assert compiled("{% for s in solver %}{{ range(3) | sum }}{% endfor %}").render(VARIABLES) == "33"
+
+
+def test_what_a_call_is_given_is_looked_at_however_it_is_given() -> None:
+    for source in (
+        "{{ range(*task.answer) }}",
+        "{{ range(**task.answer) }}",
+        "{{ 1 | round(*task.answer) }}",
+    ):
+        (fault,) = compile_template(source, AROUND)[1]
+        assert "would leak the label" in fault.message
 
 
 @pytest.mark.parametrize(
@@ -99,6 +159,10 @@ def test_all_faults_come_at_once_with_their_lines() -> None:
         "{% set n = 9999999999 %}" + "{% set n = n * n %}" * 40 + "{{ n }}",
         "{% for i in range(99999) %}{{ task.question * 999 }}{% endfor %}",
         "{{ range(10000 * 10000 * 10000) | sum }}",
+        "{% for i in range(9) %}{{ range(10000 * 10000 * 10000) | sum }}{% endfor %}",
+        "{% for i in range(9) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% set a = 'a' * 9999 %}{{ a | replace('a', a, -1) | length }}",
+        "{% set a = 'a' * 9999 %}{{ a | replace('a', a, 9999) | length }}",
     ],
 )
 def test_a_template_that_tries_to_use_everything_up_is_stopped(source: str) -> None:
@@ -111,6 +175,34 @@ def test_a_template_that_tries_to_use_everything_up_is_stopped(source: str) -> N
 def test_a_missing_value_is_an_error_and_not_an_empty_text() -> None:
     with pytest.raises(PromptError, match="subtitle"):
         compiled("{{ editor.action.subtitle }}").render(VARIABLES)
+
+
+def test_join_reads_a_field_as_a_dot_does() -> None:
+    assert compiled("{{ solver | join(', ', attribute='action') }}").render(VARIABLES) == "four, five"
+    nested = compiled("{{ [editor.action] | join(attribute='title') }}")
+    assert nested.render(VARIABLES) == "Sums"
+    for hidden in ("_asdict", "__class__"):
+        for items in ("solver", "[task.question]"):
+            source = "{{ " + items + " | join(attribute='" + hidden[:2] + "' ~ '" + hidden[2:] + "') }}"
+            with pytest.raises(PromptError, match=r"unsafe|no attribute|undefined"):
+                compiled(source).render(VARIABLES)
+
+
+class Fragile:
+    """A value whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise NameError("nobody knows it")
+
+
+def test_whatever_a_template_or_a_value_raises_is_an_error_of_this_rendering() -> None:
+    with pytest.raises(PromptError, match="nobody knows it"):
+        compiled("{{ editor.action }}").render({**VARIABLES, "editor": View(1, Fragile())})
+    none = {**VARIABLES, "editor": Views([])}
+    with pytest.raises(PromptError, match="0 instances have no 'action' of their own"):
+        compiled("{{ editor.action }}").render(none)
+    with pytest.raises(PromptError):
+        compiled("{{ task.question | round }}").render(VARIABLES)
 
 
 @settings(max_examples=300, deadline=2000)

@@ -106,6 +106,29 @@ def test_countdown_refuses_what_makes_no_task_or_takes_forever(options: dict[str
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_link_is_read_as_its_own_name_says(tmp_path: Path, kind: str) -> None:
+    real = tmp_path / table(tmp_path, kind, [{"question": "q"}])
+    (tmp_path / f"link.{kind}").symlink_to(real.rename(tmp_path / "real"))
+    assert rows(f"link.{kind}", tmp_path) == [{"id": "link-train-0", "question": "q"}]
+
+
+def test_a_name_that_no_file_can_have_is_a_clear_fault(tmp_path: Path) -> None:
+    for name in (".jsonl", "a" * 300 + ".jsonl", "a\0b.jsonl"):
+        with pytest.raises(DataError, match=r"no file|cannot read"):
+            opened(name, tmp_path)
+    jsonl(tmp_path, {"question": "q"}, name=".jsonl")
+    assert rows(".jsonl", tmp_path)[0]["question"] == "q"
+
+
+@pytest.mark.parametrize("value", [["sol"], "sol", 5, False])
+def test_a_file_takes_no_value_but_a_mapping_of_options(tmp_path: Path, value: object) -> None:
+    name = jsonl(tmp_path, {"question": "q", "sol": "s"})
+    with pytest.raises(BadOptions, match="takes no value of its own, only options"):
+        opened({name: value}, tmp_path)
+    assert opened({name: {"hidden": ["sol"]}}, tmp_path).hidden == {"sol"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_file_is_named_by_its_path_and_gives_its_rows_in_order(tmp_path: Path, kind: str) -> None:
     content = [{"question": f"q{n}", "answer": f"a{n}"} for n in range(3)]
     name = table(tmp_path, kind, content)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.records import FailureName
-from engine.vocabulary import BadOptions, ParseFailure, Parser, View
+from engine.vocabulary import BadOptions, ParseFailure, Parser, View, Views
 from tests.counting import calls
 from tests.roles.vocabulary import parser, read, solvers
 
@@ -99,9 +99,19 @@ def test_every_valid_number_chooses_that_candidate(count: int, data: st.DataObje
     assert read({"choice": "solver"}, text, solvers(*actions)) == f"action {number}"
 
 
-@pytest.mark.parametrize("picked", ["0", "-1", "3", "99", "1.0", "one", "", "1 2", "solver 1", "9" * 5000])
+@pytest.mark.parametrize(
+    "picked", ["0", "-1", "3", "99", "1.0", "one", "", "1 2", "solver 1", "9" * 5000, "+2", "２", "0_2"]
+)
 def test_a_choice_that_names_no_candidate_is_unparseable(picked: str) -> None:
     assert failure({"choice": "solver"}, f"<answer>{picked}</answer>", "a", "b") == "unparseable_choice"
+
+
+def test_a_choice_is_by_the_number_of_an_instance_and_not_by_its_place_in_what_is_seen() -> None:
+    upstream = {"solver": Views([View(2, "second"), View(5, "fifth")])}
+    assert read({"choice": "solver"}, "<answer>5</answer>", upstream) == "fifth"
+    assert read({"choice": "solver"}, "<answer>02</answer>", upstream) == "second"
+    with pytest.raises(ParseFailure):
+        read({"choice": "solver"}, "<answer>1</answer>", upstream)
 
 
 def test_no_choice_at_all_is_malformed() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.run.isolation import Isolation, LimitError
-from engine.vocabulary import BadOptions, Score
+from engine.vocabulary import BadOptions, Score, rewards
 from tests.roles.vocabulary import earned, reward
 
 RIGHT, WRONG = Score(1.0, True), Score(0.0, False)
@@ -41,6 +41,8 @@ def test_exact_match_compares_with_a_field_that_no_prompt_may_show() -> None:
     assert earned({"exact_match": {"ignore_case": False}}, "paris", answer="Paris") == WRONG
     assert earned({"exact_match": {"punctuation": False}}, "Paris.", answer="paris") == RIGHT
     assert earned("exact_match", "Paris.", answer="paris") == WRONG
+    assert earned({"exact_match": {"punctuation": False}}, "42 .", answer="42") == RIGHT
+    assert earned({"exact_match": {"punctuation": False}}, "a - b", answer="a b") == RIGHT
     made = reward({"exact_match": {"field": "gold"}})
     assert made.fields == made.labels == ("gold",)
 
@@ -117,6 +119,12 @@ def test_agrees_with_pays_when_the_verdict_is_true(verdict: str, judge: Score, p
     assert reward({"agrees_with": "judge"}).roles == ("judge",)
 
 
+def test_that_all_of_a_role_s_instances_must_be_right_is_said_where_the_option_is_explained() -> None:
+    value = rewards.value("agrees_with")
+    assert value is not None
+    assert "all must be right, whichever of them were shown" in value.line
+
+
 def test_a_role_of_several_is_right_when_all_of_it_is_and_the_words_may_be_others() -> None:
     yaml = {"agrees_with": "solver", "right": "ja", "wrong": "nein"}
     assert earned(yaml, "nein", {"solver": [RIGHT, WRONG]}) == RIGHT
@@ -163,8 +171,8 @@ def test_a_weighted_sum_reads_hides_and_waits_for_what_its_terms_do() -> None:
     [
         ({}, "positive weight"),
         ({"a": {"reward": "countdown", "weight": 0}}, "positive weight"),
-        ({"a": {"reward": "countdwn"}}, "a: unknown reward 'countdwn'; did you mean 'countdown'"),
-        ({"a": {"reward": {"f1": {"feld": "x"}}}}, "a: reward 'f1': feld"),
+        ({"a": {"reward": "countdwn"}}, "a.reward: unknown reward 'countdwn'; did you mean 'countdown'"),
+        ({"a": {"reward": {"f1": {"feld": "x"}}}}, "a.reward: reward 'f1': feld"),
         ({"a": {"reward": "countdown", "wight": 1}}, "wight"),
         ({"a": {"reward": "countdown", "weight": math.inf}}, "finite"),
         ({"a": "countdown"}, "dictionary|instance of Term"),

@@ -39,6 +39,29 @@ def test_null_removes_a_key_of_the_extended_spec(tmp_path: Path) -> None:
     assert spec.episode.correct is None
 
 
+def test_null_leaves_nothing_where_the_extended_spec_has_nothing_either(tmp_path: Path) -> None:
+    roles = "roles: {a: {prompt: {inline: Hi}, trainable: false}}"
+    write_spec(tmp_path, f"rolegraph: 1\nname: base\n{roles}", "base.yaml")
+    text = "extends: base.yaml\ndata: {hidden: null}\nroles: {a: {sampling: {seed: null, top_p: null}}}"
+    loaded = load_spec(write_spec(tmp_path, text))
+    assert loaded.diagnostics == []
+    assert loaded.data["data"] == {}
+    assert loaded.data["roles"]["a"]["sampling"] == {}
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a" * 5000, "a\\0b", "b/" * 3000])
+def test_a_name_that_no_file_can_have_is_no_spec_to_extend(tmp_path: Path, name: str) -> None:
+    (fault,) = load_spec(write_spec(tmp_path, f'extends: "{name}"')).faults
+    assert fault.place.line == 1
+    assert "extend" in fault.message
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b", "a" * 300 + "/b.yaml"])
+def test_nor_one_to_load(name: str) -> None:
+    with pytest.raises(UsageError, match="there is no such file"):
+        load_spec(name)
+
+
 def test_a_parser_is_replaced_whole_and_never_mixed_with_the_one_it_replaces(tmp_path: Path) -> None:
     path = write_spec(tmp_path, "extends: solver_judge.yaml\nroles: {solver: {parser: {regex: 'x(.*)'}}}")
     parser = load_spec(path).spec.roles["solver"].parser
@@ -76,6 +99,60 @@ def test_an_override_can_give_an_option_to_an_item_written_as_a_bare_name() -> N
     loaded = load_spec("solver_judge", ["roles.solver.estimator.std=false"])
     assert loaded.spec.roles["solver"].estimator is not None
     assert loaded.spec.roles["solver"].estimator.options == {"std": False}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "value"),
+    [
+        (
+            ["model=openai:m", "model.base_url=http://x/v1"],
+            "model",
+            {"provider": "openai", "name": "m", "base_url": "http://x/v1"},
+        ),
+        (
+            ["roles.judge.model=openai:m", "roles.judge.model.base_url=http://x/v1"],
+            "roles.judge.model",
+            {"provider": "openai", "name": "m", "base_url": "http://x/v1"},
+        ),
+        (["roles.solver.prompt.file=judge.j2"], "roles.solver.prompt", {"file": "judge.j2"}),
+        (
+            ["roles.solver.system=a.j2", "roles.solver.system.file=b.j2"],
+            "roles.solver.system",
+            {"file": "b.j2"},
+        ),
+        (
+            ["train.schedule=cosine", "train.schedule.warmup=5"],
+            "train.schedule",
+            {"kind": "cosine", "warmup": 5},
+        ),
+    ],
+)
+def test_an_override_of_a_part_keeps_the_rest_of_a_value_written_in_short(
+    overrides: list[str], path: str, value: object
+) -> None:
+    loaded = load_spec("solver_judge", overrides)
+    assert loaded.diagnostics == []
+    at: object = loaded.data
+    for key in path.split("."):
+        at = at[key]
+    assert at == value
+
+
+def test_an_override_of_a_role_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    roles = "roles: {writer: {prompt: {inline: Hi}, trainable: false}}"
+    path = write_spec(tmp_path, f"rolegraph: 1\nname: x\n{roles}")
+    loaded = load_spec(path, ["roles.writr.count=2"])
+    (fault,) = loaded.faults
+    assert (fault.message, fault.expected, fault.hint) == (
+        "no role 'writr'",
+        "one of writer",
+        "did you mean 'writer'?",
+    )
+    assert (fault.place.column, fault.place.width) == (7, 5)
+    assert list(loaded.spec.roles) == ["writer"]
+    added = load_spec(path, ["roles.judge={prompt: {inline: Hi}}", "roles.judge.count=2"])
+    assert added.diagnostics == []
+    assert added.spec.roles["judge"].count == 2
 
 
 def test_an_empty_override_removes_the_key() -> None:

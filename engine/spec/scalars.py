@@ -1,0 +1,66 @@
+"""Where a part of a text stands in the YAML file that holds the text: in a block, in quotes, or plain.
+
+YAML folds and unfolds white space, so a character is known by how many that are none come before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import yaml
+
+from engine.spec.diagnostics import Place
+
+_PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
+"""An anchor and a tag before the value."""
+_HEADER = re.compile(r"[|>].*\n?")
+_CHARACTER = re.compile(r"\S")
+_IN_QUOTES = {
+    "'": re.compile(r"''|\S"),
+    '"': re.compile(r"\\(?:x..|u.{4}|U.{8}|\s+|.)|\S", re.DOTALL),
+}
+
+
+def place_within(value: Place, source: str, text: str, offset: int, word: str) -> Place:
+    """The place of the first `word` at or behind an `offset` of `text`, whose value is written in `source`.
+
+    Without a word it is all that stands of the text in that line.
+    """
+    found = text.find(word, offset) if word else -1
+    nth = sum(not character.isspace() for character in text[: found if found >= 0 else offset])
+    lines = source.splitlines(keepends=True)
+    start = sum(map(len, lines[: value.line - 1])) + value.column - 1
+    column = start
+    for count, column in enumerate(_characters(source, start)):  # noqa: B007  # the last where there are fewer
+        if count == nth:
+            break
+    line = 0
+    while line < len(lines) - 1 and column >= len(lines[line]):
+        column -= len(lines[line])
+        line += 1
+    shown = lines[line].rstrip() if lines else ""
+    if found >= 0:
+        return Place(value.file, line + 1, column + 1, shown, len(word))
+    if line + 1 == value.line:
+        return value
+    indent = len(shown) - len(shown.lstrip())
+    return Place(value.file, line + 1, indent + 1, shown, len(shown) - indent)
+
+
+def _characters(source: str, start: int) -> Iterator[int]:
+    """The places in the file of a text's characters that are no white space."""
+    at = _at(_PROPERTIES, source, start)
+    quote = source[at : at + 1]
+    if quote in _IN_QUOTES:
+        for unit in _IN_QUOTES[quote].finditer(source, at + 1):
+            escaped = quote == '"' and unit[0].startswith("\\")
+            if not escaped or yaml.safe_load(f'"{unit[0]}"').strip():
+                yield unit.start()
+        return
+    yield from (unit.start() for unit in _CHARACTER.finditer(source, _at(_HEADER, source, at)))
+
+
+def _at(pattern: re.Pattern[str], source: str, start: int) -> int:
+    match = pattern.match(source, start)
+    return match.end() if match else start

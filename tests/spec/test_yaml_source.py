@@ -1,0 +1,100 @@
+"""YAML is read with the place of everything, merge keys too, and nothing in it can use the machine up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.spec.loader import load_spec
+from engine.spec.yaml_source import parse_yaml
+from tests.edge import write_spec
+
+
+def data_of(text: str) -> object:
+    source = parse_yaml(text, "x.yaml")
+    assert source.faults == []
+    return source.data
+
+
+def fault_of(text: str) -> tuple[str, int, int]:
+    (fault,) = parse_yaml(text, "x.yaml").faults
+    return fault.message, fault.place.line, fault.place.column
+
+
+def test_a_merge_key_brings_what_the_mapping_does_not_say_itself() -> None:
+    text = "a: &a {count: 2, timeout: 5}\nb: {<<: *a, timeout: 9}\nc: {timeout: 9, <<: *a}"
+    data = data_of(text)
+    assert data == {
+        "a": {"count": 2, "timeout": 5},
+        "b": {"count": 2, "timeout": 9},
+        "c": {"timeout": 9, "count": 2},
+    }
+
+
+def test_of_several_merged_mappings_the_first_counts_and_they_may_merge_others() -> None:
+    text = "a: &a {x: 1, y: 1}\nb: &b {<<: *a, y: 2, z: 2}\nc: {<<: [*b, {z: 3, w: 3}]}"
+    assert data_of(text)["c"] == {"x": 1, "y": 2, "z": 2, "w": 3}
+
+
+def test_keys_stay_in_the_order_of_writing_so_that_an_item_s_first_key_is_still_its_name() -> None:
+    text = "a: &a {tag: answer, keep_tag: true}\nb: {<<: *a, tag: verdict}\nc: {choice: solver, <<: *a}"
+    data = data_of(text)
+    assert list(data["b"]) == ["tag", "keep_tag"]
+    assert list(data["c"]) == ["choice", "tag", "keep_tag"]
+
+
+def test_roles_may_share_what_they_have_in_common(tmp_path: Path) -> None:
+    text = """
+rolegraph: 1
+name: shared
+roles:
+  solver: &common {prompt: {inline: Hi}, trainable: false, timeout: 5}
+  judge: {<<: *common, needs: solver, timeout: 9}
+"""
+    loaded = load_spec(write_spec(tmp_path, text))
+    assert loaded.diagnostics == []
+    assert [role.timeout for role in loaded.spec.roles.values()] == [5, 9]
+
+
+def test_a_fault_in_what_is_merged_is_shown_where_it_is_written(tmp_path: Path) -> None:
+    text = """rolegraph: 1
+name: shared
+roles:
+  solver: {<<: {cuont: 2}, prompt: {inline: Hi}, trainable: false}
+"""
+    (fault,) = load_spec(write_spec(tmp_path, text)).diagnostics
+    assert (fault.message, fault.place.line, fault.place.column) == ("unknown key 'cuont'", 4, 17)
+
+
+@pytest.mark.parametrize("merged", ["5", "text", "[1]", "null", "[[]]"])
+def test_only_mappings_can_be_merged(merged: str) -> None:
+    assert fault_of(f"a: {{<<: {merged}}}")[0] == "`<<` merges mappings"
+
+
+def test_a_second_merge_key_is_a_key_twice() -> None:
+    assert fault_of("a: &a {x: 1}\nb: {<<: *a, <<: *a}") == ("duplicate key '<<'", 2, 13)
+
+
+BOMB = "a: &a {x: 1}\n" + "".join(
+    f"{name}: &{name} {{<<: [{', '.join([f'*{before}'] * 20)}]}}\n"
+    for before, name in zip("abcdefg", "bcdefgh", strict=True)
+)
+DEEP = "a0: &a0 {x: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{<<: *a{n}}}\n" for n in range(500))
+
+
+@pytest.mark.parametrize("text", [BOMB, DEEP, "a: &a {<<: *a}", "a: &a {x: {<<: *a}}"])
+def test_merge_keys_that_make_work_without_end_are_refused(text: str) -> None:
+    assert fault_of(text)[0] == "nested too deeply, or aliases that grow too large"
+
+
+def test_a_character_that_yaml_has_not_is_named_and_pointed_at() -> None:
+    assert fault_of("a: 1\nbc: \x07") == ("not valid YAML: character U+0007 is not allowed", 2, 5)
+    assert fault_of("\x00")[1:] == (1, 1)
+
+
+def test_a_file_of_other_bytes_than_text_is_said_to_be_one(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_bytes(b"\xff\xfe\x00rolegraph")
+    (fault,) = load_spec(path).faults
+    assert fault.message == "not valid YAML: not UTF-8 text"

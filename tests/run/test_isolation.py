@@ -57,7 +57,7 @@ def test_calls_run_side_by_side_and_more_than_there_are_workers_take_turns() -> 
 
 
 def test_event_loops_of_several_threads_share_the_workers() -> None:
-    isolation = Isolation()
+    isolation, before = Isolation(), set(multiprocessing.active_children())
 
     async def many() -> list[int]:
         calls = (isolation.run(isolated.double, n, limit=10) for n in range(3 * WORKERS))
@@ -72,7 +72,7 @@ def test_event_loops_of_several_threads_share_the_workers() -> None:
         found = [loop.result(60) for loop in loops]
     asyncio.run(close())
     assert found == [[2 * n for n in range(3 * WORKERS)]] * 3
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= before
 
 
 def test_a_call_that_is_cancelled_while_it_waits_takes_no_one_s_turn() -> None:
@@ -180,7 +180,7 @@ def test_nothing_is_left_when_it_closes(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(interrupted())
     assert not alive(int(started.read_text()))
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= before
 
 
 def test_workers_see_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:

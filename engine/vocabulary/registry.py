@@ -1,7 +1,7 @@
 """Names that a spec may use: a dict, a decorator, and the entry points of installed packages.
 
-A vocabulary item is made by a factory, which a spec calls (see `Call`). Options are checked by pydantic against
-the factory's annotations. This file knows no particular vocabulary.
+A vocabulary item is made by a factory, which a spec calls (see `Call`). Options are checked by pydantic
+against the factory's annotations. This file knows no particular vocabulary.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ _EXPECTED = {
     "dict_type": "a mapping",
     "model_type": "a mapping",
 }
+MAX_SHOWN = 60
+"""Characters of a value in a message."""
 _WORDS = {
     "greater_than_equal": "at least {ge}",
     "greater_than": "more than {gt}",
@@ -92,7 +94,7 @@ def shown(value: object) -> str:
         text = "a mapping"
     elif isinstance(value, list):
         text = "a list"
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 
 def _listed(names: list[str], last: str = ", ") -> str:
@@ -132,10 +134,12 @@ def _meant(path: Path, value: object) -> str:
     model = _model_at(path)
     if model is None or isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
+    if len(text := str(value)) > MAX_SHOWN or not text.isprintable():
+        return ""
     for name in model.model_fields:
         with suppress(ValidationError):
             model.model_validate({name: value})
-            return f"{{{name}: {value}}}"
+            return f"{{{name}: {text}}}"
     return ""
 
 

@@ -114,7 +114,7 @@ def load_spec(
     """Read a spec. Faults are in the result; only a file that is not there raises (UsageError)."""
     path = find_spec(name)
     source, folders = _read(path, ())
-    unreadable = source.faults and not source.data
+    unreadable = bool(source.faults) and not source.data
     for position, text in enumerate(() if unreadable else overrides):
         override(source, text, position)
     if not unreadable:

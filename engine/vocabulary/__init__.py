@@ -5,6 +5,7 @@ Whoever writes a parser, reward, estimator, signal, metric or dataset needs this
 
 from engine.errors import DataError, UsageError, did_you_mean
 from engine.records import Split
+from engine.vocabulary.call import Call, CallField
 from engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, open_dataset, plain_row
 from engine.vocabulary.imports import Import, digest_of, import_file
 from engine.vocabulary.items import (
@@ -30,8 +31,6 @@ from engine.vocabulary.options import Option
 from engine.vocabulary.registry import (
     BadOptions,
     BadParts,
-    Call,
-    CallField,
     Item,
     Registry,
     UnknownName,

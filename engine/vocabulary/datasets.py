@@ -12,8 +12,9 @@ from pydantic_core import to_jsonable_python
 
 from engine.errors import DataError
 from engine.records import Split, Task
+from engine.vocabulary.call import Call
 from engine.vocabulary.items import Dataset, datasets
-from engine.vocabulary.registry import BadOptions, Call
+from engine.vocabulary.registry import BadOptions
 
 Row = Mapping[str, Any]
 

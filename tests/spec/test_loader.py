@@ -155,6 +155,12 @@ def test_an_override_of_a_role_that_is_not_there_makes_none(tmp_path: Path) -> N
     assert added.spec.roles["judge"].count == 2
 
 
+def test_a_bad_override_hides_no_other_fault(tmp_path: Path) -> None:
+    path = write_spec(tmp_path, "rolegraph: 1\nname: x\nroles: {a: {prompt: {inline: Hi}, cuont: 2}}")
+    messages = [fault.message for fault in load_spec(path, ["roles.b.count=2", "train.steps=0"]).faults]
+    assert sorted(messages) == ["no role 'b'", "steps cannot be 0", "unknown key 'cuont'"]
+
+
 def test_an_empty_override_removes_the_key() -> None:
     assert load_spec("solver_judge", ["roles.solver.estimator="]).spec.roles["solver"].estimator is None
 

@@ -29,20 +29,9 @@ if TYPE_CHECKING:
 )
 @click.option("--base-url", metavar="URL", help="The Tinker service that holds it.")
 @options.imports
-@click.option(
-    "--tasks", type=click.IntRange(min=1), default=128, show_default=True, metavar="N", help="How many."
-)
-@click.option(
-    "--rollouts",
-    type=click.IntRange(min=1),
-    default=4,
-    show_default=True,
-    metavar="N",
-    help="Episodes of each.",
-)
-@click.option(
-    "--seed", type=int, default=0, show_default=True, metavar="N", help="Of the draws, the same for both."
-)
+@options.count("--tasks", 128, "How many.")
+@options.count("--rollouts", 4, "Episodes of each.")
+@options.seed("Of the draws, the same for both.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def command(
     spec: str,

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from rolegraph import BACKENDS
 
 overrides = click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE…]")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def count(flag: str, default: int, meaning: str) -> Callable[[F], F]:
+    """A flag that says how many, at least 1."""
+    return click.option(
+        flag, type=click.IntRange(min=1), default=default, show_default=True, metavar="N", help=meaning
+    )
+
+
+def seed(meaning: str) -> Callable[[F], F]:
+    """The flag `--seed`."""
+    return click.option("--seed", type=int, default=0, show_default=True, metavar="N", help=meaning)
+
+
 imports = click.option(
     "--import",
     "imports",
@@ -16,14 +33,6 @@ imports = click.option(
     metavar="FILE.py",
     type=click.Path(path_type=Path),
     help="A Python file whose rewards, parsers and so on the spec may name; may be given again.",
-)
-seed = click.option(
-    "--seed",
-    type=int,
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="The same seed and model give the same episodes.",
 )
 
 

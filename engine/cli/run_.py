@@ -16,17 +16,8 @@ if TYPE_CHECKING:
 @click.command("run")
 @click.argument("spec")
 @options.overrides
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=64, show_default=True, metavar="N", help="How many tasks."
-)
-@click.option(
-    "--rollouts",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Episodes for each task.",
-)
+@options.count("--limit", 64, "How many tasks.")
+@options.count("--rollouts", 1, "Episodes for each task.")
 @click.option(
     "--split",
     type=click.Choice(["validation", "train"]),
@@ -54,15 +45,8 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="Where the episodes go. Default: runs/NAME-TIME.",
 )
-@options.seed
-@click.option(
-    "--concurrency",
-    type=click.IntRange(min=1),
-    default=64,
-    show_default=True,
-    metavar="N",
-    help="Episodes in flight.",
-)
+@options.seed("The same seed and model give the same episodes.")
+@options.count("--concurrency", 64, "Episodes in flight.")
 @click.option(
     "--fail-under",
     "floors",

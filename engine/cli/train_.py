@@ -33,14 +33,7 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="The run's folder. Default: runs/NAME-TIME.",
 )
-@click.option(
-    "--seed",
-    type=int,
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Of data order, draws and the adapter.",
-)
+@options.seed("Of data order, draws and the adapter.")
 @click.option("--resume", is_flag=True, help="Go on at the last checkpoint of the newest run, or of --out.")
 @click.option(
     "--track",

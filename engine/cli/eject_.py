@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     help="What to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.",
 )
 @options.imports
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the order of the data.")
+@options.seed("Of the order of the data.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

@@ -160,15 +160,16 @@ class Registry(Generic[T]):
         return self._factories[name]
 
     def _load(self, point: EntryPoint) -> Callable[..., T]:
-        package = point.dist.name if point.dist else "an installed package"
         try:
             factory = point.load()
         except Exception as error:  # importing it runs the package's own code
+            package = _package(point)
             said = f"{type(error).__name__}: {error}"
             raise UsageError(
                 f"the {self.kind} {point.name!r} of {package} cannot be loaded: {said}"
             ) from error
         if not callable(factory):
+            package = _package(point)
             raise UsageError(f"the {self.kind} {point.name!r} of {package} is no function: {point.value}")
         return cast("Callable[..., T]", factory)
 
@@ -261,6 +262,10 @@ def noting(used: MutableMapping[tuple[Registry[Any], str], None]) -> Generator[N
 
 def _origin(group: str, call: Call, context: Mapping[str, Any]) -> Origin:
     return Origin(_REGISTRIES[group], call, context)
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else "an installed package"
 
 
 @cache

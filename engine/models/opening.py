@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from engine.errors import RolegraphError, UsageError
-from engine.local import Running, running
+from engine.local import Running, check_model_folder, running
 from engine.models.limit import LimitedModel
 from engine.records import RunFolder
 from engine.shipped import model_folder
@@ -89,10 +89,14 @@ class Services:
 
     async def located(self, ref: ModelRef, state_dir: Path | None = None) -> ServedModel:
         """As `locate`, in a running event loop. While a service starts, what talks to it is imported."""
-        starting = asyncio.create_task(asyncio.to_thread(self.locate, ref, state_dir))
-        if ref.served_here:
-            await asyncio.to_thread(_import_client, model_folder(ref.name))
-        return await starting
+        if not ref.served_here:
+            return self.locate(ref)
+        folder = model_folder(ref.name)
+        check_model_folder(folder)  # before anything is waited for
+        served, _ = await asyncio.gather(
+            asyncio.to_thread(self.locate, ref, state_dir), asyncio.to_thread(_import_client, folder)
+        )
+        return served
 
     async def open(self, ref: ModelRef) -> Model:
         """Open a model where it is served; raises as `open_model` does."""

@@ -48,5 +48,5 @@ def rewards_by_role(episodes: Sequence[Episode]) -> Mapping[str, list[float]]:
 
 
 def response_tokens(episodes: Sequence[Episode]) -> int:
-    """Tokens that the models wrote."""
-    return sum(len(s.response_ids) for episode in episodes for t in episode.trajectories for s in t.steps)
+    """Tokens that the models wrote, as far as they are known."""
+    return sum(s.response_tokens for episode in episodes for t in episode.trajectories for s in t.steps)

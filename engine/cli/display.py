@@ -64,8 +64,8 @@ class _RoleSums:
             self.reward += trajectory.reward
             self.correct += trajectory.is_correct
         for step in trajectory.steps:
-            self.prompt_tokens += len(step.prompt_ids)
-            self.response_tokens += len(step.response_ids)
+            self.prompt_tokens += step.prompt_tokens
+            self.response_tokens += step.response_tokens
         if trajectory.failure is not None:
             name = trajectory.failure.name.value
             self.failures[name] += 1

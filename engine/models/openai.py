@@ -21,7 +21,7 @@ from openai.types.chat.chat_completion import Choice
 
 from engine.errors import ModelError, UsageError, WorldError
 from engine.models.keys import OPENAI, redact
-from engine.models.types import Completion, Request
+from engine.models.types import NO_USAGE, Completion, Request
 from engine.prompts.chat import CLOSE, OPEN, split_reasoning
 from engine.spec import ModelRef
 
@@ -125,13 +125,15 @@ class OpenAIModel:
         logprobs = [token.logprob for token in content_logprobs or ()]
         if ids and len(logprobs) != len(ids):
             logprobs = []  # they cannot be told apart from one another's tokens
+        prompt_ids = _ids(_extra(answer, "prompt_token_ids") or _extra(choice, "prompt_token_ids"))
         return Completion(
             text=text,
             thought="\n".join(part for part in (stated, thought) if part),
-            prompt_ids=_ids(_extra(answer, "prompt_token_ids") or _extra(choice, "prompt_token_ids")),
+            prompt_ids=prompt_ids,
             response_ids=ids,
             logprobs=logprobs,
             finish_reason="length" if choice.finish_reason == "length" else "stop",
+            usage=NO_USAGE if ids and prompt_ids else _usage(answer),
         )
 
     def _failure(self, error: openai.OpenAIError) -> ModelError:
@@ -210,6 +212,12 @@ def _closes_unopened(text: str) -> bool:
 def _extra(holder: object, *names: str) -> object:
     """The first of the fields `names` that `holder` has: vendors' fields are on no type of the client's."""
     return next((value for name in names if (value := getattr(holder, name, None)) is not None), None)
+
+
+def _usage(answer: ChatCompletion) -> Mapping[str, int]:
+    """The endpoint's own count of tokens; empty where it does not count."""
+    counts = {name: _extra(answer.usage, name) for name in ("prompt_tokens", "completion_tokens")}
+    return {name: count for name, count in counts.items() if isinstance(count, int)}
 
 
 def _text(value: object) -> str:

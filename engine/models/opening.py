@@ -210,7 +210,7 @@ async def open_model(
 
             if ref.name is None:
                 raise UsageError("The model `replay` needs a file: write `replay:episodes.jsonl`.")
-            return Replay.from_file(Path(ref.name))
+            return Replay.from_file(Path(ref.name), any_prompt=ref.replay_any)
         case _:
             raise UsageError(
                 "A `local` model has no endpoint yet: start the local service first, then open a `tinker` "

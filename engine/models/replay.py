@@ -6,14 +6,21 @@ it is, if it asks what was asked then.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from engine.errors import DataError, ModelError
-from engine.models.types import Completion, Request
+from engine.models.types import NO_USAGE, Completion, Request
 from engine.records import CallId, Episode, Message, NodeId, RunFolder, Step, Trajectory, read_episodes
+from engine.records.jsonl import is_cut
+
+_SHOWN = 60
+"""Characters of a line that a message shows."""
+_logger = logging.getLogger(__name__)
 
 
 class Recorded(NamedTuple):
@@ -26,16 +33,18 @@ class Recorded(NamedTuple):
 
 
 class Replay:
-    """A model that answers each call as it was answered before. Calls are known by all but their attempt."""
+    """A model that answers each call as it was answered before. Calls are known by all but their attempt.
 
-    def __init__(self, calls: Mapping[CallId, Recorded]) -> None:
-        self._calls = calls
-        self._calls_of_task: dict[str, list[CallId]] = {}
-        for call in calls:
-            self._calls_of_task.setdefault(call.task, []).append(call)
+    With `any_prompt` it answers what has another prompt now, too.
+    """
+
+    def __init__(self, calls: Mapping[CallId, Recorded], *, any_prompt: bool = False) -> None:
+        self._calls, self._any_prompt = calls, any_prompt
+        self._changed: dict[tuple[str, int], str] = {}
+        """By task and rollout, the first role whose prompt has changed: later ones see no answer of it."""
 
     @classmethod
-    def from_episodes(cls, episodes: Iterable[Episode]) -> Self:
+    def from_episodes(cls, episodes: Iterable[Episode], *, any_prompt: bool = False) -> Self:
         """Replay `episodes`: each step of a trajectory is a call of it."""
         calls: dict[CallId, Recorded] = {}
         for episode in episodes:
@@ -46,19 +55,24 @@ class Replay:
                 if not trajectory.steps:
                     reason = trajectory.failure.message if trajectory.failure else "it has no steps"
                     calls[CallId(episode.task_id, episode.rollout, node)] = Recorded(None, reason)
-        return cls(calls)
+        return cls(calls, any_prompt=any_prompt)
 
     @classmethod
-    def from_file(cls, path: str | Path) -> Self:
+    def from_file(cls, path: str | Path, *, any_prompt: bool = False) -> Self:
         """Replay an episodes file, or that of a run's folder.
 
-        Raises DataError for one that is missing or holds something else.
+        A last line that was cut is left out, and warned of in the log. Raises DataError for a file that is
+        missing or holds something else.
         """
         file = Path(path)
+        file = RunFolder(file).episodes if file.is_dir() else file
         try:
-            return cls.from_episodes(read_episodes(RunFolder(file).episodes if file.is_dir() else file))
+            replay = cls.from_episodes(read_episodes(file), any_prompt=any_prompt)
         except DataError as error:
             raise DataError(f"{error}. Expected a file of episodes, as `rolegraph run` writes it.") from error
+        if is_cut(file):
+            _logger.warning("the last line of %s was cut: its episode is not replayed", file)
+        return replay
 
     async def complete(self, request: Request) -> Completion:
         """The recorded answer; raises ModelError where there was none, or to another question."""
@@ -68,23 +82,32 @@ class Replay:
             raise ModelError(f"Not recorded: {call}. {self._nearest(call)}")
         if recorded.answer is None:
             raise ModelError(f"Recorded as failed, {call}: {recorded.failure}")
-        if recorded.messages and not _same(recorded.messages, request.messages):
-            raise ModelError(
-                f"Recorded with another prompt, {call}: the templates of {call.node.role}, or what it sees, "
-                "have changed since"
-            )
+        if recorded.messages and not self._any_prompt:
+            changed = _difference(recorded.messages, request.messages)
+            if changed:
+                raise ModelError(self._other_prompt(call, changed))
         return recorded.answer
 
     async def aclose(self) -> None:
         """Nothing to let go of."""
 
+    def _other_prompt(self, call: CallId, changed: str) -> str:
+        role = call.node.role
+        first = self._changed.setdefault((call.task, call.rollout), role)
+        if first != role:
+            return f"the prompt of {role} is not the recorded one, nor was that of {first} before it"
+        return (
+            f"the prompt of {role} is not the recorded one: {changed} ({call}); "
+            "--replay-any (replay_any: true) answers it all the same"
+        )
+
     def _nearest(self, call: CallId) -> str:
-        calls = self._calls_of_task.get(call.task)
+        calls = [other for other in self._calls if other.task == call.task]
         if calls:
             return f"The nearest call on record: {min(calls, key=lambda other: _distance(call, other))}."
-        if self._calls_of_task:
-            some = next(iter(self._calls_of_task))
-            return f"The record holds {len(self._calls_of_task)} other tasks, such as {some!r}."
+        tasks = list(dict.fromkeys(other.task for other in self._calls))
+        if tasks:
+            return f"The record holds {len(tasks)} other tasks, such as {tasks[0]!r}."
         return "The record is empty."
 
 
@@ -96,8 +119,20 @@ def _distance(call: CallId, other: CallId) -> tuple[bool, int, int]:
     )
 
 
-def _same(recorded: Sequence[Message], asked: Sequence[Message]) -> bool:
-    return [(m["role"], m["content"]) for m in recorded] == [(m["role"], m["content"]) for m in asked]
+def _difference(recorded: Sequence[Message], asked: Sequence[Message]) -> str:
+    """The first line in which two prompts differ, as a sentence's part; empty where they do not."""
+    if [(m["role"], m["content"]) for m in recorded] == [(m["role"], m["content"]) for m in asked]:
+        return ""
+    lines = zip_longest(_lines(recorded), _lines(asked), fillvalue="(the end)")
+    was, now = next((was, now) for was, now in lines if was != now)
+    same = next((at for at, (one, other) in enumerate(zip(was, now, strict=False)) if one != other), 0)
+    start = max(0, same - _SHOWN // 2)
+    return f"where it had {was[start : start + _SHOWN]!r}, it has {now[start : start + _SHOWN]!r}"
+
+
+def _lines(messages: Sequence[Message]) -> list[str]:
+    """Every line of a prompt; before those of a message, the role that says them."""
+    return [line for m in messages for line in (f"{m['role']}:", *m["content"].split("\n"))]
 
 
 def _nodes(episode: Episode) -> Iterator[tuple[NodeId, Trajectory]]:
@@ -123,4 +158,5 @@ def _completion(step: Step) -> Completion:
         logprobs=step.logprobs,
         finish_reason=str(step.metadata.get("finish_reason", "stop")),
         weight_version=step.weight_version,
+        usage=step.metadata.get("usage", NO_USAGE),
     )

@@ -64,21 +64,8 @@ class TinkerModel:
         """Answer one request; raises ModelError."""
         prompt = self.chat.prompt(request.messages)
         params = self._params(request, prompt)
-        call = asyncio.ensure_future(
-            self._client.sample(tinker.ModelInput.from_ints(list(prompt.ids)), 1, params).coroutine()
-        )
-        try:
-            sequence = (await self._pulse.wait(call)).sequences[0]
-        except asyncio.CancelledError:
-            if not call.cancelled():
-                raise  # it is we who are cancelled
-            raise ModelError(f"The call to {self._url} was dropped by the SDK.", transient=True) from None
-        except WorldError as error:
-            raise ModelError(str(error), transient=True) from error
-        except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
-            raise ModelError(redact(said(error), self._key), transient=_is_transient(error)) from error
-        finally:
-            call.cancel()
+        sampled = self._client.sample(tinker.ModelInput.from_ints(list(prompt.ids)), 1, params)
+        sequence = (await self._answer(sampled)).sequences[0]
         ids, logprobs = sequence.tokens, sequence.logprobs or []
         if logprobs and len(logprobs) != len(ids):
             raise ModelError(f"{self._url} gave {len(logprobs)} log-probabilities for {len(ids)} tokens.")
@@ -96,10 +83,7 @@ class TinkerModel:
     async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
         """Log-probabilities of given response tokens, [T], at temperature 1; raises ModelError."""
         tokens = tinker.ModelInput.from_ints([*prompt_ids, *response_ids])
-        try:
-            logprobs = await self._client.compute_logprobs(tokens)
-        except Exception as error:  # as in `complete`
-            raise ModelError(redact(said(error), self._key), transient=_is_transient(error)) from error
+        logprobs = await self._answer(self._client.compute_logprobs(tokens))
         of_response = [value for value in logprobs[len(prompt_ids) :] if value is not None]
         if len(of_response) != len(response_ids):
             raise ModelError(
@@ -116,6 +100,15 @@ class TinkerModel:
         except (tinker.TinkerError, httpx.HTTPError, TimeoutError) as error:
             # The run is over and has its answers; the service forgets a silent session by itself.
             _logger.debug("Closing the session at %s: %s", self._url, error)
+
+    async def _answer(self, asked: tinker.APIFuture[T]) -> T:
+        """What the service answers; raises ModelError, also for a service that is gone."""
+        try:
+            return await self._pulse.result(asked)
+        except WorldError as error:
+            raise ModelError(str(error), transient=True) from error
+        except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
+            raise ModelError(redact(said(error), self._key), transient=_is_transient(error)) from error
 
     def _params(self, request: Request, prompt: Prompt) -> tinker.SamplingParams:
         sampling = request.sampling
@@ -150,11 +143,22 @@ class Pulse:
         self._checked = -_PATIENCE_SECONDS
         self._fault: WorldError | None = None
 
-    async def wait(self, call: asyncio.Future[T]) -> T:
-        """The call's result; raises WorldError for a service that is gone, on which the SDK would wait."""
-        while not (await asyncio.wait({call}, timeout=_PATIENCE_SECONDS))[0]:
-            await self._check()
-        return call.result()
+    async def result(self, asked: tinker.APIFuture[T]) -> T:
+        """What the service answers; raises what the SDK does, and WorldError where it would wait for ever.
+
+        That is for a service that is gone.
+        """
+        call = asyncio.ensure_future(asked.result_async())
+        try:
+            while not (await asyncio.wait({call}, timeout=_PATIENCE_SECONDS))[0]:
+                await self._check()
+            return call.result()
+        except asyncio.CancelledError:
+            if not call.cancelled():
+                raise  # it is we who are cancelled
+            raise WorldError(f"The call to {self._url} was dropped by the SDK.") from None
+        finally:
+            call.cancel()
 
     async def _check(self) -> None:
         """Raises WorldError for a service that is gone; one that is only slow is alive."""

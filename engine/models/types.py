@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from engine.records import CallId, Message
 from engine.spec import Sampling
+
+NO_USAGE: Mapping[str, int] = {}
 
 
 class Request(NamedTuple):
@@ -35,6 +37,8 @@ class Completion(NamedTuple):
     finish_reason: str = "stop"
     """`stop` or `length`."""
     weight_version: int | None = None
+    usage: Mapping[str, int] = NO_USAGE
+    """`prompt_tokens` and `completion_tokens` as the endpoint counts them, where it gives no ids."""
 
 
 class Model(Protocol):

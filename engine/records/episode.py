@@ -95,7 +95,7 @@ class Step(NamedTuple):
 
     `response_ids` and `logprobs` have length T, or 0 where the model gives none; `logprobs` are natural
     logs at the sampling temperature. `advantage` is None until an estimator or signal sets it: a number
-    (meant for all T tokens) or T numbers.
+    (meant for all T tokens) or T numbers. `metadata` may hold `usage`, an endpoint's own count of tokens.
     """
 
     prompt_ids: Sequence[int] = ()
@@ -110,6 +110,20 @@ class Step(NamedTuple):
     advantage: Advantage | None = None
     weight_version: int | None = None
     metadata: Mapping[str, Any] = NOTHING
+
+    @property
+    def prompt_tokens(self) -> int:
+        """How long the prompt was: by its ids, else as the endpoint counted; 0 where neither is known."""
+        return len(self.prompt_ids) or self._usage.get("prompt_tokens", 0)
+
+    @property
+    def response_tokens(self) -> int:
+        """T, or the endpoint's count of what it gave no ids of; 0 where neither is known."""
+        return len(self.response_ids) or self._usage.get("completion_tokens", 0)
+
+    @property
+    def _usage(self) -> Mapping[str, int]:
+        return self.metadata.get("usage") or NOTHING
 
     @property
     def advantages(self) -> Sequence[float]:

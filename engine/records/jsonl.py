@@ -75,6 +75,13 @@ def read_jsonl(
         raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
+def is_cut(path: Path) -> bool:
+    """Whether a file ends in a line without its newline, as `read_jsonl` passes over; raises OSError."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        return size > _whole(file.fileno(), size)
+
+
 def parse_json(text: bytes) -> Any:
     """What a line of JSON says; raises ValueError where it is none."""
     try:

@@ -74,6 +74,8 @@ def _steps(result: NodeResult, reward: float | None) -> tuple[Step, ...]:
     metadata: dict[str, object] = {"finish_reason": completion.finish_reason, "seconds": result.seconds}
     if result.attempts > 1:
         metadata["attempts"] = result.attempts
+    if completion.usage:
+        metadata["usage"] = completion.usage
     return (
         Step(
             completion.prompt_ids,

@@ -132,15 +132,15 @@ def _in_full(value: object, path: Path) -> object:
 def choose_model(source: Source, model: str | None, base_url: str | None) -> None:
     """Apply the flags `--model` and `--base-url`, in place: they go before the spec and its overrides.
 
-    Another model of the same provider keeps the rest of what the spec says of it, but for its checkpoint. An
+    Another model keeps how the spec asks one, and of the same provider the endpoint, but no checkpoint. An
     endpoint is that of the roles' own models of its provider, too, where they have none.
     """
     if model:
         before = _mapping(as_model(source.data.get("model")))
         override(source, f"model={model}", 0)
-        if before.get("provider", "local") == _provider(source.data.get("model")):
-            kept = {key: before[key] for key in before if key not in ("provider", "name", "checkpoint")}
-            for key, value in kept.items():
+        same = before.get("provider", "local") == _provider(source.data.get("model"))
+        for key, value in before.items():
+            if key not in ("provider", "name", "checkpoint") and (same or key != "base_url"):
                 override(source, f"model.{key}={json.dumps(value)}", 0)
     if not base_url:
         return

@@ -50,9 +50,9 @@ def rewards_by_role(episodes: Sequence[Episode]) -> Mapping[str, list[float]]:
 def response_tokens(episodes: Sequence[Episode]) -> Metrics:
     """How much the models wrote: `tokens/response` in all, `tokens/per_response` in the mean of their calls.
 
-    A model that gives no token ids is left out.
+    A model that says nothing of its tokens is left out.
     """
     steps = [step for episode in episodes for t in episode.trajectories for step in t.steps]
-    lengths = [len(step.response_ids) for step in steps if step.response_ids]
+    lengths = [step.response_tokens for step in steps if step.response_tokens]
     total = float(sum(lengths))
     return {"tokens/response": total, "tokens/per_response": total / max(1, len(lengths))}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import tinker
 
@@ -26,8 +24,6 @@ from engine.models.tinker_open import (
 from engine.prompts import ChatFormat
 from engine.spec import Lora
 from engine.training.batches import RoleBatch
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +70,6 @@ class _Policy:
     sampler: tuple[int, LimitedModel] | None = field(default=None)
     """The weights of a version, to sample from."""
 
-    async def result(self, operation: tinker.APIFuture[T]) -> T:
-        """What an operation came to; raises what the SDK does, and WorldError for a service that is gone."""
-        call = asyncio.ensure_future(operation.result_async())
-        try:
-            return await self.pulse.wait(call)
-        finally:
-            call.cancel()
-
     def fault(self, what: str, error: Exception) -> WorldError:
         reason = redact(said(error), self.session.key)
         return WorldError(f"the service at {self.session.url} cannot {what}: {reason}")
@@ -120,7 +108,7 @@ class Policies:
         policy = self._policies[name]
         if policy.sampler is None or policy.sampler[0] != policy.version:
             try:
-                client = await policy.result(
+                client = await policy.pulse.result(
                     policy.client.save_weights_and_get_sampling_client(retry_config=NO_RETRIES)
                 )
             except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
@@ -159,13 +147,14 @@ class Policies:
 async def _open(start: Start) -> AsyncGenerator[_Policy, None]:
     served, lora = start.served, start.lora
     session = await open_session(served.ref, api_key=served.api_key, trusted_url=served.trusted_url)
+    pulse, service = Pulse(session.url), session.service
     try:
         name = model_of(session, served.ref)
         chat = await open_chat(name, served.tokenizer_dir)
         try:
             with saying_why(session.url, session.key):
-                if start.state is None:
-                    client = await session.service.create_lora_training_client(
+                client = await pulse.result(
+                    service.create_lora_training_client(
                         name,
                         lora.rank,
                         start.seed,
@@ -173,10 +162,9 @@ async def _open(start: Start) -> AsyncGenerator[_Policy, None]:
                         train_attn=lora.attention,
                         train_unembed=lora.unembed,
                     )
-                else:
-                    client = await session.service.create_training_client_from_state_with_optimizer(
-                        start.state
-                    )
+                    if start.state is None
+                    else service.create_training_client_from_state_with_optimizer(start.state)
+                )
         except (tinker.APIStatusError, tinker.RequestFailedError) as error:
             what = f"train {name!r}" if start.state is None else f"go on from {start.state}"
             reason = redact(said(error), session.key)
@@ -189,12 +177,12 @@ async def _open(start: Start) -> AsyncGenerator[_Policy, None]:
             chat=chat,
             concurrency=served.ref.concurrency,
             version=start.version,
-            pulse=Pulse(session.url),
+            pulse=pulse,
         )
     except BaseException:
-        session.service.close("errored")
+        service.close("errored")
         raise
-    session.service.close("success")
+    service.close("success")
 
 
 async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, clip: float) -> Updated:
@@ -204,8 +192,8 @@ async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, cl
         # All of it is sent before any of it is awaited, so that a hosted service's clock is not missed.
         passes = [policy.client.forward_backward(list(batch.data), batch.loss) for batch in batches]
         step = policy.client.optim_step(adam)
-        outputs = [await policy.result(output) for output in passes]
-        stepped = await policy.result(step)
+        outputs = [await policy.pulse.result(output) for output in passes]
+        stepped = await policy.pulse.result(step)
     except Exception as error:
         raise policy.fault("learn from this batch", error) from error
     policy.version += 1
@@ -226,6 +214,6 @@ async def _save(policy: _Policy, label: str) -> Saved:
     try:
         state = policy.client.save_state(label, overwrite=True)
         sampler = policy.client.save_weights_for_sampler(label)
-        return Saved((await policy.result(state)).path, (await policy.result(sampler)).path)
+        return Saved((await policy.pulse.result(state)).path, (await policy.pulse.result(sampler)).path)
     except Exception as error:
         raise policy.fault(f"write the checkpoint {label}", error) from error

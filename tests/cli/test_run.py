@@ -7,6 +7,9 @@ import os
 import re
 import stat
 from pathlib import Path
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
 
 import pytest
 
@@ -14,6 +17,7 @@ from engine.records.episodes import read_episodes
 from engine.records.folder import RunFolder
 from tests.cli.conftest import Command, step
 from tests.edge import write_spec
+from tests.models.edges import serving
 
 
 def test_a_run_ends_in_a_table_per_role_and_an_episode_per_task(
@@ -70,6 +74,41 @@ def test_a_written_run_can_be_replayed_and_gives_the_same_episodes(
         return sorted(episodes, key=lambda e: e["id"])
 
     assert without_model_and_times("one") == without_model_and_times("two")
+
+
+def test_a_replay_of_a_changed_prompt_fails_by_its_role_and_is_answered_when_asked_for(
+    rolegraph: Command, recording: Path
+) -> None:
+    words = ("run", "solver_judge", "--limit", "10", "--model", f"replay:{recording}")
+    first = rolegraph(*words, "--out", "first")
+    assert first.returncode == 0, first.stderr
+    changed = (*words[:-1], "replay:first/episodes.jsonl", "roles.judge.prompt={inline: Choose one}")
+    refused = rolegraph(*changed, "--out", "refused")
+    assert refused.stdout.count("the prompt of judge is not the recorded one") == 1
+    assert "the prompt of solver" not in refused.stdout
+    answered = rolegraph(*changed, "--replay-any", "--out", "answered")
+    assert "model_error" not in answered.stdout, answered.stdout
+
+
+def test_the_tokens_that_an_endpoint_counts_are_shown_and_stay_with_the_episode(rolegraph: Command) -> None:
+    def answer(_: dict[str, Any]) -> Response:
+        message = {"role": "assistant", "content": "<answer>1</answer>"}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        usage = {"prompt_tokens": 1100, "completion_tokens": 70, "total_tokens": 1170}
+        head = {"id": "1", "object": "chat.completion", "created": 0, "model": "tiny"}
+        return JSONResponse({**head, "choices": [choice], "usage": usage})
+
+    with serving(answer) as endpoint:
+        where = ("--model", "openai:tiny", "--base-url", endpoint.base_url)
+        asked = rolegraph("run", "solver_judge", "--limit", "1", *where, "--out", "asked")
+    again = rolegraph(
+        "run", "solver_judge", "--limit", "1", "--model", "replay:asked/episodes.jsonl", "--out", "again"
+    )
+    for done in (asked, again):
+        assert done.returncode == 0, done.stderr
+        rows = {words[0]: words for line in done.stdout.splitlines() if (words := line.split())}
+        assert rows["solver"][4:6] == ["2,200", "140"]
+        assert rows["judge"][4:6] == ["1,100", "70"]
 
 
 def test_an_override_changes_the_run(rolegraph: Command, recording: Path, tmp_path: Path) -> None:

@@ -86,6 +86,15 @@ def test_an_answer_keeps_text_ids_logprobs_and_finish_reason() -> None:
     )
 
 
+@pytest.mark.parametrize(("ids", "counted"), [({}, True), ({"token_ids": [7]}, True), (None, False)])
+def test_tokens_that_have_no_ids_are_counted_by_the_server(ids: dict[str, Any] | None, counted: bool) -> None:
+    usage = {"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13}
+    choice = {"token_ids": [7], "prompt_token_ids": [1]} if ids is None else ids
+    with serving(lambda _: answer("two", usage=usage, choice=choice)) as endpoint:
+        (completion,) = ask(endpoint)
+    assert completion.usage == ({"prompt_tokens": 11, "completion_tokens": 2} if counted else {})
+
+
 def test_ids_are_found_where_other_servers_put_them() -> None:
     choice = {"response_token_ids": [7], "prompt_token_ids": [1, 2], **logprobs(-0.5)}
     with serving(lambda _: answer("two", choice=choice)) as endpoint:

@@ -108,6 +108,59 @@ def test_instances_recorded_without_an_index_are_counted_as_they_come() -> None:
     assert ask(model, "t", 0, "judge", 1).text == "choice"
 
 
+def asking(role: str, *lines: str) -> Request:
+    messages = [{"role": "user", "content": "\n".join(lines)}]
+    return Request(messages, Sampling(), None, CallId("t", 0, NodeId(role)))
+
+
+def recorded(role: str, *lines: str) -> tuple[CallId, Recorded]:
+    asked = asking(role, *lines)
+    return asked.id, Recorded(Completion("yes"), messages=asked.messages)
+
+
+def test_a_prompt_that_has_changed_is_named_by_its_role_and_its_first_other_line() -> None:
+    model = Replay(dict([recorded("solver", "Make 7", "from 3 and 4"), recorded("judge", "3 + 4")]))
+    same = asyncio.run(model.complete(asking("solver", "Make 7", "from 3 and 4")))
+    assert same.text == "yes"
+    with pytest.raises(ModelError) as caught:
+        asyncio.run(model.complete(asking("solver", "Make 7", "out of 3 and 4", "")))
+    assert "the prompt of solver is not the recorded one" in str(caught.value)
+    assert "'from 3 and 4', it has 'out of 3 and 4'" in str(caught.value)
+    assert "--replay-any" in str(caught.value)
+    with pytest.raises(ModelError, match=r"prompt of judge is not .*, nor was that of solver before it"):
+        asyncio.run(model.complete(asking("judge", "")))
+
+
+@pytest.mark.parametrize("now", [("Make 7", ""), ("Make 7" + " " * 200,), ()])
+def test_every_other_prompt_is_another_prompt(now: tuple[str, ...]) -> None:
+    model = Replay(dict([recorded("solver", "Make 7")]))
+    with pytest.raises(ModelError, match="prompt of solver is not the recorded one: where it had"):
+        asyncio.run(model.complete(asking("solver", *now)))
+
+
+def test_another_prompt_is_answered_where_that_is_asked_for(tmp_path: Path) -> None:
+    step = Step(model_response="yes", chat_completions=({"role": "user", "content": "old"}, {}))
+    episode = Episode("t", 0, {"id": "t"}, [Trajectory("solver", steps=[step])])
+    path = tmp_path / "episodes.jsonl"
+    path.write_text(json.dumps(episode.to_dict()) + "\n")
+    ref = ModelRef(provider="replay", name=str(path), replay_any=True)
+    model = asyncio.run(open_model(ref))
+    assert asyncio.run(model.complete(asking("solver", "new"))).text == "yes"
+
+
+def test_a_file_whose_last_line_was_cut_is_replayed_without_it_and_a_warning_says_so(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert ask(Replay.from_file(file), "sum-2", 1, "judge", 1).text == "judge of 2:1"
+    assert caplog.messages == []
+    file.write_bytes(file.read_bytes()[:-40])
+    model = Replay.from_file(file)
+    assert ask(model, "sum-2", 0, "judge", 1).text == "judge of 2:0"
+    with pytest.raises(ModelError, match="Not recorded"):
+        ask(model, "sum-2", 1, "judge", 1)
+    assert caplog.messages == [f"the last line of {file} was cut: its episode is not replayed"]
+
+
 def test_a_file_that_is_missing_or_not_episodes_is_named(tmp_path: Path, file: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere\.jsonl: No such file"):
         Replay.from_file(tmp_path / "nowhere.jsonl")

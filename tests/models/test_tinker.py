@@ -17,6 +17,7 @@ from engine.errors import ModelError, UsageError, WorldError
 from engine.models import Completion, Model, Request, open_model
 from engine.models.tinker_open import hub_name
 from engine.models.tokenizer import load_tokenizer
+from engine.models.types import Scorer
 from engine.prompts.chat import Tokenizer
 from engine.spec.models import ModelRef, Sampling
 from tests.models.edges import CALL, free_port, served, write_tokenizer
@@ -181,16 +182,30 @@ def test_a_cancelled_call_leaves_nothing_running(folder: Path) -> None:
         using(service, folder, work)
 
 
-def test_a_service_that_goes_away_fails_its_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def complete(model: Model) -> object:
+    return await model.complete(request())
+
+
+async def logprobs(model: Model) -> object:
+    assert isinstance(model, Scorer)
+    return await model.logprobs([1, 2], [3])
+
+
+@pytest.mark.parametrize("asking", [complete, logprobs])
+def test_a_service_that_goes_away_fails_its_calls(
+    asking: Callable[[Model], Awaitable[object]], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("engine.models.tinker._PATIENCE_SECONDS", 0.3)
 
     async def run() -> None:
         with tinker_service(lambda _: JSONResponse({"type": "try_again"})) as service:
             ref = ModelRef(provider="tinker", base_url=service.base_url)
             model = await open_model(ref, api_key=KEY, tokenizer_dir=folder)
-            calls = [asyncio.create_task(model.complete(request())) for _ in range(20)]
+            calls = [asyncio.ensure_future(asking(model)) for _ in range(20)]
             await asyncio.sleep(0.2)
-        for result in await asyncio.gather(*calls, return_exceptions=True):
+        async with asyncio.timeout(30):  # it would wait for ever
+            results = await asyncio.gather(*calls, return_exceptions=True)
+        for result in results:
             assert isinstance(result, ModelError)
             assert f"service at {service.base_url} is gone" in str(result)
             assert result.transient

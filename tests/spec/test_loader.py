@@ -8,6 +8,7 @@ import pytest
 
 from engine.errors import UsageError
 from engine.spec.loader import load_spec
+from engine.spec.models import ModelRef
 from tests.edge import write_spec
 
 
@@ -195,3 +196,42 @@ def test_where_the_extended_spec_cannot_be_read_the_rest_still_is(tmp_path: Path
     child = write_spec(tmp_path, "extends: base.yaml\nroles: {a: {cuont: 2}}", "child.yaml")
     places = [(Path(fault.place.file).name, fault.place.line) for fault in load_spec(child).faults]
     assert places == [("base.yaml", 1), ("child.yaml", 2), ("child.yaml", 2)]
+
+
+ELSEWHERE = "http://10.0.0.1:8000/v1"
+SERVED = "model: {provider: openai, name: a, base_url: 'http://10.0.0.1:8000/v1', concurrency: 8}\n"
+
+
+def served(tmp_path: Path, roles: str = "{}") -> Path:
+    return write_spec(tmp_path, f"extends: solver_judge.yaml\n{SERVED}roles: {roles}\n")
+
+
+def test_another_model_of_the_provider_keeps_the_specs_endpoint(tmp_path: Path) -> None:
+    model = load_spec(served(tmp_path), model="openai:x").spec.model
+    assert (model.name, model.base_url, model.concurrency) == ("x", ELSEWHERE, 8)
+
+
+def test_a_model_of_another_provider_keeps_how_it_is_asked_and_not_where(tmp_path: Path) -> None:
+    model = load_spec(served(tmp_path), ["model.replay_any=true"], model="replay:x.jsonl").spec.model
+    assert (model.base_url, model.concurrency, model.replay_any) == (None, 8, True)
+
+
+def test_a_checkpoint_is_of_one_model_alone(tmp_path: Path) -> None:
+    words = ["model={provider: tinker, name: a, checkpoint: 'tinker://x'}"]
+    model = load_spec(served(tmp_path), words, model="tinker:b").spec.model
+    assert (model.name, model.checkpoint) == ("b", None)
+
+
+def test_an_endpoint_reaches_the_roles_own_models_of_its_provider_that_have_none(tmp_path: Path) -> None:
+    own = "{solver: {model: openai:b}, judge: {model: {provider: openai, base_url: 'http://10.0.0.2'}}}"
+    spec = load_spec(served(tmp_path, own), base_url="http://10.0.0.3").spec
+    urls = [spec.model, *(role.model for role in spec.roles.values())]
+    assert [ref and ref.base_url for ref in urls] == ["http://10.0.0.3", "http://10.0.0.3", "http://10.0.0.2"]
+    other = load_spec(served(tmp_path, "{judge: {model: tinker:b}}"), base_url="http://10.0.0.3").spec
+    assert other.roles["judge"].model == ModelRef(provider="tinker", name="b")
+
+
+def test_an_endpoint_of_the_default_model_reaches_models_of_tinker(tmp_path: Path) -> None:
+    path = write_spec(tmp_path, "extends: solver_judge.yaml\nroles: {judge: {model: tinker:b}}\n")
+    spec = load_spec(path, base_url="http://10.0.0.3").spec
+    assert spec.roles["judge"].model == ModelRef(provider="tinker", name="b", base_url="http://10.0.0.3")

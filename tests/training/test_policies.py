@@ -300,3 +300,32 @@ def test_a_service_that_goes_away_in_an_update_is_named_instead_of_waited_for(
                     await pending
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("operation", "state"), [("create_model", None), ("load_weights", "tinker://run/state/x")]
+)
+def test_a_service_that_goes_away_while_it_opens_is_named_instead_of_waited_for(
+    operation: str, state: str | None, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.models.tinker._PATIENCE_SECONDS", 0.1)
+
+    async def run() -> None:
+        loop, sent = asyncio.get_running_loop(), asyncio.Event()
+
+        def passing() -> Iterator[None]:
+            loop.call_soon_threadsafe(sent.set)
+            yield None
+
+        async with AsyncExitStack() as stack:
+            with tinker_service(lambda _: ([], [], "stop")) as service:
+                service.refusals[operation] = passing()
+                service.first[operation] = "what never comes"
+                opening = stack.enter_async_context(Training(service, tokenizer).open(state=state))
+                pending = asyncio.ensure_future(opening)
+                await sent.wait()
+            with pytest.raises(WorldError, match=f"service at {service.base_url} is gone"):
+                async with asyncio.timeout(30):  # it would wait for ever
+                    await pending
+
+    asyncio.run(run())

@@ -237,7 +237,8 @@ class Train(_Model):
     """Steps between checkpoints. The best and the last are kept besides."""
     staleness: Annotated[int, Field(ge=0, le=8)] = 0
     """Updates by which rollouts may be behind: 0 waits for each update; n makes the rollouts of n batches
-    while earlier ones are learnt from, and says so in each Step."""
+    while earlier ones are learnt from, and says so in each Step. A run that is resumed begins with none
+    ahead, so its figures are those of one that was not stopped only with 0."""
 
 
 class Spec(_Model):

@@ -2,7 +2,9 @@
 
 In: a Setup (a plan, open policies and models, a folder). Out: lines in the folder, and events for whoever
 looks on. Everything random follows from the seed and the step, so a run that is taken up again at a
-checkpoint goes on as if it had not been stopped. Knows no service, no table and no report.
+checkpoint goes on as if it had not been stopped. With `staleness` it does so with the same tasks and seeds,
+but not to the figure: the batches that were ahead are rolled out anew, by the checkpoint's weights. Knows no
+service, no table and no report.
 """
 
 from __future__ import annotations

@@ -109,6 +109,28 @@ def test_a_call_that_waits_to_be_tried_again_holds_no_slot(monkeypatch: pytest.M
     asyncio.run(run())
 
 
+def test_a_teacher_that_waits_to_be_tried_again_holds_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.models.limit.FIRST_WAIT", 60.0)
+    monkeypatch.setattr("engine.models.limit.LONGEST_WAIT", 60.0)
+    failed = asyncio.Event()
+
+    class Busy(ScriptedModel):
+        async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Sequence[float]:
+            failed.set()
+            raise BUSY
+
+    async def run() -> None:
+        limited = LimitedModel(Busy(lambda _: "done"), 1)
+        unlucky = asyncio.create_task(limited.logprobs([1], [2]))
+        await failed.wait()
+        answer, _ = await limited.complete(request())
+        assert answer.text == "done"
+        assert not unlucky.done()
+        unlucky.cancel()
+
+    asyncio.run(run())
+
+
 def test_a_passing_failure_is_tried_again_and_each_call_is_told(no_wait: None) -> None:
     events: list[Event] = []
     assert complete(ScriptedModel(failing(2)), events.append) == "done"

@@ -212,6 +212,15 @@ def test_rollouts_ahead_are_one_update_behind_and_say_so(training: Training) -> 
                 assert (step.weight_version, step.metadata["staleness"]) == (number - 1 - behind, behind)
 
 
+def test_a_run_that_is_taken_up_again_begins_with_no_rollouts_ahead(training: Training) -> None:
+    training.service.refusals["optim_step"] = iter([None, None, failed("the machine is gone", "server")])
+    ahead = ("train.staleness=1", "train.checkpoint_every=1")
+    with pytest.raises(WorldError, match="the machine is gone"):
+        training.run(*ahead)
+    training.run(*ahead, start=training.folder.rewind())
+    assert [line["staleness/mean"] for line in training.folder.metrics()[1:]] == [0, 1, 0]
+
+
 def test_the_batches_and_seeds_do_not_depend_on_the_rollouts_ahead(
     training: Training, tokenizer: Path, tmp_path: Path
 ) -> None:

@@ -9,9 +9,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from starlette.responses import JSONResponse, Response
-
 import pytest
+from starlette.responses import JSONResponse, Response
 
 from engine.records.episodes import read_episodes
 from engine.records.folder import RunFolder

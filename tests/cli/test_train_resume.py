@@ -53,7 +53,7 @@ def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folde
     # With the spec named, its overrides are still those that the run was begun with.
     said, _ = train_command(out, "solver_judge", "--resume")
     before = next(line for line in metrics(out) if line["step"] == 0)["validation/judge_acc"]
-    shown = re.search(r"^judge_acc +([\d.]+)", said, re.MULTILINE)
+    shown = re.search(r"^ ?judge_acc +([\d.]+)", said, re.MULTILINE)
     assert shown is not None and shown[1] == f"{before:.3f}", "before training, not before the resume"
     assert_same(metrics(out), metrics(whole))
 

@@ -42,6 +42,8 @@ from engine.vocabulary import (
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
+Options = Mapping[str, Any]
+"""What a spec writes for a function's keyword-only parameters."""
 REWARD_SECONDS = 10.0
 """The time limit of a reward that names none and is not pure."""
 
@@ -60,16 +62,14 @@ def reward(
     one that is `pure`, and fast, runs in place. What it raises is the episode's `reward_error`.
     """
 
-    def build(function: Callable[..., Any], options: Mapping[str, Any]) -> Reward:
+    def build(function: Callable[..., Any], options: Options) -> Reward:
         score = partial(_score, function, options)
         return Reward(score, tuple(labels), tuple(labels), timeout=None if pure else timeout)
 
     return _decorator(rewards, name, ("task", "action"), build)
 
 
-def _score(
-    function: Callable[..., Any], options: Mapping[str, Any], task: Task, action: Any, seen: Seen
-) -> Score:
+def _score(function: Callable[..., Any], options: Options, task: Task, action: Any, seen: Seen) -> Score:
     earned = function(task, action, **options)
     if isinstance(earned, Score):
         return earned
@@ -87,13 +87,13 @@ def parser(name: str | None = None, *, default: Any = "") -> Decorator[F]:
     `default` is the action that later roles see then.
     """
 
-    def build(function: Callable[..., Any], options: Mapping[str, Any]) -> Parser:
+    def build(function: Callable[..., Any], options: Options) -> Parser:
         return Parser(partial(_parse, function, options), default)
 
     return _decorator(parsers, name, ("text",), build)
 
 
-def _parse(function: Callable[..., Any], options: Mapping[str, Any], text: str, upstream: Upstream) -> Any:
+def _parse(function: Callable[..., Any], options: Options, text: str, upstream: Upstream) -> Any:
     try:
         return function(text, **options)
     except ParseFailure:
@@ -110,7 +110,7 @@ def estimator(
     `min_group` is the smallest G that it can work with, `loss` that of a role that names none.
     """
 
-    def build(function: Callable[..., Any], options: Mapping[str, Any]) -> Estimator:
+    def build(function: Callable[..., Any], options: Options) -> Estimator:
         compute = partial(_advantages, function, options)
         return Estimator(function.__name__, options, min_group, compute, loss)
 
@@ -119,7 +119,7 @@ def estimator(
 
 def _advantages(
     function: Callable[..., Any],
-    options: Mapping[str, Any],
+    options: Options,
     rewards_of: Sequence[Floats],
     groups: Sequence[TrajectoryGroup],
 ) -> Sequence[Floats]:
@@ -129,18 +129,14 @@ def _advantages(
 def metric(name: str | None = None) -> Decorator[F]:
     """Make `(trajectories) -> float` known as a metric, written `{name: role}`: of a role in one episode."""
 
-    def build(function: Callable[..., Any], options: Mapping[str, Any]) -> Metric:
-        role = options["role"]
-        rest = {key: value for key, value in options.items() if key != "role"}
-        return Metric(partial(_measure, function, rest), role)
+    def build(function: Callable[..., Any], options: Options, role: str) -> Metric:
+        return Metric(partial(_measure, function, options), role)
 
     role = inspect.Parameter("role", inspect.Parameter.POSITIONAL_ONLY, annotation=str)
-    return _decorator(metrics, name, ("trajectories",), build, [role])
+    return _decorator(metrics, name, ("trajectories",), build, role)
 
 
-def _measure(
-    function: Callable[..., Any], options: Mapping[str, Any], trajectories: Sequence[Trajectory]
-) -> float:
+def _measure(function: Callable[..., Any], options: Options, trajectories: Sequence[Trajectory]) -> float:
     return float(function(trajectories, **options))
 
 
@@ -151,10 +147,9 @@ def dataset(name: str | None = None, *, hidden: Sequence[str] = ()) -> Decorator
     "validation". A row's `id` is its own, or follows from its place.
     """
 
-    def build(function: Callable[..., Any], options: Mapping[str, Any]) -> Dataset:
-        split = options["split"]
-        given = options if "split" in inspect.signature(function).parameters else _without(options, "split")
-        read = partial(_rows, partial(function, **given))
+    def build(function: Callable[..., Any], options: Options, split: Split) -> Dataset:
+        asks = "split" in inspect.signature(function).parameters
+        read = partial(_rows, partial(function, **options, **({"split": split} if asks else {})))
         shown = f"the dataset {function.__name__}"
         first = next(read(), None)
         if first is None:
@@ -164,7 +159,7 @@ def dataset(name: str | None = None, *, hidden: Sequence[str] = ()) -> Decorator
         )
 
     split = inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, annotation=Split)
-    return _decorator(datasets, name, (), build, [split])
+    return _decorator(datasets, name, (), build, split)
 
 
 def _rows(function: Callable[[], Iterable[Row]]) -> Iterator[tuple[int, Row]]:
@@ -172,18 +167,19 @@ def _rows(function: Callable[[], Iterable[Row]]) -> Iterator[tuple[int, Row]]:
         yield number, plain_row(row, f"row {number}")
 
 
-def _without(options: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    return {key: value for key, value in options.items() if key != name}
-
-
 def _decorator(
     registry: Registry[Any],
     name: str | None,
     takes: Sequence[str],
-    build: Callable[[Callable[..., Any], Mapping[str, Any]], Item],
-    given: Sequence[inspect.Parameter] = (),
+    build: Callable[..., Item],
+    given: inspect.Parameter | None = None,
 ) -> Decorator[Any]:
-    """Registers a factory that a spec's options are checked against; the function itself stays as it is."""
+    """Registers a factory that a spec's options are checked against; the function itself stays as it is.
+
+    `build(function, options)` makes the item; where the kind is `given` one more argument than its options,
+    that is `build`'s third.
+    """
+    own = [] if given is None else [given]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         parameters = inspect.signature(function).parameters.values()
@@ -193,18 +189,16 @@ def _decorator(
                 f"a {registry.kind} is a function of ({', '.join(takes)}), with its options after a `*`; "
                 f"{function.__name__} takes ({', '.join(positional)})"
             )
-        options = [
-            p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in {g.name for g in given}
-        ]
+        written = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in {g.name for g in own}]
 
-        def factory(*value: Any, **options: Any) -> Item:
-            return build(function, {**dict(zip((g.name for g in given), value, strict=False)), **options})
+        def factory(*values: Any, **options: Any) -> Item:
+            values += tuple(options.pop(g.name) for g in own if g.name in options)
+            return build(function, options, *values)
 
         hints = typing.get_type_hints(function, include_extras=True)
-        factory.__signature__ = inspect.Signature([*given, *options])  # pyright: ignore[reportFunctionMemberAccess]  # read by inspect
-        factory.__annotations__ = {g.name: g.annotation for g in given} | {
-            p.name: hints.get(p.name, Any) for p in options
-        }
+        factory.__signature__ = inspect.Signature([*own, *written])  # pyright: ignore[reportFunctionMemberAccess]  # read by inspect
+        factory.__annotations__ = {p.name: hints.get(p.name, Any) for p in written}
+        factory.__annotations__ |= {g.name: g.annotation for g in own}
         factory.__doc__, factory.__module__ = function.__doc__, function.__module__
         factory.__name__, factory.__qualname__ = function.__name__, function.__qualname__
         registry.register(name or function.__name__)(factory)

@@ -43,7 +43,7 @@ class Evaluation:
         return "\n".join([*lines, f"{self.tasks} tasks, {self.episodes} episodes each side"])
 
 
-def evaluate(
+async def evaluate_async(
     flow: Workflow,
     checkpoint: str | Path,
     *,
@@ -56,24 +56,8 @@ def evaluate(
 
     `checkpoint` is a training's folder, for its best weights, or a tinker:// path. `rollouts` are episodes of
     each of `tasks` tasks, with the same seeds on both sides. Raises UsageError (no validation data, no such
-    weights) and WorldError. Where an event loop runs already, as in a notebook, await `evaluate_async`.
+    weights) and WorldError.
     """
-    return blocking(
-        evaluate_async(flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, observe=observe),
-        "evaluate",
-    )
-
-
-async def evaluate_async(
-    flow: Workflow,
-    checkpoint: str | Path,
-    *,
-    tasks: int = 128,
-    rollouts: int = 4,
-    seed: int = 0,
-    observe: Observer | None = None,
-) -> Evaluation:
-    """As `evaluate`, in a running event loop."""
     if "validation" not in flow.plan.data:
         raise UsageError(f"{flow.name} has no validation data to compare on")
     told = observe or nobody
@@ -97,3 +81,6 @@ async def evaluate_async(
         if name in now
     }
     return Evaluation(figures, len({episode.task_id for episode in after}), len(after))
+
+
+evaluate = blocking(evaluate_async)

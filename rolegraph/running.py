@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from engine.errors import UsageError
 from engine.records import (
@@ -30,6 +30,7 @@ from engine.spec import ModelRef
 from engine.vocabulary import Split
 from rolegraph.workflow import Workflow
 
+P = ParamSpec("P")
 T = TypeVar("T")
 RUNS = Path("runs")
 """Where runs are kept unless a folder is named."""
@@ -37,7 +38,7 @@ RUNS = Path("runs")
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A run's folder, when the run is over."""
+    """What a run has left in its folder."""
 
     folder: Path
 
@@ -51,40 +52,21 @@ class Ran:
         return read_episodes(RunFolder(self.folder).episodes)
 
 
-def run(
-    flow: Workflow,
-    split: Split | None = None,
-    *,
-    limit: int | None = None,
-    rollouts: int = 1,
-    seed: int = 0,
-    tasks: Iterable[Task] | None = None,
-    out: str | Path | None = None,
-    concurrency: int = 64,
-    observe: Observer | None = None,
-) -> Ran:
-    """Run a workflow on its tasks, and write each episode as it finishes to `out/episodes.jsonl`.
+def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """The twin of `NAME_async` for a script, where no event loop runs; raises UsageError where one does."""
 
-    `limit` is how many tasks of the `split`, `tasks` are given in their place; `rollouts` is how many
-    episodes of each. The default folder is
-    `runs/NAME-TIME`. `observe` hears of each model call and each episode. Raises SpecError, UsageError (a
-    folder that holds a run, no key) and WorldError. Where an event loop runs already, as in a notebook,
-    await `run_async`.
-    """
-    return blocking(
-        run_async(
-            flow,
-            split,
-            limit=limit,
-            rollouts=rollouts,
-            seed=seed,
-            tasks=tasks,
-            out=out,
-            concurrency=concurrency,
-            observe=observe,
-        ),
-        "run",
-    )
+    @wraps(work)
+    def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(work(*args, **kwargs))
+        raise UsageError(
+            f"an event loop is running here already, as in a notebook: await rg.{work.__name__}(…)"
+        )
+
+    twin.__name__ = twin.__qualname__ = work.__name__.removesuffix("_async")
+    return twin
 
 
 async def run_async(
@@ -99,7 +81,13 @@ async def run_async(
     concurrency: int = 64,
     observe: Observer | None = None,
 ) -> Ran:
-    """As `run`, in a running event loop. Cancelled, it leaves what was finished on disk."""
+    """Run a workflow on its tasks, and write each episode as it finishes to `out/episodes.jsonl`.
+
+    `limit` is how many tasks of the `split`, `tasks` are given in their place; `rollouts` is how many
+    episodes of each. The default folder is `runs/NAME-TIME`. `observe` hears of each model call and each
+    episode. Raises SpecError, UsageError (a folder that holds a run, no key) and WorldError. Cancelled, it
+    leaves what was finished on disk.
+    """
     from engine.records.episodes import EpisodeWriter
 
     told = observe or nobody
@@ -123,6 +111,9 @@ async def run_async(
                     writer.append(episode)
                     told(EpisodeDone(episode, finished=True))
     return Ran(folder.path)
+
+
+run = blocking(run_async)
 
 
 def new_folder(name: str) -> Path:
@@ -161,16 +152,6 @@ def describe(flow: Workflow, kind: Kind, *, seed: int) -> RunInfo:
         metrics=tuple(plan.metrics),
         templates=_templates(flow),
     )
-
-
-def blocking(work: Coroutine[Any, Any, T], name: str) -> T:
-    """Run to the end; raises UsageError where an event loop runs already."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    work.close()
-    raise UsageError(f"an event loop is running here already, as in a notebook: await rg.{name}_async(…)")
 
 
 def _but_episodes(observe: Observer, event: Event) -> None:

@@ -26,6 +26,7 @@ from engine.records import (
     read_episodes,
 )
 from engine.records.folder import newest
+from engine.spec import load_spec
 from engine.training.order import planned_steps, validation_tasks
 from engine.training.trackers import Tracker, TrackerName, open_tracker
 from rolegraph.running import RUNS, blocking, command_line, describe, new_folder, nobody
@@ -96,7 +97,7 @@ class Training:
         return Trained(self.folder.path)
 
 
-def train(
+async def train_async(
     flow: Workflow,
     *,
     out: str | Path | None = None,
@@ -107,23 +108,13 @@ def train(
     """Train every trainable role of a workflow, and leave metrics, episodes, checkpoints and a report.
 
     `seed` is of data order, draws and new adapters. `track` sends metrics to tensorboard or wandb as well;
-    `observe` hears of each step. Raises SpecError (a role that cannot learn), UsageError and WorldError; what
-    was saved stays usable, and `resume_training` goes on from it. Where an event loop runs already, as in a
-    notebook, await `train_async`.
+    `observe` hears of each step. Raises SpecError (a role that cannot learn), UsageError and WorldError. What
+    was saved stays usable, also where it is cancelled, and `resume_training` goes on from it.
     """
-    return blocking(begin_training(flow, out=out, seed=seed).run(observe, track), "train")
-
-
-async def train_async(
-    flow: Workflow,
-    *,
-    out: str | Path | None = None,
-    seed: int = 0,
-    track: Sequence[TrackerName] = (),
-    observe: Observer | None = None,
-) -> Trained:
-    """As `train`, in a running event loop. Cancelled, it can be resumed at its last checkpoint."""
     return await begin_training(flow, out=out, seed=seed).run(observe, track)
+
+
+train = blocking(train_async)
 
 
 def begin_training(flow: Workflow, *, out: str | Path | None = None, seed: int = 0) -> Training:
@@ -146,7 +137,7 @@ def resume_training(
     The newest one in `runs/` (of `spec`) unless its folder `out` is named. What is not given is as it began;
     raises UsageError where that makes it another spec.
     """
-    folder = RunFolder(Path(out)) if out else newest(RUNS, _name_of(spec, imports))
+    folder = RunFolder(Path(out)) if out else newest(RUNS, load_spec(spec).spec.name if spec else None)
     begun = folder.training()
     flow = load(
         spec or begun.spec,
@@ -158,13 +149,9 @@ def resume_training(
     return _training(flow, folder, begun.seed, resumed=True)
 
 
-def _name_of(spec: str | Path | None, imports: Iterable[str | Path]) -> str | None:
-    return load(spec, imports=imports).name if spec else None
-
-
 def _training(flow: Workflow, folder: RunFolder, seed: int, *, resumed: bool) -> Training:
     if any(training_findings(flow.plan)):
-        flow.source.compile(training_findings)  # raises, with their places
+        flow.source.check(training_findings).valid()  # raises, with their places
     tasks = flow.tasks("train")
     steps = planned_steps(flow.plan.spec.train, len(tasks))
     info = describe(flow, "train", seed=seed).model_copy(update={"steps": steps})
@@ -189,7 +176,7 @@ async def _run(training: Training, observe: Observer, track: Sequence[TrackerNam
         services = stack.enter_context(Services(training.flow.source.base_url))
         served = await services.located(plan.spec.model, folder.weights)
         # The SDK takes seconds to import: the service has been starting meanwhile.
-        from engine.training.loop import train
+        from engine.training import loop
         from engine.training.policies import Policies, Start
         from engine.training.setup import Setup
 
@@ -226,7 +213,7 @@ async def _run(training: Training, observe: Observer, track: Sequence[TrackerNam
             folder.begin(info.model_copy(update={"model": policies.model(MAIN)}), plan.resolved)
         with folder.ending():
             try:
-                await train(setup, start)
+                await loop.train(setup, start)
             except BaseException:
                 with contextlib.suppress(RolegraphError):  # what ended the run is what the person should see
                     await asyncio.to_thread(_conclude, plan, folder, info.steps)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.compile import Compiled, Further, Plan, check_file, compile_file
+from engine.compile import Compiled, Further, Plan, check_file
 from engine.errors import UsageError
 from engine.records import Episode, Observer, Task
 from engine.shipped import SPECS
@@ -29,17 +29,18 @@ class Source:
     overrides: tuple[str, ...] = ()
     model: str | None = None
     base_url: str | None = None
-    imports: tuple[Path, ...] = ()
+    imports: tuple[str | Path, ...] = ()
 
-    def compile(self, further: Further | None = None) -> Plan:
-        """The plan; `further` holds it against more than the language. Raises SpecError and UsageError."""
-        return compile_file(
+    def check(self, further: Further | None = None) -> Compiled:
+        """The plan, or every fault; `further` holds it against more than the language. Raises UsageError."""
+        imported = [import_file(Path(file)) for file in self.imports]
+        return check_file(
             self.spec,
             self.overrides,
             further,
             model=self.model,
             base_url=self.base_url,
-            imports=[import_file(file) for file in self.imports],
+            imports=imported,
         )
 
 
@@ -91,7 +92,7 @@ class Workflow:
             return _open(self)
         source = self.source
         changed = replace(source, model=model or source.model, base_url=base_url or source.base_url)
-        return _open(Workflow(changed.compile(), changed))
+        return _open(Workflow(changed.check().valid(), changed))
 
 
 class OpenWorkflow:
@@ -167,8 +168,8 @@ def load(
     Python files that make rewards, parsers and so on known. Raises SpecError with every fault, each with its
     place, and UsageError where there is no such file.
     """
-    source = Source(str(spec), overrides, model, base_url, tuple(Path(file) for file in imports))
-    return Workflow(source.compile(), source)
+    source = Source(str(spec), overrides, model, base_url, tuple(imports))
+    return Workflow(source.check().valid(), source)
 
 
 def check(
@@ -183,12 +184,13 @@ def check(
 
     `backend` adds what that backend of rLLM cannot do, or would do without a word.
     """
-    wanted = [import_file(Path(file)) for file in imports]
-    if backend is None:
-        return check_file(str(spec), overrides, model=model, base_url=base_url, imports=wanted)
-    from engine.rllm_bridge.launch import check_for
+    words, further = overrides, None
+    if backend is not None:
+        from engine.rllm_bridge.launch import for_backend
 
-    return check_for(backend, str(spec), overrides, model=model, base_url=base_url, imports=wanted)
+        spec_words, _, further = for_backend(backend, overrides)
+        words = tuple(spec_words)
+    return Source(str(spec), words, model, base_url, tuple(imports)).check(further)
 
 
 def shipped_specs() -> dict[str, str]:

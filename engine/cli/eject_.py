@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 @click.argument("spec")
 @options.overrides
 @click.option("--backend", type=options.backends, default="tinker", show_default=True)
-@click.option(
-    "--model",
-    metavar="MODEL",
-    help="What to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.",
-)
+@options.model("What to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
 @options.imports
 @options.seed("Of the order of the data.")
 @click.option(

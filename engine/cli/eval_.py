@@ -22,12 +22,8 @@ if TYPE_CHECKING:
     metavar="PATH",
     help="A training run's folder, for its best checkpoint, or a tinker:// path of sampling weights.",
 )
-@click.option(
-    "--model",
-    metavar="MODEL",
-    help="What the checkpoint is of: local[:FOLDER] or tinker:NAME. Default: the spec's.",
-)
-@click.option("--base-url", metavar="URL", help="The Tinker service that holds it.")
+@options.model("What the checkpoint is of: local[:FOLDER] or tinker:NAME. Default: the spec's.")
+@options.base_url("The Tinker service that holds it.")
 @options.imports
 @options.count("--tasks", 128, "How many.")
 @options.count("--rollouts", 4, "Episodes of each.")

@@ -21,6 +21,16 @@ def count(flag: str, default: int, meaning: str) -> Callable[[F], F]:
     )
 
 
+def model(meaning: str) -> Callable[[F], F]:
+    """The flag `--model`."""
+    return click.option("--model", metavar="MODEL", help=meaning)
+
+
+def base_url(meaning: str) -> Callable[[F], F]:
+    """The flag `--base-url`."""
+    return click.option("--base-url", metavar="URL", help=meaning)
+
+
 def seed(meaning: str) -> Callable[[F], F]:
     """The flag `--seed`."""
     return click.option("--seed", type=int, default=0, show_default=True, metavar="N", help=meaning)

@@ -23,16 +23,8 @@ if TYPE_CHECKING:
     type=click.Choice(["validation", "train"]),
     help="Which tasks. Default: validation, if the spec has it.",
 )
-@click.option(
-    "--model",
-    metavar="MODEL",
-    help="Where answers come from: local[:FOLDER], tinker:NAME, openai:NAME, replay:FILE.",
-)
-@click.option(
-    "--base-url",
-    metavar="URL",
-    help="The endpoint, for tinker (the default with this flag) and openai.",
-)
+@options.model("Where answers come from: local[:FOLDER], tinker:NAME, openai:NAME, replay:FILE.")
+@options.base_url("The endpoint, for tinker (the default with this flag) and openai.")
 @click.option(
     "--replay-any",
     is_flag=True,

@@ -18,14 +18,8 @@ if TYPE_CHECKING:
 @click.command("train")
 @click.argument("spec", required=False)
 @options.overrides
-@click.option(
-    "--model",
-    metavar="MODEL",
-    help="What to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.",
-)
-@click.option(
-    "--base-url", metavar="URL", help="A Tinker service to train on, in place of one started for the run."
-)
+@options.model("What to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
+@options.base_url("A Tinker service to train on, in place of one started for the run.")
 @options.imports
 @click.option(
     "--out",

@@ -47,17 +47,9 @@ class Compiled:
         return written
 
 
-def compile_file(
-    name: str | FilePath,
-    overrides: Sequence[str] = (),
-    further: Further | None = None,
-    *,
-    model: str | None = None,
-    base_url: str | None = None,
-    imports: Sequence[Import] = (),
-) -> Plan:
+def compile_file(name: str | FilePath, overrides: Sequence[str] = (), further: Further | None = None) -> Plan:
     """The plan of a spec's file; raises SpecError with every fault, or UsageError where there is no file."""
-    return check_file(name, overrides, further, model=model, base_url=base_url, imports=imports).valid()
+    return check_file(name, overrides, further).valid()
 
 
 def check_file(

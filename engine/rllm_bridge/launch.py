@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from engine.backends import Backend
-from engine.compile import Compiled, check_file
+from engine.compile import Further, check_file
 from engine.errors import UsageError
 from engine.models.keys import TINKER, KeyRule
 from engine.rllm_bridge.checks import findings
@@ -25,7 +25,7 @@ from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook
 from engine.rllm_bridge.installed import INSTALL, has_rllm, has_verl, require
 from engine.rllm_bridge.services import is_served, served
 from engine.spec import Diagnostic, ModelRef
-from engine.vocabulary import Import, import_file
+from engine.vocabulary import import_file
 
 FIREWORKS = KeyRule("FIREWORKS_API_KEY", "FIREWORKS_BASE_URL", "https://api.fireworks.ai")
 
@@ -51,19 +51,10 @@ class Job:
         return [*as_words(overrides(self.run)), *self.passed]
 
 
-def check_for(
-    backend: Backend,
-    spec: str,
-    words: Sequence[str],
-    *,
-    model: str | None = None,
-    base_url: str | None = None,
-    imports: Sequence[Import] = (),
-) -> Compiled:
-    """Check a spec, and what of it the backend would not do."""
+def for_backend(backend: Backend, words: Sequence[str]) -> tuple[list[str], list[str], Further]:
+    """The overrides of the spec, the words for rLLM, and the check for what the backend would not do."""
     spec_words, passed = split_words(words)
-    further = partial(findings, backend=backend, words=passed)
-    return check_file(spec, spec_words, further, model=model, base_url=base_url, imports=imports)
+    return spec_words, passed, partial(findings, backend=backend, words=passed)
 
 
 def prepare(
@@ -80,15 +71,9 @@ def prepare(
     trackers: Sequence[str] = (),
 ) -> Job:
     """Compile and check a spec for a backend; raises SpecError, or UsageError where there is no file."""
-    spec_words, passed = split_words(words)
-    compiled = check_for(
-        backend,
-        spec,
-        words,
-        model=model,
-        base_url=base_url,
-        imports=[import_file(file) for file in imports],
-    )
+    spec_words, passed, further = for_backend(backend, words)
+    imported = [import_file(file) for file in imports]
+    compiled = check_file(spec, spec_words, further, model=model, base_url=base_url, imports=imported)
     plan = compiled.valid()
     _check_keys(plan.spec.model, backend, base_url)
     from engine.training.order import planned_steps

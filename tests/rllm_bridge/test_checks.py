@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import rolegraph as rg
 from engine.backends import Backend
 from engine.compile.compiler import Compiled
 from engine.rllm_bridge.checks import findings
-from engine.rllm_bridge.launch import check_for
 from engine.spec.diagnostics import Diagnostic
 from engine.vocabulary import Dataset
 from tests.cli.conftest import Command
@@ -26,7 +26,7 @@ RENDERER = "++rollout_engine.renderer_name=llama3"
 
 
 def check(backend: Backend, *words: str, spec: str = "solver_judge") -> Compiled:
-    return check_for(backend, spec, words)
+    return rg.check(spec, *words, backend=backend)
 
 
 def only(compiled: Compiled) -> Diagnostic:

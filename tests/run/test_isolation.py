@@ -202,7 +202,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the /proc that it reads")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_worker_ends_with_its_parent_however_that_ends(tmp_path: Path, how: signal.Signals) -> None:
     started = tmp_path / "pid"

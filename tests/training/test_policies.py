@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -276,28 +276,35 @@ def test_what_the_service_fails_to_do_is_named_without_the_key(
     training.do(run)
 
 
+async def vanishing(service: Service, operation: str, work: Awaitable[object], gone: ExitStack) -> None:
+    """Let a service go away while it owes the answer to an operation of `work`; raises what `work` does."""
+    loop, sent = asyncio.get_running_loop(), asyncio.Event()
+
+    def passing() -> Iterator[None]:
+        loop.call_soon_threadsafe(sent.set)
+        yield None
+
+    service.refusals[operation] = passing()
+    pending = asyncio.ensure_future(work)
+    await sent.wait()
+    gone.close()
+    with pytest.raises(WorldError, match=f"service at {service.base_url} is gone"):
+        async with asyncio.timeout(30):  # it would wait for ever
+            await pending
+
+
 def test_a_service_that_goes_away_in_an_update_is_named_instead_of_waited_for(
     tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.models.tinker._PATIENCE_SECONDS", 0.1)
 
     async def run() -> None:
-        loop, sent = asyncio.get_running_loop(), asyncio.Event()
-
-        def passing() -> Iterator[None]:
-            loop.call_soon_threadsafe(sent.set)
-            yield None
-
         async with AsyncExitStack() as stack:
-            with tinker_service(lambda _: ([], [], "stop")) as service:
-                service.refusals["optim_step"] = passing()
-                service.first["forward_backward"] = "what never comes"
-                policies = await stack.enter_async_context(Training(service, tokenizer).open())
-                pending = asyncio.create_task(update(policies, batch("solver")))
-                await sent.wait()
-            with pytest.raises(WorldError, match=f"service at {service.base_url} is gone"):
-                async with asyncio.timeout(30):  # it would wait for ever
-                    await pending
+            serving = stack.enter_context(ExitStack())
+            service = serving.enter_context(tinker_service(lambda _: ([], [], "stop")))
+            service.first["forward_backward"] = "what never comes"
+            policies = await stack.enter_async_context(Training(service, tokenizer).open())
+            await vanishing(service, "optim_step", update(policies, batch("solver")), serving)
 
     asyncio.run(run())
 
@@ -311,21 +318,11 @@ def test_a_service_that_goes_away_while_it_opens_is_named_instead_of_waited_for(
     monkeypatch.setattr("engine.models.tinker._PATIENCE_SECONDS", 0.1)
 
     async def run() -> None:
-        loop, sent = asyncio.get_running_loop(), asyncio.Event()
-
-        def passing() -> Iterator[None]:
-            loop.call_soon_threadsafe(sent.set)
-            yield None
-
         async with AsyncExitStack() as stack:
-            with tinker_service(lambda _: ([], [], "stop")) as service:
-                service.refusals[operation] = passing()
-                service.first[operation] = "what never comes"
-                opening = stack.enter_async_context(Training(service, tokenizer).open(state=state))
-                pending = asyncio.ensure_future(opening)
-                await sent.wait()
-            with pytest.raises(WorldError, match=f"service at {service.base_url} is gone"):
-                async with asyncio.timeout(30):  # it would wait for ever
-                    await pending
+            serving = stack.enter_context(ExitStack())
+            service = serving.enter_context(tinker_service(lambda _: ([], [], "stop")))
+            service.first[operation] = "what never comes"
+            opening = stack.enter_async_context(Training(service, tokenizer).open(state=state))
+            await vanishing(service, operation, opening, serving)
 
     asyncio.run(run())

@@ -41,7 +41,7 @@ def environment(checkout: Path = ROOT) -> dict[str, str]:
 
 def help_s(repetitions: int) -> float:
     """Median wall time of `rolegraph --help`, with the interpreter's own start."""
-    return median(_wall(["-m", "engine.cli", "--help"]) for _ in range(repetitions))
+    return median(_wall(["-m", "engine.cli", *WAITS["rolegraph --help"]]) for _ in range(repetitions))
 
 
 def python_s(repetitions: int) -> float:
@@ -96,12 +96,14 @@ def main(repetitions: int, against: Path | None) -> None:
         ours: list[float] = []
         ratios: list[float] = []
         for turn in range(1, repetitions + 1):
-            ours.append(_wall(["-m", "engine.cli", *words]))
+            # By turns the first, so that a warm disk favours neither.
+            order = [ROOT, *([against] if against else [])][:: 1 if turn % 2 else -1]
+            took = {checkout: _wall(["-m", "engine.cli", *words], checkout) for checkout in order}
+            ours.append(took[ROOT])
             line = f"  {turn}: {ours[-1]:.2f} s"
             if against is not None:
-                theirs = _wall(["-m", "engine.cli", *words], against)
-                ratios.append(ours[-1] / theirs)
-                line += f", {against.name} {theirs:.2f} s, {ratios[-1]:.2f} of it"
+                ratios.append(ours[-1] / took[against])
+                line += f", {against.name} {took[against]:.2f} s, {ratios[-1]:.2f} of it"
             click.echo(line)
         click.echo(f"  median {median(ours):.2f} s" + (f", {median(ratios):.2f}" if ratios else ""))
 

@@ -16,6 +16,8 @@ import rolegraph as rg
 from engine.local.launcher import Running
 from tests.cli.conftest import ENVIRONMENT
 
+CLOCKED = ("time/", "tokens/per_second")
+"""How the names of metrics begin that a clock has a part in."""
 SMALL = (
     "train.batch_size=4",
     "train.rollouts=4",
@@ -67,10 +69,7 @@ def train_command(out: Path, *words: str, service: Running | None = None, code: 
 
 def metrics(out: Path) -> list[dict[str, float]]:
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {k: v for k, v in line.items() if not k.startswith("time/") and k != "tokens/per_second"}
-        for line in lines
-    ]
+    return [{k: v for k, v in line.items() if not k.startswith(CLOCKED)} for line in lines]
 
 
 def assert_same(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> None:

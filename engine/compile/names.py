@@ -108,7 +108,11 @@ class _Resolver:
             templates={
                 name: self.templates(name, role, columns, hidden) for name, role in spec.roles.items()
             },
-            signal_plans={name: self.signal(name, s, columns) for name, s in signalled.items() if s},
+            signal_plans={
+                name: self.signal(name, signal, call, columns)
+                for name, signal in signalled.items()
+                if signal and (call := spec.roles[name].signal)
+            },
             metrics=measured,
             data=data,
             hidden=hidden,
@@ -141,7 +145,7 @@ class _Resolver:
                 self.findings += unknown_role(self.spec, other, path)
         return reward
 
-    def signal(self, name: str, signal: Signal, columns: Sequence[str] | None) -> SignalPlan:
+    def signal(self, name: str, signal: Signal, call: Call, columns: Sequence[str] | None) -> SignalPlan:
         """A signal with its teacher and template resolved."""
         path = ("roles", name, "signal")
         teacher, findings = resolve_teacher(signal.teacher, path)
@@ -151,9 +155,7 @@ class _Resolver:
         before = ancestors(self.needs, name)
         counts = {other: role.count for other, role in self.spec.roles.items() if other in before}
         around = Surroundings(counts, tuple(self.spec.roles), columns, fields=(*VIEW_FIELDS, *REWARD_FIELDS))
-        call = self.spec.roles[name].signal
-        at = (*path, *call.path_of(("demonstration",))) if call else path
-        demonstration = self.template(at, source, around)
+        demonstration = self.template((*path, *call.path_of(("demonstration",))), source, around)
         return SignalPlan(signal, teacher, demonstration)
 
     def metric(self, name: str, call: Call, scored: Mapping[str, Reward | None]) -> Metric | None:

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from engine.errors import UserError, did_you_mean
 from engine.spec import Finding, ModelRef, Path, PromptSource
-from engine.spec.faults import shown
+from engine.spec.faults import in_short
 from engine.spec.models import as_model, as_prompt
 from engine.vocabulary import (
     BadOptions,
@@ -141,7 +141,7 @@ def _of_argument(error: BadOptions, detail: ErrorDetails, at: Path) -> Finding:
     if kind == "finite_number" or expected == "anything":
         expected = said.removeprefix("Input should be ")
     return Finding(
-        at, f"{item}: {name or 'its value'} cannot be {shown(detail['input'])}", expected, at_key=True
+        at, f"{item}: {name or 'its value'} cannot be {in_short(detail['input'])}", expected, at_key=True
     )
 
 

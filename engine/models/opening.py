@@ -21,6 +21,7 @@ from engine.models.limit import LimitedModel
 from engine.records import RunFolder
 from engine.shipped import model_folder
 from engine.spec import ModelRef
+from engine.spec.models import served_as
 
 if TYPE_CHECKING:
     from engine.compile import Endpoint
@@ -74,8 +75,7 @@ class Services:
             run = RunFolder(Path(checkpoint))
             checkpoint = run.best().sampler
         if not ref.served_here:
-            provider = "tinker" if ref.provider == "local" else ref.provider  # as `rolegraph serve` serves it
-            elsewhere = {"provider": provider, "checkpoint": checkpoint}
+            elsewhere = {"provider": served_as(ref.provider), "checkpoint": checkpoint}
             return ServedModel(ref.model_copy(update=elsewhere), trusted_url=self._trusted_url)
         folder = model_folder(ref.name)
         service = self._service(folder, run.weights if run else state_dir)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from engine.errors import DataError, ModelError
-from engine.models.types import NO_USAGE, Completion, Request
+from engine.models.types import Completion, Request
 from engine.records import CallId, Episode, Message, NodeId, RunFolder, Step, Trajectory, read_episodes
 from engine.records.jsonl import is_cut
 
@@ -158,5 +158,5 @@ def _completion(step: Step) -> Completion:
         logprobs=step.logprobs,
         finish_reason=str(step.metadata.get("finish_reason", "stop")),
         weight_version=step.weight_version,
-        usage=step.metadata.get("usage", NO_USAGE),
+        usage=step.usage,
     )

@@ -1,7 +1,7 @@
 """Prompts: Jinja2 in a sandbox, checked from the syntax tree before anything runs.
 
 In goes a template's source and what it may mention; out comes a `Template` that renders, or the list of its
-faults with their lines. Expressions, `if`, `for`, `set` and a fixed list of pure filters are all that a
+faults with their places. Expressions, `if`, `for`, `set` and a fixed list of pure filters are all that a
 template has (`engine.prompts.sandbox`); `engine.prompts.checks` finds what else is there.
 """
 

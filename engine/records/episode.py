@@ -114,15 +114,16 @@ class Step(NamedTuple):
     @property
     def prompt_tokens(self) -> int:
         """How long the prompt was: by its ids, else as the endpoint counted; 0 where neither is known."""
-        return len(self.prompt_ids) or self._usage.get("prompt_tokens", 0)
+        return len(self.prompt_ids) or self.usage.get("prompt_tokens", 0)
 
     @property
     def response_tokens(self) -> int:
         """T, or the endpoint's count of what it gave no ids of; 0 where neither is known."""
-        return len(self.response_ids) or self._usage.get("completion_tokens", 0)
+        return len(self.response_ids) or self.usage.get("completion_tokens", 0)
 
     @property
-    def _usage(self) -> Mapping[str, int]:
+    def usage(self) -> Mapping[str, int]:
+        """What an endpoint without ids counted: `prompt_tokens`, `completion_tokens`; else empty."""
         return self.metadata.get("usage") or NOTHING
 
     @property

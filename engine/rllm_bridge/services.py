@@ -17,7 +17,7 @@ from engine.rllm_bridge.prepared import others
 
 def is_served(run: Launch) -> bool:
     """Whether the policy is a model of this machine, for which a service has to be started."""
-    return run.backend == "tinker" and run.plan.spec.model.served_here and run.base_url is None
+    return run.backend == "tinker" and run.plan.spec.model.served_here
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated, Any, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from engine.errors import did_you_mean
 from engine.spec.diagnostics import Finding, Path
 from engine.spec.models import Spec, field_lines
+from engine.spec.yaml_source import value_at
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -24,7 +25,7 @@ _EXPECTED = {
     "dict_type": "a mapping",
     "model_type": "a mapping",
 }
-MAX_SHOWN = 60
+_MAX_SHOWN = 60
 """Characters of a value in a message."""
 _WORDS = {
     "greater_than_equal": "at least {ge}",
@@ -45,7 +46,7 @@ def _finding(detail: ErrorDetails, at: Path, written: object) -> Finding:
     if is_name:  # pydantic's word for the key itself, not its value
         path = path[:-1]
     key = str(path[-1]) if path else ""
-    value = shown(detail["input"])
+    value = in_short(detail["input"])
     if kind == "extra_forbidden":
         known = _keys_at(path[:-1])
         hint = _belongs(path) or did_you_mean(key, known)
@@ -65,7 +66,9 @@ def _finding(detail: ErrorDetails, at: Path, written: object) -> Finding:
         hint = did_you_mean(str(detail["input"]), choices)
         if path == ("rolegraph",):
             hint = "this engine reads version 1 of the language"
-        elif key == "provider" and not hint and isinstance(name := _at(written, detail["loc"][:-1]), str):
+        elif (
+            key == "provider" and not hint and isinstance(name := value_at(written, detail["loc"][:-1]), str)
+        ):
             hint = f"did you mean openai:{name}?"
         return Finding(path, f"{key} cannot be {value}", _listed(choices, " or "), hint)
     if kind in _WORDS:
@@ -83,7 +86,7 @@ def _finding(detail: ErrorDetails, at: Path, written: object) -> Finding:
     )
 
 
-def shown(value: object) -> str:
+def in_short(value: object) -> str:
     """A value as YAML has it, in short."""
     text = (
         repr(value)
@@ -94,7 +97,7 @@ def shown(value: object) -> str:
         text = "a mapping"
     elif isinstance(value, list):
         text = "a list"
-    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
 
 
 def _listed(names: list[str], last: str = ", ") -> str:
@@ -113,12 +116,6 @@ def _keys_at(path: Path) -> list[str]:
     return [*(["extends"] if not path else []), *(model.model_fields if model else [])]
 
 
-def _at(value: Any, path: Path) -> object:
-    for key in path:
-        value = cast("Mapping[Any, Any]", value).get(key) if isinstance(value, Mapping) else None
-    return value
-
-
 def _belongs(path: Path) -> str:
     """A hint where the key of a path is one of a mapping beside it: `temperature`, one of `sampling`."""
     model = _model_at(path[:-1])
@@ -134,7 +131,7 @@ def _meant(path: Path, value: object) -> str:
     model = _model_at(path)
     if model is None or isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
-    if len(text := str(value)) > MAX_SHOWN or not text.isprintable():
+    if len(text := str(value)) > _MAX_SHOWN or not text.isprintable():
         return ""
     for name in model.model_fields:
         with suppress(ValidationError):

@@ -20,7 +20,7 @@ from engine.spec.merge import choose_model, merge, override
 from engine.spec.models import Spec
 from engine.spec.scalars import place_within
 from engine.spec.validation import REQUIRED, validate
-from engine.spec.yaml_source import Source, Spots, parse_yaml, paths_of, refused
+from engine.spec.yaml_source import Source, Spots, parse_yaml, paths_of, refused, value_at
 
 MAX_EXTENDS = 16
 
@@ -61,9 +61,9 @@ class Loaded:
         if finding.offset is not None and path in self.spots:
             value = self.spots[path].value
             source = self.texts.get(value.file, value.text)
-            return place_within(value, source, str(self._at(path)), finding.offset, finding.word)
+            return place_within(value, source, str(value_at(self.data, path)), finding.offset, finding.word)
         if finding.word:
-            for at, value in paths_of(self._at(path), path):
+            for at, value in paths_of(value_at(self.data, path), path):
                 spot = self.spots.get(at)
                 if spot is None or at == path:
                     continue
@@ -74,18 +74,9 @@ class Loaded:
         at_key = finding.at_key
         while path not in self.spots:  # not written: what it is missing from, or the short form it is part of
             path = path[:-1]
-            at_key = isinstance(self._at(path), Mapping | list)
+            at_key = isinstance(value_at(self.data, path), Mapping | list)
         spot = self.spots[path]
         return spot.key if at_key and spot.key is not None else spot.value
-
-    def _at(self, path: Path) -> object:
-        value: Any = self.data
-        for key in path:
-            try:
-                value = value[key]
-            except (LookupError, TypeError):
-                return None
-        return value
 
 
 def find_spec(name: str | FilePath) -> FilePath:

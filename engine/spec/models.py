@@ -1,6 +1,6 @@
 """The language, version 1: what a spec may say, as pydantic models.
 
-The line under a field is its documentation for the JSON Schema and the README alike. These models hold
+The line under a field is what a message says of it where it is missing. These models hold
 what was written; whether names resolve and edges make sense is the business of `engine.compile.graph` and
 `engine.compile.names`.
 """
@@ -72,6 +72,11 @@ class PromptSource(_Model):
     """The template itself."""
 
 
+def served_as(provider: str) -> str:
+    """Whose API the models of a provider are reached by: a local service speaks Tinker's."""
+    return "tinker" if provider == "local" else provider
+
+
 class ModelRef(_Model):
     """Where answers come from: `provider:name`, or a mapping with these keys."""
 
@@ -84,7 +89,7 @@ class ModelRef(_Model):
     base_url: str | None = None
     """The endpoint; None is the provider's own."""
     checkpoint: str | None = None
-    """A `tinker://` path of sampling weights; None samples from the model as it is."""
+    """Sampling weights: a `tinker://` path, a training's folder (its best), or None (as it is)."""
     concurrency: Annotated[int, Field(ge=1)] = 512
     """How many calls may be under way at once."""
     replay_any: bool = False

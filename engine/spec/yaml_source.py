@@ -117,6 +117,16 @@ def paths_of(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
         yield from paths_of(inner, (*path, key))
 
 
+def value_at(value: Any, path: Path) -> object:
+    """The part of a value that stands at a path; None where there is none."""
+    for key in path:
+        try:
+            value = value[key]
+        except (LookupError, TypeError):
+            return None
+    return value
+
+
 _PLAIN_TAGS = tuple(
     f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", "int", "float", "bool", "null")
 )
@@ -194,13 +204,13 @@ class _Reader:
                 hint = f"first written in line {own[key]}"
                 message = f"duplicate key {key!r}"
                 self.faults.append(Diagnostic(message, self.place(key_node), "each key once", hint))
-            elif key_node.tag.endswith("merge"):
-                own[key] = key_node.start_mark.line + 1
-                for base in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
-                    pairs = {**pairs, **self.merged(base, merges + 1), **pairs}
             else:
                 own[key] = key_node.start_mark.line + 1
-                pairs[key] = key_node, value_node
+                if not key_node.tag.endswith("merge"):
+                    pairs[key] = key_node, value_node
+                    continue
+                for base in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
+                    pairs = {**pairs, **self.merged(base, merges + 1), **pairs}
         return pairs
 
     def merged(self, node: yaml.Node, merges: int) -> dict[str, tuple[yaml.Node, yaml.Node]]:

@@ -93,9 +93,9 @@ class BadOptions(ValueError):
         )
 
     def type_at(self, loc: Sequence[int | str]) -> str:
-        """What may be written at a place of the call, in words."""
+        """What may be written at a place inside the call, in words."""
         named = {option.name: option for option in self.options}
-        option = self.value if loc and loc[0] == 0 else named.get(str(loc[0])) if loc else None
+        option = self.value if loc[0] == 0 else named.get(str(loc[0]))
         return option.type_at(loc[1:]) if option else "anything"
 
 

@@ -79,7 +79,7 @@ def test_a_fault_is_found_in_the_template_itself(source: str, word: str, message
     assert message in " ".join(fault.message for fault in faults)
 
 
-def test_all_faults_come_at_once_with_their_lines() -> None:
+def test_all_faults_come_at_once_with_their_places() -> None:
     faults = compile_template("{{ task.answer }}\n{{ nobody }}\n{{ judge }}", AROUND)[1]
     assert [fault.at for fault in faults] == [7, 21, 34]
 

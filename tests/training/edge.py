@@ -22,6 +22,7 @@ from engine.training.policies import Policies, Start
 from engine.training.setup import Setup
 from tests.edge import COUNTDOWN, RIGHT, WRONG
 from tests.models.tinker_edge import Sampled, Service
+from tests.trainings import CLOCKED
 
 KEY = "tml-test-secret"
 SEED = 11
@@ -34,8 +35,6 @@ SMALL = (
     "train.validation={every: 2, tasks: 2, rollouts: 1}",
 )
 LOGPROB = -0.5
-CLOCKED = ("time/", "tokens/per_second")
-"""How the names of metrics begin that a clock has a part in."""
 
 
 def tasks(split: str, count: int) -> list[Task]:

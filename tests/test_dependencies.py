@@ -30,10 +30,13 @@ def names(requirements: Iterable[str]) -> set[str]:
 CORE = names(PROJECT["dependencies"])
 
 
+installed = cache(packages_distributions)
+
+
 @cache
 def distributions(module: str) -> set[str]:
     """Which distributions a module may come from; one that is not installed here, from its namesake."""
-    return names(packages_distributions().get(module, [module]))
+    return names(installed().get(module, [module]))
 
 
 def written(tree: ast.AST) -> Iterator[str]:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import patch
 
@@ -14,6 +15,7 @@ import pytest
 
 import rolegraph as rg
 from engine.local.launcher import Running
+from engine.training.trackers import TrackerName
 from tests.cli.conftest import ENVIRONMENT
 
 CLOCKED = ("time/", "tokens/per_second")
@@ -21,10 +23,10 @@ CLOCKED = ("time/", "tokens/per_second")
 SMALL = (
     "train.batch_size=4",
     "train.rollouts=4",
-    "train.steps=6",
+    "train.steps=4",
     "train.learning_rate=0.002",
     "train.checkpoint_every=2",
-    "train.validation={every: 3, tasks: 6, rollouts: 1}",
+    "train.validation={every: 2, tasks: 4, rollouts: 1}",
 )
 NEVER = "{json_field: never, value: 1}"
 """A reward that is 0 whatever the answer."""
@@ -50,12 +52,18 @@ def start(out: Path, *words: str, service: Running | None = None) -> subprocess.
 
 
 def train(
-    out: Path, spec: str, *overrides: str, service: Running, seed: int = 0, observe: rg.Observer | None = None
+    out: Path,
+    spec: str,
+    *overrides: str,
+    service: Running,
+    seed: int = 0,
+    track: Sequence[TrackerName] = (),
+    observe: rg.Observer | None = None,
 ) -> rg.Trained:
     """Train in this process."""
     flow = rg.load(spec, *overrides, base_url=service.base_url)
     with patch.dict(os.environ, TINKER_API_KEY=service.api_key):
-        return rg.train(flow, out=out, seed=seed, observe=observe)
+        return rg.train(flow, out=out, seed=seed, track=track, observe=observe)
 
 
 def train_command(out: Path, *words: str, service: Running | None = None, code: int = 0) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from tests.cli.conftest import ENVIRONMENT, Command
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
+from engine.local.launcher import Running
 from tests.local.conftest import make_model
 
 pytestmark = pytest.mark.service
@@ -104,11 +105,11 @@ def test_a_run_on_the_local_service_gives_tokens_and_logprobs(
 
 
 def test_the_same_seed_gives_the_same_episodes_and_another_seed_others(
-    rolegraph: Command, tiny: Path, tmp_path: Path
+    rolegraph: Command, service: Running, tmp_path: Path
 ) -> None:
     for out, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        words = ("run", "solver_judge", *SHORT, "--limit", "4", "--model", f"local:{tiny}", "--out", out)
-        assert rolegraph(*words, "--seed", seed).returncode == 0
+        words = ("run", "solver_judge", *SHORT, "--limit", "4", "--base-url", service.base_url, "--out", out)
+        assert rolegraph(*words, "--seed", seed, TINKER_API_KEY=service.api_key).returncode == 0
 
     def said(out: str) -> list[object]:
         episodes = sorted(read_episodes(tmp_path / out / "episodes.jsonl"), key=lambda e: e.id)

@@ -14,7 +14,7 @@ from tests.cli.conftest import ENVIRONMENT
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 from engine.local.launcher import Running
-from tests.trainings import SMALL, assert_same, environment, metrics, train_command
+from tests.trainings import SMALL, assert_same, environment, metrics, train, train_command
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
@@ -38,13 +38,13 @@ def test_the_embedded_service_and_one_started_apart_take_the_same_first_step(tmp
 
 def test_eval_compares_a_checkpoint_with_the_base(whole: Path, service: Running, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "engine.cli", "eval", "solver_judge", "--checkpoint", str(whole)]
-    words += ["--base-url", service.base_url, "--tasks", "6", "--rollouts", "1", "--json"]
+    words += ["--base-url", service.base_url, "--tasks", "4", "--rollouts", "1", "--json"]
     done = subprocess.run(
         words, cwd=tmp_path, env=environment(service), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["judge_acc"]["base"]["n"] == 6
+    assert found["judge_acc"]["base"]["n"] == 4
     assert found["solver_acc"]["difference"]["mean"] == pytest.approx(
         found["solver_acc"]["checkpoint"]["mean"] - found["solver_acc"]["base"]["mean"]
     )
@@ -53,5 +53,5 @@ def test_eval_compares_a_checkpoint_with_the_base(whole: Path, service: Running,
 def test_metrics_go_to_tensorboard_through_its_own_library(service: Running, tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     out = tmp_path / "run"
-    train_command(out, "solver_judge", *SMALL, "train.steps=1", "--track", "tensorboard", service=service)
+    train(out, "solver_judge", *SMALL, "train.steps=1", service=service, track=["tensorboard"])
     assert [*(out / "tensorboard").glob("events.out.tfevents.*")]

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import rolegraph as rg
+
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.local.launcher import BASE_MODEL, Running, running
+from engine.local.launcher import Running
 from tests.local.conftest import make_model
 from tests.trainings import SMALL, assert_same, metrics, start, train_command, wait_for_lines
 
@@ -17,38 +19,43 @@ pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
 
 def test_a_full_disk_at_a_checkpoint_is_named_and_the_last_good_one_stays_usable(
-    whole: Path, tmp_path: Path
+    whole: Path, service: Running, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    with running(BASE_MODEL, state_dir=tmp_path / "weights", threads=1) as service:
-        process = start(out, "solver_judge", *SMALL, service=service)
-        wait_for_lines(out, 4, process)
-        limits = resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+    process = start(out, "solver_judge", *SMALL, service=service)
+    wait_for_lines(out, 3, process)
+    limits = resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+    try:
         noted = process.communicate(timeout=120)[1]
-        assert process.returncode == 1
-        assert "cannot write the checkpoint" in noted and "Traceback" not in noted
+    finally:
         resource.prlimit(service.pid, resource.RLIMIT_FSIZE, limits)
-        train_command(out, "--resume", service=service)
+    assert process.returncode == 1
+    assert "cannot write the checkpoint" in noted and "Traceback" not in noted
+    train_command(out, "--resume", service=service)
     assert_same(metrics(out), metrics(whole))
 
 
 @pytest.mark.parametrize(
-    ("words", "said", "code"),
+    ("words", "said"),
     [
-        (["data.train={countdown: {count: 3}}"], "3 tasks, which do not fill a batch of 4", 2),
-        (["data.train=null"], "has no training data", 2),
-        (["--model", "openai:x"], "a model of openai cannot be trained", 2),
-        (["roles.judge.model=openai:x"], "judge has a model of its own", 2),
-        (["roles.judge.sampling={temperature: 0.5}"], "learns from what the policy itself says", 2),
-        (["roles.solver.trainable=false", "roles.judge.trainable=false"], "there is nothing to train", 2),
-        (["--model", "tinker:Qwen/Qwen3-8B"], "TINKER_API_KEY is not set", 2),
+        (["data.train={countdown: {count: 3}}"], "3 tasks, which do not fill a batch of 4"),
+        (["data.train=null"], "has no training data"),
+        (["model=openai:x"], "a model of openai cannot be trained"),
+        (["roles.judge.model=openai:x"], "judge has a model of its own"),
+        (["roles.judge.sampling={temperature: 0.5}"], "learns from what the policy itself says"),
+        (["roles.solver.trainable=false", "roles.judge.trainable=false"], "there is nothing to train"),
+        (["model=tinker:Qwen/Qwen3-8B"], "TINKER_API_KEY is not set"),
     ],
 )
-def test_what_cannot_be_trained_is_said_at_once(
-    words: list[str], said: str, code: int, tmp_path: Path
-) -> None:
-    _, noted = train_command(tmp_path / "run", "solver_judge", *SMALL, *words, code=code)
-    assert said in noted
+def test_what_cannot_be_trained_is_said_at_once(words: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(rg.UserError, match=said):
+        rg.train(rg.load("solver_judge", *SMALL, *words), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_says_so_too(tmp_path: Path) -> None:
+    _, noted = train_command(tmp_path / "run", "solver_judge", *SMALL, "--model", "openai:x", code=2)
+    assert "a model of openai cannot be trained" in noted
 
 
 def test_a_service_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
 def test_a_run_leaves_metrics_episodes_checkpoints_and_a_report(whole: Path) -> None:
     lines = metrics(whole)
-    assert [line["step"] for line in lines] == [0, 1, 2, 3, 4, 5, 6]
-    assert {"validation/solver_acc", "validation/judge_acc"} <= {*lines[0]} & {*lines[3]} & {*lines[6]}
+    assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
+    assert {"validation/solver_acc", "validation/judge_acc"} <= {*lines[0]} & {*lines[2]} & {*lines[4]}
     for key in (
         "reward/solver/mean",
         "advantage/judge/std",
@@ -34,8 +34,8 @@ def test_a_run_leaves_metrics_episodes_checkpoints_and_a_report(whole: Path) -> 
     ):
         assert all(key in line for line in lines[1:]), key
     assert abs(lines[1]["kl/solver"]) < 1e-4  # on policy: what sampled is what learns
-    assert [len([*read_episodes(whole / "episodes" / f"train-{n:06d}.jsonl")]) for n in (1, 6)] == [16, 16]
-    assert json.loads((whole / "checkpoints.jsonl").read_text().splitlines()[-1])["step"] == 6
+    assert [len([*read_episodes(whole / "episodes" / f"train-{n:06d}.jsonl")]) for n in (1, 4)] == [16, 16]
+    assert json.loads((whole / "checkpoints.jsonl").read_text().splitlines()[-1])["step"] == 4
     assert "<svg" in (whole / "report.html").read_text()
     names = [row["name"] for row in json.loads((whole / "controls.json").read_text())]
     assert names[0] == "untrained workflow" and names[-1] == "trained workflow"
@@ -85,8 +85,7 @@ def test_both_roles_of_a_shared_policy_learn_their_rewards(service: Running, tmp
         assert after - before > 0.1, (role, before, after)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize(("solver", "judge"), [(1, -1), (-1, 1)])
+@pytest.mark.parametrize(("solver", "judge", "seed"), [(1, -1, 0), (-1, 1, 1), (1, -1, 2), (-1, 1, 3)])
 def test_a_step_moves_each_role_by_the_sign_of_its_own_reward(
     solver: int, judge: int, seed: int, service: Running, tmp_path: Path
 ) -> None:

@@ -119,20 +119,37 @@ def _distance(call: CallId, other: CallId) -> tuple[bool, int, int]:
     )
 
 
+class _Line(NamedTuple):
+    """A line of a prompt, with the number of its message and who says it."""
+
+    message: int
+    role: str
+    text: str
+
+
 def _difference(recorded: Sequence[Message], asked: Sequence[Message]) -> str:
     """The first line in which two prompts differ, as a sentence's part; empty where they do not."""
-    if [(m["role"], m["content"]) for m in recorded] == [(m["role"], m["content"]) for m in asked]:
-        return ""
-    lines = zip_longest(_lines(recorded), _lines(asked), fillvalue="(the end)")
-    was, now = next((was, now) for was, now in lines if was != now)
-    same = next((at for at, (one, other) in enumerate(zip(was, now, strict=False)) if one != other), 0)
+    for was, now in zip_longest(_lines(recorded), _lines(asked)):
+        if was != now:
+            return f"where it had {_excerpt(was, now)}, it has {_excerpt(now, was)}"
+    return ""
+
+
+def _excerpt(line: _Line | None, other: _Line | None) -> str:
+    """What differs of a line from the other; its message too, where the other is not of the same."""
+    if line is None:
+        return "nothing more"
+    pairs = enumerate(zip(line.text, other.text if other else "", strict=False))
+    same = next((at for at, (one, two) in pairs if one != two), 0)
     start = max(0, same - _SHOWN // 2)
-    return f"where it had {was[start : start + _SHOWN]!r}, it has {now[start : start + _SHOWN]!r}"
+    shown = repr(line.text[start : start + _SHOWN])
+    return shown if other and line[:2] == other[:2] else f"{shown} (message {line.message}, {line.role})"
 
 
-def _lines(messages: Sequence[Message]) -> list[str]:
-    """Every line of a prompt; before those of a message, the role that says them."""
-    return [line for m in messages for line in (f"{m['role']}:", *m["content"].split("\n"))]
+def _lines(messages: Sequence[Message]) -> Iterator[_Line]:
+    for number, message in enumerate(messages, 1):
+        for text in message["content"].split("\n"):
+            yield _Line(number, message["role"], text)
 
 
 def _nodes(episode: Episode) -> Iterator[tuple[NodeId, Trajectory]]:

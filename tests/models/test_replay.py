@@ -138,6 +138,37 @@ def test_every_other_prompt_is_another_prompt(now: tuple[str, ...]) -> None:
         asyncio.run(model.complete(asking("solver", *now)))
 
 
+USER = {"role": "user", "content": "Make 7"}
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        (
+            [USER],
+            [{**USER, "role": "system"}],
+            "'Make 7' (message 1, user), it has 'Make 7' (message 1, system)",
+        ),
+        ([USER], [USER, USER], "where it had nothing more, it has 'Make 7' (message 2, user)"),
+        ([USER, USER], [USER], "where it had 'Make 7' (message 2, user), it has nothing more"),
+        ([USER], [{**USER, "content": "Make 7\n(the end)"}], "nothing more, it has '(the end)'"),
+        (
+            [USER, USER],
+            [{**USER, "content": "Make 7\nuser:\nMake 7"}],
+            "where it had 'Make 7' (message 2, user), it has 'user:' (message 1, user)",
+        ),
+    ],
+)
+def test_messages_that_differ_in_who_says_them_or_where_they_end_are_told_apart(
+    was: list[dict[str, str]], now: list[dict[str, str]], said: str
+) -> None:
+    call = CallId("t", 0, NodeId("solver"))
+    model = Replay({call: Recorded(Completion("yes"), messages=was)})
+    with pytest.raises(ModelError) as caught:
+        asyncio.run(model.complete(Request(now, Sampling(), None, call)))
+    assert said in str(caught.value)
+
+
 def test_another_prompt_is_answered_where_that_is_asked_for(tmp_path: Path) -> None:
     step = Step(model_response="yes", chat_completions=({"role": "user", "content": "old"}, {}))
     episode = Episode("t", 0, {"id": "t"}, [Trajectory("solver", steps=[step])])

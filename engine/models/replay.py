@@ -139,11 +139,17 @@ def _excerpt(line: _Line | None, other: _Line | None) -> str:
     """What differs of a line from the other; its message too, where the other is not of the same."""
     if line is None:
         return "nothing more"
-    pairs = enumerate(zip(line.text, other.text if other else "", strict=False))
-    same = next((at for at, (one, two) in pairs if one != two), 0)
+    same = _same(line.text, other.text if other else "")
     start = max(0, same - _SHOWN // 2)
-    shown = repr(line.text[start : start + _SHOWN])
+    end = start + _SHOWN
+    shown = f"{'…' if start else ''}{line.text[start:end]!r}{'…' if line.text[end:] else ''}"
     return shown if other and line[:2] == other[:2] else f"{shown} (message {line.message}, {line.role})"
+
+
+def _same(text: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = enumerate(zip(text, other, strict=False))
+    return next((at for at, (one, two) in pairs if one != two), min(len(text), len(other)))
 
 
 def _lines(messages: Sequence[Message]) -> Iterator[_Line]:

@@ -162,11 +162,25 @@ USER = {"role": "user", "content": "Make 7"}
 def test_messages_that_differ_in_who_says_them_or_where_they_end_are_told_apart(
     was: list[dict[str, str]], now: list[dict[str, str]], said: str
 ) -> None:
+    assert said in refusal(was, now)
+
+
+def test_where_one_line_goes_on_the_excerpts_show_where_the_other_ends() -> None:
+    short = {**USER, "content": "Make 7 from " + "3 and " * 20 + "4"}
+    long = {**USER, "content": short["content"] + ", please"}
+    assert "and 4', it has …'" in refusal([short], [long])
+    assert "and 4, please' (task" in refusal([short], [long])
+    assert "and 4, please', it has …'" in refusal([long], [short])
+    assert "and 4' (task" in refusal([long], [short])
+
+
+def refusal(was: list[dict[str, str]], now: list[dict[str, str]]) -> str:
+    """What a replay of the one prompt says to the other."""
     call = CallId("t", 0, NodeId("solver"))
     model = Replay({call: Recorded(Completion("yes"), messages=was)})
     with pytest.raises(ModelError) as caught:
         asyncio.run(model.complete(Request(now, Sampling(), None, call)))
-    assert said in str(caught.value)
+    return str(caught.value)
 
 
 def test_another_prompt_is_answered_where_that_is_asked_for(tmp_path: Path) -> None:

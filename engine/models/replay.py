@@ -41,7 +41,8 @@ class Replay:
     def __init__(self, calls: Mapping[CallId, Recorded], *, any_prompt: bool = False) -> None:
         self._calls, self._any_prompt = calls, any_prompt
         self._changed: dict[tuple[str, int], str] = {}
-        """By task and rollout, the first role whose prompt has changed: later ones see no answer of it."""
+        """By task and rollout, the first role that was found to be asked something else. Whether others see
+        its answer is the plan's to know."""
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode], *, any_prompt: bool = False) -> Self:
@@ -94,11 +95,10 @@ class Replay:
     def _other_prompt(self, call: CallId, changed: str) -> str:
         role = call.node.role
         first = self._changed.setdefault((call.task, call.rollout), role)
-        if first != role:
-            return f"the prompt of {role} is not the recorded one, nor was that of {first} before it"
+        earlier = "" if first == role else f", nor was that of {first}, asked earlier"
         return (
-            f"the prompt of {role} is not the recorded one: {changed} ({call}); "
-            "--replay-any (replay_any: true) answers it all the same"
+            f"the prompt of {role} is not the recorded one{earlier}: {changed}; "
+            f"--replay-any (replay_any: true) answers it all the same ({call})"
         )
 
     def _nearest(self, call: CallId) -> str:

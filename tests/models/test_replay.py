@@ -127,8 +127,16 @@ def test_a_prompt_that_has_changed_is_named_by_its_role_and_its_first_other_line
     assert "the prompt of solver is not the recorded one" in str(caught.value)
     assert "'from 3 and 4', it has 'out of 3 and 4'" in str(caught.value)
     assert "--replay-any" in str(caught.value)
-    with pytest.raises(ModelError, match=r"prompt of judge is not .*, nor was that of solver before it"):
-        asyncio.run(model.complete(asking("judge", "")))
+
+
+def test_of_each_role_whose_prompt_has_changed_it_is_told_how_whoever_was_asked_first() -> None:
+    model = Replay(dict([recorded("solver", "Make 7"), recorded("checker", "Check 7")]))
+    with pytest.raises(ModelError, match="prompt of checker is not the recorded one: where it had 'Check 7'"):
+        asyncio.run(model.complete(asking("checker", "Test 7")))
+    with pytest.raises(ModelError) as caught:
+        asyncio.run(model.complete(asking("solver", "Make 8")))
+    assert "solver is not the recorded one, nor was that of checker, asked earlier: " in str(caught.value)
+    assert "'Make 7', it has 'Make 8'" in str(caught.value)
 
 
 @pytest.mark.parametrize("now", [("Make 7", ""), ("Make 7" + " " * 200,), ()])
@@ -169,9 +177,9 @@ def test_where_one_line_goes_on_the_excerpts_show_where_the_other_ends() -> None
     short = {**USER, "content": "Make 7 from " + "3 and " * 20 + "4"}
     long = {**USER, "content": short["content"] + ", please"}
     assert "and 4', it has …'" in refusal([short], [long])
-    assert "and 4, please' (task" in refusal([short], [long])
+    assert "and 4, please'; --replay" in refusal([short], [long])
     assert "and 4, please', it has …'" in refusal([long], [short])
-    assert "and 4' (task" in refusal([long], [short])
+    assert "and 4'; --replay" in refusal([long], [short])
 
 
 def refusal(was: list[dict[str, str]], now: list[dict[str, str]]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -101,13 +102,19 @@ class Replay:
             f"--replay-any (replay_any: true) answers it all the same ({call})"
         )
 
+    @cached_property
+    def _by_task(self) -> Mapping[str, list[CallId]]:
+        calls: dict[str, list[CallId]] = {}
+        for call in self._calls:
+            calls.setdefault(call.task, []).append(call)
+        return calls
+
     def _nearest(self, call: CallId) -> str:
-        calls = [other for other in self._calls if other.task == call.task]
-        if calls:
+        if calls := self._by_task.get(call.task):
             return f"The nearest call on record: {min(calls, key=lambda other: _distance(call, other))}."
-        tasks = list(dict.fromkeys(other.task for other in self._calls))
-        if tasks:
-            return f"The record holds {len(tasks)} other tasks, such as {tasks[0]!r}."
+        if self._by_task:
+            some = next(iter(self._by_task))
+            return f"The record holds {len(self._by_task)} other tasks, such as {some!r}."
         return "The record is empty."
 
 

@@ -194,8 +194,13 @@ async def open_model(
     The arguments are those of a `ServedModel`. Raises UsageError (no key, no such model, no such file) and
     WorldError (nothing answers at the URL).
     """
+    if ref.served_here:
+        raise UsageError(
+            "A `local` model has no endpoint yet: start the local service first, then open a `tinker` "
+            "model with its base_url."
+        )
     match ref.provider:
-        case "tinker" | "local" if not ref.served_here:
+        case "tinker" | "local":
             from engine.models.tinker_open import open_tinker
 
             return await open_tinker(
@@ -211,8 +216,3 @@ async def open_model(
             if ref.name is None:
                 raise UsageError("The model `replay` needs a file: write `replay:episodes.jsonl`.")
             return Replay.from_file(Path(ref.name), any_prompt=ref.replay_any)
-        case _:
-            raise UsageError(
-                "A `local` model has no endpoint yet: start the local service first, then open a `tinker` "
-                "model with its base_url."
-            )

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from engine.errors import RolegraphError, UsageError
+from engine.errors import UsageError
 from engine.local import Running, check_model_folder, running
 from engine.models.limit import LimitedModel
 from engine.records import RunFolder
@@ -119,10 +119,9 @@ class Services:
 def _import_client(folder: Path) -> None:
     """What opening the model of a folder imports; it takes about as long as a service to start."""
     import engine.models.tinker_open
-    from engine.models.tokenizer import load_tokenizer
+    from engine.models.tokenizer import tokenizer_class
 
-    with suppress(RolegraphError):  # said again where it is opened
-        load_tokenizer(folder)
+    tokenizer_class(folder)
     _ = engine.models.tinker_open
 
 

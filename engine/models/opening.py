@@ -53,7 +53,9 @@ class Services:
         self._trusted_url = trusted_url
         self._stack = ExitStack()
         self._running: dict[tuple[Path, Path | None], Running] = {}
-        self._starting = threading.Lock()
+        self._starting: dict[tuple[Path, Path | None], threading.Lock] = {}
+        """Held while a service starts, so that it starts once; others start meanwhile."""
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +63,9 @@ class Services:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._starting:
+        with self._lock, ExitStack() as started:
+            for starting in self._starting.values():
+                started.enter_context(starting)
             self._stack.close()
 
     def locate(self, ref: ModelRef, state_dir: Path | None = None) -> ServedModel:
@@ -110,7 +114,9 @@ class Services:
 
     def _service(self, folder: Path, state_dir: Path | None) -> Running:
         key = folder, state_dir
-        with self._starting:
+        with self._lock:
+            starting = self._starting.setdefault(key, threading.Lock())
+        with starting:
             if key not in self._running:
                 self._running[key] = self._stack.enter_context(running(folder, state_dir=state_dir))
             return self._running[key]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -132,6 +134,39 @@ def test_a_local_model_opens_at_the_service_that_serves_it(
 
     asyncio.run(run())
     assert (service.keys, service.finished) == ({KEY}, 1)
+
+
+def test_the_services_of_two_models_start_side_by_side_and_each_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="needs the extra `local`")
+    refs = [ModelRef(name=str(model_folder(tmp_path / name))) for name in ("one", "two")]
+    began = tmp_path / "began"
+    began.mkdir()
+    # Each announces its port when the other has begun to start.
+    both = f'[ "$(ls "{began}" | wc -l)" = 2 ] && echo $$ && exec cat > /dev/null'
+    wait = f'touch "{began}/$$"; for _ in $(seq 1000); do {both}; sleep 0.01; done'
+    serve_by(wait, tmp_path, monkeypatch)
+    with Services() as services, ThreadPoolExecutor(4) as threads:
+        urls = [served.ref.base_url for served in threads.map(services.locate, [*refs, *refs])]
+    assert urls[:2] == urls[2:]
+    assert len(set(urls)) == len([*began.iterdir()]) == 2
+
+
+def test_a_service_that_still_starts_when_the_block_ends_is_ended_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="needs the extra `local`")
+    ref = ModelRef(name=str(model_folder(tmp_path)))
+    began, ended = tmp_path / "began", tmp_path / "ended"
+    script = f'touch "{began}"; sleep 0.3; echo 8377; cat > /dev/null; touch "{ended}"'
+    serve_by(script, tmp_path, monkeypatch)
+    with ThreadPoolExecutor(1) as threads:
+        with Services() as services:
+            threads.submit(services.locate, ref)
+            while not began.exists():
+                time.sleep(0.01)
+        assert ended.exists()
 
 
 def test_a_model_of_this_machine_is_opened_with_its_tokenizer_loaded_once(

@@ -120,16 +120,16 @@ class TrainDisplay:
         latest = self._latest
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         table.add_column("role", style="bold")
-        for heading in ("estimator", "reward", "advantage ±", "informative", "too easy", "too hard", "KL"):
+        for heading in ("estimator", "reward", "advantage ±", "taught", "too easy", "too hard", "KL"):
             table.add_column(heading, justify="right", no_wrap=True)
         for role in self._plan.roles:
             name = role.name
             cells = [
                 f"reward/{name}/mean",
                 f"advantage/{name}/std",
-                f"batch/{name}/fractions/effective",
-                f"batch/{name}/fractions/too_easy",
-                f"batch/{name}/fractions/too_hard",
+                f"outcome/{name}/taught",
+                f"outcome/{name}/too_easy",
+                f"outcome/{name}/too_hard",
                 f"kl/{name}",
             ]
             formats = ("{:.3f}", "{:.3f}", "{:.0%}", "{:.0%}", "{:.0%}", "{:.4f}")

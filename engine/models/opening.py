@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from engine.errors import RolegraphError, UsageError
+from engine.errors import UsageError
 from engine.local import Running, check_model_folder, running
 from engine.models.limit import LimitedModel
 from engine.records import RunFolder
@@ -53,7 +53,9 @@ class Services:
         self._trusted_url = trusted_url
         self._stack = ExitStack()
         self._running: dict[tuple[Path, Path | None], Running] = {}
-        self._starting = threading.Lock()
+        self._starting: dict[tuple[Path, Path | None], threading.Lock] = {}
+        """Held while a service starts, so that it starts once; others start meanwhile."""
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +63,9 @@ class Services:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._starting:
+        with self._lock, ExitStack() as started:
+            for starting in self._starting.values():
+                started.enter_context(starting)
             self._stack.close()
 
     def locate(self, ref: ModelRef, state_dir: Path | None = None) -> ServedModel:
@@ -110,7 +114,9 @@ class Services:
 
     def _service(self, folder: Path, state_dir: Path | None) -> Running:
         key = folder, state_dir
-        with self._starting:
+        with self._lock:
+            starting = self._starting.setdefault(key, threading.Lock())
+        with starting:
             if key not in self._running:
                 self._running[key] = self._stack.enter_context(running(folder, state_dir=state_dir))
             return self._running[key]
@@ -119,10 +125,9 @@ class Services:
 def _import_client(folder: Path) -> None:
     """What opening the model of a folder imports; it takes about as long as a service to start."""
     import engine.models.tinker_open
-    from engine.models.tokenizer import load_tokenizer
+    from engine.models.tokenizer import tokenizer_class
 
-    with suppress(RolegraphError):  # said again where it is opened
-        load_tokenizer(folder)
+    tokenizer_class(folder)
     _ = engine.models.tinker_open
 
 
@@ -194,8 +199,13 @@ async def open_model(
     The arguments are those of a `ServedModel`. Raises UsageError (no key, no such model, no such file) and
     WorldError (nothing answers at the URL).
     """
+    if ref.served_here:
+        raise UsageError(
+            "A `local` model has no endpoint yet: start the local service first, then open a `tinker` "
+            "model with its base_url."
+        )
     match ref.provider:
-        case "tinker" | "local" if not ref.served_here:
+        case "tinker" | "local":
             from engine.models.tinker_open import open_tinker
 
             return await open_tinker(
@@ -211,8 +221,3 @@ async def open_model(
             if ref.name is None:
                 raise UsageError("The model `replay` needs a file: write `replay:episodes.jsonl`.")
             return Replay.from_file(Path(ref.name), any_prompt=ref.replay_any)
-        case _:
-            raise UsageError(
-                "A `local` model has no endpoint yet: start the local service first, then open a `tinker` "
-                "model with its base_url."
-            )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -41,7 +42,8 @@ class Replay:
     def __init__(self, calls: Mapping[CallId, Recorded], *, any_prompt: bool = False) -> None:
         self._calls, self._any_prompt = calls, any_prompt
         self._changed: dict[tuple[str, int], str] = {}
-        """By task and rollout, the first role whose prompt has changed: later ones see no answer of it."""
+        """By task and rollout, the first role that was found to be asked something else. Whether others see
+        its answer is the plan's to know."""
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode], *, any_prompt: bool = False) -> Self:
@@ -94,20 +96,25 @@ class Replay:
     def _other_prompt(self, call: CallId, changed: str) -> str:
         role = call.node.role
         first = self._changed.setdefault((call.task, call.rollout), role)
-        if first != role:
-            return f"the prompt of {role} is not the recorded one, nor was that of {first} before it"
+        earlier = "" if first == role else f", nor was that of {first}, asked earlier"
         return (
-            f"the prompt of {role} is not the recorded one: {changed} ({call}); "
-            "--replay-any (replay_any: true) answers it all the same"
+            f"the prompt of {role} is not the recorded one{earlier}: {changed}; "
+            f"--replay-any (replay_any: true) answers it all the same ({call})"
         )
 
+    @cached_property
+    def _by_task(self) -> Mapping[str, list[CallId]]:
+        calls: dict[str, list[CallId]] = {}
+        for call in self._calls:
+            calls.setdefault(call.task, []).append(call)
+        return calls
+
     def _nearest(self, call: CallId) -> str:
-        calls = [other for other in self._calls if other.task == call.task]
-        if calls:
+        if calls := self._by_task.get(call.task):
             return f"The nearest call on record: {min(calls, key=lambda other: _distance(call, other))}."
-        tasks = list(dict.fromkeys(other.task for other in self._calls))
-        if tasks:
-            return f"The record holds {len(tasks)} other tasks, such as {tasks[0]!r}."
+        if self._by_task:
+            some = next(iter(self._by_task))
+            return f"The record holds {len(self._by_task)} other tasks, such as {some!r}."
         return "The record is empty."
 
 
@@ -119,20 +126,43 @@ def _distance(call: CallId, other: CallId) -> tuple[bool, int, int]:
     )
 
 
+class _Line(NamedTuple):
+    """A line of a prompt, with the number of its message and who says it."""
+
+    message: int
+    role: str
+    text: str
+
+
 def _difference(recorded: Sequence[Message], asked: Sequence[Message]) -> str:
     """The first line in which two prompts differ, as a sentence's part; empty where they do not."""
-    if [(m["role"], m["content"]) for m in recorded] == [(m["role"], m["content"]) for m in asked]:
-        return ""
-    lines = zip_longest(_lines(recorded), _lines(asked), fillvalue="(the end)")
-    was, now = next((was, now) for was, now in lines if was != now)
-    same = next((at for at, (one, other) in enumerate(zip(was, now, strict=False)) if one != other), 0)
+    for was, now in zip_longest(_lines(recorded), _lines(asked)):
+        if was != now:
+            return f"where it had {_excerpt(was, now)}, it has {_excerpt(now, was)}"
+    return ""
+
+
+def _excerpt(line: _Line | None, other: _Line | None) -> str:
+    """What differs of a line from the other; its message too, where the other is not of the same."""
+    if line is None:
+        return "nothing more"
+    same = _same(line.text, other.text if other else "")
     start = max(0, same - _SHOWN // 2)
-    return f"where it had {was[start : start + _SHOWN]!r}, it has {now[start : start + _SHOWN]!r}"
+    end = start + _SHOWN
+    shown = f"{'…' if start else ''}{line.text[start:end]!r}{'…' if line.text[end:] else ''}"
+    return shown if other and line[:2] == other[:2] else f"{shown} (message {line.message}, {line.role})"
 
 
-def _lines(messages: Sequence[Message]) -> list[str]:
-    """Every line of a prompt; before those of a message, the role that says them."""
-    return [line for m in messages for line in (f"{m['role']}:", *m["content"].split("\n"))]
+def _same(text: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = enumerate(zip(text, other, strict=False))
+    return next((at for at, (one, two) in pairs if one != two), min(len(text), len(other)))
+
+
+def _lines(messages: Sequence[Message]) -> Iterator[_Line]:
+    for number, message in enumerate(messages, 1):
+        for text in message["content"].split("\n"):
+            yield _Line(number, message["role"], text)
 
 
 def _nodes(episode: Episode) -> Iterator[tuple[NodeId, Trajectory]]:

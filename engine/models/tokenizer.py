@@ -30,15 +30,14 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     Raises UsageError where the folder or name has none, and WorldError where the hub cannot be reached. It
     never runs code that comes with a model.
     """
-    for variable, value in _QUIET.items():
-        os.environ.setdefault(variable, value)
+    kind = tokenizer_class(source)
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     wanted = f"the tokenizer of {str(source)!r}"
     is_folder = Path(source).is_dir()
     try:
         # None would ask at the terminal, and wait.
-        tokenizer = cast(Tokenizer, _class_of(source).from_pretrained(str(source), trust_remote_code=False))
+        tokenizer = cast(Tokenizer, kind.from_pretrained(str(source), trust_remote_code=False))
     except (OSError, ValueError, KeyError) as error:
         reason = first_line(error)
         if is_folder:
@@ -59,8 +58,13 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     return tokenizer
 
 
-def _class_of(source: str | Path) -> Any:
-    """The class that loads a tokenizer. That which finds the others imports torch, where it is installed."""
+def tokenizer_class(source: str | Path) -> Any:
+    """The class that loads a tokenizer; importing it takes seconds, loading next to nothing.
+
+    That which finds the others imports torch, where it is installed.
+    """
+    for variable, value in _QUIET.items():
+        os.environ.setdefault(variable, value)
     try:
         config: Any = json.loads((Path(source) / "tokenizer_config.json").read_bytes())
     except (OSError, ValueError):

@@ -2,22 +2,21 @@
 
 Kept are counts for each task and each step and a few sample episodes, so that gigabytes of episodes fit. A
 group is what training compared: all that the instances of a role did on one task in one step, less what is
-masked and what has no step. This file knows no HTML.
+masked and what has no step; what became of it, `engine.training.outcomes` says. This file knows no HTML.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from engine.errors import DataError
-from engine.records import Episode, RunFolder, Step, Trajectory, read_episodes
-from engine.training.advantages import NOTHING, is_compared
+from engine.records import Episode, GroupKey, RunFolder, Trajectory, read_episodes
+from engine.training.outcomes import Groups, Outcome, Outcomes, advantages
 
 SAMPLES = 2
 """How many of the best episodes of a role are shown, and of the worst; each of another task."""
@@ -25,23 +24,6 @@ MOST_TASKS = 12
 """Rows of a role's table."""
 MOST_TEXT = 12_000
 """Characters of a prompt or response that are shown."""
-
-
-class Outcome(StrEnum):
-    """What became of a group."""
-
-    TAUGHT = "taught"
-    """It has an advantage that is not 0."""
-    EASY = "too easy"
-    """All its advantages are 0, and all its rewards 1 or more."""
-    HARD = "too hard"
-    """All its advantages are 0, and all its rewards 0 or less."""
-    NEITHER = "neither"
-    """All its advantages are 0, and its rewards are in between (or it has none)."""
-
-
-Outcomes = Counter[Outcome]
-"""How many groups came to what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,24 +102,6 @@ class Digest:
     """Lines that are no episode and were passed over, not counting last ones cut short."""
 
 
-@dataclass(slots=True)
-class _Group:
-    """What one role did on one task in one step."""
-
-    question: str
-    rewards: list[float] = field(default_factory=list[float])
-    advantage: float = 0.0
-    """The greatest, without its sign."""
-
-    @property
-    def outcome(self) -> Outcome:
-        if self.advantage >= NOTHING:
-            return Outcome.TAUGHT
-        if self.rewards and min(self.rewards) >= 1:
-            return Outcome.EASY
-        return Outcome.HARD if self.rewards and max(self.rewards) <= 0 else Outcome.NEITHER
-
-
 def read_digest(folder: Path, roles: Iterable[str]) -> Digest:
     """Read every episode of the run once. Raises DataError where a file cannot be read."""
     run = RunFolder(folder)
@@ -145,11 +109,12 @@ def read_digest(folder: Path, roles: Iterable[str]) -> Digest:
     by_role = {role: RoleGroups(role) for role in roles}
     train: Samples | None = None
     for step, path in run.episodes_files("train"):
-        best, groups = _Best(), dict[tuple[str, str], _Group]()
+        best, groups, questions = _Best(), Groups(), dict[str, str]()
         for episode in read_episodes(path, broken.append):
-            _add(episode, groups)
+            groups.add(episode)
             best.add(episode)
-        _count(step, groups, by_role)
+            questions.setdefault(episode.task_id, question(episode.task, episode.task_id))
+        _count(step, groups.outcomes(), questions, by_role)
         train = best.samples("train", step) or train
     validation: Samples | None = None
     for step, path in reversed(run.episodes_files("validation")):
@@ -161,11 +126,6 @@ def read_digest(folder: Path, roles: Iterable[str]) -> Digest:
     samples = [shown for shown in (train, validation) if shown is not None]
     groups_of_roles = tuple(groups for groups in by_role.values() if groups.tasks)
     return Digest(groups_of_roles, tuple(samples), len(broken))
-
-
-def advantages(steps: Iterable[Step]) -> list[float]:
-    """The advantages of all tokens of some steps."""
-    return [value for step in steps for value in step.advantages]
 
 
 def instance(episode: Episode, trajectory: Trajectory) -> str:
@@ -186,23 +146,17 @@ def clipped(value: object, most: int = MOST_TEXT) -> str:
     return words if len(words) <= most else f"{words[:most]} … ({len(words) - most:,} more characters)"
 
 
-def _add(episode: Episode, groups: dict[tuple[str, str], _Group]) -> None:
-    for trajectory in episode.trajectories:
-        values = advantages(trajectory.steps) if is_compared(trajectory) else []
-        if values:
-            key = trajectory.name, episode.task_id
-            group = groups.setdefault(key, _Group(question(episode.task, episode.task_id)))
-            group.advantage = max(group.advantage, *map(abs, values))
-            if trajectory.reward is not None:
-                group.rewards.append(trajectory.reward)
-
-
-def _count(step: int, groups: Mapping[tuple[str, str], _Group], roles: dict[str, RoleGroups]) -> None:
-    for (name, task), group in groups.items():
+def _count(
+    step: int,
+    outcomes: Mapping[GroupKey, Outcome],
+    questions: Mapping[str, str],
+    roles: dict[str, RoleGroups],
+) -> None:
+    for (task, name), outcome in outcomes.items():
         role = roles.setdefault(name, RoleGroups(name))
-        of_task = role.tasks.setdefault(task, TaskGroups(task, group.question))
-        for outcomes in (role.steps.setdefault(step, Outcomes()), of_task.outcomes):
-            outcomes[group.outcome] += 1
+        of_task = role.tasks.setdefault(task, TaskGroups(task, questions[task]))
+        for counts in (role.steps.setdefault(step, Outcomes()), of_task.outcomes):
+            counts[outcome] += 1
 
 
 class _Best:

@@ -19,9 +19,10 @@ from markupsafe import Markup
 from engine.records import Control, RunFolder, Step
 from engine.records.jsonl import write_whole
 from engine.report.charts import MOST_BARS, interval, number
-from engine.report.digest import Digest, advantages, clipped, instance, question, read_digest
+from engine.report.digest import Digest, clipped, instance, question, read_digest
 from engine.report.panels import REASONS, sections
 from engine.report.reading import Run, read_run
+from engine.training.outcomes import advantages
 
 _HERE = Path(__file__).parent
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from engine.records import Control
 from engine.report.charts import COLOURS, WIDE, Line, Size, Stroke, line_chart, stack_chart
-from engine.report.digest import Digest, Outcome, RoleGroups
+from engine.report.digest import Digest, RoleGroups
 from engine.report.reading import Point, Run
+from engine.training.outcomes import Outcome
 
 REASONS = {Outcome.EASY: "easy", Outcome.HARD: "hard", Outcome.NEITHER: "rest"}
 """Why a group taught nothing, and the reason's class."""
@@ -178,7 +179,8 @@ def _shares(run: Run, groups: RoleGroups) -> Panel:
     title = f"Groups of {groups.role}"
     estimator = run.info.roles[groups.role].estimator if groups.role in run.info.roles else None
     legend = [(outcome.value, kind) for outcome, kind in outcomes.items()]
-    return Panel(title, stack_chart(title, layers, whole=1.0), legend, frozenset(), note=estimator or "")
+    keys = frozenset(outcome.figure(groups.role) for outcome in outcomes)
+    return Panel(title, stack_chart(title, layers, whole=1.0), legend, keys, note=estimator or "")
 
 
 def _group_rewards(run: Run, roles: Sequence[str]) -> Panel | None:

@@ -42,6 +42,11 @@ def is_compared(trajectory: Trajectory) -> bool:
     return bool(trajectory.steps) and not trajectory.masked
 
 
+def teaches(advantages: Iterable[float]) -> bool:
+    """Whether there is anything to learn: an advantage that is not 0."""
+    return any(abs(value) >= NOTHING for value in advantages)
+
+
 def group_episodes(episodes: Sequence[Episode]) -> tuple[tuple[TrajectoryGroup, ...], Metrics]:
     """Groups by task and role, in the order in which they first occur, and the `groups/*` metrics.
 

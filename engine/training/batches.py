@@ -14,7 +14,7 @@ import tinker
 from engine.compile import RolePlan
 from engine.errors import UsageError
 from engine.records import Episode, Step
-from engine.training.advantages import NOTHING, is_compared, per_token
+from engine.training.advantages import is_compared, per_token, teaches
 from engine.training.signals import DEMONSTRATION
 from engine.vocabulary import LossName
 
@@ -65,7 +65,7 @@ def datum(step: Step, loss: LossName, share: float, where: str) -> tinker.Datum 
     """One step's Datum, None where there is nothing to learn. Raises UsageError for a step without tokens."""
     demonstration = step.metadata.get(DEMONSTRATION)
     values = per_token(step.advantage, len(step.response_ids), where)
-    if all(abs(value) < NOTHING for value in values):
+    if not teaches(values):
         return None
     response: Sequence[int] = step.response_ids
     if demonstration is not None:

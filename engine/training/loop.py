@@ -23,6 +23,7 @@ from engine.training.advantages import annotated, by_uid, estimate, group_episod
 from engine.training.batches import role_batches
 from engine.training.figures import Metrics, failures, figures, response_tokens, rewards_by_role
 from engine.training.order import batch
+from engine.training.outcomes import outcome_figures
 from engine.training.rate import learning_rate
 from engine.training.rollouts import Rollouts
 from engine.training.setup import Setup
@@ -107,6 +108,7 @@ class _Loop:
             if f"reward/{name}/mean" not in metrics:
                 metrics |= reward_metrics(name, np.array(rewards))
         metrics |= figures(plan, episodes, "episode") | failures(episodes) | response_tokens(episodes)
+        metrics |= outcome_figures(episodes)
         metrics["staleness/mean"] = _staleness(episodes)
         rate = learning_rate(self.train, step, setup.steps)
         metrics["optim/learning_rate"] = rate

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from engine.records.episodes import read_episodes
 from tests.cli.conftest import Command
-from tests.models.edges import serving
+from tests.models.edges import chat_answer, serving
 
 
 def test_seven_of_eight_solvers_and_the_judge_survive_a_call_that_always_fails(
@@ -29,11 +29,7 @@ def test_seven_of_eight_solvers_and_the_judge_survive_a_call_that_always_fails(
             if "Proposed solutions" in body["messages"][-1]["content"]
             else "<answer>1+1</answer>"
         )
-        message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
-        return JSONResponse(
-            {"id": "1", "object": "chat.completion", "created": 0, "model": "tiny", "choices": [choice]}
-        )
+        return chat_answer(text)
 
     with serving(answer) as endpoint:
         words = ("run", "solver_judge", "roles.solver.count=8", "--limit", "1", "--out", "out")

@@ -7,16 +7,14 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
-from starlette.responses import JSONResponse, Response
 
 from engine.records.episodes import read_episodes
 from engine.records.folder import RunFolder
 from tests.cli.conftest import Command, step
 from tests.edge import write_spec
-from tests.models.edges import serving
+from tests.models.edges import chat_answer, serving
 
 
 def test_a_run_ends_in_a_table_per_role_and_an_episode_per_task(
@@ -90,14 +88,8 @@ def test_a_replay_of_a_changed_prompt_fails_by_its_role_and_is_answered_when_ask
 
 
 def test_the_tokens_that_an_endpoint_counts_are_shown_and_stay_with_the_episode(rolegraph: Command) -> None:
-    def answer(_: dict[str, Any]) -> Response:
-        message = {"role": "assistant", "content": "<answer>1</answer>"}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
-        usage = {"prompt_tokens": 1100, "completion_tokens": 70, "total_tokens": 1170}
-        head = {"id": "1", "object": "chat.completion", "created": 0, "model": "tiny"}
-        return JSONResponse({**head, "choices": [choice], "usage": usage})
-
-    with serving(answer) as endpoint:
+    usage = {"prompt_tokens": 1100, "completion_tokens": 70, "total_tokens": 1170}
+    with serving(lambda _: chat_answer("<answer>1</answer>", usage=usage)) as endpoint:
         where = ("--model", "openai:tiny", "--base-url", endpoint.base_url)
         asked = rolegraph("run", "solver_judge", "--limit", "1", *where, "--out", "asked")
     again = rolegraph(

@@ -70,6 +70,23 @@ def test_a_retried_request_is_carried_out_once(client: tinker.ServiceClient, ser
         assert http.get("/api/v1/no_such_call").status_code == 404
 
 
+@pytest.mark.parametrize(
+    "step", [{}, {"adam_params": None}, {"optimizer_params": {"type": "dimuon", "learning_rate": 0.01}}]
+)
+def test_a_step_without_adam_s_settings_is_one_of_another_optimizer_and_is_refused(
+    client: tinker.ServiceClient, service: Running, step: dict[str, object]
+) -> None:
+    import httpx
+
+    body = {"model_id": trainer(client, service).model_id, "seq_id": 1, **step}
+    with httpx.Client(base_url=service.base_url, headers={"X-API-Key": service.api_key}) as http:
+        answer = http.post("/api/v1/optim_step", json=body)
+    assert (answer.status_code, answer.json()) == (
+        400,
+        {"detail": "only Adam is served here; give adam_params"},
+    )
+
+
 def test_an_abandoned_request_ends_with_a_word(service: Running, client: tinker.ServiceClient) -> None:
     import httpx
 

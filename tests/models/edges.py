@@ -24,6 +24,16 @@ CALL = CallId("t", 0, NodeId("solver"))
 Answer = Callable[[dict[str, Any]], Response | Awaitable[Response]]
 
 
+def chat_answer(
+    text: str | None, *, finish: str = "stop", message: Any = None, choice: Any = None, **fields: Any
+) -> Response:
+    """A chat completion, with fields on the message, on the choice, and (the rest) on the whole."""
+    said = {"role": "assistant", "content": text, **(message or {})}
+    only = {"index": 0, "message": said, "finish_reason": finish, **(choice or {})}
+    whole = {"id": "1", "object": "chat.completion", "created": 0, "model": "tiny", "choices": [only]}
+    return JSONResponse({**whole, **fields})
+
+
 class Endpoint:
     """An OpenAI-compatible endpoint that answers by `answer`, and keeps what it was sent."""
 

@@ -46,15 +46,13 @@ def request(task: str = "t") -> Request:
     return Request([], Sampling(), None, CallId(task, 0, NodeId("solver")))
 
 
-def failing(times: int, error: Exception = BUSY, tasks: Sequence[str] = ("t",)) -> Answer:
-    """Fails that often for each of the tasks, then answers."""
-    left = dict.fromkeys(tasks, times)
+def failing(times: int, error: Exception = BUSY) -> Answer:
+    """Fails that often, then answers."""
+    faults = iter([error] * times)
 
     def answer(request: Request) -> str:
-        task = request.id.task
-        if left.get(task, 0):
-            left[task] -= 1
-            raise error
+        if fault := next(faults, None):
+            raise fault
         return "done"
 
     return answer
@@ -92,38 +90,40 @@ def test_answers_and_log_probabilities_share_one_limit() -> None:
     assert asyncio.run(run()) == 2
 
 
-def test_a_call_that_waits_to_be_tried_again_holds_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+class Busy(ScriptedModel):
+    """A model that is overloaded for a teacher and for one task."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: "done")
+        self.failed = asyncio.Event()
+
+    async def complete(self, request: Request) -> Completion:
+        if request.id.task == "unlucky":
+            await self.logprobs([], [])
+        return await super().complete(request)
+
+    async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Sequence[float]:
+        self.failed.set()
+        raise BUSY
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [lambda limited: limited.complete(request("unlucky")), lambda limited: limited.logprobs([1], [2])],
+    ids=["call", "teacher"],
+)
+def test_what_waits_to_be_tried_again_holds_no_slot(
+    ask: Callable[[LimitedModel], Coroutine[Any, Any, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("engine.models.limit.FIRST_WAIT", 60.0)
     monkeypatch.setattr("engine.models.limit.LONGEST_WAIT", 60.0)
 
     async def run() -> None:
-        limited = LimitedModel(ScriptedModel(failing(1, tasks=["unlucky"])), 1)
-        failed = asyncio.Event()
-        unlucky = asyncio.create_task(limited.complete(request("unlucky"), observe=lambda _: failed.set()))
-        await failed.wait()
+        model = Busy()
+        limited = LimitedModel(model, 1)
+        unlucky = asyncio.create_task(ask(limited))
+        await model.failed.wait()
         answer, _ = await limited.complete(request("another"))
-        assert answer.text == "done"
-        assert not unlucky.done()
-        unlucky.cancel()
-
-    asyncio.run(run())
-
-
-def test_a_teacher_that_waits_to_be_tried_again_holds_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.models.limit.FIRST_WAIT", 60.0)
-    monkeypatch.setattr("engine.models.limit.LONGEST_WAIT", 60.0)
-    failed = asyncio.Event()
-
-    class Busy(ScriptedModel):
-        async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Sequence[float]:
-            failed.set()
-            raise BUSY
-
-    async def run() -> None:
-        limited = LimitedModel(Busy(lambda _: "done"), 1)
-        unlucky = asyncio.create_task(limited.logprobs([1], [2]))
-        await failed.wait()
-        answer, _ = await limited.complete(request())
         assert answer.text == "done"
         assert not unlucky.done()
         unlucky.cancel()

@@ -11,22 +11,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from engine.errors import ModelError, UsageError, WorldError
 from engine.models import Completion, Request, open_model
 from engine.spec.models import ModelRef, Sampling
-from tests.models.edges import CALL, Answer, Endpoint, free_port, serving
+from tests.models.edges import CALL, Answer, Endpoint, chat_answer, free_port, serving
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
-
-
-def answer(text: str | None, *, finish: str = "stop", message: dict[str, Any] | None = None, **fields: Any):
-    """A chat completion with vendors' fields on the choice (`choice`) or on the answer (the rest)."""
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": text, **(message or {})},
-        "finish_reason": finish,
-        **fields.pop("choice", {}),
-    }
-    return JSONResponse(
-        {"id": "1", "object": "chat.completion", "created": 0, "model": "tiny", "choices": [choice], **fields}
-    )
 
 
 def fault(status: int, message: str, **fields: Any) -> JSONResponse:
@@ -69,7 +56,7 @@ def failure(answer: Answer, **options: Any) -> ModelError:
 
 def test_an_answer_keeps_text_ids_logprobs_and_finish_reason() -> None:
     with serving(
-        lambda _: answer(
+        lambda _: chat_answer(
             "two",
             finish="length",
             choice={**logprobs(-0.5, -0.25), "token_ids": [7, 8]},
@@ -90,27 +77,27 @@ def test_an_answer_keeps_text_ids_logprobs_and_finish_reason() -> None:
 def test_tokens_that_have_no_ids_are_counted_by_the_server(ids: dict[str, Any] | None, counted: bool) -> None:
     usage = {"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13}
     choice = {"token_ids": [7], "prompt_token_ids": [1]} if ids is None else ids
-    with serving(lambda _: answer("two", usage=usage, choice=choice)) as endpoint:
+    with serving(lambda _: chat_answer("two", usage=usage, choice=choice)) as endpoint:
         (completion,) = ask(endpoint)
     assert completion.usage == ({"prompt_tokens": 11, "completion_tokens": 2} if counted else {})
 
 
 def test_ids_are_found_where_other_servers_put_them() -> None:
     choice = {"response_token_ids": [7], "prompt_token_ids": [1, 2], **logprobs(-0.5)}
-    with serving(lambda _: answer("two", choice=choice)) as endpoint:
+    with serving(lambda _: chat_answer("two", choice=choice)) as endpoint:
         (completion,) = ask(endpoint)
     assert (completion.prompt_ids, completion.response_ids) == ([1, 2], [7])
 
 
 def test_logprobs_that_do_not_match_the_ids_are_left_out() -> None:
-    with serving(lambda _: answer("two", choice={"token_ids": [7, 8], **logprobs(-0.5)})) as endpoint:
+    with serving(lambda _: chat_answer("two", choice={"token_ids": [7, 8], **logprobs(-0.5)})) as endpoint:
         (completion,) = ask(endpoint)
     assert (completion.response_ids, completion.logprobs) == ([7, 8], [])
 
 
 def test_the_request_says_how_to_sample() -> None:
     sampling = Sampling(temperature=0.5, top_p=0.9, max_tokens=64, stop=["END"])
-    with serving(lambda _: answer("two")) as endpoint:
+    with serving(lambda _: chat_answer("two")) as endpoint:
         ask(endpoint, sampling=sampling, seed=17)
     (body,) = endpoint.bodies
     assert body["messages"] == MESSAGES
@@ -134,7 +121,7 @@ def test_a_server_that_refuses_logprobs_or_ids_is_asked_without_and_remembered(
 ) -> None:
     def strict(body: dict[str, Any]) -> Response:
         wrong = [name for name in refused if name in body]
-        return fault(status, f"Unrecognized argument: {wrong[0]}") if wrong else answer("two")
+        return fault(status, f"Unrecognized argument: {wrong[0]}") if wrong else chat_answer("two")
 
     with serving(strict) as endpoint:
         first, second = ask(endpoint, times=2)
@@ -151,7 +138,7 @@ def test_a_bad_request_is_not_tried_again_and_gives_the_servers_words() -> None:
 
 
 def test_a_bad_request_after_a_good_one_costs_one_call() -> None:
-    replies = iter([answer("two"), fault(400, "too long")])
+    replies = iter([chat_answer("two"), fault(400, "too long")])
     with serving(lambda _: next(replies)) as endpoint, pytest.raises(ModelError, match="too long"):
         ask(endpoint, times=2)
     assert len(endpoint.bodies) == 2
@@ -159,7 +146,7 @@ def test_a_bad_request_after_a_good_one_costs_one_call() -> None:
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503])
 def test_overload_and_server_faults_may_pass_and_are_left_to_the_scheduler(status: int) -> None:
-    replies = iter([fault(status, "busy"), answer("two")])
+    replies = iter([fault(status, "busy"), chat_answer("two")])
 
     async def run(endpoint: Endpoint) -> None:
         model = await open_model(ModelRef(provider="openai", name="tiny", base_url=endpoint.base_url))
@@ -188,7 +175,7 @@ def test_a_refused_key_is_named_by_its_variable_and_never_shown(status: int) -> 
 def test_an_endpoint_on_this_machine_needs_no_key_and_gets_the_environments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with serving(lambda _: answer("two")) as endpoint:
+    with serving(lambda _: chat_answer("two")) as endpoint:
         ask(endpoint)
         assert set(endpoint.keys) == {"Bearer none"}
         monkeypatch.setenv("OPENAI_API_KEY", "sk-mine")
@@ -198,28 +185,28 @@ def test_an_endpoint_on_this_machine_needs_no_key_and_gets_the_environments(
 
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
 def test_reasoning_that_the_server_sets_apart_is_thought(field: str) -> None:
-    with serving(lambda _: answer("2", message={field: "one and one\n"})) as endpoint:
+    with serving(lambda _: chat_answer("2", message={field: "one and one\n"})) as endpoint:
         (completion,) = ask(endpoint)
     assert (completion.thought, completion.text) == ("one and one", "2")
 
 
 @pytest.mark.parametrize("content", ["<think>one and one</think>\n2", "one and one\n</think>\n2"])
 def test_reasoning_inside_the_text_is_thought_also_when_the_prompt_opened_it(content: str) -> None:
-    with serving(lambda _: answer(content)) as endpoint:
+    with serving(lambda _: chat_answer(content)) as endpoint:
         (completion,) = ask(endpoint)
     assert (completion.thought, completion.text) == ("one and one", "2")
 
 
 def test_an_answer_cut_off_while_reasoning_has_no_text() -> None:
-    with serving(lambda _: answer(None, finish="length", message={"reasoning": "one and"})) as endpoint:
+    with serving(lambda _: chat_answer(None, finish="length", message={"reasoning": "one and"})) as endpoint:
         (completion,) = ask(endpoint)
     assert (completion.thought, completion.text, completion.finish_reason) == ("one and", "", "length")
 
 
 def test_refused_and_filtered_answers_are_model_errors() -> None:
-    refusal = failure(lambda _: answer(None, message={"refusal": "I would rather not."}))
+    refusal = failure(lambda _: chat_answer(None, message={"refusal": "I would rather not."}))
     assert "refused to answer: I would rather not." in str(refusal)
-    assert "content filter" in str(failure(lambda _: answer("", finish="content_filter")))
+    assert "content filter" in str(failure(lambda _: chat_answer("", finish="content_filter")))
 
 
 def test_an_error_inside_a_good_status_may_pass() -> None:
@@ -234,14 +221,17 @@ def test_a_page_that_is_no_answer_says_that_the_url_may_be_wrong() -> None:
 
 
 def test_without_a_name_the_only_model_is_taken() -> None:
-    with serving(lambda _: answer("two"), models=["the-one"]) as endpoint:
+    with serving(lambda _: chat_answer("two"), models=["the-one"]) as endpoint:
         ask(endpoint, name=None)
     assert endpoint.bodies[0]["model"] == "the-one"
 
 
 @pytest.mark.parametrize(("models", "says"), [(["a", "b"], "offers a, b"), ([], "does not say which")])
 def test_without_a_name_several_models_or_none_is_a_usage_error(models: list[str], says: str) -> None:
-    with serving(lambda _: answer("two"), models=models) as endpoint, pytest.raises(UsageError, match=says):
+    with (
+        serving(lambda _: chat_answer("two"), models=models) as endpoint,
+        pytest.raises(UsageError, match=says),
+    ):
         ask(endpoint, name=None)
 
 
@@ -253,7 +243,7 @@ def test_an_endpoint_that_is_down_is_named() -> None:
 
 def test_an_endpoint_that_goes_down_may_come_back() -> None:
     async def run() -> None:
-        with serving(lambda _: answer("two")) as endpoint:
+        with serving(lambda _: chat_answer("two")) as endpoint:
             model = await open_model(ModelRef(provider="openai", name="tiny", base_url=endpoint.base_url))
         with pytest.raises(ModelError, match="Cannot reach http://127") as caught:
             await model.complete(Request(MESSAGES, Sampling(), None, CALL))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -31,6 +34,21 @@ def service() -> Iterator[Service]:
 def checkpoint(step: int, *, best: bool) -> Checkpoint:
     path = f"tinker://run/step-{step:06d}"
     return Checkpoint(step=step, version=step, state=f"{path}/state", sampler=f"{path}/sampler", best=best)
+
+
+def model_folder(folder: Path) -> Path:
+    """What the launcher takes for a model."""
+    folder = write_tokenizer(folder / "model")
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def serve_by(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of Python and the service: a script that announces a port, and ends with its input."""
+    program = folder / "python"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
 
 
 class Opener:
@@ -82,18 +100,12 @@ def test_a_run_s_folder_as_a_checkpoint_means_its_best_served_from_its_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch", reason="needs the extra `local`")
-    model, asked = tmp_path / "model", tmp_path / "asked.json"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
+    model, asked = model_folder(tmp_path), tmp_path / "asked.json"
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()
     for step, best in ((1, False), (2, True), (3, False)):
         run.add_checkpoint(checkpoint(step, best=best))
-    # In place of Python and the service: a program that announces a port, and ends with its input.
-    program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\nprintf '%s' \"$3\" > '{asked}'\necho 8377\ncat > /dev/null\n")
-    program.chmod(0o755)
-    monkeypatch.setattr("sys.executable", str(program))
+    serve_by(f"printf '%s' \"$3\" > '{asked}'; echo 8377; cat > /dev/null", tmp_path, monkeypatch)
     with Services() as services:
         served = services.locate(ModelRef(name=str(model), checkpoint=str(run.path)))
     assert served.ref.provider == "tinker"
@@ -122,6 +134,65 @@ def test_a_local_model_opens_at_the_service_that_serves_it(
 
     asyncio.run(run())
     assert (service.keys, service.finished) == ({KEY}, 1)
+
+
+def test_the_services_of_two_models_start_side_by_side_and_each_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="needs the extra `local`")
+    refs = [ModelRef(name=str(model_folder(tmp_path / name))) for name in ("one", "two")]
+    began = tmp_path / "began"
+    began.mkdir()
+    # Each announces its port when the other has begun to start.
+    both = f'[ "$(ls "{began}" | wc -l)" = 2 ] && echo $$ && exec cat > /dev/null'
+    wait = f'touch "{began}/$$"; for _ in $(seq 1000); do {both}; sleep 0.01; done'
+    serve_by(wait, tmp_path, monkeypatch)
+    with Services() as services, ThreadPoolExecutor(4) as threads:
+        urls = [served.ref.base_url for served in threads.map(services.locate, [*refs, *refs])]
+    assert urls[:2] == urls[2:]
+    assert len(set(urls)) == len([*began.iterdir()]) == 2
+
+
+def test_a_service_that_still_starts_when_the_block_ends_is_ended_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="needs the extra `local`")
+    ref = ModelRef(name=str(model_folder(tmp_path)))
+    began, ended = tmp_path / "began", tmp_path / "ended"
+    script = f'touch "{began}"; sleep 0.3; echo 8377; cat > /dev/null; touch "{ended}"'
+    serve_by(script, tmp_path, monkeypatch)
+    with ThreadPoolExecutor(1) as threads:
+        with Services() as services:
+            threads.submit(services.locate, ref)
+            while not began.exists():
+                time.sleep(0.01)
+        assert ended.exists()
+
+
+def test_a_model_of_this_machine_is_opened_with_its_tokenizer_loaded_once(
+    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="needs the extra `local`")
+    from transformers import PreTrainedTokenizerFast
+
+    folder = model_folder(tmp_path)
+    serve_by(f"echo {urlsplit(service.base_url).port}; cat > /dev/null", tmp_path, monkeypatch)
+    service.models.append({"model_name": str(folder.resolve())})
+    load, loaded = PreTrainedTokenizerFast.from_pretrained, list[str]()
+
+    def counted(source: str, **options: object) -> object:
+        loaded.append(source)
+        return load(source, **options)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "from_pretrained", counted)
+
+    async def run() -> None:
+        with Services() as services:
+            model = await services.open(ModelRef(name=str(folder)))
+            await model.aclose()
+
+    asyncio.run(run())
+    assert loaded == [str(folder)]
 
 
 def test_a_model_without_a_service_cannot_be_opened() -> None:

@@ -7,7 +7,8 @@ from itertools import product
 from pathlib import Path
 
 from engine.records import Episode
-from engine.report.digest import SAMPLES, Outcome, read_digest
+from engine.report.digest import SAMPLES, read_digest
+from engine.training.outcomes import Outcome
 from tests.report.runs import rollout, rollouts, write_episodes, write_run
 
 ROLES = ("solver", "judge")

@@ -29,7 +29,7 @@ from rllm.gateway.manager import EvalGatewayManager
 from rllm.types import AgentConfig, Episode
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from engine.compile.compiler import compile_file
@@ -37,6 +37,7 @@ from engine.errors import UsageError
 from engine.rllm_bridge import compile_agent_flow
 from engine.shipped import BASE_NAME
 from tests.cli.conftest import ENVIRONMENT
+from tests.models.edges import chat_answer
 from tests.rllm_bridge.edge import agreeable, tasks
 
 pytestmark = pytest.mark.rllm
@@ -58,7 +59,7 @@ class Upstream:
         )
         self.url = f"http://127.0.0.1:{self.server.config.port}/v1"
 
-    async def answer(self, request: Request) -> JSONResponse:
+    async def answer(self, request: Request) -> Response:
         body = await request.json()
         number = next(self._numbers)
         await asyncio.sleep(self._latency())
@@ -66,22 +67,12 @@ class Upstream:
             return JSONResponse({"error": {"message": "no"}}, 400)
         content = f"Call {number}. {agreeable(body['messages'][-1]['content'])}"
         logprobs = {"content": [{"token": "x", "logprob": -0.5, "bytes": None, "top_logprobs": []}]}
-        choice = {
-            "index": 0,
-            "finish_reason": "stop",
-            "message": {"role": "assistant", "content": content},
-            "logprobs": logprobs,
-            "token_ids": [number],
-        }
-        return JSONResponse(
-            {
-                "id": f"call-{number}",
-                "object": "chat.completion",
-                "created": 0,
-                "model": body["model"],
-                "choices": [choice],
-                "prompt_token_ids": [0, number],
-            }
+        return chat_answer(
+            content,
+            choice={"logprobs": logprobs, "token_ids": [number]},
+            id=f"call-{number}",
+            model=body["model"],
+            prompt_token_ids=[0, number],
         )
 
 

@@ -182,7 +182,7 @@ def test_three_estimators_share_a_run_and_show_their_own(service: Running, tmp_p
 def test_a_frozen_role_needs_no_estimator_to_be_reported(service: Running, tmp_path: Path) -> None:
     frozen = ("roles.judge.trainable=false", "roles.judge.estimator=null")
     result = train(tmp_path / "run", "solver_judge", *SMALL, "train.steps=1", *frozen, service=service)
-    assert "judge" in result.report.read_text("utf-8")
+    assert "<dt>judge</dt><dd>not trained</dd>" in result.report.read_text("utf-8")
     assert [control.name for control in result.controls][-1] == "trained workflow"
 
 

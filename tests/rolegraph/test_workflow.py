@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 import rolegraph as rg
 from tests.edge import COUNTDOWN, RIGHT, write_spec
-from tests.models.edges import Endpoint, serving
+from tests.models.edges import Endpoint, chat_answer, serving
 
 OWN = """
 import rolegraph as rg
@@ -38,10 +38,7 @@ def last_line(text):
 def scripted(body: dict[str, Any]) -> Response:
     asked = body["messages"][-1]["content"]
     text = "<answer>1</answer>" if "Proposed solutions" in asked else f"Let me see.\n{RIGHT}"
-    message = {"role": "assistant", "content": text}
-    choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
-    return JSONResponse({"id": "x", "object": "chat.completion", "choices": [choice], "usage": usage})
+    return chat_answer(text, usage={"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10})
 
 
 @pytest.fixture

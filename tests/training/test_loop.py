@@ -12,7 +12,9 @@ import pytest
 from engine.errors import WorldError
 from engine.models.tokenizer import load_tokenizer
 from engine.records import Event, Note, StepLogged
+from engine.report.digest import read_digest
 from engine.training.loop import train
+from engine.training.outcomes import Outcome
 from tests.edge import RIGHT, WRONG
 from tests.models.edges import write_tokenizer
 from tests.models.tinker_edge import GAP, GRAD_NORM, failed, tinker_service
@@ -252,6 +254,31 @@ def test_a_batch_that_teaches_nothing_changes_nothing(training: Training) -> Non
         body for body in training.service.asked_for("save_weights_for_sampler") if "path" not in body
     ]
     assert len(snapshots) == 1, "the weights are those of the beginning"
+
+
+def test_reinforce_learns_from_a_group_of_equal_rewards_and_the_metrics_and_the_report_say_so(
+    training: Training,
+) -> None:
+    training.workflow.solve = lambda seed, updates: RIGHT
+    training.run()
+    for line in training.folder.metrics()[1:]:
+        assert line["batch/judge/fractions/too_easy"] == 1, "as rLLM counts"
+        assert (line["outcome/judge/taught"], line["outcome/judge/too_easy"]) == (1, 0)
+        assert (line["outcome/solver/taught"], line["outcome/solver/too_easy"]) == (0, 1)
+    assert_report_agrees(training)
+
+
+def test_the_metrics_and_the_report_count_the_same_groups(training: Training) -> None:
+    training.run()
+    assert_report_agrees(training)
+
+
+def assert_report_agrees(training: Training) -> None:
+    lines = {line["step"]: line for line in training.folder.metrics()}
+    for role in read_digest(training.folder.path, ("solver", "judge")).groups:
+        for step, counts in role.steps.items():
+            for outcome in Outcome:
+                assert lines[step][outcome.figure(role.role)] == counts[outcome] / counts.total()
 
 
 def test_a_service_that_fails_an_update_is_named_and_what_was_done_is_on_disk(training: Training) -> None:

@@ -66,13 +66,15 @@ class CreateModelBody(_Body):
 
 
 def _adam(value: object) -> object:
+    if value is None:
+        return None
     from tinker import AdamParams  # takes seconds to import, and only training needs it
 
     return AdamParams.model_validate(value)
 
 
 class OptimStepBody(_Body):
-    """optim_step; `adam_params` are tinker's AdamParams."""
+    """optim_step; `adam_params` are tinker's AdamParams, None for another optimizer's step."""
 
     model_id: str
     seq_id: int | None = None

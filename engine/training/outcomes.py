@@ -1,0 +1,94 @@
+"""What became of each group: whether it taught anything, and if not, why; for the live table and the report.
+
+In: episodes that training has given their advantages, looked at one at a time. A group counts by its
+advantages, whatever its estimator; `batch/*` (rLLM's) counts by how its rewards are spread, so that a group
+of equal rewards is never `effective` there, though REINFORCE learns from it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from engine.records import Episode, GroupKey, Step
+from engine.training.advantages import Metrics, is_compared, teaches
+
+
+class Outcome(StrEnum):
+    """What became of a group."""
+
+    TAUGHT = "taught"
+    """It has an advantage that is not 0."""
+    EASY = "too easy"
+    """All its advantages are 0, and all its rewards 1 or more."""
+    HARD = "too hard"
+    """All its advantages are 0, and all its rewards 0 or less."""
+    NEITHER = "neither"
+    """All its advantages are 0, and its rewards are in between (or it has none)."""
+
+    def figure(self, role: str) -> str:
+        """The name of the metric that says what share of a role's groups came to it."""
+        return f"outcome/{role}/{self.replace(' ', '_')}"
+
+
+Outcomes = Counter[Outcome]
+"""How many groups came to what."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """What one role did on one task in one step."""
+
+    taught: bool = False
+    rewards: list[float] = field(default_factory=list[float])
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.taught:
+            return Outcome.TAUGHT
+        if self.rewards and min(self.rewards) >= 1:
+            return Outcome.EASY
+        return Outcome.HARD if self.rewards and max(self.rewards) <= 0 else Outcome.NEITHER
+
+
+class Groups:
+    """The groups of one step's episodes: what has advantages and was compared."""
+
+    def __init__(self) -> None:
+        self._groups: dict[GroupKey, _Group] = {}
+
+    def add(self, episode: Episode) -> None:
+        """Look at an episode; nothing of it is kept but rewards."""
+        for trajectory in episode.trajectories:
+            values = advantages(trajectory.steps) if is_compared(trajectory) else []
+            if values:
+                group = self._groups.setdefault(GroupKey(episode.task_id, trajectory.name), _Group())
+                group.taught = group.taught or teaches(values)
+                if trajectory.reward is not None:
+                    group.rewards.append(trajectory.reward)
+
+    def outcomes(self) -> Mapping[GroupKey, Outcome]:
+        """What became of each, so far."""
+        return {key: group.outcome for key, group in self._groups.items()}
+
+
+def outcome_figures(episodes: Iterable[Episode]) -> Metrics:
+    """`outcome/{role}/*`: the share of a role's groups that came to each outcome."""
+    groups = Groups()
+    for episode in episodes:
+        groups.add(episode)
+    by_role: dict[str, Outcomes] = {}
+    for key, outcome in groups.outcomes().items():
+        by_role.setdefault(key.role, Outcomes())[outcome] += 1
+    return {
+        outcome.figure(role): counts[outcome] / counts.total()
+        for role, counts in by_role.items()
+        for outcome in Outcome
+    }
+
+
+def advantages(steps: Iterable[Step]) -> list[float]:
+    """The advantages of all tokens of some steps."""
+    return [value for step in steps for value in step.advantages]

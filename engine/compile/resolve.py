@@ -15,7 +15,6 @@ from pydantic_core import ErrorDetails
 from engine.errors import UserError, did_you_mean
 from engine.spec import Finding, ModelRef, Path, PromptSource
 from engine.spec.faults import in_short
-from engine.spec.models import as_model, as_prompt
 from engine.vocabulary import (
     BadOptions,
     Call,
@@ -64,7 +63,7 @@ def resolve_teacher(written: object, path: Path) -> tuple[ModelRef | None, list[
         mapping = cast("Mapping[str, object]", written)
         written = mapping["model"] if set(mapping) == {"model"} else mapping
     expected = "a model, such as tinker:NAME or local:FOLDER"
-    ref, findings = _validated(as_model(written), ModelRef, path, key="teacher", expected=expected)
+    ref, findings = _validated(written, ModelRef, path, key="teacher", expected=expected)
     if ref is not None and ref.provider not in ("local", "tinker"):
         message = f"a teacher must give the log-probabilities of given tokens, which {ref.provider} does not"
         return None, [Finding(path, message, "a local or a tinker model", word=ref.provider)]
@@ -76,7 +75,7 @@ def resolve_prompt(written: object, path: Path) -> tuple[PromptSource | None, li
     if written is None:
         return None, []
     expected = "a template's file name, or {inline: text}"
-    return _validated(as_prompt(written), PromptSource, path, key="demonstration", expected=expected)
+    return _validated(written, PromptSource, path, key="demonstration", expected=expected)
 
 
 def _validated(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from engine.errors import did_you_mean
 from engine.spec.diagnostics import Finding, Path
-from engine.spec.models import Spec, field_lines
+from engine.spec.models import field_lines, kind_at
 from engine.spec.yaml_source import value_at
 
 _EXPECTED = {
@@ -105,10 +103,8 @@ def _listed(names: list[str], last: str = ", ") -> str:
 
 
 def _model_at(path: Path) -> type[BaseModel] | None:
-    annotation: Any = Spec
-    for key in path:
-        annotation = _inner(annotation, key)
-    return _as_model(annotation)
+    kind = kind_at(path)
+    return kind if kind is not None and issubclass(kind, BaseModel) else None
 
 
 def _keys_at(path: Path) -> list[str]:
@@ -119,8 +115,8 @@ def _keys_at(path: Path) -> list[str]:
 def _belongs(path: Path) -> str:
     """A hint where the key of a path is one of a mapping beside it: `temperature`, one of `sampling`."""
     model = _model_at(path[:-1])
-    for name, info in model.model_fields.items() if model else ():
-        inner = _as_model(info.annotation)
+    for name in model.model_fields if model else ():
+        inner = _model_at((*path[:-1], name))
         if inner and path[-1] in inner.model_fields:
             return f"put it under `{name}`"
     return ""
@@ -143,25 +139,3 @@ def _meant(path: Path, value: object) -> str:
 def _about(path: Path) -> str:
     model = _model_at(path[:-1])
     return field_lines(model).get(str(path[-1]), "").rstrip(".") if model else ""
-
-
-def _as_model(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if get_origin(annotation) in (Union, types.UnionType, Annotated):
-        for option in get_args(annotation):
-            model = _as_model(option)
-            if model is not None:
-                return model
-    return None
-
-
-def _inner(annotation: Any, key: str | int) -> Any:
-    model = _as_model(annotation)
-    if model is not None:
-        info = model.model_fields.get(str(key))
-        return info.annotation if info else None
-    if get_origin(annotation) is Annotated:
-        return _inner(get_args(annotation)[0], key)
-    arguments = get_args(annotation)
-    return arguments[-1] if arguments else None

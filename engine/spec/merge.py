@@ -15,23 +15,14 @@ import yaml
 
 from engine.errors import did_you_mean
 from engine.spec.diagnostics import Diagnostic, Path, Place
-from engine.spec.models import as_model, as_prompt, as_schedule
+from engine.spec.models import ModelRef, PromptSource, kind_at
 from engine.spec.yaml_source import Source, Spot, Spots, parse_yaml, paths_of
-
-_WHOLE_IN_ROLE = {"parser", "reward", "estimator", "signal", "prompt", "system"}
+from engine.vocabulary import Call
 
 
 def is_whole(path: Path) -> bool:
     """Whether the value at this path is replaced, not merged."""
-    match path:
-        case ("roles", _, key):
-            return key in _WHOLE_IN_ROLE
-        case ("data", key):
-            return key != "hidden"
-        case ("episode", "metrics", _):
-            return True
-        case _:
-            return False
+    return kind_at(path) in (Call, PromptSource)
 
 
 def merge(base: Source, child: Source) -> Source:
@@ -118,15 +109,12 @@ def override(source: Source, text: str, position: int) -> None:
 
 def _in_full(value: object, path: Path) -> object:
     """The mapping that a value written in short stands for; any other value as it is."""
-    match path:
-        case ("model",) | ("roles", _, "model"):
-            return as_model(value)
-        case ("roles", _, "prompt" | "system"):
-            return as_prompt(value)
-        case ("train", "schedule"):
-            return as_schedule(value)
-        case _:
-            return {value: None} if isinstance(value, str) and is_whole(path) else value
+    kind = kind_at(path)
+    if kind is None:
+        return value
+    if issubclass(kind, Call):
+        return {value: None} if isinstance(value, str) else value
+    return kind.in_full(value)
 
 
 def choose_model(source: Source, model: str | None, base_url: str | None) -> None:
@@ -136,7 +124,7 @@ def choose_model(source: Source, model: str | None, base_url: str | None) -> Non
     endpoint is that of the roles' own models of its provider, too, where they have none.
     """
     if model:
-        before = _mapping(as_model(source.data.get("model")))
+        before = _mapping(ModelRef.in_full(source.data.get("model")))
         override(source, f"model={model}", 0)
         same = before.get("provider", "local") == _provider(source.data.get("model"))
         for key, value in before.items():
@@ -150,12 +138,12 @@ def choose_model(source: Source, model: str | None, base_url: str | None) -> Non
     provider = "tinker" if provider == "local" else provider  # what is served already is reached as tinker is
     for name, role in _mapping(source.data.get("roles")).items():
         own = _mapping(role).get("model")
-        if own and _provider(own) == provider and not _mapping(as_model(own)).get("base_url"):
+        if own and _provider(own) == provider and not _mapping(ModelRef.in_full(own)).get("base_url"):
             override(source, f"roles.{name}.model.{word}", 0)
 
 
 def _provider(model: object) -> object:
-    return _mapping(as_model(model)).get("provider", "local")
+    return _mapping(ModelRef.in_full(model)).get("provider", "local")
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -222,6 +222,31 @@ def test_a_checkpoint_is_of_one_model_alone(tmp_path: Path) -> None:
     assert (model.name, model.checkpoint) == ("b", None)
 
 
+def test_what_another_model_keeps_is_at_fault_where_it_was_written(tmp_path: Path) -> None:
+    path = write_spec(tmp_path, "extends: solver_judge.yaml\nmodel: {name: a, concurrency: 0}\n")
+    (fault,) = load_spec(path, model="local:b").faults
+    place = (Path(fault.place.file).name, fault.place.line, fault.place.column)
+    assert (fault.message, place) == ("concurrency cannot be 0", ("spec.yaml", 2, 31))
+
+
+@pytest.mark.parametrize("name", ["a #b", "a: b", "{a"])
+def test_the_name_of_a_model_is_taken_as_it_is(name: str) -> None:
+    assert load_spec("solver_judge", model=f"openai:{name}").spec.model.name == name
+
+
+def test_a_wrong_flag_is_placed_at_what_was_given_for_it(tmp_path: Path) -> None:
+    for spec in ("solver_judge", served(tmp_path)):
+        place = load_spec(spec, model="bedrock:x").faults[0].place
+        shown = place.text[place.column - 1 :][: place.width]
+        assert (place.file, place.text, shown) == ("command line", "--model bedrock:x", "bedrock:x")
+
+
+def test_a_model_that_keeps_nothing_is_written_in_short(tmp_path: Path) -> None:
+    path = write_spec(tmp_path, "extends: solver_judge.yaml\nmodel: {provider: tinker, name: a}\n")
+    assert load_spec(path, model="openai:x").data["model"] == "openai:x"
+    assert load_spec(path, model="openai:x").data == load_spec(path, ["model=openai:x"]).data
+
+
 def test_an_endpoint_reaches_the_roles_own_models_of_its_provider_that_have_none(tmp_path: Path) -> None:
     own = "{solver: {model: openai:b}, judge: {model: {provider: openai, base_url: 'http://10.0.0.2'}}}"
     spec = load_spec(served(tmp_path, own), base_url="http://10.0.0.3").spec

@@ -33,6 +33,10 @@ class Finding:
     place: Place | None = None
     """Where it stands, if not at `path`: a template has lines of its own."""
 
+    def at(self, place: Place) -> Diagnostic:
+        """The same, ready to be shown."""
+        return Diagnostic(self.message, place, self.expected, self.hint, self.severity)
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from pydantic import BaseModel, ValidationError
@@ -82,6 +82,12 @@ def _finding(detail: ErrorDetails, at: Path, written: object) -> Finding:
     return Finding(
         path, f"{key} cannot be {value}", _EXPECTED.get(kind, detail["msg"][:1].lower() + detail["msg"][1:])
     )
+
+
+def no_role(name: str, roles: Collection[str], path: Path = ()) -> Finding:
+    """No role has that name."""
+    expected = f"one of {', '.join(roles)}" if roles else "a role of the spec, which has none"
+    return Finding(path, f"no role {name!r}", expected, did_you_mean(name, roles), word=name)
 
 
 def in_short(value: object) -> str:

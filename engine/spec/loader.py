@@ -52,8 +52,7 @@ class Loaded:
         for finding in findings:
             if any(finding.path[:depth] in self.broken for depth in range(len(finding.path) + 1)):
                 continue
-            place = finding.place or self._place(finding)
-            known[Diagnostic(finding.message, place, finding.expected, finding.hint, finding.severity)] = None
+            known[finding.at(finding.place or self._place(finding))] = None
         self.diagnostics = sorted(known, key=lambda d: (d.place.file, d.place.line, d.place.column))
 
     def _place(self, finding: Finding) -> Place:
@@ -105,7 +104,7 @@ def load_spec(
     """Read a spec. Faults are in the result; only a file that is not there raises (UsageError)."""
     path = find_spec(name)
     source, folders = _read(path, ())
-    unreadable = bool(source.faults) and not source.data
+    unreadable = source.unreadable
     for position, text in enumerate(() if unreadable else overrides):
         override(source, text, position)
     if not unreadable:
@@ -172,9 +171,8 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[Fi
         return _completed(source), (folder,)
     parent, folders = _read(base, chain)
     merged = merge(parent, source)
-    unreadable = parent.faults and not parent.data
     return (
-        _completed(merged) if unreadable else merged,
+        _completed(merged) if parent.unreadable else merged,
         (folder, *(other for other in folders if other != folder)),
     )
 

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import yaml
 
-from engine.errors import did_you_mean
 from engine.spec.diagnostics import Diagnostic, Path, Place
+from engine.spec.faults import no_role
 from engine.spec.models import ModelRef, PromptSource, kind_at, served_as
 from engine.spec.yaml_source import Source, Spot, Spots, parse_yaml, paths_of
 from engine.vocabulary import Call
@@ -81,8 +81,7 @@ def override(source: Source, text: str, position: int) -> None:
     roles = _mapping(source.data.get("roles"))
     if keys[0] == "roles" and len(keys) > 2 and keys[1] not in roles:
         named = replace(place, column=dotted.index(keys[1], len("roles.")) + 1, width=len(keys[1]))
-        message, expected = f"no role {keys[1]!r}", f"one of {', '.join(roles)}"
-        source.faults.append(Diagnostic(message, named, expected, did_you_mean(keys[1], roles)))
+        source.faults.append(no_role(keys[1], roles).at(named))
         return
     _put(source, tuple(keys), parsed.data["value"], Spot(place, value_place))
 

@@ -43,6 +43,11 @@ class Source:
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """The text of each file that was read."""
 
+    @property
+    def unreadable(self) -> bool:
+        """Whether its faults are all that is known of it."""
+        return bool(self.faults) and not self.data
+
 
 class _Loader(yaml.SafeLoader):
     """A SafeLoader whose plain scalars are YAML 1.2's."""

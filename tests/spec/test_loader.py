@@ -156,6 +156,15 @@ def test_an_override_of_a_role_that_is_not_there_makes_none(tmp_path: Path) -> N
     assert added.spec.roles["judge"].count == 2
 
 
+@pytest.mark.parametrize("roles", ["5", "{}"])
+def test_where_there_are_no_roles_none_is_named(tmp_path: Path, roles: str) -> None:
+    loaded = load_spec(
+        write_spec(tmp_path, f"rolegraph: 1\nname: x\nroles: {roles}"), ["roles.writer.count=2"]
+    )
+    (expected,) = [fault.expected for fault in loaded.faults if fault.message == "no role 'writer'"]
+    assert expected == "a role of the spec, which has none"
+
+
 def test_a_bad_override_hides_no_other_fault(tmp_path: Path) -> None:
     path = write_spec(tmp_path, "rolegraph: 1\nname: x\nroles: {a: {prompt: {inline: Hi}, cuont: 2}}")
     messages = [fault.message for fault in load_spec(path, ["roles.b.count=2", "train.steps=0"]).faults]

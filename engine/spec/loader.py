@@ -15,7 +15,7 @@ from typing import Any
 from engine.errors import UsageError, did_you_mean
 from engine.shipped import SPECS
 from engine.spec.diagnostics import Diagnostic, Finding, Path, Place
-from engine.spec.files import is_file, is_folder, shown
+from engine.spec.files import is_file, is_folder, resolved, shown
 from engine.spec.merge import choose_model, merge, override
 from engine.spec.models import Spec
 from engine.spec.scalars import place_within
@@ -131,24 +131,24 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[Fi
         source = refused(Place(shown(path), 1, 1, ""), "not valid YAML: not UTF-8 text")
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    folder = path.resolve().parent
+    folder = resolved(path).parent
     base_name = source.data.get("extends")
     if base_name is None:
         return source, (folder,)
     place = source.spots["extends",].value
-    base = folder / base_name if isinstance(base_name, str) and "\0" not in base_name else None
-    chain = (*chain, path.resolve())
+    base = folder / base_name if isinstance(base_name, str) else None
+    chain = (*chain, resolved(path))
     problem = None
     if base is None:
         problem = Diagnostic(
             "`extends` names one spec", place, "the file name of a spec, such as solver_judge.yaml"
         )
-    elif base.resolve() in chain:
-        loop = " -> ".join(step.name for step in (*chain[chain.index(base.resolve()) :], base))
+    elif resolved(base) in chain:
+        loop = " -> ".join(step.name for step in (*chain[chain.index(resolved(base)) :], base))
         problem = Diagnostic(f"the specs extend each other: {loop}", place)
     elif len(chain) > MAX_EXTENDS:
         problem = Diagnostic(f"more than {MAX_EXTENDS} specs extend each other", place)
-    elif not _inside(base, folder):
+    elif not resolved(base).is_relative_to(folder):
         problem = Diagnostic(
             f"{base_name} lies outside the spec's folder",
             place,
@@ -156,7 +156,7 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[Fi
         )
     elif not is_file(base):
         shipped = SPECS / FilePath(str(base_name)).name
-        if is_file(shipped) and shipped.resolve() not in chain:
+        if is_file(shipped) and resolved(shipped) not in chain:
             base = shipped
         else:
             names = [entry.name for where in (folder, SPECS) for entry in where.glob("*.yaml")]
@@ -181,7 +181,3 @@ def _completed(source: Source) -> Source:
     """With stand-ins for what a spec that cannot be extended would have given."""
     missing = {key: value for key, value in REQUIRED.items() if not source.data.get(key)}
     return replace(source, data={**source.data, **missing})
-
-
-def _inside(path: FilePath, folder: FilePath) -> bool:
-    return path.resolve().is_relative_to(folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path as FilePath
@@ -125,10 +124,10 @@ def _of_argument(error: BadOptions, detail: ErrorDetails, at: Path) -> Finding:
     loc, kind, item = detail["loc"], detail["type"], f"{error.kind} {error.name!r}"
     name = ".".join(str(part) for part in loc[isinstance(loc[0], int) :])
     said = detail["msg"].removeprefix("Value error, ")
-    around = error.type_at(loc[:-1]) if len(loc) > 1 else _takes(error)
+    *inside, key = loc
+    around = error.type_at(inside) if inside else _takes(error)
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
-        known = re.findall(r"\w+", around)
-        hint = did_you_mean(name.rpartition(".")[2], known)
+        hint = did_you_mean(str(key), error.keys_at(inside))
         return Finding(at, f"{item} has no option {name!r}", around, hint, at_key=True)
     if kind.startswith("missing"):
         expected = around if name else f"{{{error.name}: …}}"

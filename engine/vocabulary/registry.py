@@ -94,9 +94,19 @@ class BadOptions(ValueError):
 
     def type_at(self, loc: Sequence[int | str]) -> str:
         """What may be written at a place inside the call, in words."""
-        named = {option.name: option for option in self.options}
-        option = self.value if loc[0] == 0 else named.get(str(loc[0]))
+        option = self._option(loc[0])
         return option.type_at(loc[1:]) if option else "anything"
+
+    def keys_at(self, loc: Sequence[int | str]) -> list[str]:
+        """The names that a mapping at a place inside the call may have; without a place, the options'."""
+        if not loc:
+            return [option.name for option in self.options]
+        option = self._option(loc[0])
+        return option.keys_at(loc[1:]) if option else []
+
+    def _option(self, key: int | str) -> Option | None:
+        named = {option.name: option for option in self.options}
+        return self.value if key == 0 else named.get(str(key))
 
 
 class BadParts(ValueError):

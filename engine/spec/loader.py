@@ -126,7 +126,7 @@ def _unread(source: Source) -> set[Path]:
 
 def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[FilePath, ...]]:
     try:
-        source = parse_yaml(path.read_text(encoding="utf-8"), shown(path))
+        source = parse_yaml(path.read_text(encoding="utf-8-sig"), shown(path))
     except UnicodeDecodeError:
         source = refused(Place(shown(path), 1, 1, ""), "not valid YAML: not UTF-8 text")
     except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
+import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -129,7 +130,7 @@ def _belongs(path: Path) -> str:
 
 
 def _meant(path: Path, value: object) -> str:
-    """The mapping that a bare value was meant for: the first of its keys that takes the value."""
+    """The mapping that a bare value was meant for, as YAML: the first of its keys that takes the value."""
     model = _model_at(path)
     if model is None or isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
@@ -138,7 +139,8 @@ def _meant(path: Path, value: object) -> str:
     for name in model.model_fields:
         with suppress(ValidationError):
             model.model_validate({name: value})
-            return f"{{{name}: {text}}}"
+            flow = yaml.safe_dump({name: value}, default_flow_style=True, allow_unicode=True, width=1000)
+            return flow.rstrip()
     return ""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -196,11 +196,10 @@ def _decorator(
             return build(function, options, *values)
 
         hints = typing.get_type_hints(function, include_extras=True)
+        update_wrapper(factory, function)  # its documentation, and where it was written
         factory.__signature__ = inspect.Signature([*own, *written])  # pyright: ignore[reportFunctionMemberAccess]  # read by inspect
         factory.__annotations__ = {p.name: hints.get(p.name, Any) for p in written}
         factory.__annotations__ |= {g.name: g.annotation for g in own}
-        factory.__doc__, factory.__module__ = function.__doc__, function.__module__
-        factory.__name__, factory.__qualname__ = function.__name__, function.__qualname__
         registry.register(name or function.__name__)(factory)
         return function
 

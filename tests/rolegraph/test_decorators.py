@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import rolegraph as rg
+from engine.compile.resolve import digest
 from engine.records import FailureName, GroupKey, TrajectoryGroup
 from engine.vocabulary import Call, datasets, estimators, metrics, parsers, rewards
 
@@ -94,6 +96,19 @@ def test_a_cell_of_a_notebook_may_be_run_again_and_another_name_is_taken() -> No
     assert rewards.build(Call("mine")).score({}, "", rg.Seen({})).reward == 0.5
     with pytest.raises(ValueError, match="reward 'countdown' is registered already"):
         rg.reward("countdown")(lambda task, action: 1.0)
+
+
+def test_what_a_cell_of_a_notebook_holds_is_the_code_of_its_function() -> None:
+    digests = [cell("brief", worth) for worth in (0.25, 0.5, 0.5)]
+    assert digests[0] != digests[1] == digests[2]
+
+
+def cell(name: str, worth: float) -> str:
+    """Run a cell that registers a reward, as a notebook does; the digest of its code."""
+    source = f"@rg.reward({name!r})\ndef {name}(task, action):\n    return {worth}\n"
+    linecache.cache["<cell>"] = (len(source), None, source.splitlines(keepends=True), "<cell>")
+    exec(compile(source, "<cell>", "exec"), {"rg": rg, "__name__": "a_notebook"})
+    return digest(rewards.factory(name))
 
 
 def test_a_parsers_value_error_is_a_malformed_output() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import linecache
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 import rolegraph as rg
 from engine.compile.resolve import digest
 from engine.records import FailureName, GroupKey, TrajectoryGroup
-from engine.vocabulary import Call, datasets, estimators, metrics, parsers, rewards
+from engine.vocabulary import Call, Import, datasets, estimators, import_file, metrics, parsers, rewards
 
 
 @pytest.mark.parametrize(
@@ -109,6 +111,38 @@ def cell(name: str, worth: float) -> str:
     linecache.cache["<cell>"] = (len(source), None, source.splitlines(keepends=True), "<cell>")
     exec(compile(source, "<cell>", "exec"), {"rg": rg, "__name__": "a_notebook"})
     return digest(rewards.factory(name))
+
+
+def importing(file: Path, *lines: str) -> None:
+    file.write_text("\n".join(["import rolegraph as rg", *lines]))
+    import_file(file)
+
+
+BRIEF = ['@rg.reward("brief", pure=True)', "def brief(task, action):", "    return 0.25"]
+
+
+def test_two_functions_of_one_name_in_a_file_are_named_with_their_lines(tmp_path: Path) -> None:
+    file = tmp_path / "rewards.py"
+    with pytest.raises(rg.UsageError, match="'brief' is registered already") as refused:
+        importing(file, *BRIEF, "", *BRIEF)
+    said = f"by brief in {file}, line 2; choose another name for brief in {file}, line 6"
+    assert said in str(refused.value)
+
+
+def test_a_file_that_has_changed_may_be_imported_anew(tmp_path: Path) -> None:
+    importing(tmp_path / "rewards.py", *BRIEF)
+    importing(tmp_path / "rewards.py", "", "WORTH = 0.5", *BRIEF[:-1], "    return WORTH")
+    assert rewards.build(Call("brief")).score({}, "", rg.Seen({})).reward == 0.5
+
+
+def test_so_may_one_that_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_own_rewards.py").write_text("\n".join(["import rolegraph as rg", *BRIEF]))
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("my_own_rewards")
+    importlib.reload(module)
+    del sys.modules["my_own_rewards"]
+    importlib.import_module("my_own_rewards")
+    assert rewards.imported_from("brief") == Import("my_own_rewards", str(tmp_path / "my_own_rewards.py"))
 
 
 def test_a_parsers_value_error_is_a_malformed_output() -> None:

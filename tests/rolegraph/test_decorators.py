@@ -159,7 +159,7 @@ def test_a_parsers_value_error_is_a_malformed_output() -> None:
 
 def test_an_estimator_sees_the_rewards_of_one_group() -> None:
     @rg.estimator("best", min_group=2)
-    def best(rewards: Any) -> Any:
+    def grpo(rewards: Any) -> Any:
         return rewards - rewards.max()
 
     estimator = estimators.build(Call("best"))
@@ -180,7 +180,7 @@ def test_a_metric_is_written_with_its_role() -> None:
 
 def test_a_dataset_is_rows_with_ids(tmp_path: Path) -> None:
     @rg.dataset("sums", hidden=["answer"])
-    def sums(*, split: str, size: int = 3) -> Iterator[dict[str, Any]]:
+    def rows(*, split: str, size: int = 3) -> Iterator[dict[str, Any]]:
         for number in range(size):
             yield {"question": f"{number} + 1", "answer": number + 1, "of": split}
 
@@ -192,7 +192,7 @@ def test_a_dataset_is_rows_with_ids(tmp_path: Path) -> None:
     ]
 
     @rg.dataset("empty")
-    def empty() -> list[dict[str, Any]]:
+    def no_rows() -> list[dict[str, Any]]:
         return []
 
     with pytest.raises(rg.DataError, match="the dataset empty has no rows"):

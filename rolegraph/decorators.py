@@ -176,6 +176,9 @@ def _decorator(
     `build(known, function, options)` makes the item `known`; where the kind is `given` one more argument than
     its options, that is `build`'s last.
     """
+    if callable(name):  # what stands under a decorator without its parentheses
+        function = getattr(name, "__name__", "…")
+        raise UsageError(f'@rg.{registry.kind} takes a name: write @rg.{registry.kind}("{function}")')
     own = [] if given is None else [given]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

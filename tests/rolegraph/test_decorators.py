@@ -88,6 +88,18 @@ def test_a_function_of_other_parameters_is_refused_at_once() -> None:
             return 1.0
 
 
+@pytest.mark.parametrize("decorator", [rg.reward, rg.parser, rg.estimator, rg.metric, rg.dataset])
+def test_a_decorator_without_its_parentheses_says_how_it_is_written(decorator: Any) -> None:
+    kind = decorator.__name__
+    with pytest.raises(rg.UsageError) as refused:
+
+        @decorator
+        def mine(task: Any, action: Any) -> float:
+            return 1.0
+
+    assert str(refused.value) == f'@rg.{kind} takes a name: write @rg.{kind}("mine")'
+
+
 def test_a_cell_of_a_notebook_may_be_run_again_and_another_name_is_taken() -> None:
     for worth in (0.25, 0.5):
 

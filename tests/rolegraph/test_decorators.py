@@ -14,7 +14,9 @@ import pytest
 
 import rolegraph as rg
 from engine.compile.resolve import digest
+from engine.errors import AdvantageError
 from engine.records import FailureName, GroupKey, TrajectoryGroup
+from engine.training.advantages import estimate
 from engine.vocabulary import Call, Import, datasets, estimators, import_file, metrics, parsers, rewards
 
 
@@ -179,6 +181,18 @@ def test_an_estimator_sees_the_rewards_of_one_group() -> None:
     assert estimator.compute is not None
     (advantages,) = estimator.compute([np.array([1.0, 0.0])], groups)
     assert (estimator.name, estimator.min_group, advantages.tolist()) == ("best", 2, [0.0, -1.0])
+
+
+def test_an_estimator_that_gives_too_few_is_named_with_its_role() -> None:
+    @rg.estimator("mine")
+    def best(rewards: Any) -> list[float]:
+        return [1.0]
+
+    members = [rg.Trajectory("solver", reward=reward) for reward in (1.0, 0.0)]
+    group = TrajectoryGroup(GroupKey("t", "solver"), tuple(members))
+    said = r"the estimator mine of solver gave advantages of shape \[1\] for the task t, expected \[2\]"
+    with pytest.raises(AdvantageError, match=said):
+        estimate([group], {"solver": estimators.build(Call("mine"))})
 
 
 def test_a_metric_is_written_with_its_role() -> None:

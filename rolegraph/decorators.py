@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -62,7 +62,7 @@ def reward(
     one that is `pure`, and fast, runs in place. What it raises is the episode's `reward_error`.
     """
 
-    def build(function: Callable[..., Any], options: Options) -> Reward:
+    def build(known: str, function: Callable[..., Any], options: Options) -> Reward:
         score = partial(_score, function, options)
         return Reward(score, tuple(labels), tuple(labels), timeout=None if pure else timeout)
 
@@ -87,7 +87,7 @@ def parser(name: str | None = None, *, default: Any = "") -> Decorator[F]:
     `default` is the action that later roles see then.
     """
 
-    def build(function: Callable[..., Any], options: Options) -> Parser:
+    def build(known: str, function: Callable[..., Any], options: Options) -> Parser:
         return Parser(partial(_parse, function, options), default)
 
     return _decorator(parsers, name, ("text",), build)
@@ -110,9 +110,8 @@ def estimator(
     `min_group` is the smallest G that it can work with, `loss` that of a role that names none.
     """
 
-    def build(function: Callable[..., Any], options: Options) -> Estimator:
-        compute = partial(_advantages, function, options)
-        return Estimator(function.__name__, options, min_group, compute, loss)
+    def build(known: str, function: Callable[..., Any], options: Options) -> Estimator:
+        return Estimator(known, options, min_group, partial(_advantages, function, options), loss)
 
     return _decorator(estimators, name, ("rewards",), build)
 
@@ -129,7 +128,7 @@ def _advantages(
 def metric(name: str | None = None) -> Decorator[F]:
     """Make `(trajectories) -> float` known as a metric, written `{name: role}`: of a role in one episode."""
 
-    def build(function: Callable[..., Any], options: Options, role: str) -> Metric:
+    def build(known: str, function: Callable[..., Any], options: Options, role: str) -> Metric:
         return Metric(partial(_measure, function, options), role)
 
     role = inspect.Parameter("role", inspect.Parameter.POSITIONAL_ONLY, annotation=str)
@@ -147,16 +146,14 @@ def dataset(name: str | None = None, *, hidden: Sequence[str] = ()) -> Decorator
     "validation". A row's `id` is its own, or follows from its place.
     """
 
-    def build(function: Callable[..., Any], options: Options, split: Split) -> Dataset:
+    def build(known: str, function: Callable[..., Any], options: Options, split: Split) -> Dataset:
         asks = "split" in inspect.signature(function).parameters
         read = partial(_rows, partial(function, **options, **({"split": split} if asks else {})))
-        shown = f"the dataset {function.__name__}"
+        shown = f"the dataset {known}"
         first = next(read(), None)
         if first is None:
             raise DataError(f"{shown} has no rows")
-        return dataset_of(
-            read, first=first[1], hidden=hidden, stem=function.__name__, split=split, shown=shown
-        )
+        return dataset_of(read, first=first[1], hidden=hidden, stem=known, split=split, shown=shown)
 
     split = inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, annotation=Split)
     return _decorator(datasets, name, (), build, split)
@@ -176,12 +173,16 @@ def _decorator(
 ) -> Decorator[Any]:
     """Registers a factory that a spec's options are checked against; the function itself stays as it is.
 
-    `build(function, options)` makes the item; where the kind is `given` one more argument than its options,
-    that is `build`'s third.
+    `build(known, function, options)` makes the item `known`; where the kind is `given` one more argument than
+    its options, that is `build`'s last.
     """
+    if callable(name):  # what stands under a decorator without its parentheses
+        function = getattr(name, "__name__", "…")
+        raise UsageError(f'@rg.{registry.kind} takes a name: write @rg.{registry.kind}("{function}")')
     own = [] if given is None else [given]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        known = name or function.__name__
         parameters = inspect.signature(function).parameters.values()
         positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
         if len(positional) != len(takes):
@@ -193,15 +194,14 @@ def _decorator(
 
         def factory(*values: Any, **options: Any) -> Item:
             values += tuple(options.pop(g.name) for g in own if g.name in options)
-            return build(function, options, *values)
+            return build(known, function, options, *values)
 
         hints = typing.get_type_hints(function, include_extras=True)
+        update_wrapper(factory, function)  # its documentation, and where it was written
         factory.__signature__ = inspect.Signature([*own, *written])  # pyright: ignore[reportFunctionMemberAccess]  # read by inspect
         factory.__annotations__ = {p.name: hints.get(p.name, Any) for p in written}
         factory.__annotations__ |= {g.name: g.annotation for g in own}
-        factory.__doc__, factory.__module__ = function.__doc__, function.__module__
-        factory.__name__, factory.__qualname__ = function.__name__, function.__qualname__
-        registry.register(name or function.__name__)(factory)
+        registry.register(known)(factory)
         return function
 
     return decorate

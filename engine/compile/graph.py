@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import cast
 
-from engine.errors import did_you_mean
 from engine.prompts.checks import RESERVED
 from engine.spec import Finding, Spec
+from engine.spec.faults import no_role
 
 MAX_EDGES = 200_000
 
@@ -81,8 +81,7 @@ def _names(spec: Spec) -> Iterator[Finding]:
 def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator[Finding]:
     """A finding if no role has that name."""
     if name not in spec.roles:
-        hint = did_you_mean(name, spec.roles)
-        yield Finding(path, f"no role {name!r}", f"one of {', '.join(spec.roles)}", hint, word=name)
+        yield no_role(name, spec.roles, path)
 
 
 def _cycles(spec: Spec, needs: Needs) -> Iterator[Finding]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path as FilePath
@@ -15,7 +14,6 @@ from pydantic_core import ErrorDetails
 from engine.errors import UserError, did_you_mean
 from engine.spec import Finding, ModelRef, Path, PromptSource
 from engine.spec.faults import in_short
-from engine.spec.models import as_model, as_prompt
 from engine.vocabulary import (
     BadOptions,
     Call,
@@ -64,7 +62,7 @@ def resolve_teacher(written: object, path: Path) -> tuple[ModelRef | None, list[
         mapping = cast("Mapping[str, object]", written)
         written = mapping["model"] if set(mapping) == {"model"} else mapping
     expected = "a model, such as tinker:NAME or local:FOLDER"
-    ref, findings = _validated(as_model(written), ModelRef, path, key="teacher", expected=expected)
+    ref, findings = _validated(written, ModelRef, path, key="teacher", expected=expected)
     if ref is not None and ref.provider not in ("local", "tinker"):
         message = f"a teacher must give the log-probabilities of given tokens, which {ref.provider} does not"
         return None, [Finding(path, message, "a local or a tinker model", word=ref.provider)]
@@ -76,7 +74,7 @@ def resolve_prompt(written: object, path: Path) -> tuple[PromptSource | None, li
     if written is None:
         return None, []
     expected = "a template's file name, or {inline: text}"
-    return _validated(as_prompt(written), PromptSource, path, key="demonstration", expected=expected)
+    return _validated(written, PromptSource, path, key="demonstration", expected=expected)
 
 
 def _validated(
@@ -126,10 +124,10 @@ def _of_argument(error: BadOptions, detail: ErrorDetails, at: Path) -> Finding:
     loc, kind, item = detail["loc"], detail["type"], f"{error.kind} {error.name!r}"
     name = ".".join(str(part) for part in loc[isinstance(loc[0], int) :])
     said = detail["msg"].removeprefix("Value error, ")
-    around = error.type_at(loc[:-1]) if len(loc) > 1 else _takes(error)
+    *inside, key = loc
+    around = error.type_at(inside) if inside else _takes(error)
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
-        known = re.findall(r"\w+", around)
-        hint = did_you_mean(name.rpartition(".")[2], known)
+        hint = did_you_mean(str(key), error.keys_at(inside))
         return Finding(at, f"{item} has no option {name!r}", around, hint, at_key=True)
     if kind.startswith("missing"):
         expected = around if name else f"{{{error.name}: …}}"

@@ -170,7 +170,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         try:
             tokens = list(self.lexer.tokeniter(source, name, filename, state))
         except TemplateSyntaxError as error:
-            error.lineno = sum(map(len, source.splitlines(keepends=True)[: error.lineno - 1]))
+            error.lineno = sum(len(line) + 1 for line in source.split("\n")[: error.lineno - 1])
             raise
         return TokenStream(self.lexer.wrap(_positioned(source, tokens), name, filename), name, filename)
 

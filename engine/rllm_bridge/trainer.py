@@ -14,6 +14,7 @@ from engine.rllm_bridge import compile_workflow, grouping_hook
 from engine.rllm_bridge.compose import compose
 from engine.rllm_bridge.config import Launch
 from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
+from engine.training.advantages import advantages_of
 from engine.training.order import validation_tasks
 from engine.vocabulary import Estimator
 
@@ -47,19 +48,17 @@ def register(custom: Mapping[str, Estimator]) -> None:
     from rllm.trainer.algorithms.advantage import register_rllm_adv_estimator
 
     for name, estimator in custom.items():
-        register_rllm_adv_estimator(name)(as_rllm(estimator))
+        register_rllm_adv_estimator(name)(as_rllm(estimator, name.rpartition("/")[2]))
 
 
-def as_rllm(estimator: Estimator) -> Callable[..., tuple[Any, Any]]:
-    """An estimator of ours in the signature of rLLM's: advantages and returns, which are the same here."""
-    compute = estimator.compute
-    if compute is None:
-        raise AssertionError(f"{estimator.name} computes nothing")
+def as_rllm(estimator: Estimator, role: str) -> Callable[..., tuple[Any, Any]]:
+    """A role's estimator in the signature of rLLM's: advantages and returns, which are the same here."""
 
     def advantages(
         rewards: Any, algorithm_config: object, *, traj_groups: Any, **_: object
     ) -> tuple[Any, Any]:
-        values = compute(rewards, traj_groups)
+        tasks = [str(group.task_id) for group in traj_groups]
+        values = advantages_of(estimator, role, rewards, traj_groups, tasks)
         return values, values
 
     return advantages

@@ -6,7 +6,9 @@ where each path was written, turns it into a `Diagnostic` with file, line and co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Literal
 
 Path = tuple[str | int, ...]
@@ -32,6 +34,10 @@ class Finding:
     """Point at the key, not at its value."""
     place: Place | None = None
     """Where it stands, if not at `path`: a template has lines of its own."""
+
+    def at(self, place: Place) -> Diagnostic:
+        """The same, ready to be shown."""
+        return Diagnostic(self.message, place, self.expected, self.hint, self.severity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +82,34 @@ class Diagnostic:
         return "\n".join(lines)
 
 
+class Lines:
+    """A file's text by its lines, which end where an editor ends them. Positions in it count from 0."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file = file
+        self.lines = text.removesuffix("\n").split("\n")
+        self.starts = [0, *accumulate(len(line) + 1 for line in self.lines[:-1])]
+
+    def place(self, position: int, width: int = 1) -> Place:
+        """The place of as much of a stretch of the text as stands in its first line."""
+        line = bisect_right(self.starts, position) - 1
+        text = self.lines[line]
+        column = min(position - self.starts[line], len(text))
+        return Place(self.file, line + 1, column + 1, text, max(1, min(width, len(text) - column)))
+
+    def position(self, place: Place) -> int:
+        """Where a place of this file begins."""
+        return self.starts[place.line - 1] + place.column - 1
+
+
 def point_at(file: str, source: str, offset: int, word: str) -> Place:
     """The place of the first `word` at or behind a position of a text.
 
     Where it is not found, that of the first character in the line.
     """
+    lines = Lines(file, source)
     found = source.find(word, offset) if word else -1
-    at = found if found >= 0 else offset
-    start = source.rfind("\n", 0, at) + 1
-    text = source[start:].partition("\n")[0]
-    column = at - start if found >= 0 else len(text) - len(text.lstrip())
-    return Place(file, source.count("\n", 0, at) + 1, column + 1, text, len(word) if found >= 0 else 1)
+    if found >= 0:
+        return lines.place(found, len(word))
+    place = lines.place(offset)
+    return replace(place, column=len(place.text) - len(place.text.lstrip()) + 1)

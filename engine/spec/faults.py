@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import Annotated, Any, Union, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from engine.errors import did_you_mean
 from engine.spec.diagnostics import Finding, Path
-from engine.spec.models import Spec, field_lines
+from engine.spec.models import field_lines, kind_at
 from engine.spec.yaml_source import value_at
 
 _EXPECTED = {
@@ -86,6 +85,12 @@ def _finding(detail: ErrorDetails, at: Path, written: object) -> Finding:
     )
 
 
+def no_role(name: str, roles: Collection[str], path: Path = ()) -> Finding:
+    """No role has that name."""
+    expected = f"one of {', '.join(roles)}" if roles else "a role of the spec, which has none"
+    return Finding(path, f"no role {name!r}", expected, did_you_mean(name, roles), word=name)
+
+
 def in_short(value: object) -> str:
     """A value as YAML has it, in short."""
     text = (
@@ -105,10 +110,8 @@ def _listed(names: list[str], last: str = ", ") -> str:
 
 
 def _model_at(path: Path) -> type[BaseModel] | None:
-    annotation: Any = Spec
-    for key in path:
-        annotation = _inner(annotation, key)
-    return _as_model(annotation)
+    kind = kind_at(path)
+    return kind if kind is not None and issubclass(kind, BaseModel) else None
 
 
 def _keys_at(path: Path) -> list[str]:
@@ -119,15 +122,15 @@ def _keys_at(path: Path) -> list[str]:
 def _belongs(path: Path) -> str:
     """A hint where the key of a path is one of a mapping beside it: `temperature`, one of `sampling`."""
     model = _model_at(path[:-1])
-    for name, info in model.model_fields.items() if model else ():
-        inner = _as_model(info.annotation)
+    for name in model.model_fields if model else ():
+        inner = _model_at((*path[:-1], name))
         if inner and path[-1] in inner.model_fields:
             return f"put it under `{name}`"
     return ""
 
 
 def _meant(path: Path, value: object) -> str:
-    """The mapping that a bare value was meant for: the first of its keys that takes the value."""
+    """The mapping that a bare value was meant for, as YAML: the first of its keys that takes the value."""
     model = _model_at(path)
     if model is None or isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
@@ -136,32 +139,11 @@ def _meant(path: Path, value: object) -> str:
     for name in model.model_fields:
         with suppress(ValidationError):
             model.model_validate({name: value})
-            return f"{{{name}: {text}}}"
+            flow = yaml.safe_dump({name: value}, default_flow_style=True, allow_unicode=True, width=1000)
+            return flow.rstrip()
     return ""
 
 
 def _about(path: Path) -> str:
     model = _model_at(path[:-1])
     return field_lines(model).get(str(path[-1]), "").rstrip(".") if model else ""
-
-
-def _as_model(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if get_origin(annotation) in (Union, types.UnionType, Annotated):
-        for option in get_args(annotation):
-            model = _as_model(option)
-            if model is not None:
-                return model
-    return None
-
-
-def _inner(annotation: Any, key: str | int) -> Any:
-    model = _as_model(annotation)
-    if model is not None:
-        info = model.model_fields.get(str(key))
-        return info.annotation if info else None
-    if get_origin(annotation) is Annotated:
-        return _inner(get_args(annotation)[0], key)
-    arguments = get_args(annotation)
-    return arguments[-1] if arguments else None

@@ -16,10 +16,18 @@ def is_folder(path: Path) -> bool:
     return S_ISDIR(_mode(path))
 
 
+def resolved(path: Path) -> Path:
+    """The path without links; never raises, either: where nothing can be, it is only made absolute."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):  # links that go in circles; a NUL
+        return path.absolute()
+
+
 def shown(path: Path) -> str:
     """The path from the working folder, where it is below that."""
-    resolved, here = path.resolve(), Path.cwd()
-    return str(resolved.relative_to(here) if resolved.is_relative_to(here) else path)
+    where, here = resolved(path), Path.cwd()
+    return str(where.relative_to(here) if where.is_relative_to(here) else path)
 
 
 def _mode(path: Path) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 from engine.errors import UsageError, did_you_mean
 from engine.shipped import SPECS
 from engine.spec.diagnostics import Diagnostic, Finding, Path, Place
-from engine.spec.files import is_file, is_folder, shown
+from engine.spec.files import is_file, is_folder, resolved, shown
 from engine.spec.merge import choose_model, merge, override
 from engine.spec.models import Spec
 from engine.spec.scalars import place_within
@@ -52,8 +52,7 @@ class Loaded:
         for finding in findings:
             if any(finding.path[:depth] in self.broken for depth in range(len(finding.path) + 1)):
                 continue
-            place = finding.place or self._place(finding)
-            known[Diagnostic(finding.message, place, finding.expected, finding.hint, finding.severity)] = None
+            known[finding.at(finding.place or self._place(finding))] = None
         self.diagnostics = sorted(known, key=lambda d: (d.place.file, d.place.line, d.place.column))
 
     def _place(self, finding: Finding) -> Place:
@@ -105,7 +104,7 @@ def load_spec(
     """Read a spec. Faults are in the result; only a file that is not there raises (UsageError)."""
     path = find_spec(name)
     source, folders = _read(path, ())
-    unreadable = bool(source.faults) and not source.data
+    unreadable = source.unreadable
     for position, text in enumerate(() if unreadable else overrides):
         override(source, text, position)
     if not unreadable:
@@ -127,29 +126,29 @@ def _unread(source: Source) -> set[Path]:
 
 def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[FilePath, ...]]:
     try:
-        source = parse_yaml(path.read_text(encoding="utf-8"), shown(path))
+        source = parse_yaml(path.read_text(encoding="utf-8-sig"), shown(path))
     except UnicodeDecodeError:
         source = refused(Place(shown(path), 1, 1, ""), "not valid YAML: not UTF-8 text")
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    folder = path.resolve().parent
+    folder = resolved(path).parent
     base_name = source.data.get("extends")
     if base_name is None:
         return source, (folder,)
     place = source.spots["extends",].value
-    base = folder / base_name if isinstance(base_name, str) and "\0" not in base_name else None
-    chain = (*chain, path.resolve())
+    base = folder / base_name if isinstance(base_name, str) else None
+    chain = (*chain, resolved(path))
     problem = None
     if base is None:
         problem = Diagnostic(
             "`extends` names one spec", place, "the file name of a spec, such as solver_judge.yaml"
         )
-    elif base.resolve() in chain:
-        loop = " -> ".join(step.name for step in (*chain[chain.index(base.resolve()) :], base))
+    elif resolved(base) in chain:
+        loop = " -> ".join(step.name for step in (*chain[chain.index(resolved(base)) :], base))
         problem = Diagnostic(f"the specs extend each other: {loop}", place)
     elif len(chain) > MAX_EXTENDS:
         problem = Diagnostic(f"more than {MAX_EXTENDS} specs extend each other", place)
-    elif not _inside(base, folder):
+    elif not resolved(base).is_relative_to(folder):
         problem = Diagnostic(
             f"{base_name} lies outside the spec's folder",
             place,
@@ -157,7 +156,7 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[Fi
         )
     elif not is_file(base):
         shipped = SPECS / FilePath(str(base_name)).name
-        if is_file(shipped) and shipped.resolve() not in chain:
+        if is_file(shipped) and resolved(shipped) not in chain:
             base = shipped
         else:
             names = [entry.name for where in (folder, SPECS) for entry in where.glob("*.yaml")]
@@ -172,9 +171,8 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[Fi
         return _completed(source), (folder,)
     parent, folders = _read(base, chain)
     merged = merge(parent, source)
-    unreadable = parent.faults and not parent.data
     return (
-        _completed(merged) if unreadable else merged,
+        _completed(merged) if parent.unreadable else merged,
         (folder, *(other for other in folders if other != folder)),
     )
 
@@ -183,7 +181,3 @@ def _completed(source: Source) -> Source:
     """With stand-ins for what a spec that cannot be extended would have given."""
     missing = {key: value for key, value in REQUIRED.items() if not source.data.get(key)}
     return replace(source, data={**source.data, **missing})
-
-
-def _inside(path: FilePath, folder: FilePath) -> bool:
-    return path.resolve().is_relative_to(folder)

@@ -6,32 +6,22 @@ reward, a prompt …) is one value, replaced whole: half of one parser mixed wit
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 import yaml
 
-from engine.errors import did_you_mean
 from engine.spec.diagnostics import Diagnostic, Path, Place
-from engine.spec.models import as_model, as_prompt, as_schedule
+from engine.spec.faults import no_role
+from engine.spec.models import ModelRef, PromptSource, kind_at, served_as
 from engine.spec.yaml_source import Source, Spot, Spots, parse_yaml, paths_of
-
-_WHOLE_IN_ROLE = {"parser", "reward", "estimator", "signal", "prompt", "system"}
+from engine.vocabulary import Call
 
 
 def is_whole(path: Path) -> bool:
     """Whether the value at this path is replaced, not merged."""
-    match path:
-        case ("roles", _, key):
-            return key in _WHOLE_IN_ROLE
-        case ("data", key):
-            return key != "hidden"
-        case ("episode", "metrics", _):
-            return True
-        case _:
-            return False
+    return kind_at(path) in (Call, PromptSource)
 
 
 def merge(base: Source, child: Source) -> Source:
@@ -91,42 +81,38 @@ def override(source: Source, text: str, position: int) -> None:
     roles = _mapping(source.data.get("roles"))
     if keys[0] == "roles" and len(keys) > 2 and keys[1] not in roles:
         named = replace(place, column=dotted.index(keys[1], len("roles.")) + 1, width=len(keys[1]))
-        message, expected = f"no role {keys[1]!r}", f"one of {', '.join(roles)}"
-        source.faults.append(Diagnostic(message, named, expected, did_you_mean(keys[1], roles)))
+        source.faults.append(no_role(keys[1], roles).at(named))
         return
+    _put(source, tuple(keys), parsed.data["value"], Spot(place, value_place))
+
+
+def _put(source: Source, path: tuple[str, ...], value: object, spot: Spot) -> None:
+    """Set the value at a path, in place; None removes it. What is in short on the way is written in full."""
     at: dict[str, Any] = source.data
-    path: Path = ()
-    for key in keys[:-1]:
-        path = (*path, key)
-        inner = _in_full(at.get(key), path)
-        if inner is None:
-            inner = dict[str, Any]()
-        elif not isinstance(inner, dict):
-            message = f"{'.'.join(map(str, path))} is not a mapping, so it has no {keys[len(path)]!r}"
-            source.faults.append(Diagnostic(message, place))
+    for depth, key in enumerate(path[:-1], 1):
+        inner = _in_full(at.get(key), path[:depth])
+        if inner is not None and not isinstance(inner, dict):
+            message = f"{'.'.join(path[:depth])} is not a mapping, so it has no {path[depth]!r}"
+            source.faults.append(Diagnostic(message, spot.key or spot.value))
             return
-        at[key] = at = dict(cast("dict[str, Any]", inner))
-        source.spots.setdefault(path, Spot(place, place))
-    path = (*path, keys[-1])
-    _forget(source.spots, at.get(keys[-1]), path)
-    if parsed.data["value"] is None:
-        at.pop(keys[-1], None)
+        at[key] = at = dict(cast("dict[str, Any]", inner or {}))
+        source.spots.setdefault(path[:depth], Spot(spot.key, spot.key or spot.value))
+    _forget(source.spots, at.get(path[-1]), path)
+    if value is None:
+        at.pop(path[-1], None)
         return
-    at[keys[-1]] = parsed.data["value"]
-    source.spots[path] = Spot(place, value_place)
+    at[path[-1]] = value
+    source.spots[path] = spot
 
 
 def _in_full(value: object, path: Path) -> object:
     """The mapping that a value written in short stands for; any other value as it is."""
-    match path:
-        case ("model",) | ("roles", _, "model"):
-            return as_model(value)
-        case ("roles", _, "prompt" | "system"):
-            return as_prompt(value)
-        case ("train", "schedule"):
-            return as_schedule(value)
-        case _:
-            return {value: None} if isinstance(value, str) and is_whole(path) else value
+    kind = kind_at(path)
+    if kind is None:
+        return value
+    if issubclass(kind, Call):
+        return {value: None} if isinstance(value, str) else value
+    return kind.in_full(value)
 
 
 def choose_model(source: Source, model: str | None, base_url: str | None) -> None:
@@ -136,26 +122,39 @@ def choose_model(source: Source, model: str | None, base_url: str | None) -> Non
     endpoint is that of the roles' own models of its provider, too, where they have none.
     """
     if model:
-        before = _mapping(as_model(source.data.get("model")))
-        override(source, f"model={model}", 0)
-        same = before.get("provider", "local") == _provider(source.data.get("model"))
-        for key, value in before.items():
-            if key not in ("provider", "name", "checkpoint") and (same or key != "base_url"):
-                override(source, f"model.{key}={json.dumps(value)}", 0)
+        _replace_model(source, model)
     if not base_url:
         return
-    word = f"base_url={json.dumps(base_url)}"
-    override(source, f"model.{word}", 0)
-    provider = _provider(source.data.get("model"))
-    provider = "tinker" if provider == "local" else provider  # what is served already is reached as tinker is
+    spot = _flag("--base-url", base_url)
+    _put(source, ("model", "base_url"), base_url, spot)
+    provider = served_as(_provider(source.data.get("model")))
     for name, role in _mapping(source.data.get("roles")).items():
         own = _mapping(role).get("model")
-        if own and _provider(own) == provider and not _mapping(as_model(own)).get("base_url"):
-            override(source, f"roles.{name}.model.{word}", 0)
+        if own and _provider(own) == provider and not _full_model(own).get("base_url"):
+            _put(source, ("roles", name, "model", "base_url"), base_url, spot)
 
 
-def _provider(model: object) -> object:
-    return _mapping(as_model(model)).get("provider", "local")
+def _replace_model(source: Source, model: str) -> None:
+    before = source.data.get("model")
+    of_the_model = {"provider", "name", "checkpoint"}
+    of_the_model |= {"base_url"} if _provider(before) != _provider(model) else set()
+    kept = {key: value for key, value in _full_model(before).items() if key not in of_the_model}
+    spots = {at: spot for at, spot in source.spots.items() if at[1:] and at[0] == "model" and at[1] in kept}
+    _put(source, ("model",), {**_full_model(model), **kept} if kept else model, _flag("--model", model))
+    source.spots |= spots
+
+
+def _flag(name: str, value: str) -> Spot:
+    """Where the value of a flag stands."""
+    return Spot(None, Place("command line", 1, len(name) + 2, f"{name} {value}", max(1, len(value))))
+
+
+def _provider(model: object) -> str:
+    return str(_full_model(model).get("provider", ModelRef.model_fields["provider"].default))
+
+
+def _full_model(model: object) -> Mapping[str, Any]:
+    return _mapping(ModelRef.in_full(model))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ast
 import inspect
+import types
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
+from engine.spec.diagnostics import Path
 from engine.vocabulary import Call, CallField, LossName
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -22,6 +24,16 @@ Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @classmethod
+    def in_full(cls, value: object) -> object:
+        """The mapping that a value written in short stands for; any other value as it is."""
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written(cls, value: object) -> object:
+        return cls.in_full(value)
 
 
 def field_lines(model: type[BaseModel]) -> dict[str, str]:
@@ -42,24 +54,6 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def as_prompt(value: object) -> object:
-    """A prompt as it may be written: a file's name stands for `{file: name}`."""
-    return {"file": value} if isinstance(value, str) else value
-
-
-def as_model(value: object) -> object:
-    """A model as it may be written: `provider:name` stands for a mapping."""
-    if not isinstance(value, str):
-        return value
-    provider, colon, name = value.partition(":")
-    return {"provider": provider, "name": name} if colon else {"provider": provider}
-
-
-def as_schedule(value: object) -> object:
-    """A schedule as it may be written: its kind stands for `{kind: kind}`."""
-    return {"kind": value} if isinstance(value, str) else value
-
-
 Strings = Annotated[list[str], BeforeValidator(_as_list)]
 
 
@@ -70,6 +64,11 @@ class PromptSource(_Model):
     """Looked up beside the spec, then in `prompts/`, then among the shipped ones."""
     inline: str | None = None
     """The template itself."""
+
+    @classmethod
+    def in_full(cls, value: object) -> object:
+        """A file's name stands for `{file: name}`."""
+        return {"file": value} if isinstance(value, str) else value
 
 
 def served_as(provider: str) -> str:
@@ -94,6 +93,14 @@ class ModelRef(_Model):
     """How many calls may be under way at once."""
     replay_any: bool = False
     """Whether a replay answers prompts that have changed since they were recorded, too."""
+
+    @classmethod
+    def in_full(cls, value: object) -> object:
+        """`provider:name`, or a provider alone, stands for a mapping."""
+        if not isinstance(value, str):
+            return value
+        provider, colon, name = value.partition(":")
+        return {"provider": provider, "name": name} if colon else {"provider": provider}
 
     @property
     def served_here(self) -> bool:
@@ -132,9 +139,9 @@ class Role(_Model):
     """How many instances run side by side."""
     needs: Strings = []
     """Roles whose answers this one waits for."""
-    prompt: Annotated[PromptSource, BeforeValidator(as_prompt)]
+    prompt: PromptSource
     """What it is asked: the user's turn."""
-    system: Annotated[PromptSource | None, BeforeValidator(as_prompt)] = None
+    system: PromptSource | None = None
     """The system turn before it."""
     parser: CallField = Call("text")
     """How its answer is read."""
@@ -149,7 +156,7 @@ class Role(_Model):
     `importance_sampling`; `cross_entropy` for imitation."""
     trainable: bool = True
     """Whether training changes it; then it needs an estimator, and a reward or a signal."""
-    model: Annotated[ModelRef | None, BeforeValidator(as_model)] = None
+    model: ModelRef | None = None
     """A model of its own; None uses the spec's."""
     sampling: Sampling | None = None
     """How its answers are drawn; None uses the spec's."""
@@ -188,6 +195,11 @@ class Schedule(_Model):
     """Steps in which the rate rises from 0."""
     floor: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """The share of the learning rate that is left at the end."""
+
+    @classmethod
+    def in_full(cls, value: object) -> object:
+        """A kind stands for `{kind: kind}`."""
+        return {"kind": value} if isinstance(value, str) else value
 
 
 class Lora(_Model):
@@ -230,7 +242,7 @@ class Train(_Model):
     is one epoch."""
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-4
     """Adam's."""
-    schedule: Annotated[Schedule, BeforeValidator(as_schedule)] = Schedule()
+    schedule: Schedule = Schedule()
     """`constant`, `linear`, `cosine`, or a mapping with `kind`, `warmup` and `floor`."""
     gradient_clip: Annotated[float, Field(ge=0.0)] = 1.0
     """The largest norm of the gradient of the mean loss over a step's trajectories; 0 does not clip."""
@@ -257,7 +269,7 @@ class Spec(_Model):
     """What it does, in a sentence."""
     data: Data = Data()
     """Where tasks come from."""
-    model: Annotated[ModelRef, BeforeValidator(as_model)] = ModelRef()
+    model: ModelRef = ModelRef()
     """Where answers come from, unless a role has a model of its own."""
     sampling: Sampling = Sampling()
     """How answers are drawn, unless a role says otherwise."""
@@ -267,3 +279,30 @@ class Spec(_Model):
     """What is said of a whole episode."""
     train: Train = Train()
     """How the roles are trained."""
+
+
+def kind_at(path: Path) -> type[_Model] | type[Call] | None:
+    """What the language has at a path of a spec: one of these models or a call, if either."""
+    annotation: Any = Spec
+    for key in path:
+        annotation = _inner(annotation, key)
+    return _kind(annotation)
+
+
+def _kind(annotation: Any) -> type[_Model] | type[Call] | None:
+    if isinstance(annotation, type) and issubclass(annotation, _Model | Call):
+        return annotation
+    if get_origin(annotation) in (Union, types.UnionType, Annotated):
+        return next(filter(None, map(_kind, get_args(annotation))), None)
+    return None
+
+
+def _inner(annotation: Any, key: str | int) -> Any:
+    kind = _kind(annotation)
+    if kind is not None and issubclass(kind, _Model):
+        info = kind.model_fields.get(str(key))
+        return info.annotation if info else None
+    if get_origin(annotation) is Annotated:
+        return _inner(get_args(annotation)[0], key)
+    arguments = get_args(annotation)
+    return arguments[-1] if arguments else None

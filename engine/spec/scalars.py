@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import yaml
 
-from engine.spec.diagnostics import Place
+from engine.spec.diagnostics import Lines, Place
 
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
 """An anchor and a tag before the value."""
@@ -29,23 +30,18 @@ def place_within(value: Place, source: str, text: str, offset: int, word: str) -
     """
     found = text.find(word, offset) if word else -1
     nth = sum(not character.isspace() for character in text[: found if found >= 0 else offset])
-    lines = source.splitlines(keepends=True)
-    start = sum(map(len, lines[: value.line - 1])) + value.column - 1
-    column = start
-    for count, column in enumerate(_characters(source, start)):  # noqa: B007  # the last where there are fewer
+    lines = Lines(value.file, source)
+    at = start = lines.position(value)
+    for count, at in enumerate(_characters(source, start)):  # noqa: B007  # the last where there are fewer
         if count == nth:
             break
-    line = 0
-    while line < len(lines) - 1 and column >= len(lines[line]):
-        column -= len(lines[line])
-        line += 1
-    shown = lines[line].rstrip() if lines else ""
+    place = lines.place(at, len(word))
     if found >= 0:
-        return Place(value.file, line + 1, column + 1, shown, len(word))
-    if line + 1 == value.line:
+        return place
+    if place.line == value.line:
         return value
-    indent = len(shown) - len(shown.lstrip())
-    return Place(value.file, line + 1, indent + 1, shown, len(shown) - indent)
+    shown = place.text.strip()
+    return replace(place, column=place.text.index(shown) + 1, width=len(shown))
 
 
 def _characters(source: str, start: int) -> Iterator[int]:

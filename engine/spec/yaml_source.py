@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import yaml
 
-from engine.spec.diagnostics import Diagnostic, Path, Place
+from engine.spec.diagnostics import Diagnostic, Lines, Path, Place
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 40
@@ -43,6 +43,11 @@ class Source:
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """The text of each file that was read."""
 
+    @property
+    def unreadable(self) -> bool:
+        """Whether its faults are all that is known of it."""
+        return bool(self.faults) and not self.data
+
 
 class _Loader(yaml.SafeLoader):
     """A SafeLoader whose plain scalars are YAML 1.2's."""
@@ -68,8 +73,8 @@ for _tag, _pattern, _first in (
 
 def parse_yaml(text: str, file: str) -> Source:
     """Parse one file. What is wrong with it is in `faults`; the rest is still read."""
-    lines = text.splitlines() or [""]
-    top = Place(file, 1, 1, lines[0])
+    lines = Lines(file, text)
+    top = lines.place(0)
     if len(text.encode()) > MAX_BYTES:
         return refused(top, f"the file is larger than {MAX_BYTES:,} bytes")
     try:
@@ -77,17 +82,14 @@ def parse_yaml(text: str, file: str) -> Source:
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = _place(file, lines, mark) if mark else top
+        place = lines.place(mark.index) if mark else top
         return refused(place, f"not valid YAML: {error.problem or error.context}")
     except yaml.reader.ReaderError as error:
-        before = text[: error.position].splitlines(keepends=True)
-        return refused(
-            Place(file, line := max(1, len(before)), len(before[-1]) + 1 if before else 1, lines[line - 1]),
-            f"not valid YAML: character U+{error.character:04X} is not allowed",
-        )
+        place = lines.place(error.position)
+        return refused(place, f"not valid YAML: character U+{error.character:04X} is not allowed")
     except RecursionError:
         return refused(top, "nested too deeply")
-    reader = _Reader(file, lines, loader)
+    reader = _Reader(lines, loader)
     if not isinstance(node, yaml.MappingNode):
         place = reader.place(node) if node else top
         return refused(place, "a spec is a mapping", "keys such as rolegraph, name and roles")
@@ -142,17 +144,15 @@ class _TooLarge(Exception):
 class _Reader:
     """Walks the node graph once."""
 
-    def __init__(self, file: str, lines: list[str], loader: _Loader) -> None:
-        self.file, self.lines, self.loader = file, lines, loader
+    def __init__(self, lines: Lines, loader: _Loader) -> None:
+        self.lines, self.loader = lines, loader
         self.spots: Spots = {}
         self.faults: list[Diagnostic] = []
         self.visited = 0
 
     def place(self, node: yaml.Node) -> Place:
-        start, end = node.start_mark, node.end_mark
-        place = _place(self.file, self.lines, start)
-        width = end.column - start.column if end.line == start.line else len(place.text) - start.column
-        return Place(place.file, place.line, place.column, place.text, max(1, width))
+        start, end = node.start_mark.index, node.end_mark.index
+        return self.lines.place(start, end - start)
 
     def value(self, node: yaml.Node, path: Path) -> Any:
         self.visited += 1
@@ -205,7 +205,7 @@ class _Reader:
                 message = f"duplicate key {key!r}"
                 self.faults.append(Diagnostic(message, self.place(key_node), "each key once", hint))
             else:
-                own[key] = key_node.start_mark.line + 1
+                own[key] = self.place(key_node).line
                 if not key_node.tag.endswith("merge"):
                     pairs[key] = key_node, value_node
                     continue
@@ -219,8 +219,3 @@ class _Reader:
         expected = "a mapping's alias, as in `<<: *base`, or a list of them"
         self.faults.append(Diagnostic("`<<` merges mappings", self.place(node), expected))
         return {}
-
-
-def _place(file: str, lines: list[str], mark: yaml.Mark) -> Place:
-    line = min(mark.line, len(lines) - 1)
-    return Place(file, line + 1, mark.column + 1 if line == mark.line else len(lines[line]) + 1, lines[line])

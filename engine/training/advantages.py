@@ -133,6 +133,27 @@ def _rewards(group: TrajectoryGroup) -> Floats:
 def _estimated(
     role: str, estimator: Estimator, groups: Sequence[TrajectoryGroup], rewards: Sequence[Floats]
 ) -> tuple[list[list[Sequence[Advantage]]], Floats]:
+    computed = advantages_of(estimator, role, rewards, groups, [group.key.task for group in groups])
+    steps: list[list[Sequence[Advantage]]] = []
+    for group, values in zip(groups, computed, strict=True):
+        if not np.isfinite(values).all():
+            member = int(np.flatnonzero(~np.isfinite(values))[0])
+            where = _where(group, member)
+            raise AdvantageError(
+                f"the estimator {estimator.name} of {role} gave {values[member]} for {where}"
+            )
+        members = zip(group.trajectories, cast("list[float]", values.tolist()), strict=True)
+        steps.append([(value,) * len(trajectory.steps) for trajectory, value in members])
+    return steps, np.concatenate(computed)
+
+
+def advantages_of(
+    estimator: Estimator, role: str, rewards: Sequence[Floats], groups: Sequence[Any], tasks: Sequence[str]
+) -> list[Floats]:
+    """What an estimator makes of a role's rewards, [G] for each group; `tasks` name the groups.
+
+    Raises AdvantageError for what it raises, and for a result of another shape.
+    """
     assert estimator.compute is not None
     name = f"the estimator {estimator.name} of {role}"
     try:
@@ -141,19 +162,13 @@ def _estimated(
         raise AdvantageError(f"{name} raised {type(error).__name__}: {error}") from error
     if len(computed) != len(groups):
         raise AdvantageError(f"{name} gave {len(computed)} groups of advantages for {len(groups)} groups")
-    steps: list[list[Sequence[Advantage]]] = []
-    for group, values, given in zip(groups, computed, rewards, strict=True):
+    for task, values, given in zip(tasks, computed, rewards, strict=True):
         if values.shape != given.shape:
             raise AdvantageError(
-                f"{name} gave advantages of shape {list(values.shape)} for the task {group.key.task}, "
+                f"{name} gave advantages of shape {list(values.shape)} for the task {task}, "
                 f"expected {list(given.shape)}: one for each member of the group"
             )
-        if not np.isfinite(values).all():
-            member = int(np.flatnonzero(~np.isfinite(values))[0])
-            raise AdvantageError(f"{name} gave {values[member]} for {_where(group, member)}")
-        members = zip(group.trajectories, cast("list[float]", values.tolist()), strict=True)
-        steps.append([(value,) * len(trajectory.steps) for trajectory, value in members])
-    return steps, np.concatenate(computed)
+    return computed
 
 
 def _precomputed(

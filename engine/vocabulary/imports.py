@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,8 @@ class Import(NamedTuple):
     def of(cls, factory: Callable[..., Any]) -> Import:
         """Where a factory was defined."""
         file = getattr(sys.modules.get(factory.__module__), "__file__", None)
-        return cls(factory.__module__, str(Path(file).resolve()) if file else None)
+        path = Path(file).resolve() if file else None
+        return cls(factory.__module__, str(path) if path and path.is_file() else None)
 
     def ensure(self) -> ModuleType:
         """Import it, unless it has been; raises UsageError where it cannot be."""
@@ -47,6 +49,37 @@ class Import(NamedTuple):
     def digest(self) -> str:
         """Identifies the code: of the file alone, not of what it imports in turn."""
         return digest_of(Path(self.file).read_bytes()) if self.file else "unknown"
+
+
+class Definition(NamedTuple):
+    """A function that was registered, and where it was written then."""
+
+    source: Import
+    name: str
+    line: int | None
+    code: str
+    """Identifies what the file held."""
+
+    @classmethod
+    def of(cls, factory: Callable[..., Any]) -> Definition:
+        """That of a factory, or of the function that it wraps."""
+        source = Import.of(factory)
+        code = getattr(inspect.unwrap(factory), "__code__", None)
+        line = getattr(code, "co_firstlineno", None)
+        return cls(source, getattr(factory, "__qualname__", repr(factory)), line, source.digest())
+
+    def again(self, before: Definition) -> bool:
+        """Whether that was this function, whose notebook's cell or whose file was run again since.
+
+        Where the file has not changed, two lines are two functions.
+        """
+        if (self.source, self.name) != (before.source, before.name):
+            return False
+        return self.source.file is None or self.code != before.code or self.line == before.line
+
+    def __str__(self) -> str:
+        where = self.source.file or self.source.module
+        return f"{self.name} in {where}{f', line {self.line}' if self.line else ''}"
 
 
 def import_file(path: Path) -> Import:

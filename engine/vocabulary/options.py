@@ -36,14 +36,22 @@ class Option:
 
     def type_at(self, path: Sequence[int | str]) -> str:
         """The same for what stands at a path inside of it."""
+        return _words(*self._schema_at(path))
+
+    def keys_at(self, path: Sequence[int | str]) -> list[str]:
+        """The names that a mapping at a path inside of it may have; none where any will do."""
+        return _keys(*self._schema_at(path))
+
+    def _schema_at(self, path: Sequence[int | str]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """JSON's schema of what stands at a path inside of it, and the definitions that it refers to."""
         try:
-            schema: Any = TypeAdapter(self.hint).json_schema()
+            schema: Mapping[str, Any] = TypeAdapter(self.hint).json_schema()
         except PydanticUserError:  # a type of a package's own, which JSON has no word for
-            return "anything"
+            return {}, {}
         models = schema.get("$defs", {})
         for key in path:
             schema = _within(schema, models, key)
-        return _words(schema, models)
+        return schema, models
 
     @property
     def written(self) -> str:
@@ -112,6 +120,18 @@ def _within(schema: Mapping[str, Any], models: Mapping[str, Any], key: int | str
             return cast("Mapping[str, Any]", items)
         case _:
             return {}
+
+
+def _keys(schema: Mapping[str, Any], models: Mapping[str, Any]) -> list[str]:
+    match schema:
+        case {"$ref": str(path)}:
+            return _keys(models[path.rpartition("/")[2]], models)
+        case {"anyOf": [*choices]}:
+            return [key for choice in choices for key in _keys(cast("Mapping[str, Any]", choice), models)]
+        case {"properties": {**fields}}:
+            return list(cast("Mapping[str, Any]", fields))
+        case _:
+            return []
 
 
 def _words(schema: Mapping[str, Any], models: Mapping[str, Any], many: bool = False) -> str:

@@ -20,7 +20,7 @@ from pydantic_core import ArgsKwargs, ErrorDetails
 
 from engine.errors import RolegraphError, UsageError, did_you_mean
 from engine.vocabulary.call import Call
-from engine.vocabulary.imports import Import
+from engine.vocabulary.imports import Definition, Import
 from engine.vocabulary.options import Option, options_of, takes_value, value_of
 
 DISTRIBUTION = "rolegraph"
@@ -94,9 +94,19 @@ class BadOptions(ValueError):
 
     def type_at(self, loc: Sequence[int | str]) -> str:
         """What may be written at a place inside the call, in words."""
-        named = {option.name: option for option in self.options}
-        option = self.value if loc[0] == 0 else named.get(str(loc[0]))
+        option = self._option(loc[0])
         return option.type_at(loc[1:]) if option else "anything"
+
+    def keys_at(self, loc: Sequence[int | str]) -> list[str]:
+        """The names that a mapping at a place inside the call may have; without a place, the options'."""
+        if not loc:
+            return [option.name for option in self.options]
+        option = self._option(loc[0])
+        return option.keys_at(loc[1:]) if option else []
+
+    def _option(self, key: int | str) -> Option | None:
+        named = {option.name: option for option in self.options}
+        return self.value if key == 0 else named.get(str(key))
 
 
 class BadParts(ValueError):
@@ -120,28 +130,28 @@ class Registry(Generic[T]):
         self.item, self.group, self.context = item, group, context
         self.kind = item.__name__.lower()
         self._factories: dict[str, Callable[..., T]] = {}
-        self._imports: dict[str, Import] = {}
+        self._definitions: dict[str, Definition] = {}
         self._adapters: dict[str, TypeAdapter[Any]] = {}
         _REGISTRIES[group] = self
 
     def register(self, name: str) -> Callable[[F], F]:
         """Decorator: make the factory known under `name`, in this process.
 
-        A taken name is a ValueError, unless it is the same function again: of a file that has changed, or of
+        A taken name is a UsageError, unless it is the same function again: of a file that has changed, or of
         a notebook's cell.
         """
 
         def add(factory: F) -> F:
-            known, wanted = self._factories.get(name), Import.of(factory)
-            again = known is not None and (self._imports.get(name), known.__qualname__) == (
-                wanted,
-                factory.__qualname__,
-            )
-            if name in _own_points(self.group) or (known is not None and not again):
-                raise ValueError(f"{self.kind} {name!r} is registered already")
+            before, this = self._definitions.get(name), Definition.of(factory)
+            taken = name in _own_points(self.group) or name in self._factories
+            if taken and not (before and this.again(before)):
+                where = f"by {before}" if before else "built in or installed"
+                raise UsageError(
+                    f"{self.kind} {name!r} is registered already, {where}; choose another name for {this}"
+                )
             self._adapters.pop(name, None)
             self._factories[name] = cast("Callable[..., T]", factory)
-            self._imports[name] = wanted
+            self._definitions[name] = this
             return factory
 
         return add
@@ -175,7 +185,8 @@ class Registry(Generic[T]):
 
     def imported_from(self, name: str) -> Import | None:
         """What another process must import to know this name; None for what its entry point finds."""
-        return self._imports.get(name)
+        known = self._definitions.get(name)
+        return known.source if known else None
 
     def summary(self, name: str) -> str:
         """The first line of the factory's docstring."""

@@ -72,7 +72,8 @@ def episodes(plan: Plan) -> list[dict[str, Any]]:
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """A spec with a reward that a file beside it registers."""
-    for table in ("_factories", "_imports", "_adapters"):  # so that nothing of it is known to the next test
+    # so that nothing of it is known to the next test
+    for table in ("_factories", "_definitions", "_adapters"):
         monkeypatch.setattr(rewards, table, dict(getattr(rewards, table)))
     file = tmp_path / "my_rewards.py"
     file.write_text(OWN_FILE)

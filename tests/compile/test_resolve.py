@@ -96,6 +96,20 @@ def test_a_file_takes_no_value_but_options(tmp_path: Path, written: str) -> None
     assert (fault.expected, fault.place.line) == ("hidden", 3)
 
 
+@pytest.mark.parametrize(
+    ("role", "hint"),
+    [
+        ("parser: {tag: a, keep_tga: true}", "did you mean 'keep_tag'?"),
+        ("parser: {text: {option: 5}}", ""),
+        ("reward: {weighted: {right: {reward: countdown, wieght: 2}}}", "did you mean 'weight'?"),
+    ],
+)
+def test_only_what_may_be_written_is_meant(tmp_path: Path, role: str, hint: str) -> None:
+    text = f"{HEAD}  solver: {{prompt: {{inline: Hi}}, trainable: false, {role}}}"
+    (fault,) = check_file(write_spec(tmp_path, text)).diagnostics
+    assert fault.hint == hint
+
+
 def test_an_option_of_a_file_is_pointed_at(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text('{"question": "q"}\n')
     roles = "roles: {solver: {prompt: {inline: Hi}, trainable: false}}"

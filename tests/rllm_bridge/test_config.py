@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,18 @@ import yaml
 from engine.backends import BACKENDS, Backend
 from engine.compile.compiler import compile_file
 from engine.compile.plan import Plan
-from engine.errors import UsageError
+from engine.errors import AdvantageError, UsageError
 from engine.rllm_bridge.config import TABLE, Launch, as_words, overrides, split_words
 from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
 from engine.rllm_bridge.launch import prepare
 from engine.rllm_bridge.trainer import as_rllm
+from engine.vocabulary import Estimator
 from tests.cli.conftest import Command
 from tests.edge import solver_judge
 
 HOSTED = "model=tinker:Qwen/Qwen3-8B"
+GROUP = SimpleNamespace(task_id="t")
+"""As much of a group of rLLM's as a registered estimator reads."""
 
 
 def keys(plan: Plan, backend: Backend, **run: Any) -> dict[str, Any]:
@@ -139,14 +143,21 @@ def test_grpo_of_two_kinds_is_one_of_rllms_and_one_of_ours() -> None:
 def test_a_registered_estimator_computes_in_rllms_signature() -> None:
     plan = solver_judge("roles.solver.estimator={grpo: {std: false}}", "roles.judge.estimator=grpo")
     (estimator,) = custom_estimators(plan, "tinker").values()
-    advantages, returns = as_rllm(estimator)(
-        [np.array([1.0, 0.0, 0.5])], algorithm_config=None, traj_groups=[None], future_option=1
+    advantages, returns = as_rllm(estimator, "solver")(
+        [np.array([1.0, 0.0, 0.5])], algorithm_config=None, traj_groups=[GROUP], future_option=1
     )
     assert advantages is returns
     assert estimator.name == "grpo"
     np.testing.assert_allclose(
         advantages[0], np.array([1.0, 0.0, 0.5] - np.float64(0.5)) / np.sqrt(1 / 6), rtol=1e-5
     )
+
+
+def test_one_that_gives_too_few_is_named_with_its_role() -> None:
+    estimator = Estimator("mine", compute=lambda rewards, groups: [[1.0]])
+    said = r"the estimator mine of judge gave advantages of shape \[1\] for the task t, expected \[3\]"
+    with pytest.raises(AdvantageError, match=said):
+        as_rllm(estimator, "judge")([np.array([1.0, 0.0, 0.5])], algorithm_config=None, traj_groups=[GROUP])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import linecache
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,11 @@ import numpy as np
 import pytest
 
 import rolegraph as rg
+from engine.compile.resolve import digest
+from engine.errors import AdvantageError
 from engine.records import FailureName, GroupKey, TrajectoryGroup
-from engine.vocabulary import Call, datasets, estimators, metrics, parsers, rewards
+from engine.training.advantages import estimate
+from engine.vocabulary import Call, Import, datasets, estimators, import_file, metrics, parsers, rewards
 
 
 @pytest.mark.parametrize(
@@ -84,6 +90,18 @@ def test_a_function_of_other_parameters_is_refused_at_once() -> None:
             return 1.0
 
 
+@pytest.mark.parametrize("decorator", [rg.reward, rg.parser, rg.estimator, rg.metric, rg.dataset])
+def test_a_decorator_without_its_parentheses_says_how_it_is_written(decorator: Any) -> None:
+    kind = decorator.__name__
+    with pytest.raises(rg.UsageError) as refused:
+
+        @decorator
+        def mine(task: Any, action: Any) -> float:
+            return 1.0
+
+    assert str(refused.value) == f'@rg.{kind} takes a name: write @rg.{kind}("mine")'
+
+
 def test_a_cell_of_a_notebook_may_be_run_again_and_another_name_is_taken() -> None:
     for worth in (0.25, 0.5):
 
@@ -94,6 +112,51 @@ def test_a_cell_of_a_notebook_may_be_run_again_and_another_name_is_taken() -> No
     assert rewards.build(Call("mine")).score({}, "", rg.Seen({})).reward == 0.5
     with pytest.raises(ValueError, match="reward 'countdown' is registered already"):
         rg.reward("countdown")(lambda task, action: 1.0)
+
+
+def test_what_a_cell_of_a_notebook_holds_is_the_code_of_its_function() -> None:
+    digests = [cell("brief", worth) for worth in (0.25, 0.5, 0.5)]
+    assert digests[0] != digests[1] == digests[2]
+
+
+def cell(name: str, worth: float) -> str:
+    """Run a cell that registers a reward, as a notebook does; the digest of its code."""
+    source = f"@rg.reward({name!r})\ndef {name}(task, action):\n    return {worth}\n"
+    linecache.cache["<cell>"] = (len(source), None, source.splitlines(keepends=True), "<cell>")
+    exec(compile(source, "<cell>", "exec"), {"rg": rg, "__name__": "a_notebook"})
+    return digest(rewards.factory(name))
+
+
+def importing(file: Path, *lines: str) -> None:
+    file.write_text("\n".join(["import rolegraph as rg", *lines]))
+    import_file(file)
+
+
+BRIEF = ['@rg.reward("brief", pure=True)', "def brief(task, action):", "    return 0.25"]
+
+
+def test_two_functions_of_one_name_in_a_file_are_named_with_their_lines(tmp_path: Path) -> None:
+    file = tmp_path / "rewards.py"
+    with pytest.raises(rg.UsageError, match="'brief' is registered already") as refused:
+        importing(file, *BRIEF, "", *BRIEF)
+    said = f"by brief in {file}, line 2; choose another name for brief in {file}, line 6"
+    assert said in str(refused.value)
+
+
+def test_a_file_that_has_changed_may_be_imported_anew(tmp_path: Path) -> None:
+    importing(tmp_path / "rewards.py", *BRIEF)
+    importing(tmp_path / "rewards.py", "", "WORTH = 0.5", *BRIEF[:-1], "    return WORTH")
+    assert rewards.build(Call("brief")).score({}, "", rg.Seen({})).reward == 0.5
+
+
+def test_so_may_one_that_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_own_rewards.py").write_text("\n".join(["import rolegraph as rg", *BRIEF]))
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("my_own_rewards")
+    importlib.reload(module)
+    del sys.modules["my_own_rewards"]
+    importlib.import_module("my_own_rewards")
+    assert rewards.imported_from("brief") == Import("my_own_rewards", str(tmp_path / "my_own_rewards.py"))
 
 
 def test_a_parsers_value_error_is_a_malformed_output() -> None:
@@ -110,7 +173,7 @@ def test_a_parsers_value_error_is_a_malformed_output() -> None:
 
 def test_an_estimator_sees_the_rewards_of_one_group() -> None:
     @rg.estimator("best", min_group=2)
-    def best(rewards: Any) -> Any:
+    def grpo(rewards: Any) -> Any:
         return rewards - rewards.max()
 
     estimator = estimators.build(Call("best"))
@@ -118,6 +181,18 @@ def test_an_estimator_sees_the_rewards_of_one_group() -> None:
     assert estimator.compute is not None
     (advantages,) = estimator.compute([np.array([1.0, 0.0])], groups)
     assert (estimator.name, estimator.min_group, advantages.tolist()) == ("best", 2, [0.0, -1.0])
+
+
+def test_an_estimator_that_gives_too_few_is_named_with_its_role() -> None:
+    @rg.estimator("mine")
+    def best(rewards: Any) -> list[float]:
+        return [1.0]
+
+    members = [rg.Trajectory("solver", reward=reward) for reward in (1.0, 0.0)]
+    group = TrajectoryGroup(GroupKey("t", "solver"), tuple(members))
+    said = r"the estimator mine of solver gave advantages of shape \[1\] for the task t, expected \[2\]"
+    with pytest.raises(AdvantageError, match=said):
+        estimate([group], {"solver": estimators.build(Call("mine"))})
 
 
 def test_a_metric_is_written_with_its_role() -> None:
@@ -131,7 +206,7 @@ def test_a_metric_is_written_with_its_role() -> None:
 
 def test_a_dataset_is_rows_with_ids(tmp_path: Path) -> None:
     @rg.dataset("sums", hidden=["answer"])
-    def sums(*, split: str, size: int = 3) -> Iterator[dict[str, Any]]:
+    def rows(*, split: str, size: int = 3) -> Iterator[dict[str, Any]]:
         for number in range(size):
             yield {"question": f"{number} + 1", "answer": number + 1, "of": split}
 
@@ -143,7 +218,7 @@ def test_a_dataset_is_rows_with_ids(tmp_path: Path) -> None:
     ]
 
     @rg.dataset("empty")
-    def empty() -> list[dict[str, Any]]:
+    def no_rows() -> list[dict[str, Any]]:
         return []
 
     with pytest.raises(rg.DataError, match="the dataset empty has no rows"):

@@ -13,7 +13,10 @@ import pytest
 from starlette.responses import Response
 
 import rolegraph as rg
-from tests.edge import COUNTDOWN, RIGHT, write_spec
+from engine.models import Models
+from engine.run import Isolation
+from engine.spec import ModelRef
+from tests.edge import COUNTDOWN, RIGHT, ScriptedModel, write_spec
 from tests.models.edges import Endpoint, chat_answer, serving
 
 OWN = """
@@ -95,6 +98,22 @@ def test_one_episode_on_a_task_of_ones_own() -> None:
 
     with serving(scripted, models=["scripted"]) as endpoint:
         assert asyncio.run(one()).is_correct
+
+
+def test_trained_weights_answer_for_the_roles_that_were_trained_and_no_others() -> None:
+    async def saying_its_weights(ref: ModelRef) -> ScriptedModel:
+        return ScriptedModel(lambda request: f"{ref.name} {ref.checkpoint}")
+
+    async def responses() -> list[dict[str, str]]:
+        flow = rg.load("solver_judge", "model=tinker:m", "roles.judge.trainable=false")
+        async with Models(saying_its_weights) as models, Isolation() as isolation:
+            run = rg.OpenWorkflow(flow, models, await models.table(flow.plan.endpoints), isolation)
+            trained = await run.trained("tinker://run/best")
+            episodes = [await each.episode(COUNTDOWN) for each in (run, trained, run)]
+        return [{t.name: t.steps[0].model_response for t in episode.trajectories} for episode in episodes]
+
+    base = {"solver": "m None", "judge": "m None"}
+    assert asyncio.run(responses()) == [base, {**base, "solver": "m tinker://run/best"}, base]
 
 
 def test_a_reward_and_a_parser_of_an_imported_file_are_known(own: Path) -> None:

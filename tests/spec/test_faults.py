@@ -10,6 +10,7 @@ from engine.spec.loader import load_spec
 from tests.edge import write_spec
 
 SPEC = "rolegraph: 1\nname: x\n{top}\nroles:\n  writer: {{prompt: {{inline: Hi}}, trainable: false{role}}}\n"
+LONG = "é" + ", 'x'" * 11
 
 
 def fault(folder: Path, top: str = "", role: str = "") -> tuple[str, str, str]:
@@ -47,6 +48,9 @@ def test_so_is_one_at_the_top(tmp_path: Path, top: str, under: str) -> None:
         ("sampling: 0.7", "sampling: {temperature: 0.7}"),
         ("episode: writer", "episode: {correct: writer}"),
         ("train: {lora: 16}", "lora: {rank: 16}"),
+        ("data: 'a: b, #c.jsonl'", "data: {train: 'a: b, #c.jsonl'}"),
+        ("data: '5'", "data: {train: '5'}"),
+        (f'data: "{LONG}"', "data: {train: '" + LONG.replace("'", "''") + "'}"),
     ],
 )
 def test_a_bare_value_is_shown_as_the_mapping_that_was_meant(tmp_path: Path, top: str, expected: str) -> None:

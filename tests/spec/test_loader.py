@@ -57,6 +57,12 @@ def test_a_name_that_no_file_can_have_is_no_spec_to_extend(tmp_path: Path, name:
     assert "extend" in fault.message
 
 
+def test_nor_is_a_link_that_leads_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    (fault,) = load_spec(write_spec(tmp_path, "extends: loop.yaml")).faults
+    assert fault.message == "there is no spec 'loop.yaml' to extend"
+
+
 @pytest.mark.parametrize("name", ["a" * 300, "a\0b", "a" * 300 + "/b.yaml"])
 def test_nor_one_to_load(name: str) -> None:
     with pytest.raises(UsageError, match="there is no such file"):
@@ -156,6 +162,15 @@ def test_an_override_of_a_role_that_is_not_there_makes_none(tmp_path: Path) -> N
     assert added.spec.roles["judge"].count == 2
 
 
+@pytest.mark.parametrize("roles", ["5", "{}"])
+def test_where_there_are_no_roles_none_is_named(tmp_path: Path, roles: str) -> None:
+    loaded = load_spec(
+        write_spec(tmp_path, f"rolegraph: 1\nname: x\nroles: {roles}"), ["roles.writer.count=2"]
+    )
+    (expected,) = [fault.expected for fault in loaded.faults if fault.message == "no role 'writer'"]
+    assert expected == "a role of the spec, which has none"
+
+
 def test_a_bad_override_hides_no_other_fault(tmp_path: Path) -> None:
     path = write_spec(tmp_path, "rolegraph: 1\nname: x\nroles: {a: {prompt: {inline: Hi}, cuont: 2}}")
     messages = [fault.message for fault in load_spec(path, ["roles.b.count=2", "train.steps=0"]).faults]
@@ -220,6 +235,31 @@ def test_a_checkpoint_is_of_one_model_alone(tmp_path: Path) -> None:
     words = ["model={provider: tinker, name: a, checkpoint: 'tinker://x'}"]
     model = load_spec(served(tmp_path), words, model="tinker:b").spec.model
     assert (model.name, model.checkpoint) == ("b", None)
+
+
+def test_what_another_model_keeps_is_at_fault_where_it_was_written(tmp_path: Path) -> None:
+    path = write_spec(tmp_path, "extends: solver_judge.yaml\nmodel: {name: a, concurrency: 0}\n")
+    (fault,) = load_spec(path, model="local:b").faults
+    place = (Path(fault.place.file).name, fault.place.line, fault.place.column)
+    assert (fault.message, place) == ("concurrency cannot be 0", ("spec.yaml", 2, 31))
+
+
+@pytest.mark.parametrize("name", ["a #b", "a: b", "{a"])
+def test_the_name_of_a_model_is_taken_as_it_is(name: str) -> None:
+    assert load_spec("solver_judge", model=f"openai:{name}").spec.model.name == name
+
+
+def test_a_wrong_flag_is_placed_at_what_was_given_for_it(tmp_path: Path) -> None:
+    for spec in ("solver_judge", served(tmp_path)):
+        place = load_spec(spec, model="bedrock:x").faults[0].place
+        shown = place.text[place.column - 1 :][: place.width]
+        assert (place.file, place.text, shown) == ("command line", "--model bedrock:x", "bedrock:x")
+
+
+def test_a_model_that_keeps_nothing_is_written_in_short(tmp_path: Path) -> None:
+    path = write_spec(tmp_path, "extends: solver_judge.yaml\nmodel: {provider: tinker, name: a}\n")
+    assert load_spec(path, model="openai:x").data["model"] == "openai:x"
+    assert load_spec(path, model="openai:x").data == load_spec(path, ["model=openai:x"]).data
 
 
 def test_an_endpoint_reaches_the_roles_own_models_of_its_provider_that_have_none(tmp_path: Path) -> None:

@@ -91,6 +91,20 @@ def test_merge_keys_that_make_work_without_end_are_refused(text: str) -> None:
 def test_a_character_that_yaml_has_not_is_named_and_pointed_at() -> None:
     assert fault_of("a: 1\nbc: \x07") == ("not valid YAML: character U+0007 is not allowed", 2, 5)
     assert fault_of("\x00")[1:] == (1, 1)
+    assert fault_of("a: 1\n\n\x07")[1:] == (3, 1)
+
+
+def test_lines_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
+    assert fault_of("a: 'b\u2028 c'\nx: 1\nx: 2")[1:] == (3, 1)
+    path = tmp_path / "spec.yaml"
+    path.write_bytes(b"\xef\xbb\xbfrolegraph: 2\nname: x\nroles: {a: {prompt: {inline: Hi}}}")
+    (fault,) = load_spec(path).faults
+    assert (fault.place.line, fault.place.column, fault.place.text) == (1, 12, "rolegraph: 2")
+
+
+def test_what_is_wrong_at_the_end_is_in_the_last_line() -> None:
+    assert fault_of("a: [") == fault_of("a: [\n")
+    assert fault_of("a: [")[1:] == (1, 5)
 
 
 def test_a_file_of_other_bytes_than_text_is_said_to_be_one(tmp_path: Path) -> None:

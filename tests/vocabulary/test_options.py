@@ -55,6 +55,14 @@ def test_the_value_is_the_positional_parameter_and_the_others_are_options() -> N
     assert [option.name for option in options_of(item, context=["folder"])] == names[:-1]
 
 
+def test_the_keys_of_what_is_inside_are_known_where_only_some_are_allowed() -> None:
+    parts = Option("parts", dict[str, Part] | list[Part] | None)
+    assert parts.keys_at(()) == []
+    assert parts.keys_at(("x",)) == ["what", "weight"]
+    assert Option("part", Part | None).keys_at(()) == ["what", "weight"]
+    assert Option("opaque", Opaque).keys_at(("x",)) == []
+
+
 def test_types_are_in_words_and_defaults_in_yaml() -> None:
     assert {option.name: (option.type, option.written) for option in options_of(item)} == {
         "which": ("first or last", '"first"'),

@@ -12,9 +12,11 @@ from typing import cast
 from engine.prompts.checks import RESERVED
 from engine.spec import Finding, Spec
 from engine.spec.faults import no_role
+from engine.spec.models import Chunks
 
 MAX_EDGES = 200_000
-
+MAX_TURNS = 20_000
+"""Turns of a role in one episode."""
 
 Needs = Mapping[str, Sequence[str]]
 """The DAG over roles: whom each waits for, each once, in the order of the spec."""
@@ -25,15 +27,33 @@ def check_graph(spec: Spec, needs: Needs) -> list[Finding]:
 
     `needs` are the spec's `role_needs`.
     """
-    return [*_names(spec), *_cycles(spec, needs), *_size(spec)]
+    return [*_names(spec), *_loops(spec), *_edges(spec), *_cycles(spec, needs), *_size(spec)]
 
 
 def role_needs(spec: Spec) -> Needs:
-    """The DAG over roles, if there is no cycle; needs that name no other role are left out."""
-    return {
-        name: [need for need in dict.fromkeys(role.needs) if need in spec.roles and need != name]
-        for name, role in spec.roles.items()
-    }
+    """The DAG over roles, if there is no cycle; needs that name no other role are left out.
+
+    An edge to the round before orders nothing, and who waits for a role of a loop from outside waits for the
+    whole loop.
+    """
+    return {name: list(dict.fromkeys(_waits(spec, name))) for name in spec.roles}
+
+
+def _waits(spec: Spec, name: str) -> Iterator[str]:
+    for key, edge in spec.roles[name].needs.items():
+        other = edge.of or key
+        loop = loop_of(spec, other)
+        if other == name or other not in spec.roles:
+            continue
+        if loop is not None and loop != loop_of(spec, name):
+            yield from (member for member in spec.loops[loop].roles if member in spec.roles)
+        elif edge.round == "this":
+            yield other
+
+
+def loop_of(spec: Spec, role: str) -> str | None:
+    """The loop that a role is in."""
+    return next((name for name, loop in spec.loops.items() if role in loop.roles), None)
 
 
 def in_order(needs: Needs) -> list[str]:
@@ -66,16 +86,56 @@ def _names(spec: Spec) -> Iterator[Finding]:
                 f"a role cannot be called {name!r}: it means something else in prompts",
                 at_key=True,
             )
-        for position, need in enumerate(role.needs):
-            path = ("roles", name, "needs", position)
-            if need == name:
-                yield Finding(path, f"{name} needs itself", "other roles", word=need)
-            elif need not in spec.roles:
-                yield from unknown_role(spec, need, path)
-            elif need in role.needs[:position]:
-                yield Finding(path, f"{name} needs {need} twice", severity="warning")
+        for key, edge in role.needs.items():
+            path = ("roles", name, "needs", key)
+            other = edge.of or key
+            if other == name and edge.round == "this":
+                hint = "its own earlier turns are self.history" if loop_of(spec, name) else ""
+                yield Finding(path, f"{name} needs itself", "other roles", hint, at_key=True, word=other)
+            else:
+                yield from unknown_role(spec, other, path)
+            if other != key and (key.lower() in RESERVED or key in spec.roles or not key.isidentifier()):
+                taken = "is a role" if key in spec.roles else "means something else in prompts"
+                message = f"{key!r} cannot stand for {other}: it {taken}"
+                yield Finding(path, message, "another name", at_key=True)
     if spec.episode.correct is not None:
         yield from unknown_role(spec, spec.episode.correct, ("episode", "correct"))
+
+
+def _loops(spec: Spec) -> Iterator[Finding]:
+    for name, loop in spec.loops.items():
+        path = ("loops", name, "roles")
+        for role in loop.roles:
+            yield from unknown_role(spec, role, path)
+            first = loop_of(spec, role)
+            if first != name:
+                yield Finding(path, f"{role} is in the loop {first} already", "a loop for each role", word=role)
+
+
+def _edges(spec: Spec) -> Iterator[Finding]:
+    """Joins and rounds that cannot be."""
+    for name, role in spec.roles.items():
+        own, fans = loop_of(spec, name), list[str]()
+        for key, edge in role.needs.items():
+            path, other = ("roles", name, "needs", key), edge.of or key
+            if other not in spec.roles:
+                continue
+            if edge.join == "each" or isinstance(edge.join, Chunks):
+                fans.append(key)
+                if edge.round != "this":
+                    message = f"{key} sets how many of {name} there are, so it is of the round itself"
+                    yield Finding(path, message, "round: this", "or join: branch", at_key=True)
+            loop = loop_of(spec, other)
+            if edge.round == "last" and (own is None or loop != own):
+                message = f"{name} and {other} are in no loop together, so there is no round before"
+                yield Finding(path, message, "round: this", "or put both into `loops`", at_key=True, word="last")
+            if edge.round == "history" and loop is None:
+                message = f"{other} is in no loop, so it has one turn and no history"
+                yield Finding(path, message, "round: this", "or put it into `loops`", at_key=True, word="history")
+        if len(fans) > 1:
+            message = f"{name} would be one for each of {fans[0]} and of {fans[1]}"
+            path = ("roles", name, "needs", fans[1])
+            yield Finding(path, message, "one such edge", "say `branch` for the other", at_key=True)
 
 
 def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator[Finding]:
@@ -105,14 +165,49 @@ def _cycles(spec: Spec, needs: Needs) -> Iterator[Finding]:
             ("roles", start, "needs"),
             f"the roles wait for each other: {path}",
             "edges that lead nowhere in a circle",
-            f"remove one of these needs, such as {cycle[-1]} from {cycle[0]}",
+            _way_out(spec, cycle),
             word=cycle[-1],
         )
 
 
+def _way_out(spec: Spec, cycle: Sequence[str]) -> str:
+    last, first = cycle[-1], cycle[0]
+    loop = loop_of(spec, first)
+    if loop is not None and loop == loop_of(spec, last):
+        return f"in a loop, let {first} see the round before: needs: {{{last}: last}}"
+    return f"remove one of these needs, such as {last} from {first}"
+
+
 def _size(spec: Spec) -> Iterator[Finding]:
-    for name, role in spec.roles.items():
-        edges = sum(spec.roles[need].count * role.count for need in role.needs if need in spec.roles)
+    counts: dict[str, int] = {}
+    try:
+        order = in_order(role_needs(spec))
+    except CycleError:
+        return
+    for name in order:
+        role = spec.roles[name]
+        count = role.count
+        for key, edge in role.needs.items():
+            theirs = counts.get(edge.of or key, 1)
+            if isinstance(edge.join, Chunks):
+                if theirs % edge.join.chunks:
+                    message = f"{theirs} of {edge.of or key} cannot be put into chunks of {edge.join.chunks}"
+                    yield Finding(("roles", name, "needs", key), message, f"a divisor of {theirs}", at_key=True)
+                count *= max(1, theirs // edge.join.chunks)
+            elif edge.join == "each":
+                count *= theirs
+        counts[name] = count
+        loop = loop_of(spec, name)
+        turns = count * (spec.loops[loop].times if loop else 1)
+        if turns > MAX_TURNS:
+            path = ("roles", name, "count")
+            yield Finding(path, f"{name} would take {turns:,} turns an episode", f"at most {MAX_TURNS:,}")
+            return
+        edges = sum(
+            counts.get(edge.of or key, 1) * count
+            for key, edge in role.needs.items()
+            if edge.join == "all" and (edge.of or key) in spec.roles
+        )
         if edges > MAX_EDGES:
             yield Finding(
                 ("roles", name, "count"),

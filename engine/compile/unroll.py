@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from engine.compile.graph import Needs
+from engine.compile.graph import loop_of
+from engine.compile.lineage import Instance, Instances, fans_out, joined
 from engine.compile.plan import Block, Node, See, Wiring
 from engine.records import NodeId, salt_of
+from engine.spec import Spec
+from engine.spec.models import Edge
 
 
 class Unrolled(NamedTuple):
@@ -19,40 +23,154 @@ class Unrolled(NamedTuple):
 
 
 def unroll(
-    needs: Needs, counts: Mapping[str, int], endpoints: Mapping[str, int], order: Sequence[str]
+    spec: Spec,
+    instances: Instances,
+    endpoints: Mapping[str, int],
+    *,
+    until: Mapping[str, Iterable[str]],
+    own: Set[str] = frozenset(),
 ) -> Unrolled:
-    """Unroll a DAG of roles, each with its number of instances. `order` is that of the tables.
+    """Unroll the roles of a spec, the rounds of its loops one after the other.
 
-    Each role is one block: its instances wait for all instances of all roles that it needs, and see the same.
+    Instances that join the same are a block: they become ready together and see the same. `until` has for
+    each loop with an end the roles that its condition reads; `own` are the roles that read their own earlier
+    turns.
     """
-    nodes: list[Node] = []
-    ranges: dict[str, range] = {}
-    for position, name in enumerate(order):
-        start = len(nodes)
-        ids = (NodeId(name, index) for index in range(1, counts[name] + 1))
-        nodes += (
-            Node(id=id, role=position, block=position, endpoint=endpoints[name], salt=salt_of(id))
-            for id in ids
+    return _Unrolling(spec, instances, endpoints, until, own).unrolled()
+
+
+Seen = tuple[See, ...]
+
+
+@dataclass(slots=True)
+class _Unrolling:
+    spec: Spec
+    instances: Instances
+    endpoints: Mapping[str, int]
+    until: Mapping[str, Iterable[str]]
+    own: Set[str]
+    loops: dict[str, str | None] = field(init=False)
+    rounds: dict[str, int] = field(init=False)
+    starts: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.loops = {name: loop_of(self.spec, name) for name in self.spec.roles}
+        self.rounds = {
+            name: self.spec.loops[loop].times if loop else 1 for name, loop in self.loops.items()
+        }
+        self.starts, total = {}, 0
+        for name in self.spec.roles:
+            self.starts[name] = total
+            total += len(self.instances[name]) * self.rounds[name]
+
+    def unrolled(self) -> Unrolled:
+        nodes: list[Node] = []
+        blocks: list[Block] = []
+        waits: list[list[Sequence[int]]] = []
+        for position, name in enumerate(self.spec.roles):
+            for number in range(1, self.rounds[name] + 1):
+                for members, sees, ends, before in self.blocks(name, number):
+                    places = range(self.at(name, members[0], number), self.at(name, members[-1], number) + 1)
+                    contiguous = len(places) == len(members)
+                    own = places if contiguous else tuple(self.at(name, m, number) for m in members)
+                    blocks.append(Block(position, number, own, sees, ends))
+                    waits.append([see.nodes for see in (*sees, *ends)] + ([before] if before else []))
+        block_of = {node: number for number, block in enumerate(blocks) for node in block.nodes}
+        for position, name in enumerate(self.spec.roles):
+            for number in range(1, self.rounds[name] + 1):
+                for index, instance in enumerate(self.instances[name], 1):
+                    id, place = NodeId(name, index, number), len(nodes)
+                    nodes.append(
+                        Node(id, position, block_of[place], self.endpoints[name], salt_of(id), instance.path)
+                    )
+        return Unrolled(tuple(nodes), tuple(blocks), _wire(len(nodes), waits))
+
+    def at(self, name: str, member: int, number: int) -> int:
+        """The position of a node: its instance's place, from 0, and its round, from 1."""
+        return self.starts[name] + (number - 1) * len(self.instances[name]) + member
+
+    def blocks(self, name: str, number: int) -> list[tuple[list[int], Seen, Seen, Sequence[int]]]:
+        """The blocks of a role in a round: members, what they see, what may have ended their loop, and the
+        turn of their own that they wait for."""
+        found: dict[tuple[Seen, Seen, Sequence[int]], list[int]] = {}
+        shared: dict[str, See | None] = {}
+        for place, me in enumerate(self.instances[name]):
+            sees = tuple(filter(None, (
+                self.see(name, number, key, edge, me, shared) for key, edge in self.spec.roles[name].needs.items()
+            )))
+            ends = self.ends(name, number, me, shared)
+            before = (self.at(name, place, number - 1),) if name in self.own and number > 1 else ()
+            found.setdefault((sees, ends, before), []).append(place)
+        return [(members, *key) for key, members in found.items()]
+
+    def see(
+        self, name: str, number: int, key: str, edge: Edge, me: Instance, shared: dict[str, See | None]
+    ) -> See | None:
+        """What an instance sees under a name in a round; None where that is nothing yet."""
+        if edge.join == "all" and key in shared:
+            return shared[key]
+        other = edge.of or key
+        members = joined(edge, me, self.instances[other])
+        nodes, each = self.turns(name, number, other, edge, members)
+        single = len(members) == 1 and edge.round != "history"
+        see = See(key, nodes, each, single, fans_out(edge))
+        if edge.join == "all":
+            shared[key] = see
+        return see
+
+    def turns(
+        self, name: str, number: int, other: str, edge: Edge, members: Sequence[int]
+    ) -> tuple[Sequence[int], int]:
+        """The nodes of the turns that are joined, and how many in a row are one instance's, of which the last
+        that ran is seen."""
+        inside = self.loops[other] is not None and self.loops[other] == self.loops[name]
+        if inside and edge.round == "this":
+            rounds = range(number, number + 1)
+        elif inside and edge.round == "last":
+            rounds = range(max(1, number - 1), number)
+        elif inside:
+            rounds = range(1, number)
+        else:
+            rounds = range(1, self.rounds[other] + 1)
+        each = 1 if edge.round == "history" or not len(rounds) else len(rounds)
+        if len(rounds) == 1 and members == range(len(self.instances[other])):
+            start = self.at(other, 0, rounds[0])
+            return range(start, start + len(members)), 1
+        return tuple(self.at(other, member, r) for member in members for r in rounds), each
+
+    def ends(self, name: str, number: int, me: Instance, shared: dict[str, See | None]) -> Seen:
+        """What the condition of a role's loop reads, of the round before, on the instance's own branch."""
+        loop = self.loops[name]
+        if loop is None or number == 1:
+            return ()
+        back = Edge(join="branch", round="last")
+        return tuple(
+            see
+            for other in self.until.get(loop, ())
+            if (see := self.see(name, number, other, back, me, shared)) is not None
         )
-        ranges[name] = range(start, len(nodes))
-    blocks = tuple(
-        Block(position, ranges[name], tuple(See(need, ranges[need]) for need in needs[name]))
-        for position, name in enumerate(order)
-    )
-    return Unrolled(tuple(nodes), blocks, _wire(needs, ranges, order))
 
 
-def _wire(needs: Needs, ranges: Mapping[str, range], order: Sequence[str]) -> Wiring:
-    """A join for each role that another waits for, which counts its instances."""
-    waiting: dict[str, list[int]] = {}
-    for position, name in enumerate(order):
-        for before in needs[name]:
-            waiting.setdefault(before, []).append(position)
-    needed = [name for name in order if name in waiting]
-    joins = {name: number for number, name in enumerate(needed)}
+def _wire(nodes: int, waits: Sequence[Sequence[Sequence[int]]]) -> Wiring:
+    """A join for each set of nodes that blocks wait for, which counts them. `waits` has a row for each block."""
+    numbers: dict[Sequence[int], int] = {}
+    releases: list[list[int]] = []
+    counted: list[int] = []
+    for block, sets in enumerate(waits):
+        joins = dict.fromkeys(wanted for wanted in sets if len(wanted))
+        for wanted in joins:
+            if wanted not in numbers:
+                numbers[wanted] = len(releases)
+                releases.append([])
+            releases[numbers[wanted]].append(block)
+        counted.append(len(joins))
+    feeds: list[list[int]] = [[] for _ in range(nodes)]
+    for wanted, join in numbers.items():
+        for node in wanted:
+            feeds[node].append(join)
     return Wiring(
-        joins=tuple(len(ranges[name]) for name in needed),
-        feeds=tuple((joins[name],) if name in joins else () for name in order for _ in ranges[name]),
-        releases=tuple(tuple(waiting[name]) for name in needed),
-        waits=tuple(len(needs[name]) for name in order),
+        joins=tuple(map(len, numbers)),
+        feeds=tuple(map(tuple, feeds)),
+        releases=tuple(map(tuple, releases)),
+        waits=tuple(counted),
     )

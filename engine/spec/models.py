@@ -132,13 +132,50 @@ class OnFailure(_Model):
     """`zero`: reward 0. `mask`: keep the trajectory out of the gradient. `fail`: end the episode."""
 
 
+class Chunks(_Model):
+    """One of mine for each so many of theirs."""
+
+    chunks: Annotated[int, Field(ge=1)]
+    """How many of theirs; it divides their number."""
+
+
+class Edge(_Model):
+    """Which instances of another role, of which round, a role joins."""
+
+    of: str | None = None
+    """The role, where the name that prompts know it by is another."""
+    join: Literal["all", "each", "branch"] | Chunks = "all"
+    """`all` of theirs; `each`: one of mine for each of theirs; `branch`: those on my own branch."""
+    round: Literal["this", "last", "history"] = "this"
+    """In a loop: `this` round, the `last` one, or the `history` of all before."""
+
+    @classmethod
+    def in_full(cls, value: object) -> object:
+        """A join or a round stands for the edge that differs in it alone."""
+        if value in ("last", "history", "this"):
+            return {"round": value}
+        if isinstance(value, str) or (isinstance(value, Mapping) and set(value) == {"chunks"}):
+            return {"join": value}
+        return value
+
+
+def _as_edges(value: object) -> object:
+    """A role, or a list of them, stands for edges that join all of its instances."""
+    names = [value] if isinstance(value, str) else value
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        return {name: {} for name in names}
+    return value
+
+
 class Role(_Model):
     """Who takes part, what it is asked, how its answer is read, what it earns and how it learns."""
 
     count: Annotated[int, Field(ge=1, le=4096)] = 1
-    """How many instances run side by side."""
-    needs: Strings = []
+    """How many instances run side by side; with a join of `each` or `chunks`, for each parent."""
+    needs: Annotated[Mapping[str, Edge], BeforeValidator(_as_edges)] = {}
     """Roles whose answers this one waits for."""
+    when: str | None = None
+    """The condition on which an instance runs; where it is false, the instance is skipped."""
     prompt: PromptSource
     """What it is asked: the user's turn."""
     system: PromptSource | None = None
@@ -164,6 +201,17 @@ class Role(_Model):
     """What happens when it fails."""
     timeout: Annotated[float, Field(gt=0.0)] | None = None
     """Seconds for one model call; None waits as long as the model's client does."""
+
+
+class Loop(_Model):
+    """Roles that take turns for several rounds."""
+
+    roles: Annotated[Strings, Field(min_length=1)]
+    """The roles in it."""
+    times: Annotated[int, Field(ge=1, le=10_000)]
+    """How many rounds there are at most."""
+    until: str | None = None
+    """The condition that ends it, asked after each round; on each branch for itself."""
 
 
 class Data(_Model):
@@ -275,6 +323,8 @@ class Spec(_Model):
     """How answers are drawn, unless a role says otherwise."""
     roles: Annotated[Mapping[Identifier, Role], Field(min_length=1)]
     """The roles by name. A role's name is its trajectory's name."""
+    loops: Mapping[Identifier, Loop] = {}
+    """Roles that take turns for several rounds, by the loop's name."""
     episode: EpisodeSpec = EpisodeSpec()
     """What is said of a whole episode."""
     train: Train = Train()

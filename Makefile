@@ -14,7 +14,7 @@ train: $(VENV)/.run
 	$(BIN)/rolegraph train solver_judge
 
 test: $(VENV)/.test lint
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,19 @@ import pytest
 
 if TYPE_CHECKING:
     from engine.local.launcher import Running
+
+
+def pytest_configure() -> None:
+    """Let the processes that tests start keep what they compiled, whatever is said to pytest's own."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Who asks for a service asks in one worker: it takes longer to start than most tests to run."""
+    for item in items:
+        if "service" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("tiny" if item.path.parent.name == "local" else "base"))
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,6 @@ ROOT = Path(__file__).parent.parent.parent
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "TINKER_TELEMETRY": "0"}
-ENVIRONMENT.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would each compile the engine
 
 
 @pytest.fixture

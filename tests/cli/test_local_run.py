@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.records import Episode
 from engine.records.episodes import read_episodes
 from engine.records.folder import RunFolder
 from tests.cli.conftest import ENVIRONMENT, Command
@@ -88,15 +89,7 @@ def counted(terminal: int, total: int, at_least: int) -> int:
     return seen
 
 
-def test_a_run_on_the_local_service_gives_tokens_and_logprobs(
-    rolegraph: Command, tiny: Path, tmp_path: Path
-) -> None:
-    done = rolegraph(
-        "run", "solver_judge", *SHORT, "--limit", "4", "--model", f"local:{tiny}", "--out", "out"
-    )
-    assert done.returncode == 0, done.stderr
-    episodes = list(read_episodes(tmp_path / "out" / "episodes.jsonl"))
-    assert len(episodes) == 4
+def assert_tokens_and_logprobs(episodes: list[Episode]) -> None:
     for trajectory in (t for episode in episodes for t in episode.trajectories):
         (step,) = trajectory.steps
         assert 0 < len(step.response_ids) == len(step.logprobs) <= 24
@@ -128,7 +121,9 @@ def test_a_run_killed_in_the_middle_loses_no_episode_that_was_counted(tiny: Path
         process.wait()
         assert gone(services), "the service outlived the run that started it"
     assert seen < 400
-    assert len(list(read_episodes(tmp_path / "out" / "episodes.jsonl"))) >= seen
+    kept = list(read_episodes(tmp_path / "out" / "episodes.jsonl"))
+    assert len(kept) >= seen
+    assert_tokens_and_logprobs(kept)
     assert RunFolder(tmp_path / "out").info().finished is None
 
 
@@ -157,7 +152,7 @@ def test_serve_answers_a_run_and_refuses_the_open_network_without_a_key(
     assert refused.returncode == 2
     assert "ROLEGRAPH_SERVE_KEY" in refused.stderr
 
-    with started(tmp_path, "serve", "--model", str(tiny), "--port", "0") as (_, terminal):
+    with started(tmp_path, "serve", "--model", str(tiny), "--port", "0") as (process, terminal):
         shown = b""
         while not (found := re.search(rb"(http://127\.0\.0\.1:\d+)", shown)):
             shown += os.read(terminal, 4096)
@@ -165,4 +160,6 @@ def test_serve_answers_a_run_and_refuses_the_open_network_without_a_key(
         words = ("run", "solver_judge", *SHORT, "--limit", "2", "--base-url", url, "--out", "out")
         done = rolegraph(*words, TINKER_API_KEY="tml-any")
         assert done.returncode == 0, done.stderr
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
     assert len(list(read_episodes(tmp_path / "out" / "episodes.jsonl"))) == 2

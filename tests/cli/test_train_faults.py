@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 
 from engine.local.launcher import Running
 from tests.local.conftest import make_model
-from tests.trainings import SMALL, assert_same, metrics, start, train_command, wait_for_lines
+from tests.trainings import SMALL, assert_same, metrics, start, train, train_command, wait_for_lines
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
@@ -67,10 +67,8 @@ def test_a_service_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_teacher_of_another_vocabulary_is_refused(service: Running, tmp_path: Path) -> None:
     other = make_model(tmp_path / "other")
     teacher = f"roles.judge.signal={{reverse_kl: {{teacher: {{provider: local, name: '{other}'}}}}}}"
-    _, noted = train_command(
-        tmp_path / "run", "solver_judge_distill", *SMALL, teacher, service=service, code=2
-    )
-    assert "the teacher of judge has another vocabulary" in noted
+    with pytest.raises(rg.UserError, match="the teacher of judge has another vocabulary"):
+        train(tmp_path / "run", "solver_judge_distill", *SMALL, teacher, service=service)
 
 
 def test_a_refused_key_is_named(service: Running, tmp_path: Path) -> None:

@@ -19,18 +19,18 @@ from tests.trainings import SMALL, assert_same, metrics, start, train_command, w
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("lines", [1, 3])
-def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(
-    lines: int, whole: Path, service: Running, tmp_path: Path
+def test_a_run_that_is_killed_twice_goes_on_as_if_it_had_not_been(
+    whole: Path, service: Running, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    process = start(out, "solver_judge", *SMALL, service=service)
-    wait_for_lines(out, lines, process)
-    time.sleep(random.Random(lines).random())
-    process.kill()
-    process.wait()
-    with (out / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 99, "half a li')  # as a kill in the middle of a write leaves it
+    for lines, words in ((1, ("solver_judge", *SMALL)), (3, ("--resume",))):
+        process = start(out, *words, service=service)
+        wait_for_lines(out, lines, process)
+        time.sleep(random.Random(lines).random())
+        process.kill()
+        process.wait()
+        with (out / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 99, "half a li')  # as a kill in the middle of a write leaves it
     train_command(out, "--resume", service=service)
     assert_same(metrics(out), metrics(whole))
     assert {file.name for file in (out / "episodes").iterdir()} == {

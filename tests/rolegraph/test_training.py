@@ -61,8 +61,9 @@ def figure(out: Path, name: str) -> tuple[float, float]:
 LEARN = (
     "train.batch_size=8",
     "train.rollouts=8",
-    "train.steps=16",
-    "train.validation={every: 0, tasks: 96, rollouts: 1}",
+    "train.steps=8",
+    "train.learning_rate=0.004",
+    "train.validation={every: 0, tasks: 64, rollouts: 1}",
 )
 RIGHT = [
     "episode.metrics.solver_right={signal: solver, name: right}",
@@ -79,13 +80,13 @@ def reward(role: str, weight: float) -> str:
 def test_both_roles_of_a_shared_policy_learn_their_rewards(service: Running, tmp_path: Path) -> None:
     out = tmp_path / "run"
     rewards = [reward("solver", 1), reward("judge", 1), "roles.judge.estimator=grpo"]
-    train(out, "solver_judge", *LEARN, *RIGHT, *rewards, "train.learning_rate=0.002", service=service)
+    train(out, "solver_judge", *LEARN, *RIGHT, *rewards, service=service)
     for role in ("solver", "judge"):
         before, after = figure(out, f"{role}_right")
         assert after - before > 0.1, (role, before, after)
 
 
-@pytest.mark.parametrize(("solver", "judge", "seed"), [(1, -1, 0), (-1, 1, 1), (1, -1, 2), (-1, 1, 3)])
+@pytest.mark.parametrize(("solver", "judge", "seed"), [(1, -1, 0), (-1, 1, 1), (1, -1, 2)])
 def test_a_step_moves_each_role_by_the_sign_of_its_own_reward(
     solver: int, judge: int, seed: int, service: Running, tmp_path: Path
 ) -> None:
@@ -190,9 +191,9 @@ def test_a_judge_learns_from_a_teacher_while_the_solver_stays_on_grpo(
     service: Running, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    train(out, "solver_judge_distill", *LEARN, "train.steps=6", "train.validation.tasks=2", service=service)
+    train(out, "solver_judge_distill", *SMALL, "train.rollouts=8", service=service)
     gaps = [line["signal/judge/reverse_kl"] for line in metrics(out)[1:]]
-    assert np.mean(gaps[-2:]) < np.mean(gaps[:2]) / 2
+    assert gaps[-1] < gaps[0] / 2
     episodes = [*read_episodes(out / "episodes" / "train-000001.jsonl")]
     for task in {e.task_id for e in episodes}:
         own = [t for e in episodes if e.task_id == task for t in e.trajectories if t.name == "solver"]
@@ -208,10 +209,16 @@ def test_a_judge_learns_to_imitate_what_a_demonstration_writes(service: Running,
     first = "{% if loop.first %}<answer>{{ c.index }}</answer>{% endif %}"
     template = f"{{% for c in solver if c.is_correct %}}{first}{{% endfor %}}"
     signal = f"roles.judge.signal={{imitation: {{demonstration: {{inline: '{template}'}}}}}}"
-    words = (*SMALL, "train.batch_size=8", "train.steps=8", "roles.judge.estimator=precomputed", signal)
+    words = (
+        *SMALL,
+        "train.learning_rate=0.004",
+        "train.steps=6",
+        "roles.judge.estimator=precomputed",
+        signal,
+    )
     train(out, "solver_judge", *words, service=service)
     lines = metrics(out)[1:]
-    assert all(0 < line["signal/judge/demonstrations"] <= 32 for line in lines)
+    assert all(0 < line["signal/judge/demonstrations"] <= 16 for line in lines)
     assert lines[-1]["loss/judge/mean"] < lines[0]["loss/judge/mean"] * 0.6
 
 

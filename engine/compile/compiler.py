@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-from engine.compile.graph import Needs, check_graph, in_order, role_needs
+from engine.compile.graph import Needs, check_graph, in_order, loop_of, repeated_needs, role_needs
+from engine.compile.lineage import Instances, instances_of
 from engine.compile.names import Names, resolve_names
-from engine.compile.plan import MAIN, Endpoint, Plan, RolePlan
+from engine.compile.plan import MAIN, Endpoint, LoopPlan, Plan, RolePlan
 from engine.compile.resolve import digest
 from engine.compile.trainable import learning_findings, loss_of
 from engine.compile.unroll import unroll
@@ -80,19 +81,26 @@ def _compile(
 ) -> tuple[Plan | None, list[Finding]]:
     """The plan, unless a finding is an error, and all findings. `data` is the spec as it was read."""
     needs = role_needs(spec)
-    findings = check_graph(spec, needs)
-    names, of_names = resolve_names(spec, needs, folders)
+    findings = [*check_graph(spec, needs), *repeated_needs(data)]
+    instances = None if any(map(_is_error, findings)) else instances_of(spec)
+    names, of_names = resolve_names(spec, needs, instances, folders)
     findings += of_names
-    findings += learning_findings(spec, names.estimators, names.signals)
-    if any(finding.severity == "error" for finding in findings):
+    counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
+    findings += learning_findings(spec, counts, names.estimators, names.signals)
+    if instances is None or any(map(_is_error, findings)):
         return None, findings
-    return _assemble(spec, data, needs, names, imports), findings
+    return _assemble(spec, data, needs, instances, names, imports), findings
+
+
+def _is_error(finding: Finding) -> bool:
+    return finding.severity == "error"
 
 
 def _assemble(
     spec: Spec,
     data: Mapping[str, Any],
     needs: Needs,
+    instances: Instances,
     names: Names,
     imports: Sequence[Import],
 ) -> Plan:
@@ -106,12 +114,14 @@ def _assemble(
     }
     endpoints = list(dict.fromkeys(endpoint_of.values()))
     numbers = {name: endpoints.index(endpoint) for name, endpoint in endpoint_of.items()}
-    counts = {name: role.count for name, role in spec.roles.items()}
-    unrolled = unroll(needs, counts, numbers, list(spec.roles))
+    untils = {name: until.mentions for name, until in names.untils.items() if until}
+    own = {name for name in spec.roles if "self.history" in _mentions(names, name)}
+    unrolled = unroll(spec, instances, numbers, until=untils, own=own)
+    loops = list(spec.loops)
     roles = tuple(
         RolePlan(
             name=name,
-            count=role.count,
+            count=len(instances[name]),
             needs=tuple(needs[name]),
             prompt=_present(names.templates[name][0]),
             system=names.templates[name][1],
@@ -125,6 +135,9 @@ def _assemble(
             sampling=role.sampling or spec.sampling,
             on_failure=role.on_failure,
             timeout=role.timeout,
+            when=names.whens[name],
+            loop=None if (loop := loop_of(spec, name)) is None else loops.index(loop),
+            asks_each="self" in _mentions(names, name),
         )
         for name, role in spec.roles.items()
     )
@@ -139,12 +152,19 @@ def _assemble(
         nodes=unrolled.nodes,
         blocks=unrolled.blocks,
         wiring=unrolled.wiring,
+        loops=tuple(LoopPlan(name, loop.times, names.untils[name]) for name, loop in spec.loops.items()),
         scoring=tuple(positions[name] for name in order if (reward := names.rewards[name]) and reward.roles),
         correct=positions[spec.episode.correct or order[-1]],
         metrics={name: _present(metric) for name, metric in names.metrics.items()},
         hidden=names.hidden,
         data=names.data,
     )
+
+
+def _mentions(names: Names, role: str) -> set[str]:
+    """What a role's prompts and its condition read."""
+    read = (*names.templates[role], names.whens[role])
+    return {name for template in read if template for name in template.mentions}
 
 
 def _imports(names: Names, given: Sequence[Import]) -> tuple[Import, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import cast
+from typing import Any, cast
 
 from engine.prompts.checks import RESERVED
 from engine.spec import Finding, Spec
@@ -102,6 +102,16 @@ def _names(spec: Spec) -> Iterator[Finding]:
         yield from unknown_role(spec, spec.episode.correct, ("episode", "correct"))
 
 
+def repeated_needs(data: Mapping[str, Any]) -> Iterator[Finding]:
+    """Roles that a list of needs names twice. `data` is the spec as it was read."""
+    for name, role in data["roles"].items():
+        needs: list[str] = role["needs"] if isinstance(role.get("needs"), list) else []
+        for position, need in enumerate(needs):
+            if need in needs[:position]:
+                path = ("roles", name, "needs", position)
+                yield Finding(path, f"{name} needs {need} twice", severity="warning")
+
+
 def _loops(spec: Spec) -> Iterator[Finding]:
     for name, loop in spec.loops.items():
         path = ("loops", name, "roles")
@@ -109,7 +119,9 @@ def _loops(spec: Spec) -> Iterator[Finding]:
             yield from unknown_role(spec, role, path)
             first = loop_of(spec, role)
             if first != name:
-                yield Finding(path, f"{role} is in the loop {first} already", "a loop for each role", word=role)
+                yield Finding(
+                    path, f"{role} is in the loop {first} already", "a loop for each role", word=role
+                )
 
 
 def _edges(spec: Spec) -> Iterator[Finding]:
@@ -128,10 +140,14 @@ def _edges(spec: Spec) -> Iterator[Finding]:
             loop = loop_of(spec, other)
             if edge.round == "last" and (own is None or loop != own):
                 message = f"{name} and {other} are in no loop together, so there is no round before"
-                yield Finding(path, message, "round: this", "or put both into `loops`", at_key=True, word="last")
+                yield Finding(
+                    path, message, "round: this", "or put both into `loops`", at_key=True, word="last"
+                )
             if edge.round == "history" and loop is None:
                 message = f"{other} is in no loop, so it has one turn and no history"
-                yield Finding(path, message, "round: this", "or put it into `loops`", at_key=True, word="history")
+                yield Finding(
+                    path, message, "round: this", "or put it into `loops`", at_key=True, word="history"
+                )
         if len(fans) > 1:
             message = f"{name} would be one for each of {fans[0]} and of {fans[1]}"
             path = ("roles", name, "needs", fans[1])
@@ -192,7 +208,9 @@ def _size(spec: Spec) -> Iterator[Finding]:
             if isinstance(edge.join, Chunks):
                 if theirs % edge.join.chunks:
                     message = f"{theirs} of {edge.of or key} cannot be put into chunks of {edge.join.chunks}"
-                    yield Finding(("roles", name, "needs", key), message, f"a divisor of {theirs}", at_key=True)
+                    yield Finding(
+                        ("roles", name, "needs", key), message, f"a divisor of {theirs}", at_key=True
+                    )
                 count *= max(1, theirs // edge.join.chunks)
             elif edge.join == "each":
                 count *= theirs

@@ -10,11 +10,21 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-from engine.compile.graph import Needs, ancestors, unknown_role
+from engine.compile.graph import Needs, ancestors, loop_of, unknown_role
+from engine.compile.lineage import Instances, joined
 from engine.compile.plan import SignalPlan
 from engine.compile.resolve import resolve, resolve_dataset, resolve_prompt, resolve_teacher
-from engine.prompts import Surroundings, Template, read_template
+from engine.prompts import (
+    IN_A_LOOP,
+    OF_SELF,
+    Condition,
+    Surroundings,
+    Template,
+    read_condition,
+    read_template,
+)
 from engine.spec import Finding, Path, PromptSource, Role, Spec
+from engine.spec.models import Edge, Loop
 from engine.vocabulary import (
     REWARD_FIELDS,
     VIEW_FIELDS,
@@ -38,6 +48,8 @@ from engine.vocabulary import (
 
 ItemT = TypeVar("ItemT", bound=Item)
 
+MANY = 2
+"""As many as are not one."""
 SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
@@ -53,6 +65,10 @@ class Names:
     """The same signals, with the teacher and the template that each names."""
     templates: Mapping[str, tuple[Template | None, Template | None]]
     """Prompt and system."""
+    whens: Mapping[str, Condition | None]
+    """On which condition an instance runs."""
+    untils: Mapping[str, Condition | None]
+    """By the loop's name, the condition that ends it."""
     metrics: Mapping[str, Metric | None]
     """By the metric's own name."""
     data: Mapping[Split, Dataset]
@@ -62,12 +78,15 @@ class Names:
     """Every vocabulary item that is used, also inside others."""
 
 
-def resolve_names(spec: Spec, needs: Needs, folders: tuple[FilePath, ...]) -> tuple[Names, list[Finding]]:
+def resolve_names(
+    spec: Spec, needs: Needs, instances: Instances | None, folders: tuple[FilePath, ...]
+) -> tuple[Names, list[Finding]]:
     """What the names of a spec stand for, and what is wrong with them.
 
-    `needs` are its DAG of roles. `folders` are where its templates may lie; in the first are its data sets.
+    `needs` are its DAG of roles, `instances` those of each role, None where its graph has a fault. `folders`
+    are where its templates may lie; in the first are its data sets.
     """
-    resolver = _Resolver(spec, needs, folders)
+    resolver = _Resolver(spec, needs, instances, folders)
     return resolver.names(), resolver.findings
 
 
@@ -77,6 +96,7 @@ class _Resolver:
 
     spec: Spec
     needs: Needs
+    instances: Instances | None
     folders: tuple[FilePath, ...]
     findings: list[Finding] = field(default_factory=list[Finding])
     used: dict[tuple[Registry[Any], str], None] = field(default_factory=dict[tuple[Registry[Any], str], None])
@@ -108,6 +128,11 @@ class _Resolver:
             templates={
                 name: self.templates(name, role, columns, hidden) for name, role in spec.roles.items()
             },
+            whens={
+                name: self.condition(("roles", name, "when"), role.when, self.around(name, columns, hidden))
+                for name, role in spec.roles.items()
+            },
+            untils={name: self.until(name, loop, columns, hidden) for name, loop in spec.loops.items()},
             signal_plans={
                 name: self.signal(name, signal, call, columns)
                 for name, signal in signalled.items()
@@ -217,17 +242,55 @@ class _Resolver:
     def templates(
         self, name: str, role: Role, columns: Sequence[str] | None, hidden: frozenset[str]
     ) -> tuple[Template | None, Template | None]:
-        needs = {need: self.spec.roles[need].count for need in role.needs if need in self.spec.roles}
-        around = Surroundings(needs, tuple(self.spec.roles), columns, hidden)
+        around = self.around(name, columns, hidden)
         prompt = self.template(("roles", name, "prompt"), role.prompt, around)
         system = self.template(("roles", name, "system"), role.system, around)
         mentioned = {m for template in (prompt, system) if template for m in template.mentions}
-        for position, need in enumerate(role.needs):
-            if prompt and need in needs and need != name and need not in mentioned:
-                message = f"{name} waits for {need}, but its prompt does not mention it"
-                path = ("roles", name, "needs", position)
-                self.findings.append(Finding(path, message, severity="warning"))
+        for key in role.needs:
+            if prompt and key in around.needs and key not in mentioned and not role.when:
+                message = f"{name} waits for {key}, but its prompt does not mention it"
+                path = ("roles", name, "needs", key)
+                self.findings.append(Finding(path, message, word=key, severity="warning"))
         return prompt, system
+
+    def around(self, name: str, columns: Sequence[str] | None, hidden: frozenset[str]) -> Surroundings:
+        """What the prompts and conditions of a role may mention."""
+        role, roles = self.spec.roles[name], self.spec.roles
+        edges = {key: edge for key, edge in role.needs.items() if (edge.of or key) in roles}
+        seen = {key: self.seen(name, edge.of or key, edge) for key, edge in edges.items()}
+        own = OF_SELF if loop_of(self.spec, name) is None else (*OF_SELF, *IN_A_LOOP)
+        return Surroundings(seen, tuple(roles), columns, hidden, own=own)
+
+    def seen(self, name: str, other: str, edge: Edge) -> int:
+        """How many of another role's instances are seen at most."""
+        if edge.round == "history":
+            return MANY
+        if self.instances is None:
+            return self.spec.roles[other].count
+        theirs = self.instances[other]
+        return max((len(joined(edge, me, theirs)) for me in self.instances[name]), default=0)
+
+    def condition(self, path: Path, source: str | None, around: Surroundings) -> Condition | None:
+        if source is None:
+            return None
+        condition, findings = read_condition(path, source, around)
+        self.findings += findings
+        return condition
+
+    def until(
+        self, name: str, loop: Loop, columns: Sequence[str] | None, hidden: frozenset[str]
+    ) -> Condition | None:
+        """The condition of a loop, which reads the roles in it, on a branch of theirs."""
+        inside = [role for role in loop.roles if role in self.spec.roles]
+        branch = Edge(join="branch", round="last")
+        seen = {other: max(self.seen(role, other, branch) for role in inside) for other in inside}
+        path = ("loops", name, "until")
+        around = Surroundings(seen, tuple(self.spec.roles), columns, hidden)
+        condition = self.condition(path, loop.until, around)
+        if condition is not None and not condition.mentions:
+            message = f"the end of {name} depends on none of its roles"
+            self.findings.append(Finding(path, message, f"something of {', '.join(inside)}"))
+        return condition
 
     def template(self, path: Path, source: PromptSource | None, around: Surroundings) -> Template | None:
         if source is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from engine.prompts import Template
+from engine.prompts import Condition, Template
 from engine.records import NodeId
 from engine.spec import ModelRef, Sampling, Spec
 from engine.spec.models import OnFailure
@@ -60,6 +60,22 @@ class RolePlan:
     sampling: Sampling
     on_failure: OnFailure
     timeout: float | None
+    when: Condition | None
+    """Where it is false, an instance is skipped."""
+    loop: int | None
+    """The loop that it is in."""
+    asks_each: bool
+    """Whether its prompts speak of the instance itself, so that no two are asked the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopPlan:
+    """Roles that take turns for several rounds."""
+
+    name: str
+    times: int
+    until: Condition | None
+    """Where it holds after a round, there is no other on that branch."""
 
 
 class Node(NamedTuple):
@@ -71,21 +87,33 @@ class Node(NamedTuple):
     endpoint: int
     salt: int
     """What sets its seeds apart."""
+    lineage: tuple[int, ...]
+    """The instance's number under each parent; the last is its own."""
 
 
 class See(NamedTuple):
     """What the nodes of a block see under a name."""
 
     name: str
-    nodes: range
+    role: int
+    nodes: Sequence[int]
+    each: int = 1
+    """So many in a row are turns of one instance, of which the last that ran is seen."""
+    single: int = 0
+    """The one instance that it can be, whose fields are read directly; 0 where it may be several."""
+    parents: bool = False
+    """Whether there is one of the role for each of these: where all of them are skipped, so is it."""
 
 
 class Block(NamedTuple):
-    """Nodes that become ready together and are asked the same."""
+    """Nodes that become ready together and see the same."""
 
     role: int
-    nodes: range
+    round: int
+    nodes: Sequence[int]
     sees: tuple[See, ...]
+    ends: tuple[See, ...] = ()
+    """What the end of the loop is read from: of the round before, on the same branch."""
 
 
 class Wiring(NamedTuple):
@@ -123,6 +151,7 @@ class Plan:
     """In the order of the roles, then of index."""
     blocks: tuple[Block, ...]
     wiring: Wiring
+    loops: tuple[LoopPlan, ...]
     scoring: tuple[int, ...]
     """The roles whose reward reads other roles' scores, each after those it reads."""
     correct: int
@@ -146,6 +175,15 @@ class Plan:
     def teachers(self) -> list[ModelRef]:
         """The models that signals compare with, each once."""
         return list(dict.fromkeys(signal.teacher for signal in self.signals.values() if signal.teacher))
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether there are turns that need not run."""
+        return any(role.when for role in self.roles) or any(loop.until for loop in self.loops)
+
+    def rounds_of(self, role: RolePlan) -> int:
+        """How many turns an instance of a role takes at most."""
+        return 1 if role.loop is None else self.loops[role.loop].times
 
     def model_of(self, role: RolePlan) -> ModelRef:
         """The model that a role's answers come from, or that its policy starts from."""

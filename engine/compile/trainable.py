@@ -16,15 +16,19 @@ TRAINED_PROVIDERS = ("local", "tinker")
 
 
 def learning_findings(
-    spec: Spec, estimator_of: Mapping[str, Estimator | None], signal_of: Mapping[str, Signal | None]
+    spec: Spec,
+    counts: Mapping[str, int],
+    estimator_of: Mapping[str, Estimator | None],
+    signal_of: Mapping[str, Signal | None],
 ) -> Iterator[Finding]:
     """What is wrong with any spec: estimator, reward, signal and loss of each role held against each other.
 
-    The mappings hold what each role's estimator and signal resolved to; None where it has none.
+    `counts` are each role's instances. The other mappings hold what its estimator and signal resolved to;
+    None where it has none.
     """
     for name, role in spec.roles.items():
         if role.trainable:
-            yield from _role_findings(name, role, estimator_of[name], role.count * spec.train.rollouts)
+            yield from _role_findings(name, role, estimator_of[name], counts[name] * spec.train.rollouts)
         signal = signal_of[name]
         if signal is not None and signal.advantages is None and role.loss not in (None, "cross_entropy"):
             message = f"{name} learns turns that it did not sample, which {role.loss} cannot train"

@@ -52,12 +52,12 @@ class _Unrolling:
     loops: dict[str, str | None] = field(init=False)
     rounds: dict[str, int] = field(init=False)
     starts: dict[str, int] = field(init=False)
+    positions: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.loops = {name: loop_of(self.spec, name) for name in self.spec.roles}
-        self.rounds = {
-            name: self.spec.loops[loop].times if loop else 1 for name, loop in self.loops.items()
-        }
+        self.rounds = {name: self.spec.loops[loop].times if loop else 1 for name, loop in self.loops.items()}
+        self.positions = {name: position for position, name in enumerate(self.spec.roles)}
         self.starts, total = {}, 0
         for name in self.spec.roles:
             self.starts[name] = total
@@ -93,27 +93,26 @@ class _Unrolling:
         """The blocks of a role in a round: members, what they see, what may have ended their loop, and the
         turn of their own that they wait for."""
         found: dict[tuple[Seen, Seen, Sequence[int]], list[int]] = {}
-        shared: dict[str, See | None] = {}
+        shared: dict[str, See] = {}
         for place, me in enumerate(self.instances[name]):
-            sees = tuple(filter(None, (
-                self.see(name, number, key, edge, me, shared) for key, edge in self.spec.roles[name].needs.items()
-            )))
+            sees = tuple(
+                self.see(name, number, key, edge, me, shared)
+                for key, edge in self.spec.roles[name].needs.items()
+            )
             ends = self.ends(name, number, me, shared)
             before = (self.at(name, place, number - 1),) if name in self.own and number > 1 else ()
             found.setdefault((sees, ends, before), []).append(place)
         return [(members, *key) for key, members in found.items()]
 
-    def see(
-        self, name: str, number: int, key: str, edge: Edge, me: Instance, shared: dict[str, See | None]
-    ) -> See | None:
-        """What an instance sees under a name in a round; None where that is nothing yet."""
+    def see(self, name: str, number: int, key: str, edge: Edge, me: Instance, shared: dict[str, See]) -> See:
+        """What an instance sees under a name in a round."""
         if edge.join == "all" and key in shared:
             return shared[key]
         other = edge.of or key
         members = joined(edge, me, self.instances[other])
         nodes, each = self.turns(name, number, other, edge, members)
-        single = len(members) == 1 and edge.round != "history"
-        see = See(key, nodes, each, single, fans_out(edge))
+        single = members[0] + 1 if len(members) == 1 and edge.round != "history" else 0
+        see = See(key, self.positions[other], nodes, each, single, fans_out(edge))
         if edge.join == "all":
             shared[key] = see
         return see
@@ -138,21 +137,19 @@ class _Unrolling:
             return range(start, start + len(members)), 1
         return tuple(self.at(other, member, r) for member in members for r in rounds), each
 
-    def ends(self, name: str, number: int, me: Instance, shared: dict[str, See | None]) -> Seen:
+    def ends(self, name: str, number: int, me: Instance, shared: dict[str, See]) -> Seen:
         """What the condition of a role's loop reads, of the round before, on the instance's own branch."""
         loop = self.loops[name]
         if loop is None or number == 1:
             return ()
         back = Edge(join="branch", round="last")
         return tuple(
-            see
-            for other in self.until.get(loop, ())
-            if (see := self.see(name, number, other, back, me, shared)) is not None
+            self.see(name, number, other, back, me, shared) for other in sorted(self.until.get(loop, ()))
         )
 
 
 def _wire(nodes: int, waits: Sequence[Sequence[Sequence[int]]]) -> Wiring:
-    """A join for each set of nodes that blocks wait for, which counts them. `waits` has a row for each block."""
+    """A join for each set of nodes that a block waits for, which counts them; `waits` has a row a block."""
     numbers: dict[Sequence[int], int] = {}
     releases: list[list[int]] = []
     counted: list[int] = []

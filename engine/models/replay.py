@@ -51,8 +51,11 @@ class Replay:
         calls: dict[CallId, Recorded] = {}
         for episode in episodes:
             for node, trajectory in _nodes(episode):
-                for number, step in enumerate(trajectory.steps, 1):
-                    call = CallId(episode.task_id, episode.rollout, node, number)
+                asked: Counter[int] = Counter()
+                for step in trajectory.steps:
+                    asked[step.round] += 1
+                    turn = node._replace(round=step.round)
+                    call = CallId(episode.task_id, episode.rollout, turn, asked[step.round])
                     calls[call] = Recorded(_completion(step), messages=step.chat_completions[:-1])
                 if not trajectory.steps:
                     reason = trajectory.failure.message if trajectory.failure else "it has no steps"

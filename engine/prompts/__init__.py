@@ -1,18 +1,24 @@
 """Prompts: looked up, checked from their syntax tree, rendered in a sandbox, put into a chat format."""
 
 from engine.prompts.chat import ChatFormat, Prompt, Tokenizer
-from engine.prompts.lookup import read_template
+from engine.prompts.checks import IN_A_LOOP, OF_SELF
+from engine.prompts.lookup import read_condition, read_template
 from engine.prompts.messages import render_messages
-from engine.prompts.sandbox import PromptError
-from engine.prompts.templates import Surroundings, Template
+from engine.prompts.sandbox import SELF, PromptError
+from engine.prompts.templates import Condition, Surroundings, Template
 
 __all__ = [
+    "IN_A_LOOP",
+    "OF_SELF",
+    "SELF",
     "ChatFormat",
+    "Condition",
     "Prompt",
     "PromptError",
     "Surroundings",
     "Template",
     "Tokenizer",
+    "read_condition",
     "read_template",
     "render_messages",
 ]

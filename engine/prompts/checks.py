@@ -17,8 +17,13 @@ from engine.prompts.sandbox import FILTERS
 from engine.vocabulary import VIEW_FIELDS
 
 _SECRETS = {"reward", "is_correct", "correct", "signals", "score", "advantage", "label", "failure"}
-RESERVED = {"task", "loop", "range", "true", "false", "none"}
+RESERVED = {"task", "self", "loop", "range", "true", "false", "none"}
 """Names that mean something else in a prompt."""
+
+OF_SELF = ("role", "index", "lineage", "count")
+"""What a prompt may read of the instance that it is for."""
+IN_A_LOOP = ("round", "times", "history")
+"""And besides, where its role is in a loop."""
 
 _KEEPS_VIEWS = {"list", "reverse", "sort", "select", "selectattr", "reject", "rejectattr", "unique"}
 _NODES = (
@@ -27,9 +32,9 @@ _NODES = (
     "Call Keyword"
 ).split()
 
-Kind = Literal["task", "several", "single", "view", "other"]
-"""What an expression stands for: the task, the instances of a role (several, or a single one, whose fields
-can be read directly), one instance out of them, or anything else."""
+Kind = Literal["task", "self", "several", "single", "view", "other"]
+"""What an expression stands for: the task, the instance itself, the instances of a role (several, or a single
+one, whose fields can be read directly), one instance out of them, or anything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class Surroundings:
     """What a template may mention."""
 
     needs: Mapping[str, int]
-    """The roles its role needs, each with its count."""
+    """The names that its role knows others by, each with how many it sees at most."""
     roles: Sequence[str] = ()
     """Every role of the spec, for better messages."""
     columns: Sequence[str] | None = None
@@ -56,6 +61,8 @@ class Surroundings:
     """Fields that give the answer away."""
     fields: tuple[str, ...] = VIEW_FIELDS
     """What it may read of a role."""
+    own: tuple[str, ...] = ()
+    """What it may read of the instance itself."""
 
 
 def check_tree(tree: nodes.Template, around: Surroundings) -> tuple[list[Fault], frozenset[str]]:
@@ -64,6 +71,8 @@ def check_tree(tree: nodes.Template, around: Surroundings) -> tuple[list[Fault],
     scope: dict[str, Kind] = {
         name: "single" if count == 1 else "several" for name, count in around.needs.items()
     }
+    if around.own:
+        scope["self"] = "self"
     walk.visit(tree, {**scope, "task": "task"})
     return walk.faults, frozenset(walk.mentions)
 
@@ -140,6 +149,8 @@ class _Walk:
             return self.fault(node, name, f"{name!r} cannot be read from a prompt")
         if kind == "task":
             return self.task_field(node, name)
+        if kind == "self":
+            return self.own_field(node, name)
         if kind == "several" and name in self.around.fields:
             hint = "loop over it: {% for one in … %}, or take one with [0]"
             return self.fault(
@@ -156,6 +167,14 @@ class _Walk:
             message = f"a role has no {name!r}; there is {_names(self.around.fields)}"
             return self.fault(node, name, message, did_you_mean(name, self.around.fields))
         return "other"
+
+    def own_field(self, node: nodes.Node, name: str) -> Kind:
+        if name not in self.around.own:
+            hint = did_you_mean(name, self.around.own, "self.{}")
+            only = "only in a loop" if name in IN_A_LOOP else f"there is {_names(self.around.own)}"
+            return self.fault(node, name, f"self has no {name!r} here; {only}", hint)
+        self.mentions |= {"self", f"self.{name}"}
+        return "several" if name == "history" else "other"
 
     def task_field(self, node: nodes.Node, name: str) -> Kind:
         columns = self.around.columns

@@ -7,7 +7,7 @@ from pathlib import Path as FilePath
 
 from engine.errors import did_you_mean
 from engine.prompts.checks import Surroundings
-from engine.prompts.templates import Template, compile_template
+from engine.prompts.templates import Condition, Template, compile_condition, compile_template
 from engine.shipped import PROMPTS
 from engine.spec import Finding, Path, PromptSource
 from engine.spec.diagnostics import point_at
@@ -37,6 +37,12 @@ def read_template(
         Finding(path, fault.message, hint=fault.hint, place=point_at(name, text, fault.at, fault.word))
         for fault in faults
     ]
+
+
+def read_condition(path: Path, source: str, around: Surroundings) -> tuple[Condition | None, list[Finding]]:
+    """The condition at `path` of a spec, or findings."""
+    condition, faults = compile_condition(source, around)
+    return condition, [Finding(path, f.message, hint=f.hint, word=f.word, offset=f.at) for f in faults]
 
 
 def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath | None, list[Finding]]:

@@ -20,7 +20,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import missing
 
-from engine.vocabulary import ScoredView, View, Views
+from engine.vocabulary import Own, ScoredView, View, Views
 
 MAX_TEXT = 1_000_000
 """Characters of a rendered prompt, and of any text made on the way to it."""
@@ -47,8 +47,15 @@ class PromptError(ValueError):
     """A template that could not be rendered for one task."""
 
 
+SELF = "_self"
+"""The variable behind `self`, a name that Jinja2 has for something else."""
+
+
 def metered(tree: nodes.Template) -> nodes.Template:
-    """Meter each loop, and let `~` join through the guarded filter."""
+    """Meter each loop, let `~` join through the guarded filter, and `self` be the instance."""
+    for name in tree.find_all(nodes.Name):
+        if name.name == "self":
+            name.name = SELF
     for loop in tree.find_all(nodes.For):
         loop.iter = _filtered(loop.iter, "_metered", loop.lineno)
     _replace_concat(tree)
@@ -182,7 +189,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         kind = cast("type[object]", type(obj))
         if kind is dict and attribute in obj:
             return obj[attribute]
-        if (kind is View or kind is Views or kind is ScoredView) and attribute[0] != "_":
+        if (kind is View or kind is Views or kind is ScoredView or kind is Own) and attribute[0] != "_":
             return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 

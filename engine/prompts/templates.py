@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from jinja2 import Template as JinjaTemplate
 from jinja2 import TemplateSyntaxError, nodes
+from jinja2.parser import Parser
 
 from engine.prompts.checks import Fault, Surroundings, check_tree
 from engine.prompts.sandbox import ENVIRONMENT, MAX_TEXT, PromptError, Scope, metered
@@ -48,6 +49,53 @@ class Template:
         except Exception as error:  # whatever a filter or a value's own code raises is the template's fault
             raise PromptError(str(error) or type(error).__name__) from error
         return "".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A checked expression that holds or does not. `mentions` are the roles it reads."""
+
+    source: str
+    mentions: frozenset[str]
+    _template: Template
+
+    def holds(self, variables: Mapping[str, Any]) -> bool:
+        """Whether it is true; raises PromptError where it cannot be computed."""
+        return bool(self._template.render(variables))
+
+    def __reduce__(self) -> tuple[Callable[..., Condition], tuple[str, frozenset[str]]]:
+        return _condition, (self.source, self.mentions)
+
+
+def compile_condition(source: str, around: Surroundings) -> tuple[Condition | None, list[Fault]]:
+    """As `compile_template`, of an expression."""
+    try:
+        tree = _as_template(source)
+    except TemplateSyntaxError as error:
+        return None, [Fault(error.lineno, "", f"not a valid condition: {error.message}")]
+    except (RecursionError, ValueError) as error:
+        return None, [Fault(0, "", f"not a valid condition: {error}")]
+    faults, mentions = check_tree(tree, around)
+    if faults:
+        return None, faults
+    return Condition(source, mentions, Template(source, mentions, _compiled(tree))), []
+
+
+def _as_template(source: str) -> nodes.Template:
+    """The tree of a template that writes something where an expression holds, and else nothing."""
+    parser = Parser(ENVIRONMENT, source, state="variable")
+    expression = parser.parse_expression()
+    if not parser.stream.eos:
+        raise TemplateSyntaxError("more than one expression", parser.stream.current.lineno)
+    holds = nodes.If(expression, [nodes.Output([nodes.TemplateData("true")])], [], [])
+    tree = nodes.Template([holds], lineno=1)
+    tree.set_environment(ENVIRONMENT)
+    return tree
+
+
+def _condition(source: str, mentions: frozenset[str]) -> Condition:
+    """A condition that was checked before it was pickled."""
+    return Condition(source, mentions, Template(source, mentions, _compiled(_as_template(source))))
 
 
 def compile_template(source: str, around: Surroundings) -> tuple[Template | None, list[Fault]]:

@@ -127,6 +127,16 @@ class Step(NamedTuple):
         return self.metadata.get("usage") or NOTHING
 
     @property
+    def round(self) -> int:
+        """The round of its role's loop, from 1."""
+        return self.metadata.get("round", 1)
+
+    @property
+    def masked(self) -> bool:
+        """Whether it belongs to a turn that is kept out of the gradient."""
+        return self.metadata.get("masked", False)
+
+    @property
     def advantages(self) -> Sequence[float]:
         """One for each response token, [T]; a number stands alone where there are no token ids."""
         if self.advantage is None:

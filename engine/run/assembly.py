@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from engine.compile import Plan, RolePlan
 from engine.records import Episode, FailureName, Step, Task, TerminationReason, Trajectory
@@ -10,30 +10,42 @@ from engine.run.session import NodeResult
 
 
 def assemble(
-    plan: Plan, task: Task, rollout: int, results: Sequence[NodeResult | None], *, stopped: bool
+    plan: Plan,
+    task: Task,
+    rollout: int,
+    results: Sequence[NodeResult | None],
+    *,
+    stopped: bool,
+    noted: Mapping[str, object],
 ) -> Episode:
-    """The Episode: trajectories in the order of the nodes; those that did not finish are left out."""
+    """The Episode: a trajectory for each instance that took a turn, in the order of roles and numbers.
+
+    Turns that did not finish, or were skipped, are left out. `noted` goes into the metadata.
+    """
     task_id: str = task["id"]
     by_role: dict[str, list[Trajectory]] = {role.name: [] for role in plan.roles}
     trajectories: list[Trajectory] = []
     failures: list[dict[str, object]] = []
     prefix = f"{task_id}:{rollout}/"
-    for node, result in zip(plan.nodes, results, strict=True):
-        if result is None:
-            continue
-        role = plan.roles[node.role]
-        uid = f"{prefix}{role.name}/{node.id.index}"
-        trajectory = _trajectory(role, uid, result)
+    for role, turns in _instances(plan, results):
+        index = turns[-1].view.index
+        trajectory = _trajectory(role, f"{prefix}{role.name}/{index}", turns)
         trajectories.append(trajectory)
         by_role[role.name].append(trajectory)
-        if result.failure is not None:
-            failures.append({"role": role.name, "index": node.id.index, **result.failure.to_dict()})
+        for result in turns:
+            if result.failure is not None:
+                where = {"role": role.name, "index": index}
+                if role.loop is not None:
+                    where["round"] = result.view.round
+                failures.append({**where, **result.failure.to_dict()})
     reason = TerminationReason.ENV_DONE
     if stopped:
         last = failures[-1]["name"] if failures else ""
         reason = TerminationReason.TIMEOUT if last == FailureName.TIMEOUT.value else TerminationReason.ERROR
     deciding = by_role[plan.roles[plan.correct].name]
-    metadata: dict[str, object] = {"spec": plan.name, "hash": plan.hash}
+    metadata: dict[str, object] = {"spec": plan.name, "hash": plan.hash, **noted}
+    if plan.loops:
+        metadata["rounds"] = _rounds(plan, results)
     if failures:
         metadata["failures"] = failures
     return Episode(
@@ -42,51 +54,86 @@ def assemble(
         task=task,
         trajectories=trajectories,
         is_correct=bool(deciding) and all(trajectory.is_correct for trajectory in deciding),
-        metrics={name: metric.measure(by_role[metric.role]) for name, metric in plan.metrics.items()},
+        metrics={
+            name: metric.measure(by_role[metric.role])
+            for name, metric in plan.metrics.items()
+            if by_role[metric.role] or stopped or not plan.may_skip
+        },
         termination_reason=reason,
         metadata=metadata,
     )
 
 
-def _trajectory(role: RolePlan, uid: str, result: NodeResult) -> Trajectory:
-    score, failure, view = result.score, result.failure, result.view
-    reward = None if score is None else score.reward
+def _instances(
+    plan: Plan, results: Sequence[NodeResult | None]
+) -> Iterator[tuple[RolePlan, Sequence[NodeResult]]]:
+    """Each instance's turns that ran, oldest first; instances without one are left out."""
+    start = 0
+    for role in plan.roles:
+        end = start + role.count * plan.rounds_of(role)
+        for first in range(start, start + role.count):
+            turns = [result for result in results[first : end : role.count] if result is not None]
+            if turns:
+                yield role, turns
+        start = end
+
+
+def _rounds(plan: Plan, results: Sequence[NodeResult | None]) -> dict[str, int]:
+    """How many rounds each loop went."""
+    rounds = dict.fromkeys((loop.name for loop in plan.loops), 0)
+    for node, result in zip(plan.nodes, results, strict=True):
+        loop = plan.roles[node.role].loop
+        if result is not None and loop is not None:
+            name = plan.loops[loop].name
+            rounds[name] = max(rounds[name], node.id.round)
+    return rounds
+
+
+def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajectory:
+    """What one instance did; it earns what its last turn earned."""
+    last = turns[-1]
+    score = last.score
     return Trajectory(
         role.name,
-        view.index,
-        _steps(result, reward),
-        reward,
+        last.view.index,
+        [_step(role, result) for result in turns if result.completion is not None],
+        None if score is None else score.reward,
         is_correct=score is not None and score.is_correct,
         uid=uid,
         terms={} if score is None else score.terms,
-        failure=failure,
-        masked=failure is not None and role.on_failure.then == "mask",
+        failure=last.failure,
+        masked=_is_masked(role, last),
     )
 
 
-def _steps(result: NodeResult, reward: float | None) -> tuple[Step, ...]:
-    completion = result.completion
-    if completion is None:
-        return ()
+def _is_masked(role: RolePlan, result: NodeResult) -> bool:
+    return result.failure is not None and role.on_failure.then == "mask"
+
+
+def _step(role: RolePlan, result: NodeResult) -> Step:
+    completion, score = result.completion, result.score
+    assert completion is not None
     answer = {"role": "assistant", "content": completion.text}
     if completion.thought:
         answer["reasoning"] = completion.thought
     metadata: dict[str, object] = {"finish_reason": completion.finish_reason, "seconds": result.seconds}
+    if role.loop is not None:
+        metadata["round"] = result.view.round
     if result.attempts > 1:
         metadata["attempts"] = result.attempts
     if completion.usage:
         metadata["usage"] = completion.usage
-    return (
-        Step(
-            completion.prompt_ids,
-            completion.response_ids,
-            completion.logprobs,
-            (*result.messages, answer),
-            thought=completion.thought,
-            action=result.view.action,
-            model_response=completion.text,
-            reward=reward or 0.0,
-            weight_version=completion.weight_version,
-            metadata=metadata,
-        ),
+    if role.loop is not None and _is_masked(role, result):
+        metadata["masked"] = True
+    return Step(
+        completion.prompt_ids,
+        completion.response_ids,
+        completion.logprobs,
+        (*result.messages, answer),
+        thought=completion.thought,
+        action=result.view.action,
+        model_response=completion.text,
+        reward=score.reward if score else 0.0,
+        weight_version=completion.weight_version,
+        metadata=metadata,
     )

@@ -8,12 +8,13 @@ an episode is over. This file knows no provider, no disk and no training.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from engine.compile import Plan, RolePlan
-from engine.compile.plan import Block
+from engine.compile.plan import Block, See
 from engine.models import LimitedModel
-from engine.prompts import PromptError, render_messages
+from engine.prompts import SELF, Condition, PromptError, render_messages
 from engine.records import (
     Episode,
     EpisodeDone,
@@ -29,7 +30,7 @@ from engine.run.frontier import Frontier
 from engine.run.isolation import Isolation
 from engine.run.scoring import score, score_isolated
 from engine.run.session import NO_SCORE, Job, NodeResult, Session
-from engine.vocabulary import Seen, Upstream, View, Views
+from engine.vocabulary import Own, Seen, Upstream, View, Views
 
 SEEN_NOTHING = Seen({})
 SEES_NOTHING: Upstream = {}
@@ -72,11 +73,13 @@ class _Run:
         "messages",
         "models",
         "observe",
+        "over",
         "plan",
         "results",
         "seed",
         "stopped",
         "tasks",
+        "uncomputed",
         "upstream",
         "visible",
     )
@@ -98,6 +101,10 @@ class _Run:
         # What the nodes of a block see, and what they are asked.
         self.upstream: list[Upstream] = [SEES_NOTHING] * len(plan.blocks)
         self.messages: list[Sequence[Message] | Failure] = [()] * len(plan.blocks)
+        self.over: set[int] = set()
+        """The nodes whose loop ended before them."""
+        self.uncomputed = 0
+        """How many conditions could not be computed."""
         self.tasks: list[asyncio.Task[None]] = []
         self.active = 0
         self.finished: asyncio.Future[None]
@@ -110,9 +117,9 @@ class _Run:
     async def episode(self) -> Episode:
         self.finished = asyncio.get_running_loop().create_future()
         try:
-            for block in self.frontier.start():
-                self.start(self.open(block))
-            await self.finished
+            self.start(self.opened(self.frontier.start()))
+            if self.active:
+                await self.finished
             if self.stopped is None:
                 try:
                     await self.score_late()
@@ -137,7 +144,8 @@ class _Run:
             self.observe(EpisodeDone(episode, finished))
 
     def assembled(self, *, stopped: bool) -> Episode:
-        return assemble(self.plan, self.job.task, self.job.rollout, self.results, stopped=stopped)
+        job, noted = self.job, {"uncomputed_conditions": self.uncomputed} if self.uncomputed else {}
+        return assemble(self.plan, job.task, job.rollout, self.results, stopped=stopped, noted=noted)
 
     # which node runs when
 
@@ -149,25 +157,95 @@ class _Run:
         """Run a node, then go on in the same task with one of those that became ready by it."""
         while True:
             result = self.results[node] = await self.turn(node)
-            blocks = self.frontier.done(node)
-            if not blocks:
+            ready = self.opened(self.frontier.done(node))
+            if not ready:
                 self.settle(node, result)
                 return
-            ready = [after for block in blocks for after in self.open(block)]
             self.start(ready[1:])
             self.settle(node, result)
             node = ready[0]
 
-    def open(self, block: int) -> range:
-        """The nodes of a block that has nothing to wait for; they share one rendering of the prompt."""
-        opened = self.plan.blocks[block]
-        if opened.sees:
-            self.upstream[block] = {see.name: Views(self.views(see.nodes)) for see in opened.sees}
-        self.messages[block] = self.render(opened, self.upstream[block])
-        return opened.nodes
+    def opened(self, blocks: Sequence[int]) -> list[int]:
+        """The nodes to run of blocks that have nothing to wait for; who is skipped lets others go on."""
+        ready: list[int] = []
+        waiting = list(blocks)
+        for number in waiting:  # which grows as nodes are skipped
+            block = self.plan.blocks[number]
+            role = self.plan.roles[block.role]
+            if block.sees:
+                self.upstream[number] = {see.name: self.seen(see) for see in block.sees}
+            skipped = self.skipped(block, role, number)
+            if len(skipped) < len(block.nodes) and not role.asks_each:
+                variables = {"task": self.visible, **self.upstream[number]}
+                self.messages[number] = self.render(role, variables)
+            for node in block.nodes:
+                if node in skipped:
+                    waiting += self.frontier.done(node)
+                else:
+                    ready.append(node)
+        return ready
 
-    def views(self, nodes: range) -> list[View]:
-        return [result.view for result in self.results[nodes.start : nodes.stop] if result is not None]
+    def seen(self, see: See) -> Views:
+        """What is seen under a name: of each instance its turns that ran, or the last of them."""
+        if see.each == 1:
+            views = [result.view for node in see.nodes if (result := self.results[node]) is not None]
+        else:
+            views = list[View]()
+            for start in range(0, len(see.nodes), see.each):
+                turns = (self.results[node] for node in see.nodes[start : start + see.each])
+                views += [result.view for result in turns if result is not None][-1:]
+        if views or not see.single:
+            return Views(views)
+        return Views(views, View(see.single, self.plan.roles[see.role].parser.default, ran=False))
+
+    # who is skipped
+
+    def skipped(self, block: Block, role: RolePlan, number: int) -> Collection[int]:
+        """The nodes of a block that do not run: its loop is over, no parent ran, its condition is false."""
+        if block.ends and self.is_over(block, role):
+            self.over.update(block.nodes)
+            return block.nodes
+        if any(see.parents and not len(self.upstream[number][see.name]) for see in block.sees):
+            return block.nodes
+        if role.when is None:
+            return ()
+        return {node for node in block.nodes if not self.holds(role.when, self.variables(node))}
+
+    def is_over(self, block: Block, role: RolePlan) -> bool:
+        """Whether the loop of a block's nodes ended with the round before."""
+        before = [node for see in block.ends for node in see.nodes]
+        if not self.over.isdisjoint(before):
+            return True
+        results = [self.results[node] for node in before]
+        if any(result is not None and result.failure is not None for result in results):
+            return False
+        until = None if role.loop is None else self.plan.loops[role.loop].until
+        seen = {see.name: self.seen(see) for see in block.ends}
+        return until is not None and self.holds(until, {"task": self.visible, **seen})
+
+    def holds(self, condition: Condition, variables: Mapping[str, Any]) -> bool:
+        """Whether a condition is true; one that cannot be computed is not, and is counted."""
+        try:
+            return condition.holds(variables)
+        except PromptError:
+            self.uncomputed += 1
+            return False
+
+    def variables(self, node: int) -> Mapping[str, Any]:
+        """What the prompts and the condition of one node see."""
+        at = self.plan.nodes[node]
+        role = self.plan.roles[at.role]
+        earlier = range(node - role.count * (at.id.round - 1), node, role.count)
+        own = Own(
+            role.name,
+            at.id.index,
+            at.lineage,
+            role.count,
+            at.id.round,
+            1 if role.loop is None else self.plan.loops[role.loop].times,
+            Views([result.view for turn in earlier if (result := self.results[turn]) is not None]),
+        )
+        return {"task": self.visible, SELF: own, **self.upstream[at.block]}
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         self.active += 1
@@ -191,10 +269,9 @@ class _Run:
 
     # one node
 
-    def render(self, block: Block, upstream: Upstream) -> Sequence[Message] | Failure:
-        role = self.plan.roles[block.role]
+    def render(self, role: RolePlan, variables: Mapping[str, Any]) -> Sequence[Message] | Failure:
         try:
-            return render_messages(role.prompt, role.system, {"task": self.visible, **upstream})
+            return render_messages(role.prompt, role.system, variables)
         except PromptError as error:
             return Failure(FailureName.PROMPT_ERROR, str(error))
 
@@ -204,7 +281,8 @@ class _Run:
         seed = self.seed if role.sampling.seed is None else self.seed_from(role.sampling.seed)
         # By position: every model call passes here.
         session = Session(role, node, self.models[node.endpoint], self.job, seed, self.observe)
-        return session.turn(self.messages[node.block], self.upstream[node.block])
+        asked = self.render(role, self.variables(position)) if role.asks_each else self.messages[node.block]
+        return session.turn(asked, self.upstream[node.block])
 
     # what it earns
 
@@ -235,7 +313,7 @@ class _Run:
             reads = role.reward.roles if role.reward else ()
             seen = Seen(
                 {
-                    other.name: tuple(result.score or NO_SCORE for result in self.of_role(number))
+                    other.name: tuple(result.score or NO_SCORE for result in self.last_of_role(number))
                     for number, other in enumerate(plan.roles)
                     if other.name in reads
                 }
@@ -245,8 +323,12 @@ class _Run:
                     await score_isolated(role, self.job.task, result, seen, isolation=self.isolation)
                     self.stop_at_failure(role, result)
 
+    def last_of_role(self, position: int) -> list[NodeResult]:
+        """The last turn of each of a role's instances, in order of index."""
+        return list({result.view.index: result for result in self.of_role(position)}.values())
+
     def of_role(self, position: int) -> list[NodeResult]:
-        """The results of a role's instances, in order of index."""
+        """The results of a role's instances, in order of round, then of index."""
         plan = self.plan
         return [
             result

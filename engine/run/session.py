@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from engine.compile import RolePlan
 from engine.compile.plan import Node
@@ -87,7 +87,7 @@ class Session:
                 name = FailureName.MODEL_ERROR if completion is None else FailureName.MALFORMED_OUTPUT
                 failure = Failure(name, f"{type(error).__name__}: {error}")
             else:
-                view = View(self._node.id.index, action, completion.text, completion.thought)
+                view = self.view(action, completion.text, completion.thought)
                 return NodeResult(view, messages, completion, seconds, attempts=self._attempt + 1)
             if self._attempt == role.on_failure.retry:
                 return self.failed(failure, messages, completion, seconds)
@@ -102,6 +102,11 @@ class Session:
         request = Request(messages, self._role.sampling, seed, id)
         return self._model.complete(request, self._role.timeout, self._observe)
 
+    def view(self, action: Any, response: str, thought: str) -> View:
+        """What others see of the turn."""
+        node = self._node
+        return View(node.id.index, action, response, thought, node.id.round, node.lineage)
+
     def failed(
         self,
         failure: Failure,
@@ -111,7 +116,7 @@ class Session:
     ) -> NodeResult:
         """The result of a failed node: later roles see the parser's default as its action."""
         response, thought = (completion.text, completion.thought) if completion else ("", "")
-        view = View(self._node.id.index, self._role.parser.default, response, thought)
+        view = self.view(self._role.parser.default, response, thought)
         score = NO_SCORE if self._role.reward else None
         return NodeResult(
             view,

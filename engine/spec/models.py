@@ -12,7 +12,7 @@ import inspect
 import types
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
@@ -154,17 +154,23 @@ class Edge(_Model):
         """A join or a round stands for the edge that differs in it alone."""
         if value in ("last", "history", "this"):
             return {"round": value}
-        if isinstance(value, str) or (isinstance(value, Mapping) and set(value) == {"chunks"}):
-            return {"join": value}
-        return value
+        if isinstance(value, str) or (isinstance(value, dict) and "chunks" in value):
+            return {"join": cast("object", value)}
+        return cast("object", value)
 
 
 def _as_edges(value: object) -> object:
     """A role, or a list of them, stands for edges that join all of its instances."""
-    names = [value] if isinstance(value, str) else value
-    if isinstance(names, list) and all(isinstance(name, str) for name in names):
-        return {name: {} for name in names}
+    if isinstance(value, str):
+        return {value: Edge()}
+    if isinstance(value, list):
+        names = cast("list[object]", value)
+        return {name: Edge() for name in names if isinstance(name, str)} if _are_text(names) else names
     return value
+
+
+def _are_text(values: list[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 class Role(_Model):

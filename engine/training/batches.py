@@ -63,6 +63,8 @@ def role_batches(episodes: Sequence[Episode], roles: Mapping[str, RolePlan]) -> 
 
 def datum(step: Step, loss: LossName, share: float, where: str) -> tinker.Datum | None:
     """One step's Datum, None where there is nothing to learn. Raises UsageError for a step without tokens."""
+    if step.masked:
+        return None
     demonstration = step.metadata.get(DEMONSTRATION)
     values = per_token(step.advantage, len(step.response_ids), where)
     if not teaches(values):

@@ -11,16 +11,20 @@ from engine.training.advantages import Metrics
 
 
 def episode_figures(plan: Plan, episode: Episode) -> Metrics:
-    """`correct` and the spec's metrics of one episode."""
-    return {"correct": float(episode.is_correct), **{name: episode.metrics[name] for name in plan.metrics}}
+    """`correct` and the spec's metrics of one episode; those of a role that was skipped are left out."""
+    return {
+        "correct": float(episode.is_correct),
+        **{name: episode.metrics[name] for name in plan.metrics if name in episode.metrics},
+    }
 
 
 def figures(plan: Plan, episodes: Sequence[Episode], prefix: str) -> Metrics:
     """Means over episodes under `prefix`: `correct`, the spec's metrics, and `reward/{role}`."""
-    means: Metrics = {}
+    values: dict[str, list[float]] = {}
     for episode in episodes:
         for name, value in episode_figures(plan, episode).items():
-            means[f"{prefix}/{name}"] = means.get(f"{prefix}/{name}", 0.0) + value / len(episodes)
+            values.setdefault(name, []).append(value)
+    means = {f"{prefix}/{name}": sum(found) / len(found) for name, found in values.items()}
     for name, rewards in rewards_by_role(episodes).items():
         means[f"{prefix}/reward/{name}"] = sum(rewards) / len(rewards)
     return means

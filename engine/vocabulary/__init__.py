@@ -36,7 +36,7 @@ from engine.vocabulary.registry import (
     UnknownName,
     noting,
 )
-from engine.vocabulary.views import REWARD_FIELDS, VIEW_FIELDS, ScoredView, Upstream, View, Views
+from engine.vocabulary.views import REWARD_FIELDS, VIEW_FIELDS, Own, ScoredView, Upstream, View, Views
 
 __all__ = [
     "REWARD_FIELDS",
@@ -55,6 +55,7 @@ __all__ = [
     "LossName",
     "Metric",
     "Option",
+    "Own",
     "ParseFailure",
     "Parser",
     "Registry",

@@ -7,13 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.compile import graph
+from engine.compile.lineage import instances_of
 from engine.compile.unroll import Unrolled, unroll
 from engine.records import NodeId
+from engine.spec import Spec
 from tests.edge import solver_judge
 
 
 def unrolled(needs: dict[str, list[str]], counts: dict[str, int]) -> Unrolled:
-    return unroll(needs, counts, dict.fromkeys(needs, 0), list(needs))
+    roles = {
+        name: {"prompt": {"inline": "x"}, "needs": needed, "count": counts[name]}
+        for name, needed in needs.items()
+    }
+    spec = Spec.model_validate({"rolegraph": 1, "name": "graph", "roles": roles})
+    return unroll(spec, instances_of(spec), dict.fromkeys(needs, 0), until={})
 
 
 def test_every_instance_waits_for_every_instance_of_what_its_role_needs() -> None:

@@ -152,7 +152,10 @@ def _assemble(
         nodes=unrolled.nodes,
         blocks=unrolled.blocks,
         wiring=unrolled.wiring,
-        loops=tuple(LoopPlan(name, loop.times, names.untils[name]) for name, loop in spec.loops.items()),
+        loops=tuple(
+            LoopPlan(name, loop.times, names.untils[name], unrolled.tails[name])
+            for name, loop in spec.loops.items()
+        ),
         scoring=tuple(positions[name] for name in order if (reward := names.rewards[name]) and reward.roles),
         correct=positions[spec.episode.correct or order[-1]],
         metrics={name: _present(metric) for name, metric in names.metrics.items()},

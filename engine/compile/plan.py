@@ -68,6 +68,10 @@ class RolePlan:
     """Whether its prompts speak of the instance itself, so that no two are asked the same."""
 
 
+Tail = tuple[tuple[int, int], ...]
+"""Joins, each with how many of its nodes lie in the rounds that a loop is spared."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoopPlan:
     """Roles that take turns for several rounds."""
@@ -76,6 +80,9 @@ class LoopPlan:
     times: int
     until: Condition | None
     """Where it holds after a round, there is no other on that branch."""
+    tails: tuple[Tail, ...]
+    """What its end lets go, by the round that would have been the next, less two; nothing where its branches
+    end each for itself."""
 
 
 class Node(NamedTuple):
@@ -114,6 +121,8 @@ class Block(NamedTuple):
     sees: tuple[See, ...]
     ends: tuple[See, ...] = ()
     """What the end of the loop is read from: of the round before, on the same branch."""
+    may_skip: bool = False
+    """Whether its nodes may be skipped."""
 
 
 class Wiring(NamedTuple):

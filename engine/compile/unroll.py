@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engine.compile.graph import loop_of
 from engine.compile.lineage import Instance, Instances, fans_out, joined
-from engine.compile.plan import Block, Node, See, Wiring
+from engine.compile.plan import Block, Node, See, Tail, Wiring
 from engine.records import NodeId, salt_of
 from engine.spec import Spec
 from engine.spec.models import Edge
@@ -20,6 +21,8 @@ class Unrolled(NamedTuple):
     nodes: tuple[Node, ...]
     blocks: tuple[Block, ...]
     wiring: Wiring
+    tails: Mapping[str, tuple[Tail, ...]]
+    """By loop; see `LoopPlan`."""
 
 
 def unroll(
@@ -73,7 +76,8 @@ class _Unrolling:
                     places = range(self.at(name, members[0], number), self.at(name, members[-1], number) + 1)
                     contiguous = len(places) == len(members)
                     own = places if contiguous else tuple(self.at(name, m, number) for m in members)
-                    blocks.append(Block(position, number, own, sees, ends))
+                    conditional = bool(ends or self.spec.roles[name].when or any(see.parents for see in sees))
+                    blocks.append(Block(position, number, own, sees, ends, conditional))
                     waits.append([see.nodes for see in (*sees, *ends)] + ([before] if before else []))
         block_of = {node: number for number, block in enumerate(blocks) for node in block.nodes}
         for position, name in enumerate(self.spec.roles):
@@ -83,7 +87,30 @@ class _Unrolling:
                     nodes.append(
                         Node(id, position, block_of[place], self.endpoints[name], salt_of(id), instance.path)
                     )
-        return Unrolled(tuple(nodes), tuple(blocks), _wire(len(nodes), waits))
+        wiring = _wire(len(nodes), waits)
+        tails = {loop: self.tails(loop, nodes, blocks, wiring) for loop in self.spec.loops}
+        return Unrolled(tuple(nodes), tuple(blocks), wiring, tails)
+
+    def tails(
+        self, loop: str, nodes: Sequence[Node], blocks: Sequence[Block], wiring: Wiring
+    ) -> tuple[Tail, ...]:
+        """What the rest of a loop holds up outside of it, by the round that it begins with."""
+        inside = {self.positions[name] for name, its in self.loops.items() if its == loop}
+        if len({block.ends for block in blocks if block.role in inside and block.round == 2}) != 1:
+            return ()
+        outside = {
+            join
+            for join, released in enumerate(wiring.releases)
+            if any(blocks[block].role not in inside for block in released)
+        }
+        times = self.spec.loops[loop].times
+        counts = [Counter[int]() for _ in range(times + 2)]
+        for node, joins in zip(nodes, wiring.feeds, strict=True):
+            if node.role in inside:
+                counts[node.id.round].update(outside.intersection(joins))
+        for number in range(times, 1, -1):
+            counts[number] += counts[number + 1]
+        return tuple(tuple(counts[number].items()) for number in range(2, times + 1))
 
     def at(self, name: str, member: int, number: int) -> int:
         """The position of a node: its instance's place, from 0, and its round, from 1."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.compile.plan import Wiring
+from engine.compile.plan import Tail, Wiring
 
 
 class Frontier:
@@ -29,6 +29,15 @@ class Frontier:
             if not self._left[join]:
                 ready = self._release(join, ready or [])
         return ready or ()
+
+    def end(self, tail: Tail) -> Sequence[int]:
+        """Count all that a loop which is over is spared, at once; the blocks that became ready by it."""
+        ready: list[int] = []
+        for join, count in tail:
+            self._left[join] -= count
+            if not self._left[join]:
+                ready = self._release(join, ready)
+        return ready
 
     def _release(self, join: int, ready: list[int]) -> list[int]:
         for block in self._wiring.releases[join]:

@@ -66,6 +66,7 @@ class _Run:
 
     __slots__ = (
         "active",
+        "ended",
         "finished",
         "frontier",
         "isolation",
@@ -103,6 +104,8 @@ class _Run:
         self.messages: list[Sequence[Message] | Failure] = [()] * len(plan.blocks)
         self.over: set[int] = set()
         """The nodes whose loop ended before them."""
+        self.ended: set[tuple[int | None, int]] = set()
+        """The loops that ended as a whole, each with the round that was spared first."""
         self.uncomputed = 0
         """How many conditions could not be computed."""
         self.tasks: list[asyncio.Task[None]] = []
@@ -168,22 +171,32 @@ class _Run:
     def opened(self, blocks: Sequence[int]) -> list[int]:
         """The nodes to run of blocks that have nothing to wait for; who is skipped lets others go on."""
         ready: list[int] = []
-        waiting = list(blocks)
-        for number in waiting:  # which grows as nodes are skipped
-            block = self.plan.blocks[number]
-            role = self.plan.roles[block.role]
-            if block.sees:
-                self.upstream[number] = {see.name: self.seen(see) for see in block.sees}
-            skipped = self.skipped(block, role, number)
-            if len(skipped) < len(block.nodes) and not role.asks_each:
-                variables = {"task": self.visible, **self.upstream[number]}
-                self.messages[number] = self.render(role, variables)
-            for node in block.nodes:
-                if node in skipped:
-                    waiting += self.frontier.done(node)
-                else:
-                    ready.append(node)
+        waiting = blocks
+        while waiting:
+            released: list[int] = []
+            for number in waiting:
+                block = self.plan.blocks[number]
+                role = self.plan.roles[block.role]
+                if block.ends and self.is_over(block, role):
+                    released += self.end(block, role)
+                    continue
+                if block.sees:
+                    self.upstream[number] = {see.name: self.seen(see) for see in block.sees}
+                nodes = self.running(block, role, number) if block.may_skip else block.nodes
+                if nodes and not role.asks_each:
+                    variables = {"task": self.visible, **self.upstream[number]}
+                    self.messages[number] = self.render(role, variables)
+                ready += nodes
+                if len(nodes) < len(block.nodes):
+                    released += self.released(block, nodes)
+            waiting = released
         return ready
+
+    def released(self, block: Block, running: Collection[int]) -> Iterator[int]:
+        """The blocks that those of a block let go that are skipped."""
+        for node in block.nodes:
+            if node not in running:
+                yield from self.frontier.done(node)
 
     def seen(self, see: See) -> Views:
         """What is seen under a name: of each instance its turns that ran, or the last of them."""
@@ -200,21 +213,18 @@ class _Run:
 
     # who is skipped
 
-    def skipped(self, block: Block, role: RolePlan, number: int) -> Collection[int]:
-        """The nodes of a block that do not run: its loop is over, no parent ran, its condition is false."""
-        if block.ends and self.is_over(block, role):
-            self.over.update(block.nodes)
-            return block.nodes
+    def running(self, block: Block, role: RolePlan, number: int) -> Sequence[int]:
+        """The nodes of a block that run: a parent ran, its condition is true."""
         if any(see.parents and not len(self.upstream[number][see.name]) for see in block.sees):
-            return block.nodes
-        if role.when is None:
             return ()
-        return {node for node in block.nodes if not self.holds(role.when, self.variables(node))}
+        if role.when is None:
+            return block.nodes
+        return [node for node in block.nodes if self.holds(role.when, self.variables(node))]
 
     def is_over(self, block: Block, role: RolePlan) -> bool:
         """Whether the loop of a block's nodes ended with the round before."""
         before = [node for see in block.ends for node in see.nodes]
-        if not self.over.isdisjoint(before):
+        if not self.over.isdisjoint(before) or (role.loop, block.round) in self.ended:
             return True
         results = [self.results[node] for node in before]
         if any(result is not None and result.failure is not None for result in results):
@@ -222,6 +232,18 @@ class _Run:
         until = None if role.loop is None else self.plan.loops[role.loop].until
         seen = {see.name: self.seen(see) for see in block.ends}
         return until is not None and self.holds(until, {"task": self.visible, **seen})
+
+    def end(self, block: Block, role: RolePlan) -> Sequence[int]:
+        """Skip a block whose loop is over, and with it all that is left of the loop where its end is one."""
+        assert role.loop is not None
+        tails = self.plan.loops[role.loop].tails
+        if not tails:
+            self.over.update(block.nodes)
+            return list(self.released(block, ()))
+        if (role.loop, block.round) in self.ended:
+            return ()
+        self.ended.add((role.loop, block.round))
+        return self.frontier.end(tails[block.round - 2])
 
     def holds(self, condition: Condition, variables: Mapping[str, Any]) -> bool:
         """Whether a condition is true; one that cannot be computed is not, and is counted."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from engine.compile import RolePlan
 from engine.compile.plan import Node
@@ -87,7 +87,8 @@ class Session:
                 name = FailureName.MODEL_ERROR if completion is None else FailureName.MALFORMED_OUTPUT
                 failure = Failure(name, f"{type(error).__name__}: {error}")
             else:
-                view = self.view(action, completion.text, completion.thought)
+                (_, index, number), lineage = self._node.id, self._node.lineage
+                view = View(index, action, completion.text, completion.thought, number, lineage)
                 return NodeResult(view, messages, completion, seconds, attempts=self._attempt + 1)
             if self._attempt == role.on_failure.retry:
                 return self.failed(failure, messages, completion, seconds)
@@ -102,11 +103,6 @@ class Session:
         request = Request(messages, self._role.sampling, seed, id)
         return self._model.complete(request, self._role.timeout, self._observe)
 
-    def view(self, action: Any, response: str, thought: str) -> View:
-        """What others see of the turn."""
-        node = self._node
-        return View(node.id.index, action, response, thought, node.id.round, node.lineage)
-
     def failed(
         self,
         failure: Failure,
@@ -116,7 +112,8 @@ class Session:
     ) -> NodeResult:
         """The result of a failed node: later roles see the parser's default as its action."""
         response, thought = (completion.text, completion.thought) if completion else ("", "")
-        view = self.view(self._role.parser.default, response, thought)
+        (_, index, number), lineage = self._node.id, self._node.lineage
+        view = View(index, self._role.parser.default, response, thought, number, lineage)
         score = NO_SCORE if self._role.reward else None
         return NodeResult(
             view,

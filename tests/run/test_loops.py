@@ -1,0 +1,386 @@
+"""Edges, rounds and conditions while they run: every turn is taken or skipped once, after what it joins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.compile import Plan, compile_file, graph
+from engine.errors import ModelError, SpecError
+from engine.models import Request
+from engine.models.replay import Replay
+from engine.records import Episode, NodeId
+from engine.vocabulary import Seen
+from tests.edge import RIGHT, WRONG, ScriptedModel, by_role, limited, run_one, write_spec
+
+Roles = dict[str, dict[str, Any]]
+
+
+def plan(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **more: Any) -> Plan:
+    learns = {"parser": {"tag": "answer"}, "reward": "countdown", "estimator": "reinforce"}
+    spec = {
+        "rolegraph": 1,
+        "name": "looped",
+        "data": {"train": "countdown"},
+        "roles": {
+            name: {**learns, **role, "prompt": {"inline": role.get("prompt", "{{ task.question }}")}}
+            for name, role in roles.items()
+        },
+        "loops": loops or {},
+        **more,
+    }
+    return compile_file(write_spec(folder, yaml.safe_dump(spec, sort_keys=False)))
+
+
+def said(text: str) -> str:
+    return f"<answer>{text}</answer>"
+
+
+def whose(request: Request) -> str:
+    """Each answer says whose it is."""
+    node = request.id.node
+    return said(f"{node.role}{node.index}.{node.round}")
+
+
+def asked(episode: Episode, role: str) -> list[list[str]]:
+    """The prompts of each instance of a role, turn by turn."""
+    return [[step.chat_completions[0]["content"] for step in t.steps] for t in episode[role]]
+
+
+SHOW = "{% for x in NAME %}{{ x.action }} {% endfor %}"
+
+
+def show(name: str) -> str:
+    return SHOW.replace("NAME", name)
+
+
+def test_the_round_before_is_nothing_in_the_first(tmp_path: Path) -> None:
+    debate = plan(
+        tmp_path,
+        {"debater": {"count": 2, "needs": {"debater": "last"}, "prompt": show("debater")}},
+        {"debate": {"roles": ["debater"], "times": 3}},
+    )
+    episode = run_one(debate, ScriptedModel(whose))
+    turns = ["", "debater1.1 debater2.1 ", "debater1.2 debater2.2 "]
+    assert asked(episode, "debater") == [turns, turns]
+    assert [step.round for step in episode["debater"][0].steps] == [1, 2, 3]
+    assert episode.metadata["rounds"] == {"debate": 3}
+
+
+def test_a_loop_is_the_same_workflow_unrolled_by_hand(tmp_path: Path) -> None:
+    looped = plan(
+        tmp_path,
+        {
+            "solver": {"count": 2, "needs": {"critic": "last"}, "prompt": show("critic")},
+            "critic": {"needs": ["solver"], "prompt": show("solver")},
+        },
+        {"refine": {"roles": ["solver", "critic"], "times": 3}},
+    )
+    by_hand: Roles = {}
+    for number in (1, 2, 3):
+        before = f"critic_{number - 1}"
+        needs = {"critic": {"of": before}} if number > 1 else {}
+        prompt = show("critic") if number > 1 else "{{ '' }}"
+        by_hand[f"solver_{number}"] = {"count": 2, "needs": needs, "prompt": prompt}
+        by_hand[f"critic_{number}"] = {
+            "needs": {"solver": {"of": f"solver_{number}"}},
+            "prompt": show("solver"),
+        }
+    unrolled = plan(tmp_path, by_hand)
+
+    def flat(request: Request) -> str:
+        role, _, number = request.id.node.role.partition("_")
+        return said(f"{role}{request.id.node.index}.{number or request.id.node.round}")
+
+    ours = run_one(looped, ScriptedModel(flat))
+    theirs = run_one(unrolled, ScriptedModel(flat))
+    for role in ("solver", "critic"):
+        for index, turns in enumerate(asked(ours, role)):
+            assert turns == [asked(theirs, f"{role}_{number}")[index][0] for number in (1, 2, 3)]
+
+
+def test_history_is_every_round_before_and_from_outside_all_of_them(tmp_path: Path) -> None:
+    looped = plan(
+        tmp_path,
+        {
+            "a": {"needs": {"a": "history"}, "prompt": show("a")},
+            "past": {"needs": {"a": "history"}, "prompt": show("a")},
+            "last": {"needs": ["a"], "prompt": "{{ a.action }} of {{ a.round }}"},
+        },
+        {"l": {"roles": ["a"], "times": 3}},
+    )
+    episode = run_one(looped, ScriptedModel(whose))
+    assert asked(episode, "a") == [["", "a1.1 ", "a1.1 a1.2 "]]
+    assert asked(episode, "past") == [["a1.1 a1.2 a1.3 "]]
+    assert asked(episode, "last") == [["a1.3 of 3"]]
+
+
+PAIR: Roles = {
+    "solver": {
+        "count": 2,
+        "needs": {"verifier": {"join": "branch", "round": "last"}},
+        "prompt": "{{ verifier.ran }} {{ verifier.action }}",
+    },
+    "verifier": {"needs": {"solver": "each"}, "prompt": "{{ solver.action }}"},
+    "after": {"needs": ["solver"], "prompt": "{% for s in solver %}{{ s.index }}:{{ s.round }} {% endfor %}"},
+}
+REFINE = {"refine": {"roles": ["solver", "verifier"], "times": 4, "until": 'verifier.action == "yes"'}}
+
+
+def test_each_pair_of_a_loop_ends_for_itself(tmp_path: Path) -> None:
+    def answer(request: Request) -> str:
+        node = request.id.node
+        return said("yes" if node.role == "verifier" and node.round == node.index else "no")
+
+    episode = run_one(plan(tmp_path, PAIR, REFINE), ScriptedModel(answer))
+    assert [len(t.steps) for t in episode["solver"]] == [1, 2]
+    assert asked(episode, "solver") == [["False "], ["False ", "True no"]]
+    assert asked(episode, "after") == [["1:1 2:2 "]]
+
+
+def test_an_end_is_false_while_one_that_it_reads_has_failed(tmp_path: Path) -> None:
+    def answer(request: Request) -> str:
+        if request.id.node.role == "verifier" and request.id.node.round == 1:
+            raise ModelError("down")
+        return said("yes")
+
+    until = {"refine": {**REFINE["refine"], "until": 'verifier.action != "no"'}}
+    episode = run_one(plan(tmp_path, PAIR, until), ScriptedModel(answer))
+    assert [len(t.steps) for t in episode["solver"]] == [2, 2]
+
+
+def test_a_loop_that_ends_spares_the_rest_and_what_waits_for_it_goes_on(tmp_path: Path) -> None:
+    looped = plan(
+        tmp_path,
+        {
+            "a": {"needs": {"b": "last"}, "prompt": show("b")},
+            "b": {"needs": ["a"], "prompt": show("a")},
+            "after": {"needs": ["a", "b"], "prompt": "{{ a.action }} {{ b.action }}"},
+        },
+        {"l": {"roles": ["a", "b"], "times": 1000, "until": "b.round == 7"}},
+    )
+    model = ScriptedModel(whose)
+    episode = run_one(looped, model)
+    assert len(model.requests) == 15
+    assert asked(episode, "after") == [["a1.7 b1.7"]]
+
+
+def test_who_is_skipped_asks_nothing_earns_nothing_and_fails_nothing(tmp_path: Path) -> None:
+    routed = plan(
+        tmp_path,
+        {
+            "router": {"prompt": "which?"},
+            "sums": {"needs": ["router"], "when": 'router.action == "sums"', "prompt": "sum"},
+            "words": {"needs": ["router"], "when": 'router.action == "words"', "prompt": "word"},
+            "last": {
+                "needs": ["sums", "words"],
+                "prompt": "{{ sums.ran }} {{ sums.action }}|{{ words.ran }} {{ words.action }}|"
+                "{% for w in words %}{{ w.action }}{% endfor %}",
+            },
+        },
+        episode={"correct": "words", "metrics": {"words": {"mean_reward": "words"}}},
+    )
+    model = ScriptedModel(by_role({"router": said("sums"), "sums": said("9"), "last": said("x")}))
+    episode = run_one(routed, model)
+    assert [t.name for t in episode.trajectories] == ["router", "sums", "last"]
+    assert asked(episode, "last") == [["True 9|False |"]]
+    assert "failures" not in episode.metadata
+    assert not episode.is_correct
+    assert "words" not in episode.metrics, "a role that was skipped has no mean"
+
+
+def test_a_fan_out_over_a_list_is_a_count_with_a_condition(tmp_path: Path) -> None:
+    fan = plan(
+        tmp_path,
+        {
+            "planner": {"parser": "json", "prompt": "plan"},
+            "worker": {
+                "count": 4,
+                "needs": ["planner"],
+                "when": "self.index <= planner.action | length",
+                "prompt": "{{ planner.action[self.index - 1] }}",
+            },
+            "checker": {"needs": {"worker": "each"}, "prompt": "{{ worker.action }}"},
+        },
+    )
+    plans = by_role({"planner": '["x", "y"]', "worker": said("w"), "checker": said("c")})
+    episode = run_one(fan, ScriptedModel(plans))
+    assert asked(episode, "worker") == [["x"], ["y"]]
+    assert len(episode["checker"]) == 2, "what is one for each of the skipped is skipped with them"
+
+
+def test_a_condition_that_cannot_be_computed_is_false_and_counted(tmp_path: Path) -> None:
+    routed = plan(
+        tmp_path,
+        {"a": {"prompt": "a"}, "b": {"needs": ["a"], "when": "a.action > 3", "prompt": "b"}},
+    )
+    episode = run_one(routed, ScriptedModel(whose))
+    assert [t.name for t in episode.trajectories] == ["a"]
+    assert episode.metadata["uncomputed_conditions"] == 1
+
+
+def test_self_says_which_instance_is_asked(tmp_path: Path) -> None:
+    looped = plan(
+        tmp_path,
+        {
+            "a": {
+                "count": 2,
+                "prompt": "{{ self.role }} {{ self.index }} of {{ self.count }}, "
+                "{{ self.round }}/{{ self.times }}{% for t in self.history %} {{ t.action }}{% endfor %}",
+            }
+        },
+        {"l": {"roles": ["a"], "times": 2}},
+    )
+    episode = run_one(looped, ScriptedModel(whose))
+    assert asked(episode, "a")[1] == ["a 2 of 2, 1/2", "a 2 of 2, 2/2 a2.1"]
+
+
+def test_rounds_overlap_as_far_as_their_edges_allow(tmp_path: Path) -> None:
+    looped = plan(tmp_path, {"a": {"prompt": "a"}}, {"l": {"roles": ["a"], "times": 5}})
+    model = ScriptedModel(whose, latency=lambda _: 0.01)
+    run_one(looped, model)
+    assert model.most_under_way == 5
+
+
+def test_an_instance_earns_what_its_last_turn_earns(tmp_path: Path) -> None:
+    looped = plan(
+        tmp_path,
+        {"a": {"needs": {"a": "last"}, "prompt": show("a")}},
+        {"l": {"roles": ["a"], "times": 2}},
+    )
+    answers = [WRONG, RIGHT]
+    episode = run_one(looped, ScriptedModel(lambda request: answers[request.id.node.round - 1]))
+    (trajectory,) = episode.trajectories
+    countdown = looped.roles[0].reward
+    assert countdown is not None
+    assert [step.reward for step in trajectory.steps] == [
+        countdown.score(episode.task, step.action, Seen({})).reward for step in trajectory.steps
+    ]
+    assert trajectory.reward == trajectory.steps[-1].reward
+
+
+def test_turns_are_replayed_round_by_round(tmp_path: Path) -> None:
+    refine = plan(tmp_path, PAIR, REFINE)
+    first = run_one(refine, ScriptedModel(whose))
+    again = run_one(refine, Replay.from_episodes([Episode.from_dict(first.to_dict())]))  # pyright: ignore
+
+    def spoken(episode: Episode) -> list[list[str]]:
+        return [[step.model_response for step in t.steps] for t in episode.trajectories]
+
+    assert spoken(again) == spoken(first)
+
+
+@pytest.mark.parametrize(
+    ("roles", "loops", "message"),
+    [
+        ({"a": {"needs": {"b": "last"}}, "b": {}}, {}, "a and b are in no loop together"),
+        ({"a": {"needs": {"b": "history"}}, "b": {}}, {}, "b is in no loop, so it has one turn"),
+        ({"a": {"count": 3}, "b": {"needs": {"a": {"chunks": 2}}}}, {}, "3 of a cannot be put into chunks"),
+        (
+            {"a": {"count": 2}, "b": {"count": 2}, "c": {"needs": {"a": "each", "b": "each"}}},
+            {},
+            "c would be one for each of a and of b",
+        ),
+        (
+            {"a": {"needs": ["b"]}, "b": {"needs": ["a"]}},
+            {"l": {"roles": ["a", "b"], "times": 2}},
+            "in a loop, let a see the round before: needs: {b: last}",
+        ),
+        ({"a": {}}, {"l": {"roles": ["a"], "times": 2, "until": "task.target == 1"}}, "depends on none"),
+        ({"a": {}, "b": {}}, {"l": {"roles": ["a", "c"], "times": 2}}, "no role 'c'"),
+        (
+            {"a": {}, "b": {}},
+            {"l": {"roles": ["a"], "times": 2}, "m": {"roles": ["a"], "times": 2}},
+            "a is in the loop l already",
+        ),
+        ({"a": {"when": "task.solution == 1"}}, {}, "would leak the label"),
+        ({"a": {"when": "self.round > 1"}}, {}, "only in a loop"),
+        ({"a": {"when": "self.index >"}}, {}, "not a valid condition"),
+        ({"a": {}, "b": {"needs": {"a": "ech"}}}, {}, "ech"),
+        ({"self": {}}, {}, "a role cannot be called 'self'"),
+    ],
+)
+def test_what_cannot_be_is_said(roles: Roles, loops: dict[str, Any], message: str, tmp_path: Path) -> None:
+    data = {"data": {"train": {"countdown": {"count": 8}}}}
+    with pytest.raises(SpecError) as raised:
+        plan(tmp_path, roles, loops, **data)
+    assert message in str(raised.value)
+
+
+NAMES = "abcde"
+JOINS = ["all", "each", "branch"]
+BRANCH_BACK = {"join": "branch", "round": "last"}
+
+
+@st.composite
+def workflows(draw: st.DrawFn) -> tuple[Roles, dict[str, Any]]:
+    """Roles with joins of every kind; some of them in a loop, some with conditions."""
+    names = list(NAMES[: draw(st.integers(1, len(NAMES)))])
+    first = draw(st.integers(0, len(names) - 1))
+    inside = names[first : draw(st.integers(first, len(names)))]
+    roles: Roles = {}
+    for place, name in enumerate(names):
+        needs: dict[str, Any] = {}
+        for other in draw(st.lists(st.sampled_from(names[:place]), unique=True, max_size=2)) if place else []:
+            fanned = any(join == "each" for join in needs.values())
+            needs[other] = draw(st.sampled_from([j for j in JOINS if not (fanned and j == "each")]))
+        if name in inside:
+            for other in draw(st.lists(st.sampled_from(inside), unique=True, max_size=1)):
+                if other not in needs:
+                    needs[other] = draw(
+                        st.sampled_from(["last", "history", {"join": "branch", "round": "last"}])
+                    )
+        roles[name] = {"count": draw(st.integers(1, 2)), "needs": needs, "prompt": "{{ self.index }}"}
+        if draw(st.booleans()):
+            roles[name]["when"] = draw(st.sampled_from(["self.index == 1", "self.index % 2 == 0", "true"]))
+    loops: dict[str, Any] = {}
+    if inside:
+        until = draw(st.sampled_from([None, f"{inside[0]} | length > 0", f"{inside[-1]} | length == 0"]))
+        loops["l"] = {"roles": inside, "times": draw(st.integers(1, 4))} | ({"until": until} if until else {})
+    return roles, loops
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(workflow=workflows())
+def test_every_turn_is_taken_or_skipped_once_and_after_what_it_waits_for(
+    workflow: tuple[Roles, dict[str, Any]], tmp_path: Path
+) -> None:
+    roles, loops = workflow
+    compiled = plan(tmp_path, roles, loops)
+    began: list[NodeId] = []
+    over: set[NodeId] = set()
+    before: dict[NodeId, set[NodeId]] = {}
+
+    def answer(request: Request) -> str:
+        node = request.id.node
+        began.append(node)
+        before[node] = set(over)
+        over.add(node)
+        if len(began) % 5 == 0:
+            raise ModelError("now and then")
+        return said("x")
+
+    model = ScriptedModel(answer)
+    episode = asyncio.run(asyncio.wait_for(_episode(compiled, model), 30))
+    assert max(Counter(began).values(), default=0) <= 1
+    assert len(began) <= len(compiled.nodes)
+    assert len(began) == len(compiled.nodes) or compiled.may_skip
+    dag = graph(compiled)
+    ran = set(began)
+    for node in began:
+        assert {other for other in dag.predecessors(node) if other in ran} <= before[node]
+    turns = {NodeId(t.name, t.index, step.round) for t in episode.trajectories for step in t.steps}
+    assert turns <= ran
+
+
+async def _episode(compiled: Plan, model: ScriptedModel) -> Episode:
+    from tests.edge import episode
+
+    return await episode(compiled, limited(compiled, model))

@@ -116,7 +116,8 @@ def _assemble(
     numbers = {name: endpoints.index(endpoint) for name, endpoint in endpoint_of.items()}
     untils = {name: until.mentions for name, until in names.untils.items() if until}
     own = {name for name in spec.roles if "self.history" in _mentions(names, name)}
-    unrolled = unroll(spec, instances, numbers, until=untils, own=own)
+    read = {name: reward.roles for name, reward in names.rewards.items() if reward and reward.roles}
+    unrolled = unroll(spec, instances, numbers, until=untils, own=own, rewards=read)
     loops = list(spec.loops)
     roles = tuple(
         RolePlan(
@@ -152,6 +153,7 @@ def _assemble(
         nodes=unrolled.nodes,
         blocks=unrolled.blocks,
         wiring=unrolled.wiring,
+        reads=unrolled.reads,
         loops=tuple(
             LoopPlan(name, loop.times, names.untils[name], unrolled.tails[name])
             for name, loop in spec.loops.items()

@@ -6,6 +6,7 @@ Nothing here knows parsers, rewards or prompts; `engine.compile.unroll` makes tu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from engine.prompts.checks import RESERVED
 from engine.spec import Finding, Spec
 from engine.spec.faults import no_role
 from engine.spec.models import Chunks
+from engine.spec.yaml_source import value_at
 
 MAX_EDGES = 200_000
 MAX_TURNS = 20_000
@@ -93,7 +95,8 @@ def _names(spec: Spec) -> Iterator[Finding]:
                 hint = "its own earlier turns are self.history" if loop_of(spec, name) else ""
                 yield Finding(path, f"{name} needs itself", "other roles", hint, at_key=True, word=other)
             else:
-                yield from unknown_role(spec, other, path)
+                unknown = unknown_role(spec, other, path)
+                yield from (replace(finding, at_key=edge.of is None) for finding in unknown)
             if other != key and (key.lower() in RESERVED or key in spec.roles or not key.isidentifier()):
                 taken = "is a role" if key in spec.roles else "means something else in prompts"
                 message = f"{key!r} cannot stand for {other}: it {taken}"
@@ -104,12 +107,14 @@ def _names(spec: Spec) -> Iterator[Finding]:
 
 def repeated_needs(data: Mapping[str, Any]) -> Iterator[Finding]:
     """Roles that a list of needs names twice. `data` is the spec as it was read."""
-    for name, role in data["roles"].items():
-        needs: list[str] = role["needs"] if isinstance(role.get("needs"), list) else []
+    roles = value_at(data, ("roles",))
+    for name in cast("Mapping[str, Any]", roles) if isinstance(roles, Mapping) else ():
+        path = ("roles", name, "needs")
+        written = value_at(data, path)
+        needs = cast("list[object]", written) if isinstance(written, list) else []
         for position, need in enumerate(needs):
             if need in needs[:position]:
-                path = ("roles", name, "needs", position)
-                yield Finding(path, f"{name} needs {need} twice", severity="warning")
+                yield Finding((*path, position), f"{name} needs {need} twice", severity="warning")
 
 
 def _loops(spec: Spec) -> Iterator[Finding]:

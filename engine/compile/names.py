@@ -247,7 +247,7 @@ class _Resolver:
         system = self.template(("roles", name, "system"), role.system, around)
         mentioned = {m for template in (prompt, system) if template for m in template.mentions}
         for key in role.needs:
-            if prompt and key in around.needs and key not in mentioned and not role.when:
+            if prompt and key in around.needs and key not in {*mentioned, name} and not role.when:
                 message = f"{name} waits for {key}, but its prompt does not mention it"
                 path = ("roles", name, "needs", key)
                 self.findings.append(Finding(path, message, word=key, severity="warning"))

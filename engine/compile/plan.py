@@ -160,6 +160,8 @@ class Plan:
     """In the order of the roles, then of index."""
     blocks: tuple[Block, ...]
     wiring: Wiring
+    reads: Mapping[int, tuple[See, ...]]
+    """By node, the turns whose scores its reward reads."""
     loops: tuple[LoopPlan, ...]
     scoring: tuple[int, ...]
     """The roles whose reward reads other roles' scores, each after those it reads."""

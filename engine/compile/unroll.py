@@ -14,6 +14,8 @@ from engine.records import NodeId, salt_of
 from engine.spec import Spec
 from engine.spec.models import Edge
 
+NOTHING: Mapping[str, Sequence[str]] = {}
+
 
 class Unrolled(NamedTuple):
     """The tables of a plan that all its episodes share."""
@@ -23,6 +25,8 @@ class Unrolled(NamedTuple):
     wiring: Wiring
     tails: Mapping[str, tuple[Tail, ...]]
     """By loop; see `LoopPlan`."""
+    reads: Mapping[int, tuple[See, ...]]
+    """See `Plan`."""
 
 
 def unroll(
@@ -32,14 +36,15 @@ def unroll(
     *,
     until: Mapping[str, Iterable[str]],
     own: Set[str] = frozenset(),
+    rewards: Mapping[str, Sequence[str]] = NOTHING,
 ) -> Unrolled:
     """Unroll the roles of a spec, the rounds of its loops one after the other.
 
     Instances that join the same are a block: they become ready together and see the same. `until` has for
     each loop with an end the roles that its condition reads; `own` are the roles that read their own earlier
-    turns.
+    turns; `rewards` has for a role those whose scores its reward reads.
     """
-    return _Unrolling(spec, instances, endpoints, until, own).unrolled()
+    return _Unrolling(spec, instances, endpoints, until, own, rewards).unrolled()
 
 
 Seen = tuple[See, ...]
@@ -52,6 +57,7 @@ class _Unrolling:
     endpoints: Mapping[str, int]
     until: Mapping[str, Iterable[str]]
     own: Set[str]
+    rewards: Mapping[str, Sequence[str]]
     loops: dict[str, str | None] = field(init=False)
     rounds: dict[str, int] = field(init=False)
     starts: dict[str, int] = field(init=False)
@@ -89,7 +95,19 @@ class _Unrolling:
                     )
         wiring = _wire(len(nodes), waits)
         tails = {loop: self.tails(loop, nodes, blocks, wiring) for loop in self.spec.loops}
-        return Unrolled(tuple(nodes), tuple(blocks), wiring, tails)
+        return Unrolled(tuple(nodes), tuple(blocks), wiring, tails, self.reads(nodes))
+
+    def reads(self, nodes: Sequence[Node]) -> Mapping[int, tuple[See, ...]]:
+        """What each turn's reward reads: of other roles those on its own branch, of its round if they are in
+        its loop."""
+        names, branch = list(self.spec.roles), Edge(join="branch")
+        read: dict[int, tuple[See, ...]] = {}
+        for place, node in enumerate(nodes):
+            name = names[node.role]
+            if others := self.rewards.get(name):
+                me, number = self.instances[name][node.id.index - 1], node.id.round
+                read[place] = tuple(self.see(name, number, other, branch, me, {}) for other in others)
+        return read
 
     def tails(
         self, loop: str, nodes: Sequence[Node], blocks: Sequence[Block], wiring: Wiring

@@ -37,7 +37,9 @@ def findings(plan: Plan, backend: Backend, words: Sequence[str] = ()) -> Iterato
         yield from _role(plan, role, backend)
     for loop in plan.loops:
         message = "rLLM's trajectories have one turn here, and a loop's have several"
-        yield Finding(("loops", loop.name), message, "no loops", "train it without --trainer rllm", at_key=True)
+        yield Finding(
+            ("loops", loop.name), message, "no loops", "train it without --trainer rllm", at_key=True
+        )
     yield from _estimators(plan, backend)
     yield from _sampling(plan, backend)
     yield from _training(plan, backend)

@@ -30,7 +30,7 @@ from engine.run.frontier import Frontier
 from engine.run.isolation import Isolation
 from engine.run.scoring import score, score_isolated
 from engine.run.session import NO_SCORE, Job, NodeResult, Session
-from engine.vocabulary import Own, Seen, Upstream, View, Views
+from engine.vocabulary import Own, Score, Seen, Upstream, View, Views
 
 SEEN_NOTHING = Seen({})
 SEES_NOTHING: Upstream = {}
@@ -199,17 +199,21 @@ class _Run:
                 yield from self.frontier.done(node)
 
     def seen(self, see: See) -> Views:
-        """What is seen under a name: of each instance its turns that ran, or the last of them."""
-        if see.each == 1:
-            views = [result.view for node in see.nodes if (result := self.results[node]) is not None]
-        else:
-            views = list[View]()
-            for start in range(0, len(see.nodes), see.each):
-                turns = (self.results[node] for node in see.nodes[start : start + see.each])
-                views += [result.view for result in turns if result is not None][-1:]
+        """What is seen under a name; a single instance that has not run still answers for its fields."""
+        views = [result.view for result in self.joined(see)]
         if views or not see.single:
             return Views(views)
         return Views(views, View(see.single, self.plan.roles[see.role].parser.default, ran=False))
+
+    def joined(self, see: See) -> list[NodeResult]:
+        """Of each instance its turns that ran, or the last of them."""
+        if see.each == 1:
+            return [result for node in see.nodes if (result := self.results[node]) is not None]
+        found: list[NodeResult] = []
+        for start in range(0, len(see.nodes), see.each):
+            turns = (self.results[node] for node in see.nodes[start : start + see.each])
+            found += [result for result in turns if result is not None][-1:]
+        return found
 
     # who is skipped
 
@@ -328,32 +332,26 @@ class _Run:
         self.stop_at_failure(role, result)
 
     async def score_late(self) -> None:
-        """Rewards that read other roles' scores, each after those it reads."""
+        """Rewards that read other roles' scores, each after those it reads; where none of these ran, none."""
         plan = self.plan
         for position in plan.scoring:
             role = plan.roles[position]
-            reads = role.reward.roles if role.reward else ()
-            seen = Seen(
-                {
-                    other.name: tuple(result.score or NO_SCORE for result in self.last_of_role(number))
-                    for number, other in enumerate(plan.roles)
-                    if other.name in reads
-                }
-            )
-            for result in self.of_role(position):
-                if result.failure is None:
-                    await score_isolated(role, self.job.task, result, seen, isolation=self.isolation)
+            for node, result in self.of_role(position):
+                if result.failure is not None:
+                    continue
+                scores = {see.name: self.scores(see) for see in plan.reads[node]}
+                if all(scores.values()):
+                    await score_isolated(role, self.job.task, result, Seen(scores), isolation=self.isolation)
                     self.stop_at_failure(role, result)
 
-    def last_of_role(self, position: int) -> list[NodeResult]:
-        """The last turn of each of a role's instances, in order of index."""
-        return list({result.view.index: result for result in self.of_role(position)}.values())
+    def scores(self, see: See) -> tuple[Score, ...]:
+        """Those of the turns that are read, by instance."""
+        return tuple(result.score or NO_SCORE for result in self.joined(see))
 
-    def of_role(self, position: int) -> list[NodeResult]:
-        """The results of a role's instances, in order of round, then of index."""
-        plan = self.plan
+    def of_role(self, position: int) -> list[tuple[int, NodeResult]]:
+        """A role's turns that ran, with their nodes."""
         return [
-            result
-            for node, result in zip(plan.nodes, self.results, strict=True)
+            (place, result)
+            for place, (node, result) in enumerate(zip(self.plan.nodes, self.results, strict=True))
             if node.role == position and result is not None
         ]

@@ -62,9 +62,12 @@ class Loaded:
             source = self.texts.get(value.file, value.text)
             return place_within(value, source, str(value_at(self.data, path)), finding.offset, finding.word)
         if finding.word:
-            for at, value in paths_of(value_at(self.data, path), path):
+            # What is written in a list stands for a mapping, whose keys are not there to be pointed at.
+            listed = path not in self.spots and isinstance(value_at(self.data, path[:-1]), list)
+            inside = path[:-1] if listed else path
+            for at, value in paths_of(value_at(self.data, inside), inside):
                 spot = self.spots.get(at)
-                if spot is None or at == path:
+                if spot is None or at == inside:
                     continue
                 if spot.key is not None and at[-1] == finding.word:
                     return spot.key

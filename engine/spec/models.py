@@ -163,14 +163,13 @@ def _as_edges(value: object) -> object:
     """A role, or a list of them, stands for edges that join all of its instances."""
     if isinstance(value, str):
         return {value: Edge()}
-    if isinstance(value, list):
-        names = cast("list[object]", value)
-        return {name: Edge() for name in names if isinstance(name, str)} if _are_text(names) else names
-    return value
-
-
-def _are_text(values: list[object]) -> bool:
-    return all(isinstance(value, str) for value in values)
+    if not isinstance(value, list):
+        return value
+    names = cast("list[object]", value)
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"a list of needs holds names of roles, not {name!r}")
+    return {name: Edge() for name in cast("list[str]", names)}
 
 
 class Role(_Model):

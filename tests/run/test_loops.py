@@ -18,7 +18,7 @@ from engine.models import Request
 from engine.models.replay import Replay
 from engine.records import Episode, NodeId
 from engine.vocabulary import Seen
-from tests.edge import RIGHT, WRONG, ScriptedModel, by_role, limited, run_one, write_spec
+from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, limited, run_one, write_spec
 
 Roles = dict[str, dict[str, Any]]
 
@@ -264,6 +264,28 @@ def test_an_instance_earns_what_its_last_turn_earns(tmp_path: Path) -> None:
         countdown.score(episode.task, step.action, Seen({})).reward for step in trajectory.steps
     ]
     assert trajectory.reward == trajectory.steps[-1].reward
+
+
+def test_a_reward_reads_who_is_on_its_own_branch_of_its_own_round(tmp_path: Path) -> None:
+    verifier = {
+        **PAIR["verifier"],
+        "parser": {"tag": "answer", "one_of": ["correct", "incorrect"]},
+        "reward": {"agrees_with": "solver"},
+    }
+    solver = {**PAIR["solver"], "parser": {"tag": "answer", "keep_tag": True}}
+    roles = {**PAIR, "solver": solver, "verifier": verifier}
+    refine = plan(tmp_path, roles, {"refine": {**REFINE["refine"], "times": 2}})
+
+    def answer(request: Request) -> str:
+        node = request.id.node
+        if node.role == "verifier":
+            return said("correct")
+        return RIGHT if node.index == node.round else WRONG
+
+    task = {**COUNTDOWN, "id": "t"}
+    episode = run_one(refine, ScriptedModel(answer), task)
+    rewards = [[step.reward for step in t.steps] for t in episode["verifier"]]
+    assert rewards == [[1.0, 0.0], [0.0, 1.0]]
 
 
 def test_turns_are_replayed_round_by_round(tmp_path: Path) -> None:

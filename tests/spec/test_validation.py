@@ -71,10 +71,16 @@ def test_a_value_written_in_short_goes_as_a_whole() -> None:
 
 
 def test_an_item_of_a_list_goes_alone_but_positions_in_the_list_no_longer_count() -> None:
-    fitting = validate(spec_of(roles={"solver": SOLVER, "judge": {**SOLVER, "needs": [1, "solver", 2]}}))
-    assert fitting.value.roles["judge"].needs == ["solver"]
-    assert fitting.left_out == {("roles", "judge", "needs")}
+    fitting = validate(spec_of(sampling={"stop": [1, "END", 2]}))
+    assert fitting.value.sampling.stop == ["END"]
+    assert fitting.left_out == {("sampling", "stop")}
     assert [finding.path[-1] for finding in fitting.findings] == [0, 2]
+
+
+def test_a_list_of_needs_holds_names() -> None:
+    fitting = validate(spec_of(roles={"solver": SOLVER, "judge": {**SOLVER, "needs": [1, "solver"]}}))
+    assert fitting.left_out == {("roles", "judge", "needs")}
+    assert "names of roles, not 1" in fitting.findings[0].message + (fitting.findings[0].expected or "")
 
 
 def test_what_stands_in_for_a_prompt_that_says_nothing_is_an_empty_one() -> None:

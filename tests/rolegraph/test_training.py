@@ -180,6 +180,21 @@ def test_three_estimators_share_a_run_and_show_their_own(service: Running, tmp_p
         assert {"loss/solver/mean", "loss/judge/mean", "loss/validator/mean"} <= {*line}
 
 
+@pytest.mark.parametrize("spec", ["debate", "solver_verifier_loop"])
+def test_every_turn_of_a_loop_learns_what_its_trajectory_earned(
+    spec: str, service: Running, tmp_path: Path
+) -> None:
+    result = train(tmp_path / "run", spec, *SMALL, "train.steps=1", service=service)
+    turns: set[int] = set()
+    for episode in read_episodes(result.folder / "episodes" / "train-000001.jsonl"):
+        for trajectory in episode.trajectories:
+            assert [step.round for step in trajectory.steps] == [*range(1, len(trajectory.steps) + 1)]
+            assert len({step.advantage for step in trajectory.steps}) == 1
+            turns.add(len(trajectory.steps))
+    assert max(turns) > 1
+    assert "<svg" in result.report.read_text("utf-8")
+
+
 def test_a_frozen_role_needs_no_estimator_to_be_reported(service: Running, tmp_path: Path) -> None:
     frozen = ("roles.judge.trainable=false", "roles.judge.estimator=null")
     result = train(tmp_path / "run", "solver_judge", *SMALL, "train.steps=1", *frozen, service=service)

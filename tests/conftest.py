@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from engine.local.launcher import Running
 
 
 def pytest_configure() -> None:
-    """Let the processes that tests start keep what they compiled, whatever is said to pytest's own."""
+    """No example of a property has a deadline, and the processes that tests start keep what they compiled."""
+    settings.register_profile("busy", deadline=None)
+    settings.load_profile("busy")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 

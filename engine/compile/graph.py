@@ -13,7 +13,6 @@ from typing import Any, cast
 from engine.prompts.checks import RESERVED
 from engine.spec import Finding, Spec
 from engine.spec.faults import no_role
-from engine.spec.models import Chunks
 from engine.spec.yaml_source import value_at
 
 MAX_EDGES = 200_000
@@ -137,7 +136,7 @@ def _edges(spec: Spec) -> Iterator[Finding]:
             path, other = ("roles", name, "needs", key), edge.of or key
             if other not in spec.roles:
                 continue
-            if edge.join == "each" or isinstance(edge.join, Chunks):
+            if edge.fans_out:
                 fans.append(key)
                 if edge.round != "this":
                     message = f"{key} sets how many of {name} there are, so it is of the round itself"
@@ -210,15 +209,11 @@ def _size(spec: Spec) -> Iterator[Finding]:
         count = role.count
         for key, edge in role.needs.items():
             theirs = counts.get(edge.of or key, 1)
-            if isinstance(edge.join, Chunks):
-                if theirs % edge.join.chunks:
-                    message = f"{theirs} of {edge.of or key} cannot be put into chunks of {edge.join.chunks}"
-                    yield Finding(
-                        ("roles", name, "needs", key), message, f"a divisor of {theirs}", at_key=True
-                    )
-                count *= max(1, theirs // edge.join.chunks)
-            elif edge.join == "each":
-                count *= theirs
+            if edge.fans_out:
+                if theirs % edge.size:
+                    message = f"{theirs} of {edge.of or key} cannot be put into chunks of {edge.size}"
+                    yield Finding(("roles", name, "needs", key), message, f"a divisor of {theirs}")
+                count *= max(1, theirs // edge.size)
         counts[name] = count
         loop = loop_of(spec, name)
         turns = count * (spec.loops[loop].times if loop else 1)

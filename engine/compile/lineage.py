@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from engine.compile.graph import in_order, role_needs
 from engine.spec import Spec
-from engine.spec.models import Chunks, Edge, Role
+from engine.spec.models import Edge, Role
 
 
 class Instance(NamedTuple):
@@ -38,14 +38,9 @@ def instances_of(spec: Spec) -> Instances:
     return {name: done[name] for name in spec.roles}
 
 
-def fans_out(edge: Edge) -> bool:
-    """Whether there is one of the role for each of the other's, or for each few of them."""
-    return edge.join == "each" or isinstance(edge.join, Chunks)
-
-
 def joined(edge: Edge, me: Instance, theirs: Sequence[Instance]) -> Sequence[int]:
     """The places, from 0, of the instances that an edge joins for one of mine."""
-    if fans_out(edge):
+    if edge.fans_out:
         return me.parents
     if edge.join == "branch":
         return [place for place, it in enumerate(theirs) if on_branch(me, it)]
@@ -61,7 +56,7 @@ def on_branch(me: Instance, it: Instance) -> bool:
 
 def _instances(role: Role, name: str, done: Mapping[str, Sequence[Instance]]) -> list[Instance]:
     for key, edge in role.needs.items():
-        if fans_out(edge):
+        if edge.fans_out:
             return _fanned(role.count, name, done[edge.of or key], edge)
     others = [edge.of or key for key, edge in role.needs.items() if edge.round == "this"]
     before = _union([instance for other in others for instance in done[other]])
@@ -72,7 +67,7 @@ def _instances(role: Role, name: str, done: Mapping[str, Sequence[Instance]]) ->
 
 
 def _fanned(count: int, name: str, parents: Sequence[Instance], edge: Edge) -> list[Instance]:
-    size = edge.join.chunks if isinstance(edge.join, Chunks) else 1
+    size = edge.size
     made: list[Instance] = []
     for start in range(0, len(parents), size):
         group = parents[start : start + size]

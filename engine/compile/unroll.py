@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engine.compile.graph import loop_of
-from engine.compile.lineage import Instance, Instances, fans_out, joined
+from engine.compile.lineage import Instance, Instances, joined
 from engine.compile.plan import Block, Node, See, Tail, Wiring
 from engine.records import NodeId, salt_of
 from engine.spec import Spec
@@ -157,7 +157,7 @@ class _Unrolling:
         members = joined(edge, me, self.instances[other])
         nodes, each = self.turns(name, number, other, edge, members)
         single = members[0] + 1 if len(members) == 1 and edge.round != "history" else 0
-        see = See(key, self.positions[other], nodes, each, single, fans_out(edge))
+        see = See(key, self.positions[other], nodes, each, single, edge.fans_out)
         if edge.join == "all":
             shared[key] = see
         return see

@@ -14,14 +14,9 @@ import yaml
 
 from engine.spec.diagnostics import Diagnostic, Path, Place
 from engine.spec.faults import no_role
-from engine.spec.models import ModelRef, PromptSource, kind_at, served_as
+from engine.spec.models import ModelRef, is_whole, kind_at, served_as
 from engine.spec.yaml_source import Source, Spot, Spots, parse_yaml, paths_of
 from engine.vocabulary import Call
-
-
-def is_whole(path: Path) -> bool:
-    """Whether the value at this path is replaced, not merged."""
-    return kind_at(path) in (Call, PromptSource)
 
 
 def merge(base: Source, child: Source) -> Source:

@@ -22,6 +22,10 @@ from engine.vocabulary import Call, CallField, LossName
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
+WHOLE = "whole"
+"""Marks a mapping that is one value: what is laid over it replaces it."""
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -132,31 +136,44 @@ class OnFailure(_Model):
     """`zero`: reward 0. `mask`: keep the trajectory out of the gradient. `fail`: end the episode."""
 
 
-class Chunks(_Model):
-    """One of mine for each so many of theirs."""
-
-    chunks: Annotated[int, Field(ge=1)]
-    """How many of theirs; it divides their number."""
-
-
 class Edge(_Model):
     """Which instances of another role, of which round, a role joins."""
 
     of: str | None = None
     """The role, where the name that prompts know it by is another."""
-    join: Literal["all", "each", "branch"] | Chunks = "all"
-    """`all` of theirs; `each`: one of mine for each of theirs; `branch`: those on my own branch."""
+    join: Literal["all", "each", "branch"] = "all"
+    """`all` of theirs; `each`: one of mine for each of theirs; `branch`: those on my own branch;
+    `{chunks: n}`: one of mine for each n of theirs."""
+    chunks: Annotated[int, Field(ge=1)] | None = None
+    """One of mine for so many of theirs, a divisor of their number."""
     round: Literal["this", "last", "history"] = "this"
     """In a loop: `this` round, the `last` one, or the `history` of all before."""
 
     @classmethod
     def in_full(cls, value: object) -> object:
-        """A join or a round stands for the edge that differs in it alone."""
-        if value in ("last", "history", "this"):
+        """A join or a round stands for the edge that differs in it alone; chunks may stand under `join`."""
+        if value in ("this", "last", "history"):
             return {"round": value}
-        if isinstance(value, str) or (isinstance(value, dict) and "chunks" in value):
-            return {"join": cast("object", value)}
-        return cast("object", value)
+        if isinstance(value, str):
+            return {"join": value}
+        if not isinstance(value, dict):
+            return value
+        written = cast("dict[str, object]", value)
+        inside = written.get("join")
+        if isinstance(inside, dict):
+            rest = {key: part for key, part in written.items() if key != "join"}
+            written = {**rest, **cast("dict[str, object]", inside)}
+        return {"join": "each", **written} if "chunks" in written else written
+
+    @property
+    def fans_out(self) -> bool:
+        """Whether there is one of mine for each of theirs, or for each few of them."""
+        return self.join == "each"
+
+    @property
+    def size(self) -> int:
+        """How many of theirs there are for one of mine, where it fans out."""
+        return self.chunks or 1
 
 
 def _as_edges(value: object) -> object:
@@ -177,7 +194,7 @@ class Role(_Model):
 
     count: Annotated[int, Field(ge=1, le=4096)] = 1
     """How many instances run side by side; with a join of `each` or `chunks`, for each parent."""
-    needs: Annotated[Mapping[str, Edge], BeforeValidator(_as_edges)] = {}
+    needs: Annotated[Mapping[str, Edge], BeforeValidator(_as_edges), WHOLE] = {}
     """Roles whose answers this one waits for."""
     when: str | None = None
     """The condition on which an instance runs; where it is false, the instance is skipped."""
@@ -334,6 +351,16 @@ class Spec(_Model):
     """What is said of a whole episode."""
     train: Train = Train()
     """How the roles are trained."""
+
+
+def is_whole(path: Path) -> bool:
+    """Whether the value at a path is one, which `extends` and overrides replace: half of a parser mixed with
+    another means nothing."""
+    if kind_at(path) in (Call, PromptSource):
+        return True
+    around = kind_at(path[:-1])
+    field = around.model_fields.get(str(path[-1])) if around and issubclass(around, _Model) else None
+    return field is not None and WHOLE in field.metadata
 
 
 def kind_at(path: Path) -> type[_Model] | type[Call] | None:

@@ -69,6 +69,18 @@ def test_nor_one_to_load(name: str) -> None:
         load_spec(name)
 
 
+def test_needs_are_one_value_and_loops_merge_by_key(tmp_path: Path) -> None:
+    base = "rolegraph: 1\nname: b\nroles:\n  a: {prompt: {inline: a}}\n  b: {prompt: {inline: b}}\n"
+    base += "  c: {prompt: {inline: c}, needs: {a: each, b: branch}}\nloops: {l: {roles: [a], times: 2}}\n"
+    write_spec(tmp_path, base, "base.yaml")
+    text = (
+        "extends: base.yaml\nroles: {c: {needs: {b: last}}}\nloops: {l: {times: 5}, m: {roles: b, times: 2}}"
+    )
+    spec = load_spec(write_spec(tmp_path, text)).spec
+    assert [*spec.roles["c"].needs] == ["b"]
+    assert (spec.loops["l"].roles, spec.loops["l"].times, spec.loops["m"].roles) == (["a"], 5, ["b"])
+
+
 def test_a_parser_is_replaced_whole_and_never_mixed_with_the_one_it_replaces(tmp_path: Path) -> None:
     path = write_spec(tmp_path, "extends: solver_judge.yaml\nroles: {solver: {parser: {regex: 'x(.*)'}}}")
     parser = load_spec(path).spec.roles["solver"].parser

@@ -36,10 +36,9 @@ def findings(plan: Plan, backend: Backend, words: Sequence[str] = ()) -> Iterato
     for role in plan.roles:
         yield from _role(plan, role, backend)
     for loop in plan.loops:
-        message = "rLLM's trajectories have one turn here, and a loop's have several"
-        yield Finding(
-            ("loops", loop.name), message, "no loops", "train it without --trainer rllm", at_key=True
-        )
+        message = "a loop's trajectories have several turns, and those that leave for rLLM have one"
+        hint = "train it without --trainer rllm"
+        yield Finding(("loops", loop.name), message, "no loops", hint, at_key=True)
     yield from _estimators(plan, backend)
     yield from _sampling(plan, backend)
     yield from _training(plan, backend)

@@ -206,7 +206,7 @@ def test_whatever_a_template_or_a_value_raises_is_an_error_of_this_rendering() -
         compiled("{{ task.question | round }}").render(VARIABLES)
 
 
-@settings(max_examples=300, deadline=2000)
+@settings(max_examples=300)
 @given(
     st.lists(
         st.sampled_from(

@@ -63,6 +63,7 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
         "model",
     ),
     # Who learns, and how
+    ("tinker", (HOSTED, "loops={l: {roles: [solver, judge], times: 2}}"), "have several turns", "loops"),
     ("tinker", (HOSTED, "roles.judge.model=tinker:other"), "a model of its own", "roles.judge.model"),
     (
         "verl",

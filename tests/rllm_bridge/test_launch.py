@@ -17,6 +17,7 @@ pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
 from omegaconf import OmegaConf
 from rllm.trainer.algorithms import AlgorithmConfig
 from rllm.trainer.algorithms.advantage import get_rllm_adv_estimator
+from rllm.types import TrajectoryGroup
 
 from engine.backends import BACKENDS, Backend
 from engine.errors import UsageError
@@ -78,7 +79,9 @@ def test_an_estimator_of_ours_computes_under_rllm() -> None:
     plan = prepare("solver_judge", ["roles.judge.estimator={grpo: {std: false}}"], "tinker").run.plan
     register(custom_estimators(plan, "tinker"))
     advantages, _ = get_rllm_adv_estimator("grpo/judge")(
-        rewards=[np.array([1.0, 0.0])], algorithm_config=AlgorithmConfig(), traj_groups=[None]
+        rewards=[np.array([1.0, 0.0])],
+        algorithm_config=AlgorithmConfig(),
+        traj_groups=[TrajectoryGroup(trajectories=[], group_id="t:judge")],
     )
     np.testing.assert_allclose(advantages[0], [0.5, -0.5])
 

@@ -16,7 +16,17 @@ from tests.cli.conftest import ENVIRONMENT, Command
 def test_everything_there_is_has_a_line(rolegraph: Command) -> None:
     done = rolegraph("list")
     assert done.returncode == 0
-    for word in ("specs", "solver_judge", "parsers", "tag", "reverse_kl", "datasets", "huggingface"):
+    for word in (
+        "specs",
+        "solver_judge",
+        "parsers",
+        "tag",
+        "reverse_kl",
+        "datasets",
+        "huggingface",
+        "environments",
+        "grid",
+    ):
         assert word in done.stdout
 
 
@@ -53,6 +63,11 @@ def test_an_item_without_a_value_has_its_options_below_its_name(rolegraph: Comma
     (written,) = yaml.safe_load(shown).values()
     assert written["countdown"]["numbers"] == [2, 3]
     assert written["countdown"]["operators"] == "+-*/"
+
+
+def test_an_environment_stands_in_a_loop(rolegraph: Command) -> None:
+    shown = rolegraph("list", "environments", "grid").stdout
+    assert "\n\nloops.NAME.env:\n  grid:\n    size: 5 " in shown
 
 
 def test_an_item_without_options_is_its_name(rolegraph: Command) -> None:

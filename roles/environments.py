@@ -1,17 +1,19 @@
 """Environments: worlds that the roles of a loop move in.
 
 Each factory makes an `Environment`, which opens a fresh one for every episode. Games that are only rules have
-their rules in files of their own.
+their rules in files of their own; those of TextArena are played in other processes.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, FiniteFloat
 
-from engine.vocabulary import Environment, Transition, environment_of
+from engine.vocabulary import Environment, Transition, UsageError, environment_of
+from roles import arena
 from roles import grid as grid_game
 from roles import tic_tac_toe as tic_tac_toe_game
 
@@ -55,3 +57,14 @@ def tic_tac_toe(
 
 def _board(opening: int, seed: int, players: int) -> tuple[str, Transition]:
     return tic_tac_toe_game.begin(seed, opening)
+
+
+def textarena(game: str, /, **options: Any) -> Environment:
+    """A game of TextArena, by its id; further options are the game's own.
+
+    game: the id, such as TicTacToe-v0; most games have a twin that ends in -train and tells less
+    """
+    if importlib.util.find_spec("textarena") is None:
+        raise UsageError("TextArena's games need its library: pip install 'rolegraph[textarena]'")
+    least, most = arena.players(game, options)
+    return Environment(partial(arena.Game, game, options), least, most)

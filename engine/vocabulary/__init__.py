@@ -1,17 +1,22 @@
 """What a role can be made of: the kinds of items, how a spec calls one, and the registry of each kind.
 
-Whoever writes a parser, reward, estimator, signal, metric or dataset needs this room and `engine.records`.
+Whoever writes a parser, reward, estimator, signal, metric, dataset or environment needs this room and
+`engine.records`.
 """
 
 from engine.errors import DataError, UsageError, did_you_mean
 from engine.records import Split
 from engine.vocabulary.call import Call, CallField
 from engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, open_dataset, plain_row
+from engine.vocabulary.environments import environment_of
 from engine.vocabulary.imports import Import, digest_of, import_file
 from engine.vocabulary.items import (
     Dataset,
+    Environment,
+    EnvironmentFailure,
     Estimator,
     Floats,
+    LiveEnvironment,
     LossName,
     Metric,
     ParseFailure,
@@ -20,7 +25,9 @@ from engine.vocabulary.items import (
     Score,
     Seen,
     Signal,
+    Transition,
     datasets,
+    environments,
     estimators,
     metrics,
     parsers,
@@ -48,10 +55,13 @@ __all__ = [
     "CallField",
     "DataError",
     "Dataset",
+    "Environment",
+    "EnvironmentFailure",
     "Estimator",
     "Floats",
     "Import",
     "Item",
+    "LiveEnvironment",
     "LossName",
     "Metric",
     "Option",
@@ -66,6 +76,7 @@ __all__ = [
     "Seen",
     "Signal",
     "Split",
+    "Transition",
     "UnknownName",
     "Upstream",
     "UsageError",
@@ -75,6 +86,8 @@ __all__ = [
     "datasets",
     "did_you_mean",
     "digest_of",
+    "environment_of",
+    "environments",
     "estimators",
     "import_file",
     "metrics",

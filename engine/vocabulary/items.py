@@ -1,4 +1,4 @@
-"""What a parser, reward, estimator, signal, metric, dataset is to the engine, and the registry of each kind.
+"""What a parser, reward, …, dataset, environment is to the engine, and the registry of each kind.
 
 An item is a small frozen object that a factory makes from a spec's options. It carries its function and
 says what it refers to (roles, task fields), so that the compiler can check it before anything runs.
@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from engine.errors import WorldError
 from engine.records import FailureName, Step, Task, Trajectory, TrajectoryGroup
 from engine.vocabulary.registry import Item, Origin, Registry
 from engine.vocabulary.views import Upstream
@@ -161,9 +162,63 @@ def _rows_of(origin: Origin, limit: int | None) -> Iterator[Task]:
     return dataset.rows(limit)
 
 
+NO_REWARDS: Mapping[int, float] = {}
+NO_INFO: Mapping[str, Any] = {}
+
+
+class Transition(NamedTuple):
+    """What an environment shows at its start, or after a move. Players are numbered from 0."""
+
+    observations: Mapping[int, str]
+    """Who moves now, and what each of them sees. Those who move at once see no other's move. Empty when it is
+    over."""
+    rewards: Mapping[int, float] = NO_REWARDS
+    """What the transition earned; a player that is left out earned nothing."""
+    done: bool = False
+    info: Mapping[str, Any] = NO_INFO
+    """What else is worth a record, as JSON values: why it is over (`reason`), say."""
+
+
+class LiveEnvironment(Protocol):
+    """An environment in one episode. It is reset once, or more often, and closed whatever happens."""
+
+    async def reset(self, seed: int, players: int) -> Transition:
+        """The start: the same for the same seed and number of players, whatever else is going on."""
+        ...
+
+    async def step(self, actions: Mapping[int, Any]) -> Transition:
+        """What comes of the actions of those who moved.
+
+        An action is what a role's parser made of its answer. One that cannot be read, and that of a player
+        who gave none (None, or left out), is for the environment to judge.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of whatever it holds."""
+        ...
+
+
+class EnvironmentFailure(WorldError):
+    """An environment raises this where its episode cannot go on; others can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment(Item):
+    """A world that the roles of a loop move in."""
+
+    open: Callable[[], LiveEnvironment]
+    """A fresh one for an episode: two of them share nothing that either could notice."""
+    least: int = 1
+    """The fewest players that it takes."""
+    most: int = 1
+    """The most of them."""
+
+
 parsers = Registry(Parser, "rolegraph.parsers")
 rewards = Registry(Reward, "rolegraph.rewards")
 estimators = Registry(Estimator, "rolegraph.estimators")
 signals = Registry(Signal, "rolegraph.signals")
 metrics = Registry(Metric, "rolegraph.metrics")
 datasets = Registry(Dataset, "rolegraph.datasets", context=("split", "folder"))
+environments = Registry(Environment, "rolegraph.environments")

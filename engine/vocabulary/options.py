@@ -1,7 +1,8 @@
 """What a spec may write for a vocabulary item, read off its factory: for messages, lists, schema and docs.
 
 A factory's positional-only parameter is the item's value, its other parameters are options. A parameter has
-its line in the factory's docstring, a line of its own: `name: what it means`.
+its line in the factory's docstring, a line of its own: `name: what it means`. What `**` gathers are options
+that only the factory knows.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ def _options(factory: Callable[..., Any]) -> typing.Iterator[tuple[bool, Option]
     hints = typing.get_type_hints(factory, include_extras=True)
     lines = dict(re.findall(r"^(\w+): (.+(?:\n +.+)*)", inspect.getdoc(factory) or "", re.MULTILINE))
     for name, parameter in inspect.signature(factory).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            continue
         required = parameter.default is parameter.empty
         yield (
             parameter.kind is parameter.POSITIONAL_ONLY,

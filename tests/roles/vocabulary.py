@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.vocabulary import (
     Call,
+    Environment,
     Metric,
     Parser,
     Reward,
@@ -15,6 +16,7 @@ from engine.vocabulary import (
     Upstream,
     View,
     Views,
+    environments,
     metrics,
     parsers,
     rewards,
@@ -31,6 +33,10 @@ def reward(yaml: object) -> Reward:
 
 def metric(yaml: object) -> Metric:
     return metrics.build(Call.parse(yaml))
+
+
+def environment(yaml: object) -> Environment:
+    return environments.build(Call.parse(yaml))
 
 
 def read(yaml: object, text: str, upstream: Upstream | None = None) -> Any:

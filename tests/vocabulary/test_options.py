@@ -11,7 +11,7 @@ from engine import vocabulary
 from engine.vocabulary import Parser, Registry
 from engine.vocabulary.options import Option, options_of, value_of
 
-KINDS = ("parsers", "rewards", "estimators", "signals", "metrics", "datasets")
+KINDS = ("parsers", "rewards", "estimators", "signals", "metrics", "datasets", "environments")
 BUILT_IN = [(kind, name) for kind in KINDS for name in getattr(vocabulary, kind).names()]
 
 
@@ -61,6 +61,14 @@ def test_the_keys_of_what_is_inside_are_known_where_only_some_are_allowed() -> N
     assert parts.keys_at(("x",)) == ["what", "weight"]
     assert Option("part", Part | None).keys_at(()) == ["what", "weight"]
     assert Option("opaque", Opaque).keys_at(("x",)) == []
+
+
+def test_what_a_factory_gathers_is_no_option_that_can_be_listed() -> None:
+    def gathers(name: str, /, *, which: str = "", **others: Any) -> Parser:
+        """Takes anything."""
+        return item(name, which="first", parts={}, anything=(which, others))
+
+    assert [option.name for option in options_of(gathers)] == ["which"]
 
 
 def test_types_are_in_words_and_defaults_in_yaml() -> None:

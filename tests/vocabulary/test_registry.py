@@ -241,9 +241,10 @@ def test_a_spec_uses_a_package_s_parser_with_nothing_but_its_name(installed: Pat
 def test_the_vocabulary_loads_without_anything_heavy() -> None:
     code = """
 import sys
-import engine.vocabulary, roles.datasets, roles.estimators, roles.metrics
+import engine.vocabulary, roles.datasets, roles.environments, roles.estimators, roles.metrics
 import roles.parsers, roles.rewards, roles.signals
 heavy = "torch transformers datasets pyarrow math_verify sympy jsonschema numpy openai tinker networkx jinja2"
+heavy += " textarena"
 print(*sorted(set(heavy.split()) & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -259,4 +260,5 @@ def test_there_is_everything_that_the_language_names() -> None:
         vocabulary.estimators.names()
     )
     assert {"countdown", "file", "huggingface"} <= set(vocabulary.datasets.names())
+    assert {"grid", "textarena", "tic_tac_toe"} <= set(vocabulary.environments.names())
     assert {"any_correct", "correct", "mean_reward", "signal"} <= set(vocabulary.metrics.names())

@@ -1,0 +1,70 @@
+"""Environments: worlds that the roles of a loop move in.
+
+Each factory makes an `Environment`, which opens a fresh one for every episode. Games that are only rules have
+their rules in files of their own; those of TextArena are played in other processes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import Field, FiniteFloat
+
+from engine.vocabulary import Environment, Transition, UsageError, environment_of
+from roles import arena
+from roles import grid as grid_game
+from roles import tic_tac_toe as tic_tac_toe_game
+
+
+def grid(
+    *,
+    size: Annotated[int, Field(ge=2, le=20)] = 5,
+    walls: Annotated[float, Field(ge=0, le=0.8)] = 0.25,
+    moves: Annotated[int, Field(ge=1, le=100)] = 4,
+    shaping: Annotated[FiniteFloat, Field(ge=0)] = 0.0,
+    penalty: Annotated[FiniteFloat, Field(ge=0)] = 0.0,
+) -> Environment:
+    """A grid with walls, and a way through it: 1 at the goal. One player, who moves by letters such as RRDD.
+
+    size: rows and columns
+    walls: the share of cells that are walls, as far as the way leaves room
+    moves: the most moves at once; an illegal one ends them
+    shaping: what coming nearer to the goal earns, in sum over the whole way
+    penalty: what an action loses that holds an illegal move, or none at all
+    """
+    rules = grid_game.Rules(moves, shaping, penalty)
+    return environment_of(partial(_walk, size, walls, rules), grid_game.move)
+
+
+def _walk(
+    size: int, walls: float, rules: grid_game.Rules, seed: int, players: int
+) -> tuple[grid_game.Walk, Transition]:
+    return grid_game.begin(grid_game.draw(seed, size, walls), rules)
+
+
+def tic_tac_toe(
+    *, opening: Annotated[int, Field(ge=0, le=4)] = 0, illegal: tic_tac_toe_game.Illegal = "loses"
+) -> Environment:
+    """Tic-tac-toe for two: 1 for the winner, -1 for the loser, 0 each for a draw; a move is a cell's number.
+
+    opening: how many moves are made at random before the first
+    illegal: whether an illegal move loses the game, or the player is asked again
+    """
+    return environment_of(partial(_board, opening), partial(tic_tac_toe_game.move, illegal), least=2, most=2)
+
+
+def _board(opening: int, seed: int, players: int) -> tuple[str, Transition]:
+    return tic_tac_toe_game.begin(seed, opening)
+
+
+def textarena(game: str, /, **options: Any) -> Environment:
+    """A game of TextArena, by its id; further options are the game's own.
+
+    game: the id, such as TicTacToe-v0; most games have a twin that ends in -train and tells less
+    """
+    if importlib.util.find_spec("textarena") is None:
+        raise UsageError("TextArena's games need its library: pip install 'rolegraph[textarena]'")
+    least, most = arena.players(game, options)
+    return Environment(partial(arena.Game, game, options), least, most)

@@ -1,0 +1,184 @@
+"""A grid with walls, a start and a goal: how one is drawn, how one walks in it, and what the walker is told.
+
+In go a seed and a few sizes, or an action; out come grids, walks and transitions, plain data that nothing
+changes. Every grid has a way from start to goal: the way is drawn first, and the walls beside it. This file
+knows nothing of specs and roles.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
+
+from engine.vocabulary import Transition
+
+Cell = tuple[int, int]
+"""Row and column, from 0 at the top left."""
+
+STEPS: Mapping[str, Cell] = {"U": (-1, 0), "R": (0, 1), "D": (1, 0), "L": (0, -1)}
+WORDS = {"UP": "U", "RIGHT": "R", "DOWN": "D", "LEFT": "L"}
+
+
+class Grid(NamedTuple):
+    """A square of cells."""
+
+    size: int
+    walls: frozenset[Cell]
+    start: Cell
+    goal: Cell
+
+
+class Rules(NamedTuple):
+    """How many moves are made at once, and what they earn beside the 1 at the goal."""
+
+    moves: int = 1
+    """The most of them in an action."""
+    shaping: float = 0.0
+    """What coming nearer earns, in sum over the whole way; going astray loses as much."""
+    penalty: float = 0.0
+    """What an action loses that holds an illegal move, or none at all."""
+
+
+class Walk(NamedTuple):
+    """Where the walker is, and how far it went."""
+
+    grid: Grid
+    rules: Rules
+    at: Cell
+    made: int = 0
+    """Legal moves so far."""
+
+
+def draw(seed: int, size: int, walls: float) -> Grid:
+    """The grid of a seed; `walls` is their share of its cells, as far as the way leaves room."""
+    rng = random.Random(f"grid {seed}")
+    cells = [(row, column) for row in range(size) for column in range(size)]
+    start, goal = rng.sample(cells, 2)
+    way = set(_random_way(rng, size, start, goal))
+    beside = [cell for cell in cells if cell not in way]
+    count = min(round(walls * len(cells)), len(beside))
+    return Grid(size, frozenset(rng.sample(beside, count)), start, goal)
+
+
+def _random_way(rng: random.Random, size: int, start: Cell, goal: Cell) -> Sequence[Cell]:
+    """A random walk from start to goal, each loop of it cut off where it closes."""
+    way = [start]
+    while way[-1] != goal:
+        cell = rng.choice([*_around(way[-1], size).values()])
+        if cell in way:
+            del way[way.index(cell) + 1 :]
+        else:
+            way.append(cell)
+    return way
+
+
+def _around(cell: Cell, size: int) -> dict[str, Cell]:
+    reached = {letter: (cell[0] + down, cell[1] + right) for letter, (down, right) in STEPS.items()}
+    inside = range(size)
+    return {
+        letter: (row, column)
+        for letter, (row, column) in reached.items()
+        if row in inside and column in inside
+    }
+
+
+def legal(grid: Grid, at: Cell) -> dict[str, Cell]:
+    """The moves that a cell allows, and where each of them leads."""
+    return {letter: cell for letter, cell in _around(at, grid.size).items() if cell not in grid.walls}
+
+
+@lru_cache(maxsize=1024)
+def distances(grid: Grid) -> Mapping[Cell, int]:
+    """How many moves the goal is away, from every cell that has a way there."""
+    known = {grid.goal: 0}
+    edge = known
+    while edge:
+        edge = {
+            cell: far + 1
+            for at, far in edge.items()
+            for cell in legal(grid, at).values()
+            if cell not in known
+        }
+        known = known | edge
+    return known
+
+
+def shortest(grid: Grid) -> str:
+    """The letters of a shortest way."""
+    far, at, letters = distances(grid), grid.start, ""
+    while at != grid.goal:
+        letter, at = min(legal(grid, at).items(), key=lambda step: far[step[1]])
+        letters += letter
+    return letters
+
+
+def begin(grid: Grid, rules: Rules) -> tuple[Walk, Transition]:
+    """A walk at its start."""
+    walk = Walk(grid, rules, grid.start)
+    return walk, Transition({0: observation(walk)}, info={"optimal": distances(grid)[grid.start]})
+
+
+def move(walk: Walk, actions: Mapping[int, Any]) -> tuple[Walk, Transition]:
+    """What comes of the action of the only player, 0."""
+    letters = read(actions.get(0))
+    after, fault = go(walk, letters) if letters else (walk, "No move could be read.")
+    return after, _seen(walk, after, fault)
+
+
+def read(action: Any) -> str | None:
+    """The letters of an action: `RRDD`, `r, r`, `right right`, `["R", "down"]`. None where it says else."""
+    parts = cast("list[Any]", action) if isinstance(action, list) else [action]
+    words: list[str] = re.findall(r"\w+", " ".join(map(str, parts)).upper())
+    letters = "".join(WORDS.get(word) or word for word in words)
+    return letters if letters and set(letters) <= set(STEPS) else None
+
+
+def go(walk: Walk, letters: str) -> tuple[Walk, str]:
+    """Move after move, up to the goal or a fault; what is wrong with that one, empty for nothing."""
+    for count, letter in enumerate(letters):
+        if walk.at == walk.grid.goal:
+            break
+        if count == walk.rules.moves:
+            return walk, f"No more than {count} of your moves could be made."
+        cell = legal(walk.grid, walk.at).get(letter)
+        if cell is None:
+            return walk, f"Your move {letter} was illegal at {_place(walk.at)}."
+        walk = walk._replace(at=cell, made=walk.made + 1)
+    return walk, ""
+
+
+def _seen(before: Walk, after: Walk, fault: str) -> Transition:
+    grid, rules, *_ = after
+    far, done = distances(grid), after.at == grid.goal
+    nearer = (far[before.at] - far[after.at]) / far[grid.start]
+    earned = float(done) + rules.shaping * nearer - (rules.penalty if fault else 0.0)
+    if done:
+        info = {"reason": "goal", "moves": after.made, "optimal": far[grid.start]}
+        return Transition({}, {0: earned}, done=True, info=info)
+    told = "\n".join(filter(None, (fault, observation(after))))
+    return Transition({0: told}, {0: earned})
+
+
+def observation(walk: Walk) -> str:
+    """The grid as text, where the walker is, and which moves there are."""
+    grid, rules, at, _ = walk
+    shown = dict.fromkeys(grid.walls, "#") | {grid.goal: "G", at: "A"}
+    rows = (
+        " ".join(shown.get((row, column), ".") for column in range(grid.size)) for row in range(grid.size)
+    )
+    most = f"up to {rules.moves} moves, such as {'RRDD'[: rules.moves]}" if rules.moves > 1 else "one move"
+    here = ", ".join(legal(grid, at))
+    return "\n".join(
+        (
+            *rows,
+            f"You are A, at {_place(at)}. The goal G is at {_place(grid.goal)}. # is a wall.",
+            f"Legal moves here: {here} (U up, R right, D down, L left). Answer with {most}.",
+        )
+    )
+
+
+def _place(cell: Cell) -> str:
+    return f"row {cell[0] + 1}, column {cell[1] + 1}"

@@ -57,7 +57,7 @@ def test_a_wrong_option_is_pointed_at_with_what_may_be_written(
 @pytest.mark.parametrize(
     ("term", "at", "message", "expected"),
     [
-        ("{reward: countdwn}", "countdwn", "unknown reward 'countdwn'", "agrees_with, countdown, "),
+        ("{reward: countdwn}", "countdwn", "unknown reward 'countdwn'", "agrees_with, close_to, countdown, "),
         ("{reward: {f1: {feld: x}}}", "feld", "reward 'f1' has no option 'feld'", "field"),
         ("{reward: {f1: {field: 5}}}", "field", "reward 'f1': field cannot be 5", "text"),
         ("{reward: {json_field: a, feild: x}}", "feild", "'json_field' has no option", "field, value"),

@@ -48,7 +48,7 @@ def _scored(reward: float) -> Score:
 
 
 def countdown() -> Reward:
-    """1 when the expression inside <answer> uses each of task.nums once and comes to task.target."""
+    """1 when the action, bare or in <answer>, uses each of task.nums once and comes to task.target."""
     return Reward(_countdown, fields=("nums", "target"))
 
 

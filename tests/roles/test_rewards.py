@@ -21,6 +21,7 @@ RIGHT, WRONG = Score(1.0, True), Score(0.0, False)
 def test_countdown_pays_for_an_expression_that_solves_the_task() -> None:
     task = {"nums": [3, 4], "target": 7}
     assert earned("countdown", "<answer>3 + 4</answer>", **task) == RIGHT
+    assert earned("countdown", "3 + 4", **task) == RIGHT
     assert earned("countdown", "<answer>3 * 4</answer>", **task) == WRONG
     assert earned("countdown", "No solution found", **task) == WRONG
     assert earned("countdown", "<answer>9**9**9**9</answer>", **task) == WRONG

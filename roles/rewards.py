@@ -16,20 +16,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 from math import isnan, nan
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 
 from engine.records import Task
 from engine.vocabulary import (
     BadOptions,
     BadParts,
+    Call,
     CallField,
     Reward,
     Score,
     Seen,
     UnknownName,
     UsageError,
+    did_you_mean,
     rewards,
 )
 from roles import countdown as countdown_task
@@ -293,24 +295,45 @@ class Term(BaseModel):
     """What it measures."""
     weight: FiniteFloat = 1.0
     """What it counts; less than 0 for a penalty, 0 for a term that is only reported."""
+    place: ClassVar[tuple[str, ...]] = ("reward",)
+    """Where in what was written the reward stands."""
 
 
-def weighted(terms: dict[str, Term], /) -> Reward:
+class BareTerm(Term):
+    """A term that is written as its reward alone."""
+
+    place: ClassVar[tuple[str, ...]] = ()
+
+
+def _in_full(written: object) -> object:
+    """A term from its short form, which is its reward alone; anything else as it is."""
+    return BareTerm(reward=Call.parse(written)) if _is_short(written) else written
+
+
+def _is_short(written: object) -> bool:
+    if isinstance(written, Mapping):
+        keys = cast("Mapping[object, object]", written).keys()
+        return bool(keys) and Term.model_fields.keys().isdisjoint(keys)
+    return isinstance(written, str) and written != ""
+
+
+def weighted(terms: dict[str, Annotated[Term, BeforeValidator(_in_full)]], /) -> Reward:
     """A sum of named rewards, each with a weight; right when every term of positive weight is right.
 
-    terms: each term's reward, and a weight, 1 unless given: below 0 for a penalty, 0 to report only
+    terms: each term's reward, alone or as {reward: …, weight: …}: a weight is 1 unless given, below 0 for a
+      penalty, 0 to report only
     """
     if not any(term.weight > 0 for term in terms.values()):
-        raise ValueError(
-            "weighted needs a term of positive weight, such as {right: {reward: countdown, weight: 0.9}}"
-        )
+        raise ValueError("weighted needs a term of positive weight, such as {right: countdown}")
     built: dict[str, tuple[float, Reward]] = {}
     faults: dict[tuple[int | str, ...], UnknownName | BadOptions] = {}
     for name, term in terms.items():
         try:
             built[name] = term.weight, rewards.build(term.reward)
         except (UnknownName, BadOptions) as error:
-            faults[0, name, "reward"] = error
+            if isinstance(error, UnknownName) and term.reward.has_value and not term.place:
+                error.hint = error.hint or did_you_mean(error.name, Term.model_fields)
+            faults[0, name, *term.place] = error
     if faults:
         raise BadParts(faults)
     parts = [reward for _, reward in built.values()]

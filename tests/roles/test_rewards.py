@@ -241,6 +241,20 @@ def test_a_weighted_sum_is_right_when_every_term_of_positive_weight_is() -> None
     assert (score.reward, score.is_correct) == (1.0, True)
 
 
+def test_a_term_may_be_its_reward_alone() -> None:
+    short = {
+        "right": "countdown",
+        "match": {"f1": {"field": "solution"}},
+        "is": {"json_field": "a", "value": 1},
+    }
+    full = {name: {"reward": written, "weight": 1} for name, written in short.items()}
+    for action in ("3+4", "<answer>3+4</answer>", {"a": 1}):
+        assert earned({"weighted": short}, action, **TASK) == earned({"weighted": full}, action, **TASK)
+    mixed = {"right": "countdown", "long": {"reward": {"length": {"over": 4}}, "weight": -0.1}}
+    assert earned({"weighted": mixed}, "3 + 4", **TASK).reward == pytest.approx(0.9)
+    assert earned({"weighted": mixed}, "3+4", **TASK) == Score(1.0, True, {"right": 1.0, "long": 0.0})
+
+
 def test_a_weighted_sum_reads_hides_and_waits_for_what_its_terms_do() -> None:
     made = reward({"weighted": {**TERMS, "says": {"reward": {"agrees_with": "judge"}}}})
     assert made.fields == ("nums", "target", "solution")
@@ -258,7 +272,9 @@ def test_a_weighted_sum_reads_hides_and_waits_for_what_its_terms_do() -> None:
         ({"a": {"reward": {"f1": {"feld": "x"}}}}, "a.reward: reward 'f1': feld"),
         ({"a": {"reward": "countdown", "wight": 1}}, "wight"),
         ({"a": {"reward": "countdown", "weight": math.inf}}, "finite"),
-        ({"a": "countdown"}, "dictionary|instance of Term"),
+        ({"a": 5}, "dictionary|instance of Term"),
+        ({"a": "countdwn"}, "a: unknown reward 'countdwn'; did you mean 'countdown'"),
+        ({"a": {"f1": {"feld": "x"}}}, "a: reward 'f1': feld"),
     ],
 )
 def test_a_faulty_term_is_named(terms: object, message: str) -> None:

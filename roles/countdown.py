@@ -203,7 +203,8 @@ def _numbers(expression: str) -> tuple[int, ...]:
 
 def is_solution(expression: str, nums: Sequence[int], target: float) -> bool:
     """Whether the expression uses each of `nums` exactly once and comes to `target`."""
-    value = evaluate(expression)
+    # What is too long is not looked up: the cache would keep it.
+    value = evaluate(expression) if len(expression) <= MAX_CHARACTERS else None
     if value is None or _numbers(expression) != tuple(sorted(nums)):
         return False
     return abs(value - target) < TOLERANCE
@@ -220,6 +221,9 @@ def last_answer(text: str) -> str | None:
 
 
 def reward(text: str, nums: Sequence[int], target: float) -> float:
-    """1.0 where the text's last answer solves the task, else 0.0. Text without tags is worth 0.0."""
-    expression = last_answer(text)
-    return float(expression is not None and is_solution(expression, nums, target))
+    """1.0 where the text's last answer solves the task, else 0.0; text without tags is the answer itself.
+
+    A parser may have taken the tags off. Where they are on, the verdict is rLLM's.
+    """
+    answer = last_answer(text)
+    return float(is_solution(text.strip() if answer is None else answer, nums, target))

@@ -10,17 +10,16 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 from engine.records import FailureName
 from engine.vocabulary import ParseFailure, Parser, Upstream
 from roles.json_text import find_json, schema_check
+from roles.numbers import Which, find_number
 from roles.patterns import compile_pattern
 
 MAX_MATCHES = 10_000
 """How many matches of a spec's own pattern are looked at for the last one."""
-
-Which = Literal["first", "last"]
 
 
 def text() -> Parser:
@@ -116,6 +115,28 @@ def pattern(
         if action is None:
             raise _malformed(f"nothing matches {pattern!r}")
         return action.strip()
+
+    return Parser(parse, default)
+
+
+def number(
+    *, tag: str | None = None, which: Which = "last", fractions: bool = False, default: Any = None
+) -> Parser:
+    """The last number of the answer: `-1,234.5`, `$40`, `6e-3`; whole where it is written whole.
+
+    tag: what the number stands in, without angle brackets; null takes it from anywhere in the answer
+    which: of several, the first in the answer or the last; of several tags, too
+    fractions: take 3/4 for 0.75
+    default: the action that later roles see where nothing can be read
+    """
+    find = None if tag is None else _tag_finder(tag, which, ignore_case=True)
+
+    def parse(response: str, upstream: Upstream) -> int | float:
+        where = response if find is None else find(response)
+        try:
+            return find_number(where, which=which, fractions=fractions)
+        except ValueError as error:
+            raise _malformed(str(error)) from None
 
     return Parser(parse, default)
 

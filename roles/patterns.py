@@ -36,6 +36,10 @@ class Pattern(Protocol):
         """The first match."""
         ...
 
+    def fullmatch(self, text: str, /) -> Match | None:
+        """The match of all of the text."""
+        ...
+
     def finditer(self, text: str, /) -> Iterator[Match]:
         """The matches from left to right."""
         ...

@@ -8,31 +8,41 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import logging
 import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import Annotated, Any, cast
+from functools import lru_cache, partial
+from math import isnan, nan
+from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 
 from engine.records import Task
 from engine.vocabulary import (
     BadOptions,
     BadParts,
+    Call,
     CallField,
     Reward,
     Score,
     Seen,
     UnknownName,
     UsageError,
+    did_you_mean,
     rewards,
 )
 from roles import countdown as countdown_task
+from roles.numbers import find_number
+from roles.patterns import compile_pattern
 
 MATH_SECONDS = 10.0
+
+Bound = Annotated[int, Field(ge=0)]
+Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Unit = Literal["characters", "words"]
 
 
 def _scored(reward: float) -> Score:
@@ -40,7 +50,7 @@ def _scored(reward: float) -> Score:
 
 
 def countdown() -> Reward:
-    """1 when the expression inside <answer> uses each of task.nums once and comes to task.target."""
+    """1 when the action, bare or in <answer>, uses each of task.nums once and comes to task.target."""
     return Reward(_countdown, fields=("nums", "target"))
 
 
@@ -64,11 +74,14 @@ def exact_match(*, field: str = "answer", ignore_case: bool = True, punctuation:
 def _exact_match(
     field: str, ignore_case: bool, punctuation: bool, task: Task, action: Any, seen: Seen
 ) -> Score:
-    accepted = task[field] if isinstance(task[field], list) else [task[field]]
     given = _plain(action, ignore_case, punctuation)
-    return _scored(
-        float(any(given == _plain(gold, ignore_case, punctuation) for gold in cast("list[Any]", accepted)))
-    )
+    golds = (_plain(gold, ignore_case, punctuation) for gold in _accepted(task, field))
+    return _scored(float(given in golds))
+
+
+def _accepted(task: Task, field: str) -> list[Any]:
+    """What a task field accepts: each of its list, or the one thing that it holds."""
+    return cast("list[Any]", task[field]) if isinstance(task[field], list) else [task[field]]
 
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -130,8 +143,7 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def _f1(field: str, task: Task, action: Any, seen: Seen) -> Score:
-    accepted = task[field] if isinstance(task[field], list) else [task[field]]
-    overlaps = (_overlap(str(action), str(gold)) for gold in cast("list[Any]", accepted))
+    overlaps = (_overlap(str(action), str(gold)) for gold in _accepted(task, field))
     return _scored(max(overlaps, default=0.0))
 
 
@@ -181,6 +193,82 @@ def _json_value(path: str, wanted: Any, task: Task, action: Any, seen: Seen) -> 
     return _scored(float(at == wanted and isinstance(at, bool) == isinstance(wanted, bool)))
 
 
+def close_to(*, field: str = "answer", absolute: Tolerance = 1e-6, relative: Tolerance = 0.0) -> Reward:
+    """1 when the last number of the action is close to that of a task field; 3/4 is one number.
+
+    field: the task field that holds the number, or a list of accepted ones
+    absolute: how far from it the number may lie
+    relative: the same as a part of it, such as 0.01 for 1 %; the wider of the two counts
+    """
+    return Reward(partial(_close_to, field, absolute, relative), (field,), (field,))
+
+
+def _close_to(field: str, absolute: float, relative: float, task: Task, action: Any, seen: Seen) -> Score:
+    given, golds = _number(action), [_number(gold) for gold in _accepted(task, field)]
+    if any(map(isnan, golds)):
+        raise TypeError(f"task.{field} must hold a number, such as 42, or several; got {task[field]!r}")
+    return _scored(float(any(abs(given - gold) <= max(absolute, relative * abs(gold)) for gold in golds)))
+
+
+def _number(value: object) -> float:
+    """A number, or the last one of a text; where there is none, nan, which is close to nothing."""
+    try:
+        if isinstance(value, str):
+            return float(find_number(value, fractions=True))
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else nan
+    except (ValueError, OverflowError):
+        return nan
+
+
+def length(*, over: Bound | None = None, under: Bound | None = None, unit: Unit = "characters") -> Reward:
+    """1 when the action's text is longer than `over`, shorter than `under`, or both.
+
+    over: the length that it must exceed
+    under: the length that it must stay below
+    unit: what is counted; words are what stands between white space
+    """
+    if over is None and under is None:
+        raise ValueError("length needs a bound, such as {length: {over: 400}} or {length: {under: 50}}")
+    if over is not None and under is not None and under - over < 2:
+        raise ValueError(f"no length is over {over} and under {under}")
+    return Reward(partial(_length, over, under, unit))
+
+
+def _length(over: int | None, under: int | None, unit: Unit, task: Task, action: Any, seen: Seen) -> Score:
+    text = _written(action)
+    size = len(text) if unit == "characters" else len(text.split())
+    return _scored(float((over is None or size > over) and (under is None or size < under)))
+
+
+def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) -> Reward:
+    """1 when a pattern is found in the action's text.
+
+    pattern: a regular expression of RE2, without lookarounds; `.` matches line ends too
+    whole: whether it must match all of the text
+    ignore_case: take capitals for small letters
+    """
+    _compiled(pattern, ignore_case=ignore_case)
+    return Reward(partial(_matches, pattern, whole, ignore_case))
+
+
+def _matches(pattern: str, whole: bool, ignore_case: bool, task: Task, action: Any, seen: Seen) -> Score:
+    # Compiled where it is asked for: a compiled pattern cannot be sent to another process.
+    compiled = _compiled(pattern, ignore_case=ignore_case)
+    find = compiled.fullmatch if whole else compiled.search
+    try:
+        return _scored(float(find(_written(action)) is not None))
+    except UnicodeEncodeError:
+        return _scored(0.0)
+
+
+_compiled = lru_cache(maxsize=256)(compile_pattern)
+
+
+def _written(action: object) -> str:
+    """An action as text: itself, or its JSON."""
+    return action if isinstance(action, str) else json.dumps(action, ensure_ascii=False, default=str)
+
+
 def agrees_with(role: str, /, *, right: str = "correct", wrong: str = "incorrect") -> Reward:
     """1 when the action says `correct` of a role that is right, or `incorrect` of one that is wrong.
 
@@ -207,24 +295,45 @@ class Term(BaseModel):
     """What it measures."""
     weight: FiniteFloat = 1.0
     """What it counts; less than 0 for a penalty, 0 for a term that is only reported."""
+    place: ClassVar[tuple[str, ...]] = ("reward",)
+    """Where in what was written the reward stands."""
 
 
-def weighted(terms: dict[str, Term], /) -> Reward:
+class BareTerm(Term):
+    """A term that is written as its reward alone."""
+
+    place: ClassVar[tuple[str, ...]] = ()
+
+
+def _in_full(written: object) -> object:
+    """A term from its short form, which is its reward alone; anything else as it is."""
+    return BareTerm(reward=Call.parse(written)) if _is_short(written) else written
+
+
+def _is_short(written: object) -> bool:
+    if isinstance(written, Mapping):
+        keys = cast("Mapping[object, object]", written).keys()
+        return bool(keys) and Term.model_fields.keys().isdisjoint(keys)
+    return isinstance(written, str) and written != ""
+
+
+def weighted(terms: dict[str, Annotated[Term, BeforeValidator(_in_full)]], /) -> Reward:
     """A sum of named rewards, each with a weight; right when every term of positive weight is right.
 
-    terms: each term's reward, and a weight, 1 unless given: below 0 for a penalty, 0 to report only
+    terms: each term's reward, alone or as {reward: …, weight: …}: a weight is 1 unless given, below 0 for a
+      penalty, 0 to report only
     """
     if not any(term.weight > 0 for term in terms.values()):
-        raise ValueError(
-            "weighted needs a term of positive weight, such as {right: {reward: countdown, weight: 0.9}}"
-        )
+        raise ValueError("weighted needs a term of positive weight, such as {right: countdown}")
     built: dict[str, tuple[float, Reward]] = {}
     faults: dict[tuple[int | str, ...], UnknownName | BadOptions] = {}
     for name, term in terms.items():
         try:
             built[name] = term.weight, rewards.build(term.reward)
         except (UnknownName, BadOptions) as error:
-            faults[0, name, "reward"] = error
+            if isinstance(error, UnknownName) and term.reward.has_value and not term.place:
+                error.hint = error.hint or did_you_mean(error.name, Term.model_fields)
+            faults[0, name, *term.place] = error
     if faults:
         raise BadParts(faults)
     parts = [reward for _, reward in built.values()]

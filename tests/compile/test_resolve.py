@@ -57,7 +57,7 @@ def test_a_wrong_option_is_pointed_at_with_what_may_be_written(
 @pytest.mark.parametrize(
     ("term", "at", "message", "expected"),
     [
-        ("{reward: countdwn}", "countdwn", "unknown reward 'countdwn'", "agrees_with, countdown, "),
+        ("{reward: countdwn}", "countdwn", "unknown reward 'countdwn'", "agrees_with, close_to, countdown, "),
         ("{reward: {f1: {feld: x}}}", "feld", "reward 'f1' has no option 'feld'", "field"),
         ("{reward: {f1: {field: 5}}}", "field", "reward 'f1': field cannot be 5", "text"),
         ("{reward: {json_field: a, feild: x}}", "feild", "'json_field' has no option", "field, value"),
@@ -67,7 +67,15 @@ def test_a_wrong_option_is_pointed_at_with_what_may_be_written(
         ("{reward: countdown, wieght: 2}", "wieght", "no option 'right.wieght'", "{reward, weight}"),
         ("{reward: countdown, weight: big}", "weight", "right.weight cannot be 'big'", "a number"),
         ("{reward: countdown, weight: .inf}", "weight", "right.weight cannot be inf", "a finite number"),
-        ("countdown", "right", "right cannot be 'countdown'", "{reward, weight}"),
+        ("5", "right", "right cannot be 5", "{reward, weight}"),
+        ("{}", "right", "needs right.reward", "{reward, weight}"),
+        ("{weight: 2}", "right", "needs right.reward", "{reward, weight}"),
+        ("countdwn", "countdwn", "unknown reward 'countdwn'", "agrees_with, close_to, countdown, "),
+        ("{f2: {field: x}}", "f2", "unknown reward 'f2'", "agrees_with, close_to, countdown, "),
+        ("{f1: {feld: x}}", "feld", "reward 'f1' has no option 'feld'", "field"),
+        ("{json_field: a, feild: x}", "feild", "'json_field' has no option", "field, value"),
+        ("{json_field: a}", "json_field", "give one", ""),
+        ("{weighted: {deep: {f1: {feld: x}}}}", "feld", "no option 'feld'", "field"),
         ("{reward: {weighted: {deep: {reward: {f1: {feld: x}}}}}}", "feld", "no option 'feld'", "field"),
     ],
 )
@@ -102,6 +110,9 @@ def test_a_file_takes_no_value_but_options(tmp_path: Path, written: str) -> None
         ("parser: {tag: a, keep_tga: true}", "did you mean 'keep_tag'?"),
         ("parser: {text: {option: 5}}", ""),
         ("reward: {weighted: {right: {reward: countdown, wieght: 2}}}", "did you mean 'weight'?"),
+        ("reward: {weighted: {right: {rewrd: countdown}}}", "did you mean 'reward'?"),
+        ("reward: {weighted: {right: countdwn}}", "did you mean 'countdown'?"),
+        ("reward: {weighted: {right: rewrd}}", ""),
     ],
 )
 def test_only_what_may_be_written_is_meant(tmp_path: Path, role: str, hint: str) -> None:

@@ -160,11 +160,11 @@ def test_so_may_one_that_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_parsers_value_error_is_a_malformed_output() -> None:
-    @rg.parser("number", default=0)
-    def number(text: str) -> int:
+    @rg.parser("whole", default=0)
+    def whole(text: str) -> int:
         return int(text)
 
-    parser = parsers.build(Call("number"))
+    parser = parsers.build(Call("whole"))
     assert (parser.parse("7", {}), parser.default) == (7, 0)
     with pytest.raises(rg.ParseFailure, match="invalid literal") as failed:
         parser.parse("seven", {})

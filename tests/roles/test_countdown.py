@@ -154,6 +154,26 @@ def test_the_last_answer_counts(text, answer):
     assert last_answer(text) == answer
 
 
+@pytest.mark.parametrize(
+    ("text", "pays"),
+    [
+        ("1+2", 1.0),
+        (" 2 + 1\n", 1.0),
+        ("<answer>1+2</answer>", 1.0),
+        ("<answer>1-2</answer> 1+2", 0.0),
+        ("<answer></answer>1+2", 0.0),
+        ("<answer>\n1+2\n</answer>", 0.0),
+        ("<answer>1+2", 0.0),
+        ("1+2 = 3", 0.0),
+        ("so 1+2", 0.0),
+        ("1+2" + " " * 300, 1.0),
+        ("1+2" + "+0" * 100, 0.0),
+    ],
+)
+def test_an_expression_counts_bare_where_there_are_no_tags(text, pays):
+    assert reward(text, [1, 2], 3) == pays
+
+
 def test_each_number_counts_exactly_once():
     assert is_solution("(3+3)*4", [3, 4, 3], 24)
     assert not is_solution("3*8", [3, 4, 3], 24)

@@ -192,6 +192,81 @@ def test_no_pattern_backtracks_forever(pattern: str) -> None:
         read({"regex": pattern}, "a" * 20_000 + "!")
 
 
+# number
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("3 + 4 makes 7.", 7),
+        ("-3.50", -3.5),
+        ("x = −3", -3),
+        ("+5", 5),
+        ("1,234,567.5 in all", 1234567.5),
+        ("it costs -$1,200", -1200),
+        ("6e-3", 0.006),
+        ("**42**", 42),
+        ("_42_", 42),
+        ("\\boxed{42}", 42),
+        ("42kg, 10%", 10),
+        (".5", 0.5),
+        ("so...5", 5),
+        ("12:30", 30),
+    ],
+)
+def test_the_last_number_is_read_as_people_write_it(text: str, number: float) -> None:
+    found = read("number", text)
+    assert (found, type(found)) == (number, type(number))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("7-2", 2),
+        ("10–12", 12),
+        ("f(x)-3", 3),
+        ("5 - 3", 3),
+        ("[1, 2, 3]", 3),
+        ("1,23", 23),
+        ("1,2345", 2345),
+        ("7 in H2O", 7),
+        ("3, not v2.5", 3),
+        ("3/4", 4),
+    ],
+)
+def test_a_dash_is_no_sign_a_comma_no_separator_and_a_name_no_number(text: str, number: float) -> None:
+    assert read("number", text) == number
+
+
+def test_the_first_number_may_be_meant_or_that_of_a_tag() -> None:
+    text = "<answer>1 or 2</answer> no, <answer>3 or 4</answer> of 5"
+    assert read({"number": {"which": "first"}}, text) == 1
+    assert read({"number": {"tag": "answer"}}, text) == 4
+    assert read({"number": {"tag": "answer", "which": "first"}}, text) == 1
+    assert failure({"number": {"tag": "answer"}}, "5") == "malformed_output"
+
+
+def test_a_fraction_is_one_number_where_asked_for() -> None:
+    fractions = {"number": {"fractions": True}}
+    assert read(fractions, "that is -3/4") == -0.75
+    assert read(fractions, "8 / 4") == 2
+    assert isinstance(read(fractions, "8/4"), int)
+    assert read(fractions, "3") == 3
+    with pytest.raises(ParseFailure, match="3/0 divides by zero"):
+        read(fractions, "3/0")
+
+
+@pytest.mark.parametrize("text", ["", "forty-two", "H2O", "½", "٣", "1e999", "9" * 5000])
+def test_text_without_a_number_that_can_be_held_is_malformed(text: str) -> None:
+    assert failure("number", text) == "malformed_output"
+
+
+@given(st.integers(-(10**15), 10**15) | st.floats(allow_nan=False, allow_infinity=False))
+def test_a_number_is_read_back_as_it_was_written(number: float) -> None:
+    assert read("number", f"I get {number}!") == number
+    assert read("number", f"I get {number:,}!") == number
+
+
 # one_of and text
 
 
@@ -235,6 +310,7 @@ ANY_PARSER = [
     "json",
     {"json": {"schema": {"type": "object", "required": ["a"], "properties": {"a": {"multipleOf": 0.1}}}}},
     {"one_of": ["kiss", "is"]},
+    {"number": {"fractions": True}},
     "text",
 ]
 PIECES = st.sampled_from(
@@ -268,7 +344,7 @@ def test_a_parser_reads_any_text_or_names_the_failure(text: str, number: int) ->
 
 @pytest.mark.parametrize("yaml", ANY_PARSER, ids=str)
 @pytest.mark.parametrize(
-    "piece", ["<answer>", "</answer>", "[", "```json\n", "kiss ", '{"a":', "<answer>1</answer>"]
+    "piece", ["<answer>", "</answer>", "[", "```json\n", "kiss ", '{"a":', "<answer>1</answer>", "1,111"]
 )
 def test_a_long_answer_is_read_in_time_that_grows_with_its_length(yaml: object, piece: str) -> None:
     with contextlib.suppress(ParseFailure):

@@ -21,6 +21,7 @@ RIGHT, WRONG = Score(1.0, True), Score(0.0, False)
 def test_countdown_pays_for_an_expression_that_solves_the_task() -> None:
     task = {"nums": [3, 4], "target": 7}
     assert earned("countdown", "<answer>3 + 4</answer>", **task) == RIGHT
+    assert earned("countdown", "3 + 4", **task) == RIGHT
     assert earned("countdown", "<answer>3 * 4</answer>", **task) == WRONG
     assert earned("countdown", "No solution found", **task) == WRONG
     assert earned("countdown", "<answer>9**9**9**9</answer>", **task) == WRONG
@@ -104,6 +105,88 @@ def test_json_field_compares_with_one_thing(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("action", "gold", "right"),
+    [
+        ("that makes 12.5", 12.5, True),
+        (12.5, "12.5", True),
+        ("3/4", 0.75, True),
+        ("$1,200", 1200, True),
+        ("so 7, or 8", 7, False),
+        ("so 7, or 8", [7, "#### 8"], True),
+        ("twelve", 12, False),
+        (True, 1, False),
+        (None, 0, False),
+        (10**400, 12, False),
+        (1e-7, 0, True),
+        (1e-5, 0, False),
+    ],
+)
+def test_close_to_compares_the_last_number(action: object, gold: object, right: bool) -> None:
+    assert earned("close_to", action, answer=gold) == (RIGHT if right else WRONG)
+    assert reward("close_to").labels == ("answer",)
+
+
+def test_a_tolerance_is_absolute_or_relative_and_the_wider_counts() -> None:
+    assert earned({"close_to": {"absolute": 2}}, "98", answer=100) == RIGHT
+    assert earned({"close_to": {"absolute": 2}}, "97", answer=100) == WRONG
+    assert earned({"close_to": {"relative": 0.05}}, "-95", answer=-100) == RIGHT
+    assert earned({"close_to": {"relative": 0.05}}, "94", answer=100) == WRONG
+    assert earned({"close_to": {"relative": 0.05, "absolute": 6}}, "94", answer=100) == RIGHT
+    assert earned({"close_to": {"field": "gold", "relative": 0.05}}, "1.04", gold=1) == RIGHT
+    for option in ("absolute", "relative"):
+        with pytest.raises(BadOptions, match=option):
+            reward({"close_to": {option: -1}})
+
+
+@pytest.mark.parametrize("gold", ["Paris", None, True, [7, "x"], {}])
+def test_a_field_without_a_number_is_an_error_and_not_a_zero(gold: object) -> None:
+    with pytest.raises(TypeError, match=r"task\.answer must hold a number"):
+        earned("close_to", "7", answer=gold)
+
+
+def test_length_counts_characters_or_words_of_the_action() -> None:
+    assert earned({"length": {"over": 4}}, "12345") == RIGHT
+    assert earned({"length": {"over": 5}}, "12345") == WRONG
+    assert earned({"length": {"under": 6}}, "12345") == RIGHT
+    assert earned({"length": {"under": 5}}, "12345") == WRONG
+    assert earned({"length": {"over": 2, "under": 4}}, "123") == RIGHT
+    assert earned({"length": {"over": 2, "unit": "words"}}, "one two\n three") == RIGHT
+    assert earned({"length": {"over": 3, "unit": "words"}}, "one two\n three") == WRONG
+    assert earned({"length": {"under": 1}}, "") == RIGHT
+    assert earned({"length": {"over": 8}}, {"a": "b"}) == RIGHT  # {"a": "b"}
+    assert earned({"length": {"under": 2}}, 7) == RIGHT
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs a bound"),
+        ({"over": 400, "under": 401}, "no length is over 400 and under 401"),
+        ({"over": -1}, "greater than or equal to 0"),
+        ({"over": 1, "unit": "tokens"}, "characters' or 'words"),
+    ],
+)
+def test_a_length_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOptions, match=message):
+        reward({"length": options})
+
+
+def test_matches_looks_for_a_pattern_in_the_action_or_wants_all_of_it() -> None:
+    assert earned({"matches": r"\d+ eggs"}, "I have 12 eggs.") == RIGHT
+    assert earned({"matches": r"\d+ eggs", "whole": True}, "I have 12 eggs.") == WRONG
+    assert earned({"matches": r"\d+|\d+ eggs", "whole": True}, "12 eggs") == RIGHT
+    assert earned({"matches": "EGGS"}, "eggs") == WRONG
+    assert earned({"matches": "EGGS", "ignore_case": True}, "eggs") == RIGHT
+    assert earned({"matches": "a.b"}, "a\nb") == RIGHT
+    assert earned({"matches": '"a": 1'}, {"a": 1}) == RIGHT
+    assert earned({"matches": "."}, "\ud800") == WRONG
+    with pytest.raises(BadOptions, match="not a regular expression"):
+        reward({"matches": "("})
+    with pytest.raises(BadOptions, match="no lookarounds"):
+        reward({"matches": "(?=x)"})
+
+
+@pytest.mark.parametrize(
     ("verdict", "judge", "pays"),
     [
         ("correct", RIGHT, 1.0),
@@ -158,6 +241,20 @@ def test_a_weighted_sum_is_right_when_every_term_of_positive_weight_is() -> None
     assert (score.reward, score.is_correct) == (1.0, True)
 
 
+def test_a_term_may_be_its_reward_alone() -> None:
+    short = {
+        "right": "countdown",
+        "match": {"f1": {"field": "solution"}},
+        "is": {"json_field": "a", "value": 1},
+    }
+    full = {name: {"reward": written, "weight": 1} for name, written in short.items()}
+    for action in ("3+4", "<answer>3+4</answer>", {"a": 1}):
+        assert earned({"weighted": short}, action, **TASK) == earned({"weighted": full}, action, **TASK)
+    mixed = {"right": "countdown", "long": {"reward": {"length": {"over": 4}}, "weight": -0.1}}
+    assert earned({"weighted": mixed}, "3 + 4", **TASK).reward == pytest.approx(0.9)
+    assert earned({"weighted": mixed}, "3+4", **TASK) == Score(1.0, True, {"right": 1.0, "long": 0.0})
+
+
 def test_a_weighted_sum_reads_hides_and_waits_for_what_its_terms_do() -> None:
     made = reward({"weighted": {**TERMS, "says": {"reward": {"agrees_with": "judge"}}}})
     assert made.fields == ("nums", "target", "solution")
@@ -175,7 +272,9 @@ def test_a_weighted_sum_reads_hides_and_waits_for_what_its_terms_do() -> None:
         ({"a": {"reward": {"f1": {"feld": "x"}}}}, "a.reward: reward 'f1': feld"),
         ({"a": {"reward": "countdown", "wight": 1}}, "wight"),
         ({"a": {"reward": "countdown", "weight": math.inf}}, "finite"),
-        ({"a": "countdown"}, "dictionary|instance of Term"),
+        ({"a": 5}, "dictionary|instance of Term"),
+        ({"a": "countdwn"}, "a: unknown reward 'countdwn'; did you mean 'countdown'"),
+        ({"a": {"f1": {"feld": "x"}}}, "a: reward 'f1': feld"),
     ],
 )
 def test_a_faulty_term_is_named(terms: object, message: str) -> None:
@@ -227,6 +326,9 @@ def test_a_time_limit_must_leave_some_time() -> None:
         "exact_match",
         "f1",
         {"json_field": "a", "value": 1},
+        "close_to",
+        {"length": {"over": 400}},
+        {"matches": "x+"},
         {"agrees_with": "x"},
         {"weighted": TERMS},
     ],

@@ -1,0 +1,54 @@
+"""Numbers in a model's text, as people write them: `1,234.50`, `-$5`, `6e-3`, `3/4` where asked for.
+
+A digit right behind a letter belongs to a name (`H2O`, `x1`), and a minus behind a digit, a letter or a
+closing bracket is a subtraction or a dash (`7-2`, `10-12`). Time is linear in the text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections import deque
+from itertools import islice
+from typing import Literal
+
+Which = Literal["first", "last"]
+
+_WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
+_UNSIGNED = rf"(?:{_WHOLE}(?:\.[0-9]+)?|(?<!\.)\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+_SIGN = r"(?:(?<![\w)\]}%-])(?P<sign>[-+−])[$€£]?)?"
+_NUMBER = rf"{_SIGN}(?<![^\W_])(?<![0-9]\.)(?P<top>{_UNSIGNED})"
+_FINDERS = {
+    False: re.compile(_NUMBER),
+    True: re.compile(rf"{_NUMBER}(?: ?/ ?(?P<bottom>{_UNSIGNED}))?"),
+}
+
+
+def find_number(text: str, *, which: Which = "last", fractions: bool = False) -> int | float:
+    """The first or last number of the text; a float where it has a point, an exponent or a remainder.
+
+    With `fractions`, `3/4` is one number and not two. Raises ValueError with what is wrong.
+    """
+    matches = _FINDERS[fractions].finditer(text)
+    kept = deque(islice(matches, 1) if which == "first" else matches, maxlen=1)
+    if not kept:
+        raise ValueError("the answer holds no number")
+    found = kept.pop()
+    top = _value(found["top"])
+    bottom = _value(found["bottom"] or "1") if fractions else 1
+    if not bottom:
+        raise ValueError(f"{found[0]} divides by zero")
+    whole = isinstance(top, int) and isinstance(bottom, int) and top % bottom == 0
+    value = top // bottom if whole else top / bottom
+    if not math.isfinite(value):
+        raise ValueError("the number is too large")
+    return -value if found["sign"] in ("-", "−") else value
+
+
+def _value(written: str) -> int | float:
+    plain = written.replace(",", "")
+    # A longer one no JSON could hold, and Python would not read one of thousands of digits.
+    if plain.isdecimal() and len(plain) <= sys.float_info.max_10_exp:
+        return int(plain)
+    return float(plain)

@@ -7,6 +7,7 @@
     │   ├── AdvantageError   a reward, signal or estimator gave what nothing can learn from
     │   └── UsageError       a command, flag, key or name is wrong
     ├── ModelError           one call to a model failed: becomes a named failure, not the end of a run
+    ├── SandboxError         a program that a model wrote failed: likewise
     └── WorldError           the machine or network failed: exit code 1
 
 A message says what happened, where, what was expected and how to mend it. No message carries a key.
@@ -64,6 +65,17 @@ class ModelError(RolegraphError, RuntimeError):
 
     def __init__(self, message: str, *, transient: bool = False) -> None:
         self.transient = transient
+        super().__init__(message)
+
+
+class SandboxError(RolegraphError, RuntimeError):
+    """A program that a model wrote raised something, or was over a limit.
+
+    The message is one line, as Python says it; `output` is what the program had printed by then.
+    """
+
+    def __init__(self, message: str, output: str = "") -> None:
+        self.output = output
         super().__init__(message)
 
 

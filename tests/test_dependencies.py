@@ -17,6 +17,8 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 SERVICE, BRIDGE = ROOT / "engine" / "local" / "service", ROOT / "engine" / "rllm_bridge"
 WITH_RLLM = {"rllm", "verl", "hydra", "omegaconf"}
 """What the bridge finds wherever rLLM is installed."""
+GATHERED = {"pydantic-monty-client": "pydantic-monty"}
+"""Distributions that come with another, which is the one to declare."""
 ROOMS = ("rolegraph", "engine", "roles")
 NOT_OURS = {*sys.stdlib_module_names, *ROOMS}
 
@@ -36,7 +38,8 @@ installed = cache(packages_distributions)
 @cache
 def distributions(module: str) -> set[str]:
     """Which distributions a module may come from; one that is not installed here, from its namesake."""
-    return names(installed().get(module, [module]))
+    found = names(installed().get(module, [module]))
+    return found | {GATHERED[name] for name in found if name in GATHERED}
 
 
 def written(tree: ast.AST) -> Iterator[str]:

@@ -1,0 +1,152 @@
+"""One process of the interpreter, with its limits: the only file that knows Monty.
+
+Monty is a Python of its own, written in Rust, without a way to files, network, processes or the host's
+objects; it starts in milliseconds. So a program has a process to itself, which sees an empty environment and
+is gone when the program is. Knows nothing of what is run in it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import signal
+import threading
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from engine.errors import SandboxError, UsageError, WorldError
+from engine.sandbox.inside import CUT
+
+LONGEST = 10_000
+"""Characters that are kept of what a program prints, and about so many of its value."""
+_LONGEST_MESSAGE = 500
+_POLICY = {"sleep": "zero", "random_start": {"seed": 0}}
+"""A sleep is over at once, for others wait; random numbers are the same each time, so that a run repeats."""
+_LOOKING = threading.Lock()
+"""Held while the library looks for its binary by `sysconfig`, which fails where two threads ask it first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a program may use; raises UsageError for what no process could keep to."""
+
+    seconds: float
+    """By the clock."""
+    memory: int
+    """Bytes."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < 1e6:
+            raise UsageError(f"a program cannot be given {self.seconds:g} seconds; expected more than 0")
+        if self.memory < 1 << 20:
+            raise UsageError(f"a program cannot be given {self.memory:,} bytes; expected 1 MB or more")
+
+
+def require_monty() -> None:
+    """Raise UsageError where the interpreter is not installed."""
+    if importlib.util.find_spec("pydantic_monty") is None:
+        raise UsageError("the sandbox needs the library pydantic-monty: pip install 'rolegraph[sandbox]'")
+
+
+class Process:
+    """Runs one piece of code after the other, among the same names; a context manager.
+
+    `stop` may come from another thread, and before the process starts.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._monty: Any = None
+        self._session: Any = None
+        self._opened = ExitStack()
+        self._lock = threading.Lock()
+        self._pid: int | None = None
+        self._stopped = False
+
+    def __enter__(self) -> Self:
+        require_monty()
+        self._monty = importlib.import_module("pydantic_monty")
+        bounds = {"max_feed_duration_secs": self._limits.seconds, "max_memory": self._limits.memory}
+        with ExitStack() as opened:
+            try:
+                # Not its twin for asyncio, whose threads now and then abort a host that ends soon after.
+                with _LOOKING:
+                    pool = self._monty.Monty(max_processes=1)
+                opened.enter_context(pool)
+                self._session = opened.enter_context(pool.checkout(limits=bounds, os_policy=_POLICY))
+            except self._monty.MontyError as error:
+                raise SandboxError(self._problem(error)) from error
+            except (OSError, RuntimeError) as error:
+                raise WorldError(f"the sandbox did not start: {error}") from error
+            with self._lock:
+                self._pid = self._session.worker_pid
+                if self._stopped:
+                    raise SandboxError("was stopped before it began")
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._pid = None
+        self._opened.close()
+
+    def run(self, code: str, /, **inputs: Any) -> tuple[Any, str]:
+        """The value of the code's last expression, and what was printed; raises SandboxError.
+
+        Let the value be text: containers are built anew in this process, in the shape that a program chose.
+        """
+        printed = _Printed()
+        try:
+            return self._session.feed_run(code, inputs=inputs, print_callback=printed), printed.text
+        except self._monty.MontyError as error:
+            problem = self._problem(error)
+        raise SandboxError(problem, printed.text)  # without its cause, which holds as much as it may
+
+    def stop(self) -> None:
+        """End the process whatever it does; where it has not started, what it is to run never will."""
+        with self._lock:
+            self._stopped = True
+            if self._pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(self._pid, signal.SIGKILL)
+
+    def _problem(self, error: Any) -> str:
+        """What went wrong, in a line."""
+        if self._stopped:
+            return "was stopped before it ended"
+        too_long = f"took longer than {self._limits.seconds:g} s"
+        if isinstance(error, self._monty.MontyCrashedError):
+            return too_long if error.timed_out else "the process that ran it died"
+        said = str(error.display("type-msg")).partition("\n")[0]
+        lines = [frame.line for frame in error.traceback() if frame.filename == "<string>"]
+        if said.startswith("TimeoutError: feed time limit exceeded"):
+            return too_long
+        if _TOO_MUCH.match(said):
+            return f"used more than {self._limits.memory / (1 << 20):g} MB"
+        said, in_source = _IN_SOURCE.subn(r" (line \1)", said)
+        where = f" (line {lines[-1]})" if lines and not in_source else ""
+        return (said if len(said) <= _LONGEST_MESSAGE else said[:_LONGEST_MESSAGE] + CUT) + where
+
+
+_TOO_MUCH = re.compile("MemoryError: (memory limit exceeded|the worker exceeded its memory limit)")
+_IN_SOURCE = re.compile(r" \(<string>, line (\d+)\)$")
+
+
+class _Printed:
+    """Takes what a program prints, and keeps the beginning."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def __call__(self, stream: str, text: str) -> None:
+        room = LONGEST - len(self.text)
+        if len(text) <= room:
+            self.text += text
+        elif room >= 0:
+            self.text += text[:room] + CUT

@@ -107,7 +107,10 @@ def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajec
 
 
 def _is_masked(role: RolePlan, result: NodeResult) -> bool:
-    return result.failure is not None and role.on_failure.then == "mask"
+    """Whether a turn teaches nothing: it failed and says so, or nobody ran whom its reward reads."""
+    if result.failure is not None:
+        return role.on_failure.then == "mask"
+    return result.score is None and role.reward is not None
 
 
 def _step(role: RolePlan, result: NodeResult) -> Step:

@@ -17,6 +17,7 @@ from engine.errors import ModelError, SpecError
 from engine.models import Request
 from engine.models.replay import Replay
 from engine.records import Episode, NodeId
+from engine.training.advantages import group_episodes
 from engine.vocabulary import Seen
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, limited, run_one, write_spec
 
@@ -286,6 +287,20 @@ def test_a_reward_reads_who_is_on_its_own_branch_of_its_own_round(tmp_path: Path
     episode = run_one(refine, ScriptedModel(answer), task)
     rewards = [[step.reward for step in t.steps] for t in episode["verifier"]]
     assert rewards == [[1.0, 0.0], [0.0, 1.0]]
+
+
+def test_a_reward_that_finds_nobody_to_read_is_none_and_teaches_nothing(tmp_path: Path) -> None:
+    routed = plan(
+        tmp_path,
+        {
+            "a": {"when": "task.target == 0", "prompt": "a"},
+            "b": {"needs": ["a"], "prompt": "{{ a.ran }}", "reward": {"agrees_with": "a"}},
+        },
+    )
+    episode = run_one(routed, ScriptedModel(whose))
+    (trajectory,) = episode.trajectories
+    assert (trajectory.reward, trajectory.masked) == (None, True)
+    assert group_episodes([episode])[0] == ()
 
 
 def test_turns_are_replayed_round_by_round(tmp_path: Path) -> None:

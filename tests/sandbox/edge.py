@@ -32,16 +32,18 @@ def within(
 
 def interpreters(parent: int | None = None) -> set[int]:
     """The processes that run a program for this one, or for `parent`; only Linux has the /proc it reads."""
-    found: set[int] = set()
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, _, rest = file.read_text().partition("(")[2].rpartition(")")
-        except OSError:  # gone meanwhile
-            continue
-        state, ppid = rest.split()[:2]
-        if name == "monty" and state != "Z" and int(ppid) == (parent or os.getpid()):
-            found.add(int(file.parent.name))
-    return found
+    pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+    return {pid for pid in pids if alive(pid, child_of=parent or os.getpid())}
+
+
+def alive(pid: int, child_of: int | None = None) -> bool:
+    """Whether a process runs a program, of anyone or of one parent."""
+    try:
+        name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+    except OSError:  # gone meanwhile
+        return False
+    state, parent = rest.split()[:2]
+    return name == "monty" and state != "Z" and child_of in (None, int(parent))
 
 
 def environment(pid: int) -> bytes:

@@ -15,7 +15,7 @@ import pytest
 
 from engine.errors import UsageError, WorldError
 from engine.sandbox import Python, Ran, SandboxError
-from tests.sandbox.edge import environment, interpreters, until, within
+from tests.sandbox.edge import alive, environment, interpreters, until, within
 
 pytest.importorskip("pydantic_monty", reason="needs the extra `sandbox`")
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the /proc that it reads")
@@ -282,7 +282,7 @@ import asyncio, sys
 from engine.sandbox import Python
 
 async def main():
-    async with Python(seconds=1) as python:
+    async with Python(seconds=3) as python:
         await python.run("while True: pass")
 
 asyncio.run(main())
@@ -296,11 +296,11 @@ def test_a_process_ends_with_its_parent_however_that_ends(how: signal.Signals) -
     parent = subprocess.Popen([sys.executable, "-c", PARENT], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
 
     async def gone() -> None:
-        await until(lambda: interpreters(parent.pid) or parent.poll() is not None)
-        (pid,) = interpreters(parent.pid)
+        started: set[int] = set()
+        await until(lambda: started.update(interpreters(parent.pid)) or started)
         parent.send_signal(how)
         parent.wait(60)
-        await until(lambda: not Path(f"/proc/{pid}").exists())
+        await until(lambda: not any(alive(pid) for pid in started))
 
     try:
         asyncio.run(gone())

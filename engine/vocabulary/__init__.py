@@ -34,7 +34,7 @@ from engine.vocabulary.items import (
     rewards,
     signals,
 )
-from engine.vocabulary.options import Option
+from engine.vocabulary.options import Option, options_of
 from engine.vocabulary.registry import (
     BadOptions,
     BadParts,
@@ -93,6 +93,7 @@ __all__ = [
     "metrics",
     "noting",
     "open_dataset",
+    "options_of",
     "parsers",
     "plain_row",
     "rewards",

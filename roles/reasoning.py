@@ -1,0 +1,216 @@
+"""Tasks of the package reasoning-gym and their reward: a hundred kinds, each with its scorer (2505.24760).
+
+Rows hold what the scorer needs (`answer`, `metadata`, `config`) as JSON values, which no prompt may show. A
+question is in one split only, whatever the seed: seeds alone would not do, as many kinds have few questions.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import json
+import os
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from engine.records import Split, Task, derive_seed
+from engine.vocabulary import (
+    BadOptions,
+    BadParts,
+    Call,
+    DataError,
+    Dataset,
+    Option,
+    Reward,
+    Row,
+    Score,
+    Seen,
+    UnknownName,
+    UsageError,
+    options_of,
+    plain_row,
+)
+from roles import gym
+
+COLUMNS = ("id", "question", "answer", "metadata", "config")
+HIDDEN = frozenset({"answer", "metadata", "config"})
+SECONDS = 10.0
+KIND = "reasoning-gym task"
+
+MISSES = 500
+"""So many tasks in a row of the other split, or none at all: then there are too few of this one."""
+REFUSED = {
+    "codeio": "it runs programs of its own data in this process",
+    "composite": "write the names under tasks, each with its weight",
+}
+FOLLOW_HASHES = frozenset({"isomorphic_strings", "polynomial_multiplication", "ransom_note"})
+"""Their questions depend on the order of sets of text, which is another in each process."""
+
+
+class Share(BaseModel):
+    """A task's part in a mixture."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """How many rows it has for one of another task of weight 1."""
+    config: dict[str, Any] = {}
+    """The task's own options."""
+
+
+def _in_full(written: object) -> object:
+    """A share from its short form, a weight; anything else as it is."""
+    is_weight = isinstance(written, int | float) and not isinstance(written, bool)
+    return {"weight": written} if is_weight else written
+
+
+def dataset(
+    *,
+    task: str | None = None,
+    tasks: dict[str, Annotated[Share, BeforeValidator(_in_full)]] | None = None,
+    config: dict[str, Any] | None = None,
+    size: Annotated[int, Field(ge=1, le=1_000_000)] = 500,
+    seed: int = 0,
+    split: Split = "train",
+) -> Dataset:
+    """Tasks of the package reasoning-gym, of one kind or a mixture; no question is in both splits.
+
+    task: the kind's name, such as mini_sudoku
+    tasks: several names in its place, each with its weight, or with {weight: …, config: …}
+    config: the task's own options, such as {min_terms: 3}
+    size: how many rows
+    seed: the same seed gives the same rows
+    """
+    _need_package()
+    if (task is None) == (not tasks):
+        raise ValueError("it needs {task: mini_sudoku}, or several, {tasks: {chain_sum: 2, mini_sudoku: 1}}")
+    if tasks and config:
+        raise ValueError("config is that of one task; of several each has its own, {chain_sum: {config: …}}")
+    shares = tasks or {str(task): Share(config=config or {})}
+    if faults := dict(_faults(shares, mixed=bool(tasks))):
+        raise BadParts(faults)
+    return Dataset(COLUMNS, HIDDEN, partial(_rows, shares, size, seed, split))
+
+
+def _need_package() -> None:
+    if importlib.util.find_spec("reasoning_gym") is None:
+        raise UsageError("reasoning_gym needs that library: pip install 'rolegraph[reasoning-gym]'")
+
+
+def _faults(
+    shares: Mapping[str, Share], *, mixed: bool
+) -> Iterator[tuple[tuple[int | str, ...], UnknownName | BadOptions]]:
+    """What is wrong with names and options, each with its place in what was written."""
+    kinds = gym.kinds()
+    for name, share in shares.items():
+        place = ("tasks", name) if mixed else ("task",)
+        if name not in kinds:
+            near = difflib.get_close_matches(name, kinds, n=5, cutoff=0.5)
+            yield place, UnknownName(KIND, name, near or sorted(kinds.keys() - REFUSED.keys()))
+        elif reason := _refused(name):
+            yield place, BadOptions(KIND, name, Call(name), [_error((), reason)], None, [])
+        else:
+            options = options_of(kinds[name][1], context=("seed", "size"))
+            if errors := _errors(name, share.config, options):
+                call = Call(name, options=share.config)
+                inside = (*place, "config") if mixed else ("config",)
+                yield inside, BadOptions(KIND, name, call, errors, None, options)
+
+
+def _refused(name: str) -> str | None:
+    if name in FOLLOW_HASHES and os.environ.get("PYTHONHASHSEED", "random") == "random":
+        return "its questions follow Python's hash seed; set PYTHONHASHSEED=0 to get the same ones again"
+    return REFUSED.get(name)
+
+
+def _errors(name: str, config: gym.Config, options: Sequence[Option]) -> list[ErrorDetails]:
+    """What is wrong with a task's own options."""
+    unknown = config.keys() - {option.name for option in options}
+    if unknown:
+        return [_error((key,), "unknown option", "unexpected_keyword_argument") for key in sorted(unknown)]
+    try:
+        gym.configured(name, config)
+    except ValidationError as error:
+        return error.errors(include_url=False)
+    except (AssertionError, TypeError, ValueError) as error:  # the package's own check
+        return [_error((), str(error) or "reasoning-gym refuses these options")]
+    return []
+
+
+def _error(loc: tuple[str, ...], message: str, kind: str = "value_error") -> ErrorDetails:
+    return {"type": kind, "loc": loc, "msg": message, "input": None}
+
+
+def _rows(
+    shares: Mapping[str, Share], size: int, seed: int, split: Split, limit: int | None
+) -> Iterator[Task]:
+    streams = {
+        name: _of_split(name, gym.entries(name, share.config, derive_seed(seed, name, split)), split)
+        for name, share in shares.items()
+    }
+    drawn: Counter[str] = Counter()
+    for _ in range(size if limit is None else min(size, limit)):
+        # Whose part is furthest behind comes next: the mixture is right in every beginning.
+        name = max(shares, key=lambda name: shares[name].weight / (drawn[name] + 1))
+        identity = f"{name}-{split}-{drawn[name]}"
+        drawn[name] += 1
+        yield row_of(next(streams[name]), identity, shares[name].config)
+
+
+def _of_split(name: str, entries: Iterator[gym.Entry | None], split: Split) -> Iterator[gym.Entry]:
+    missed = 0
+    for entry in entries:
+        if entry is not None and split_of(entry["question"]) == split:
+            missed = 0
+            yield entry
+        elif (missed := missed + 1) == MISSES:
+            raise DataError(
+                f"reasoning-gym's {name} made no {split} task in {MISSES} tries: its options leave too few"
+            )
+
+
+def split_of(question: str) -> Split:
+    """Where a question belongs; about a fifth of all are for validation."""
+    return "validation" if zlib.crc32(question.encode()) % 5 == 0 else "train"
+
+
+def row_of(entry: gym.Entry, identity: str, config: gym.Config) -> Task:
+    """A task of the package as a row of JSON values."""
+    given = {column: entry[column] for column in ("question", "answer", "metadata")}
+    return dict(plain_row({"id": identity, **given, "config": config}, identity))
+
+
+def reward(*, timeout: Annotated[float, Field(gt=0)] = SECONDS) -> Reward:
+    """What reasoning-gym's own scorer gives the action, from 0 to 1, on rows of its dataset.
+
+    timeout: seconds until a score is given up
+    """
+    _need_package()
+    return Reward(_Scored(), ("answer", "metadata"), ("answer", "metadata"), timeout=timeout)
+
+
+class _Scored:
+    """Scores with the package. A worker that receives it loads that before its time starts."""
+
+    def __call__(self, task: Task, action: Any, seen: Seen) -> Score:
+        answer = action if isinstance(action, str) else json.dumps(action, ensure_ascii=False, default=str)
+        metadata: object = task["metadata"]
+        name = cast("Row", metadata).get("source_dataset", "") if isinstance(metadata, Mapping) else ""
+        if name not in gym.kinds():
+            raise TypeError("task.metadata must be that of a row of the dataset reasoning_gym")
+        value = gym.score(name, task.get("config") or {}, task, answer)
+        return Score(value, value >= 1.0)
+
+    def __reduce__(self) -> tuple[Callable[[], _Scored], tuple[()]]:
+        return _loaded, ()
+
+
+def _loaded() -> _Scored:
+    gym.kinds()
+    return _Scored()

@@ -16,6 +16,7 @@ from engine.vocabulary.items import (
     EnvironmentFailure,
     Estimator,
     Floats,
+    Function,
     LiveEnvironment,
     LossName,
     Metric,
@@ -25,6 +26,9 @@ from engine.vocabulary.items import (
     Score,
     Seen,
     Signal,
+    Tool,
+    ToolCall,
+    ToolError,
     Transition,
     datasets,
     environments,
@@ -33,6 +37,7 @@ from engine.vocabulary.items import (
     parsers,
     rewards,
     signals,
+    tools,
 )
 from engine.vocabulary.options import Option, options_of
 from engine.vocabulary.registry import (
@@ -59,6 +64,7 @@ __all__ = [
     "EnvironmentFailure",
     "Estimator",
     "Floats",
+    "Function",
     "Import",
     "Item",
     "LiveEnvironment",
@@ -76,6 +82,9 @@ __all__ = [
     "Seen",
     "Signal",
     "Split",
+    "Tool",
+    "ToolCall",
+    "ToolError",
     "Transition",
     "UnknownName",
     "Upstream",
@@ -98,4 +107,5 @@ __all__ = [
     "plain_row",
     "rewards",
     "signals",
+    "tools",
 ]

@@ -7,7 +7,8 @@ Packages add their own items through the entry-point groups named here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -215,6 +216,50 @@ class Environment(Item):
     """The most of them."""
 
 
+class ToolError(ValueError):
+    """A tool raises this where it cannot do what it was asked; its message is for whoever asked."""
+
+
+class ToolCall(NamedTuple):
+    """What a model asks of a tool."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    id: str = ""
+    """What an endpoint knows the call by; the result is sent back under it."""
+
+
+class Function(NamedTuple):
+    """What can be asked of a tool: what a model is told of it, and what does it."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """The JSON Schema of its arguments, an object's."""
+    call: Callable[[Mapping[str, Any]], Awaitable[Any]]
+    """Arguments to a result: text, or a JSON value. Raises ToolError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool(Item):
+    """What a `run:` role does in place of asking a model, or what a model may call in its turn.
+
+    One of the first two is given: `open` for what computes or asks somebody, `choose` for what only picks
+    from what a `run:` role sees.
+    """
+
+    open: Callable[[], AbstractAsyncContextManager[Sequence[Function]]] | None = None
+    """Its functions for one episode: what they keep, they keep as long. `run:` takes a tool of one."""
+    choose: Callable[[Upstream], Any] | None = None
+    """What is seen, in order of `needs`, to a result; raises ToolError. Pure."""
+    source: str | None = None
+    """The template that a `run:` role gives as its value; rendered, it is the function's first argument."""
+    roles: tuple[str, ...] = ()
+    """Names of `needs` that it reads."""
+    permissions: tuple[str, ...] = ()
+    """What the command line must allow, as `--allow` names it: `python`, or a URL."""
+
+
 parsers = Registry(Parser, "rolegraph.parsers")
 rewards = Registry(Reward, "rolegraph.rewards")
 estimators = Registry(Estimator, "rolegraph.estimators")
@@ -222,3 +267,4 @@ signals = Registry(Signal, "rolegraph.signals")
 metrics = Registry(Metric, "rolegraph.metrics")
 datasets = Registry(Dataset, "rolegraph.datasets", context=("split", "folder"))
 environments = Registry(Environment, "rolegraph.environments")
+tools = Registry(Tool, "rolegraph.tools")

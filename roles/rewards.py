@@ -286,6 +286,16 @@ def _agrees_with(role: str, right: str, wrong: str, task: Task, action: Any, see
     return _scored(float(str(action).strip().lower() == (right if truth else wrong)))
 
 
+def env() -> Reward:
+    """What the environment gave this player from this turn until its next one; a trajectory earns the sum."""
+    return Reward(_env, environment=True)
+
+
+def _env(task: Task, action: Any, seen: Seen) -> Score:
+    assert seen.env is not None, "only players are rewarded by an environment"
+    return _scored(seen.env)
+
+
 class Term(BaseModel):
     """One term of a weighted sum."""
 
@@ -344,6 +354,7 @@ def weighted(terms: dict[str, Annotated[Term, BeforeValidator(_in_full)]], /) ->
         labels=_union(part.labels for part in parts),
         roles=_union(part.roles for part in parts),
         terms=tuple(built),
+        environment=any(part.environment for part in parts),
         timeout=sum(limits) if limits else None,
     )
 

@@ -9,10 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-from engine.compile.graph import Needs, check_graph, in_order, loop_of, repeated_needs, role_needs
+from engine.compile.graph import (
+    Needs,
+    check_graph,
+    env_loop,
+    in_order,
+    loop_of,
+    players_of,
+    repeated_needs,
+    role_needs,
+)
 from engine.compile.lineage import Instances, instances_of
 from engine.compile.names import Names, resolve_names
-from engine.compile.plan import MAIN, Endpoint, LoopPlan, Plan, RolePlan
+from engine.compile.plan import MAIN, Endpoint, EnvPlan, LoopPlan, Plan, RolePlan
 from engine.compile.resolve import digest
 from engine.compile.trainable import learning_findings, loss_of
 from engine.compile.unroll import unroll
@@ -115,9 +124,12 @@ def _assemble(
     endpoints = list(dict.fromkeys(endpoint_of.values()))
     numbers = {name: endpoints.index(endpoint) for name, endpoint in endpoint_of.items()}
     untils = {name: until.mentions for name, until in names.untils.items() if until}
-    own = {name for name in spec.roles if "self.history" in _mentions(names, name)}
+    chats = {name for name, role in spec.roles.items() if role.memory == "chat"}
+    own = {name for name in spec.roles if name in chats or "self.history" in _mentions(names, name)}
     read = {name: reward.roles for name, reward in names.rewards.items() if reward and reward.roles}
-    unrolled = unroll(spec, instances, numbers, until=untils, own=own, rewards=read)
+    played = env_loop(spec)
+    players = players_of(spec, played) if played is not None else []
+    unrolled = unroll(spec, instances, numbers, until=untils, own=own, rewards=read, players=players)
     loops = list(spec.loops)
     roles = tuple(
         RolePlan(
@@ -138,7 +150,8 @@ def _assemble(
             timeout=role.timeout,
             when=names.whens[name],
             loop=None if (loop := loop_of(spec, name)) is None else loops.index(loop),
-            asks_each="self" in _mentions(names, name),
+            asks_each=name in chats or "self" in _mentions(names, name),
+            keeps_chat=name in chats,
         )
         for name, role in spec.roles.items()
     )
@@ -155,10 +168,22 @@ def _assemble(
         wiring=unrolled.wiring,
         reads=unrolled.reads,
         loops=tuple(
-            LoopPlan(name, loop.times, names.untils[name], unrolled.tails[name])
+            LoopPlan(name, loop.times, names.untils[name], unrolled.tails[name], unrolled.branches[name])
             for name, loop in spec.loops.items()
         ),
-        scoring=tuple(positions[name] for name in order if (reward := names.rewards[name]) and reward.roles),
+        env=None
+        if played is None
+        else EnvPlan(
+            _present(names.environment),
+            loops.index(played),
+            {positions[name]: sum(len(instances[p]) for p in players[:n]) for n, name in enumerate(players)},
+            unrolled.turns,
+        ),
+        scoring=tuple(
+            positions[name]
+            for name in order
+            if (reward := names.rewards[name]) and (reward.roles or reward.environment)
+        ),
         correct=positions[spec.episode.correct or order[-1]],
         metrics={name: _present(metric) for name, metric in names.metrics.items()},
         hidden=names.hidden,

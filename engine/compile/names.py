@@ -10,13 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-from engine.compile.graph import Needs, ancestors, loop_of, unknown_role
+from engine.compile.graph import (
+    Needs,
+    ancestors,
+    env_loop,
+    loop_of,
+    players_of,
+    trains_on_seeds,
+    unknown_role,
+)
 from engine.compile.lineage import Instances, joined
 from engine.compile.plan import SignalPlan
 from engine.compile.resolve import resolve, resolve_dataset, resolve_prompt, resolve_teacher
 from engine.prompts import (
     IN_A_LOOP,
     OF_SELF,
+    WITH_AN_ENVIRONMENT,
     Condition,
     Surroundings,
     Template,
@@ -30,6 +39,7 @@ from engine.vocabulary import (
     VIEW_FIELDS,
     Call,
     Dataset,
+    Environment,
     Estimator,
     Item,
     Metric,
@@ -38,11 +48,13 @@ from engine.vocabulary import (
     Reward,
     Signal,
     Split,
+    environments,
     estimators,
     metrics,
     noting,
     parsers,
     rewards,
+    seeds,
     signals,
 )
 
@@ -69,6 +81,8 @@ class Names:
     """On which condition an instance runs."""
     untils: Mapping[str, Condition | None]
     """By the loop's name, the condition that ends it."""
+    environment: Environment | None
+    """That of the loop that has one."""
     metrics: Mapping[str, Metric | None]
     """By the metric's own name."""
     data: Mapping[Split, Dataset]
@@ -138,6 +152,7 @@ class _Resolver:
                 for name, signal in signalled.items()
                 if signal and (call := spec.roles[name].signal)
             },
+            environment=self.environment(),
             metrics=measured,
             data=data,
             hidden=hidden,
@@ -158,6 +173,10 @@ class _Resolver:
         if role.reward is None:
             return None
         reward = self.build(rewards, role.reward, path)
+        if reward and reward.environment and name not in self.players():
+            message = f"the reward reads what {name} gets from an environment, but {name} moves in none"
+            expected = f"a player: {', '.join(self.players())}" if self.players() else "a loop with `env`"
+            self.findings.append(Finding(path, message, expected, word="env"))
         upstream: set[str] = ancestors(self.needs, name) if reward and reward.roles else set()
         for other in reward.roles if reward else ():
             if other in self.spec.roles and other not in upstream:
@@ -169,6 +188,32 @@ class _Resolver:
             else:
                 self.findings += unknown_role(self.spec, other, path)
         return reward
+
+    def players(self) -> list[str]:
+        """The roles that move in the environment."""
+        loop = env_loop(self.spec)
+        return [] if loop is None else players_of(self.spec, loop)
+
+    def environment(self) -> Environment | None:
+        """The environment, which takes as many players as there are."""
+        name = env_loop(self.spec)
+        call = None if name is None else self.spec.loops[name].env
+        if name is None or call is None:
+            return None
+        path = ("loops", name, "env")
+        environment = self.build(environments, call, path)
+        if environment is None or self.instances is None:
+            return environment
+        counts = {role: len(self.instances[role]) for role in self.players()}
+        least, most, number = environment.least, environment.most, sum(counts.values())
+        if not least <= number <= most:
+            takes = f"{least}" if least == most else f"{least} to {most}"
+            plural = "player" if takes == "1" else "players"
+            has = ", ".join(f"{role} × {count}" for role, count in counts.items())
+            message = f"{call.name} takes {takes} {plural}, and {name} has {number}: {has}"
+            hint = "name those that move: players: […]" if number > most else "raise a player's `count`"
+            self.findings.append(Finding(path, message, f"{takes} {plural}", hint, word=call.name))
+        return environment
 
     def signal(self, name: str, signal: Signal, call: Call, columns: Sequence[str] | None) -> SignalPlan:
         """A signal with its teacher and template resolved."""
@@ -218,6 +263,10 @@ class _Resolver:
         for split in SPLITS:
             call = getattr(self.spec.data, split)
             if call is None:
+                if trains_on_seeds(self.spec):
+                    train = self.spec.train
+                    many = (train.steps or 1) * train.batch_size
+                    data[split] = seeds(split, many if split == "train" else train.validation.tasks)
                 continue
             path = ("data", split)
             with noting(self.used):
@@ -258,7 +307,10 @@ class _Resolver:
         role, roles = self.spec.roles[name], self.spec.roles
         edges = {key: edge for key, edge in role.needs.items() if (edge.of or key) in roles}
         seen = {key: self.seen(name, edge.of or key, edge) for key, edge in edges.items()}
-        own = OF_SELF if loop_of(self.spec, name) is None else (*OF_SELF, *IN_A_LOOP)
+        loop = loop_of(self.spec, name)
+        own = OF_SELF if loop is None else (*OF_SELF, *IN_A_LOOP)
+        if loop is not None and loop == env_loop(self.spec):
+            own = (*own, *WITH_AN_ENVIRONMENT)
         return Surroundings(seen, tuple(roles), columns, hidden, own=own)
 
     def seen(self, name: str, other: str, edge: Edge) -> int:

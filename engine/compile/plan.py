@@ -7,7 +7,7 @@ pickled; it brings along what has to be imported before it is whole again.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +15,18 @@ from engine.prompts import Condition, Template
 from engine.records import NodeId
 from engine.spec import ModelRef, Sampling, Spec
 from engine.spec.models import OnFailure
-from engine.vocabulary import Dataset, Estimator, Import, LossName, Metric, Parser, Reward, Signal, Split
+from engine.vocabulary import (
+    Dataset,
+    Environment,
+    Estimator,
+    Import,
+    LossName,
+    Metric,
+    Parser,
+    Reward,
+    Signal,
+    Split,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -66,6 +77,8 @@ class RolePlan:
     """The loop that it is in."""
     asks_each: bool
     """Whether its prompts speak of the instance itself, so that no two are asked the same."""
+    keeps_chat: bool
+    """Whether its turns go on with the conversation of those before."""
 
 
 Tail = tuple[tuple[int, int], ...]
@@ -81,8 +94,25 @@ class LoopPlan:
     until: Condition | None
     """Where it holds after a round, there is no other on that branch."""
     tails: tuple[Tail, ...]
-    """What its end lets go, by the round that would have been the next, less two; nothing where its branches
+    """What its end lets go, by the round that would have been the next, less one; nothing where its branches
     end each for itself."""
+    branches: int
+    """How many of these there are."""
+
+
+class EnvPlan(NamedTuple):
+    """The environment of a loop, and who moves in it.
+
+    Its transitions are in the wiring, one before each round and one after the last: behind the nodes and the
+    blocks, numbered on, each waits for the players' turns of the round before and releases those of its own.
+    """
+
+    environment: Environment
+    loop: int
+    players: Mapping[int, int]
+    """By role, the number of the player that is its first instance."""
+    turns: tuple[tuple[int, ...], ...]
+    """By round, less one, the nodes of all players, by their numbers."""
 
 
 class Node(NamedTuple):
@@ -163,8 +193,9 @@ class Plan:
     reads: Mapping[int, tuple[See, ...]]
     """By node, the turns whose scores its reward reads."""
     loops: tuple[LoopPlan, ...]
+    env: EnvPlan | None
     scoring: tuple[int, ...]
-    """The roles whose reward reads other roles' scores, each after those it reads."""
+    """The roles whose reward reads more than their own turn, each after those it reads."""
     correct: int
     """The role whose correctness is the episode's."""
     metrics: Mapping[str, Metric]
@@ -190,7 +221,8 @@ class Plan:
     @property
     def may_skip(self) -> bool:
         """Whether there are turns that need not run."""
-        return any(role.when for role in self.roles) or any(loop.until for loop in self.loops)
+        conditions = any(role.when for role in self.roles) or any(loop.until for loop in self.loops)
+        return conditions or self.env is not None
 
     def rounds_of(self, role: RolePlan) -> int:
         """How many turns an instance of a role takes at most."""
@@ -217,8 +249,16 @@ def graph(plan: Plan) -> nx.DiGraph[NodeId]:
 
     drawn: nx.DiGraph[NodeId] = nx.DiGraph()
     drawn.add_nodes_from(node.id for node in plan.nodes)
-    for node, joins in zip(plan.nodes, plan.wiring.feeds, strict=True):
-        for join in joins:
-            for block in plan.wiring.releases[join]:
-                drawn.add_edges_from((node.id, plan.nodes[after].id) for after in plan.blocks[block].nodes)
+    for place, node in enumerate(plan.nodes):
+        drawn.add_edges_from((node.id, plan.nodes[after].id) for after in _after(plan, place))
     return drawn
+
+
+def _after(plan: Plan, place: int) -> Iterator[int]:
+    """The nodes that wait for one, or for an environment's answer to it."""
+    for join in plan.wiring.feeds[place]:
+        for block in plan.wiring.releases[join]:
+            if block < len(plan.blocks):
+                yield from plan.blocks[block].nodes
+            else:
+                yield from _after(plan, len(plan.nodes) + block - len(plan.blocks))

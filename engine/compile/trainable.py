@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from engine.compile.graph import trains_on_seeds
 from engine.compile.plan import Plan
 from engine.errors import did_you_mean
 from engine.spec import Finding, Path, Role, Spec
@@ -84,6 +85,10 @@ def policy_findings(plan: Plan) -> Iterator[Finding]:
     if "train" not in plan.data:
         hint = "add `data: {train: …}`, such as a .jsonl file"
         yield Finding(("data",), f"{plan.name} has no training data", "", hint, at_key=True)
+    elif trains_on_seeds(plan.spec) and plan.spec.train.steps is None:
+        message = f"{plan.name} has no data, so its tasks are seeds, which have no end"
+        hint = "say how long to train: train: {steps: 100}, or add `data`"
+        yield Finding(("train", "steps"), message, "train.steps", hint, at_key=True)
     policy = plan.spec.model
     if policy.provider not in TRAINED_PROVIDERS:
         message = f"a model of {policy.provider} cannot be trained"

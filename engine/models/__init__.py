@@ -5,10 +5,11 @@
 
 from engine.models.limit import LimitedModel
 from engine.models.opening import Models, ServedModel, Services, open_model
-from engine.models.types import Completion, Model, Request
+from engine.models.types import Completion, Continued, Model, Request
 
 __all__ = [
     "Completion",
+    "Continued",
     "LimitedModel",
     "Model",
     "Models",

@@ -11,6 +11,14 @@ from engine.spec import Sampling
 NO_USAGE: Mapping[str, int] = {}
 
 
+class Continued(NamedTuple):
+    """What a request goes on with: its first `messages` messages are exactly these tokens."""
+
+    ids: Sequence[int]
+    """The prompt and the sampled answer of the call before."""
+    messages: int
+
+
 class Request(NamedTuple):
     """One model call."""
 
@@ -20,6 +28,8 @@ class Request(NamedTuple):
     """This call's own seed, derived from the run's; None where the run has none."""
     id: CallId
     """Which call it is; a replayed model answers by it."""
+    continues: Continued | None = None
+    """The call that it goes on from, token for token; None where its messages are all there is."""
 
 
 class Completion(NamedTuple):

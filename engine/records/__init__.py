@@ -17,10 +17,11 @@ from engine.records.episode import (
 from engine.records.episodes import read_episodes
 from engine.records.events import CallDone, EpisodeDone, Event, Note, Observer, StepLogged
 from engine.records.folder import RunFolder, Split
-from engine.records.identity import CallId, GroupKey, NodeId, call_seed, derive_seed, salt_of
+from engine.records.identity import SEEDS, CallId, GroupKey, NodeId, call_seed, derive_seed, salt_of
 from engine.records.info import Checkpoint, Control, RunInfo
 
 __all__ = [
+    "SEEDS",
     "WITHHELD",
     "Advantage",
     "CallDone",

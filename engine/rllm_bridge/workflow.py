@@ -143,6 +143,8 @@ _REASONS = {
     FailureName.REWARD_ERROR: TerminationReason.ERROR,
     FailureName.MALFORMED_OUTPUT: TerminationReason.UNKNOWN,
     FailureName.UNPARSEABLE_CHOICE: TerminationReason.UNKNOWN,
+    FailureName.CONTEXT_FULL: TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED,
+    FailureName.ENVIRONMENT_ERROR: TerminationReason.ERROR,
 }
 """Why an episode ended that a role with `then: fail` ended. rLLM runs an episode with ERROR again from the
 start, then gives up the run; an answer that cannot be read is the model's, and no reason for that."""
@@ -154,7 +156,10 @@ def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> T
     if not stopped and any(trajectory.steps for trajectory in episode.trajectories):
         return TerminationReason.ENV_DONE
     for trajectory in episode.trajectories:
-        if trajectory.failure is None or (stopped and trajectory.name not in ending):
+        if trajectory.failure is None:
+            continue
+        ends = trajectory.name in ending or trajectory.failure.name is FailureName.ENVIRONMENT_ERROR
+        if stopped and not ends:
             continue
         if trajectory.node in policy.ended:
             return policy.ended[trajectory.node]

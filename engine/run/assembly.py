@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 from engine.compile import Plan, RolePlan
+from engine.compile.plan import See
 from engine.records import Episode, FailureName, Step, Task, TerminationReason, Trajectory
 from engine.run.session import NodeResult
+from engine.vocabulary import Score
+
+Ending = Literal["until", "env", "before"]
+"""What ends a loop before its last round: its condition, its environment, or that it has ended before."""
+Endings = Mapping[int, Mapping[tuple[See, ...], Ending]]
+"""By loop and branch, what ended it."""
 
 
 def assemble(
@@ -14,6 +23,7 @@ def assemble(
     task: Task,
     rollout: int,
     results: Sequence[NodeResult | None],
+    endings: Endings,
     *,
     stopped: bool,
     noted: Mapping[str, object],
@@ -46,6 +56,7 @@ def assemble(
     metadata: dict[str, object] = {"spec": plan.name, "hash": plan.hash, **noted}
     if plan.loops:
         metadata["rounds"] = _rounds(plan, results)
+        metadata["ended"] = _ended(plan, endings, stopped=stopped)
     if failures:
         metadata["failures"] = failures
     return Episode(
@@ -89,10 +100,25 @@ def _rounds(plan: Plan, results: Sequence[NodeResult | None]) -> dict[str, int]:
     return rounds
 
 
+def _ended(plan: Plan, endings: Endings, *, stopped: bool) -> dict[str, str | dict[str, int]]:
+    """What ended each loop: `until`, `env` or `times`; how often, where its branches end each for itself."""
+    ended: dict[str, str | dict[str, int]] = {}
+    for number, loop in enumerate(plan.loops):
+        found = Counter[str](endings.get(number, {}).values())
+        if not stopped:
+            found["times"] = loop.branches - found.total()
+        counted = {name: times for name, times in found.items() if times}
+        if counted:
+            ended[loop.name] = counted if loop.branches > 1 else next(iter(counted))
+    return ended
+
+
 def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajectory:
-    """What one instance did; it earns what its last turn earned."""
+    """What one instance did; it earns what its last turn earned, or the sum of what an environment gave."""
     last = turns[-1]
     score = last.score
+    if role.reward is not None and role.reward.environment:
+        score = _sum([turn.score for turn in turns if turn.score is not None])
     return Trajectory(
         role.name,
         last.view.index,
@@ -106,19 +132,28 @@ def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajec
     )
 
 
+def _sum(scores: Sequence[Score]) -> Score | None:
+    """What turns earned together: right if the last was."""
+    if not scores:
+        return None
+    terms = dict.fromkeys((name for score in scores for name in score.terms), 0.0)
+    for score in scores:
+        for name, value in score.terms.items():
+            terms[name] += value
+    return Score(sum(score.reward for score in scores), scores[-1].is_correct, terms)
+
+
 def _is_masked(role: RolePlan, result: NodeResult) -> bool:
-    """Whether a turn teaches nothing: it failed and says so, or nobody ran whom its reward reads."""
+    """Whether a turn teaches nothing: it failed and says so, nobody ran whom its reward reads, or the
+    environment broke off."""
     if result.failure is not None:
-        return role.on_failure.then == "mask"
+        return role.on_failure.then == "mask" or result.failure.name is FailureName.ENVIRONMENT_ERROR
     return result.score is None and role.reward is not None
 
 
 def _step(role: RolePlan, result: NodeResult) -> Step:
     completion, score = result.completion, result.score
     assert completion is not None
-    answer = {"role": "assistant", "content": completion.text}
-    if completion.thought:
-        answer["reasoning"] = completion.thought
     metadata: dict[str, object] = {"finish_reason": completion.finish_reason, "seconds": result.seconds}
     if role.loop is not None:
         metadata["round"] = result.view.round
@@ -132,7 +167,7 @@ def _step(role: RolePlan, result: NodeResult) -> Step:
         completion.prompt_ids,
         completion.response_ids,
         completion.logprobs,
-        (*result.messages, answer),
+        result.chat,
         thought=completion.thought,
         action=result.view.action,
         model_response=completion.text,

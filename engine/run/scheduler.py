@@ -25,12 +25,13 @@ from engine.records import (
     Task,
     derive_seed,
 )
-from engine.run.assembly import assemble
+from engine.run.assembly import Ending, assemble
 from engine.run.frontier import Frontier
 from engine.run.isolation import Isolation
 from engine.run.scoring import score, score_isolated
 from engine.run.session import NO_SCORE, Job, NodeResult, Session
-from engine.vocabulary import Own, Score, Seen, Upstream, View, Views
+from engine.run.world import World
+from engine.vocabulary import EnvironmentFailure, Own, Score, Seen, Upstream, View, Views
 
 SEEN_NOTHING = Seen({})
 SEES_NOTHING: Upstream = {}
@@ -67,6 +68,7 @@ class _Run:
     __slots__ = (
         "active",
         "ended",
+        "endings",
         "finished",
         "frontier",
         "isolation",
@@ -83,6 +85,7 @@ class _Run:
         "uncomputed",
         "upstream",
         "visible",
+        "world",
     )
 
     def __init__(
@@ -106,6 +109,9 @@ class _Run:
         """The nodes whose loop ended before them."""
         self.ended: set[tuple[int | None, int]] = set()
         """The loops that ended as a whole, each with the round that was spared first."""
+        self.endings: dict[int, dict[tuple[See, ...], Ending]] = {}
+        """By loop, what ended it; by what the end was read from, where its branches end each for itself."""
+        self.world = None if plan.env is None else World(plan.env, job.task)
         self.uncomputed = 0
         """How many conditions could not be computed."""
         self.tasks: list[asyncio.Task[None]] = []
@@ -118,6 +124,15 @@ class _Run:
         return derive_seed(seed, self.job.task["id"], self.job.rollout)
 
     async def episode(self) -> Episode:
+        """The episode; its environment is closed whatever happens."""
+        if self.world is None:
+            return await self.played()
+        try:
+            return await self.played()
+        finally:
+            await self.world.close()
+
+    async def played(self) -> Episode:
         self.finished = asyncio.get_running_loop().create_future()
         try:
             self.start(self.opened(self.frontier.start()))
@@ -147,8 +162,13 @@ class _Run:
             self.observe(EpisodeDone(episode, finished))
 
     def assembled(self, *, stopped: bool) -> Episode:
-        job, noted = self.job, {"uncomputed_conditions": self.uncomputed} if self.uncomputed else {}
-        return assemble(self.plan, job.task, job.rollout, self.results, stopped=stopped, noted=noted)
+        job = self.job
+        noted: dict[str, object] = {"uncomputed_conditions": self.uncomputed} if self.uncomputed else {}
+        if self.world is not None and self.world.info:
+            noted["environment"] = self.world.info
+        return assemble(
+            self.plan, job.task, job.rollout, self.results, self.endings, stopped=stopped, noted=noted
+        )
 
     # which node runs when
 
@@ -175,10 +195,13 @@ class _Run:
         while waiting:
             released: list[int] = []
             for number in waiting:
+                if number >= len(self.plan.blocks):
+                    self.spawn(self.go_on(number - len(self.plan.blocks)))
+                    continue
                 block = self.plan.blocks[number]
                 role = self.plan.roles[block.role]
-                if block.ends and self.is_over(block, role):
-                    released += self.end(block, role)
+                if role.loop is not None and (ending := self.ending(block, role.loop)):
+                    released += self.end(block, role.loop, ending)
                     continue
                 if block.sees:
                     self.upstream[number] = {see.name: self.seen(see) for see in block.sees}
@@ -221,33 +244,60 @@ class _Run:
         """The nodes of a block that run: a parent ran, its condition is true."""
         if any(see.parents and not len(self.upstream[number][see.name]) for see in block.sees):
             return ()
+        nodes = block.nodes
+        if self.world is not None and self.world.loop == role.loop:
+            nodes = [node for node in nodes if self.world.moves(self.plan.nodes[node])]
         if role.when is None:
-            return block.nodes
-        return [node for node in block.nodes if self.holds(role.when, self.variables(node))]
+            return nodes
+        return [node for node in nodes if self.holds(role.when, self.variables(node))]
 
-    def is_over(self, block: Block, role: RolePlan) -> bool:
-        """Whether the loop of a block's nodes ended with the round before."""
+    def ending(self, block: Block, loop: int) -> Ending | None:
+        """What ended the loop of a block's nodes before their round, if it is over."""
         before = [node for see in block.ends for node in see.nodes]
-        if not self.over.isdisjoint(before) or (role.loop, block.round) in self.ended:
-            return True
+        if not self.over.isdisjoint(before) or (loop, block.round) in self.ended:
+            return "before"
+        if self.world is not None and self.world.loop == loop and self.world.over:
+            return "env"
         results = [self.results[node] for node in before]
         if any(result is not None and result.failure is not None for result in results):
-            return False
-        until = None if role.loop is None else self.plan.loops[role.loop].until
+            return None
+        until = self.plan.loops[loop].until if block.ends else None
         seen = {see.name: self.seen(see) for see in block.ends}
-        return until is not None and self.holds(until, {"task": self.visible, **seen})
+        return "until" if until and self.holds(until, {"task": self.visible, **seen}) else None
 
-    def end(self, block: Block, role: RolePlan) -> Sequence[int]:
+    def end(self, block: Block, loop: int, ending: Ending) -> Sequence[int]:
         """Skip a block whose loop is over, and with it all that is left of the loop where its end is one."""
-        assert role.loop is not None
-        tails = self.plan.loops[role.loop].tails
+        if ending != "before":
+            self.endings.setdefault(loop, {})[block.ends] = ending
+        tails = self.plan.loops[loop].tails
         if not tails:
             self.over.update(block.nodes)
             return list(self.released(block, ()))
-        if (role.loop, block.round) in self.ended:
+        if (loop, block.round) in self.ended:
             return ()
-        self.ended.add((role.loop, block.round))
-        return self.frontier.end(tails[block.round - 2])
+        self.ended.add((loop, block.round))
+        return self.frontier.end(tails[block.round - 1])
+
+    async def go_on(self, transition: int) -> None:
+        """Let the environment answer the turns of a round, and open what waited for that."""
+        assert self.world is not None
+        try:
+            await self.world.go_on(self.results)
+        except EnvironmentFailure as error:
+            self.stop_at_environment(self.world, str(error))
+            raise _Stop from None
+        self.start(self.opened(self.frontier.done(len(self.plan.nodes) + transition)))
+
+    def stop_at_environment(self, world: World, message: str) -> None:
+        """Say in each player's last turn that nothing came of it."""
+        for place in world.stopped():
+            node = self.plan.nodes[place]
+            result = self.results[place]
+            if result is None:
+                default = self.plan.roles[node.role].parser.default
+                view = View(node.id.index, default, round=node.id.round, lineage=node.lineage)
+                result = self.results[place] = NodeResult(view)
+            result.failure, result.score = Failure(FailureName.ENVIRONMENT_ERROR, message), None
 
     def holds(self, condition: Condition, variables: Mapping[str, Any]) -> bool:
         """Whether a condition is true; one that cannot be computed is not, and is counted."""
@@ -270,6 +320,7 @@ class _Run:
             at.id.round,
             1 if role.loop is None else self.plan.loops[role.loop].times,
             Views([result.view for turn in earlier if (result := self.results[turn]) is not None]),
+            self.world.observation(at) if self.world is not None and self.world.loop == role.loop else "",
         )
         return {"task": self.visible, SELF: own, **self.upstream[at.block]}
 
@@ -295,9 +346,12 @@ class _Run:
 
     # one node
 
-    def render(self, role: RolePlan, variables: Mapping[str, Any]) -> Sequence[Message] | Failure:
+    def render(
+        self, role: RolePlan, variables: Mapping[str, Any], *, first: bool = True
+    ) -> Sequence[Message] | Failure:
+        """What a role is asked; only the first turn of a conversation has the system's."""
         try:
-            return render_messages(role.prompt, role.system, variables)
+            return render_messages(role.prompt, role.system if first else None, variables)
         except PromptError as error:
             return Failure(FailureName.PROMPT_ERROR, str(error))
 
@@ -307,16 +361,32 @@ class _Run:
         seed = self.seed if role.sampling.seed is None else self.seed_from(role.sampling.seed)
         # By position: every model call passes here.
         session = Session(role, node, self.models[node.endpoint], self.job, seed, self.observe)
+        if role.keeps_chat:
+            return self.next_of_chat(session, role, position)
         asked = self.render(role, self.variables(position)) if role.asks_each else self.messages[node.block]
         return session.turn(asked, self.upstream[node.block])
+
+    def next_of_chat(
+        self, session: Session, role: RolePlan, position: int
+    ) -> Coroutine[None, None, NodeResult]:
+        """A turn that goes on with what its instance's last one left; failed and skipped ones left nothing."""
+        number = self.plan.nodes[position].id.round
+        earlier = (self.results[position - role.count * back] for back in range(1, number))
+        last = next((result for result in earlier if result is not None and result.is_remembered), None)
+        upstream = self.upstream[self.plan.nodes[position].block]
+        asked = self.render(role, self.variables(position), first=last is None)
+        if last is None or isinstance(asked, Failure):
+            return session.turn(asked, upstream)
+        return session.turn((*last.chat, *asked), upstream, last.continued)
 
     # what it earns
 
     def settle(self, node: int, result: NodeResult) -> None:
         """Score a result whose reward needs no other's; a slow reward does not hold up what comes after."""
         role = self.plan.roles[self.plan.nodes[node].role]
-        if result.failure is None and role.reward is not None and not role.reward.roles:
-            if role.reward.timeout is None:
+        reward = role.reward
+        if result.failure is None and reward is not None and not (reward.roles or reward.environment):
+            if reward.timeout is None:
                 score(role, self.job.task, result, SEEN_NOTHING)
             else:
                 self.spawn(self.score_beside(role, result))
@@ -337,11 +407,14 @@ class _Run:
         for position in plan.scoring:
             role = plan.roles[position]
             for node, result in self.of_role(position):
-                if result.failure is not None:
+                judged = role.reward is not None and role.reward.environment
+                if result.failure is not None and not (judged and role.on_failure.then == "zero"):
                     continue
-                scores = {see.name: self.scores(see) for see in plan.reads[node]}
-                if all(scores.values()):
-                    await score_isolated(role, self.job.task, result, Seen(scores), isolation=self.isolation)
+                scores = {see.name: self.scores(see) for see in plan.reads.get(node, ())}
+                earned = self.world.earned(node) if judged and self.world is not None else None
+                if all(scores.values()) and (earned is not None or not judged):
+                    seen = Seen(scores, earned)
+                    await score_isolated(role, self.job.task, result, seen, isolation=self.isolation)
                     self.stop_at_failure(role, result)
 
     def scores(self, see: See) -> tuple[Score, ...]:

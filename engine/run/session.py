@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from engine.compile import RolePlan
 from engine.compile.plan import Node
-from engine.errors import ModelError, RolegraphError
-from engine.models import Completion, LimitedModel, Request
+from engine.errors import ContextFull, ModelError, RolegraphError
+from engine.models import Completion, Continued, LimitedModel, Request
 from engine.records import CallId, Failure, FailureName, Message, Observer, Task, call_seed
 from engine.vocabulary import ParseFailure, Score, Upstream, View
 
@@ -41,6 +41,30 @@ class NodeResult:
     attempts: int = 1
     score: Score | None = None
 
+    @property
+    def chat(self) -> Sequence[Message]:
+        """What was asked, and the answer."""
+        if self.completion is None:
+            return self.messages
+        answer = {"role": "assistant", "content": self.completion.text}
+        if self.completion.thought:
+            answer["reasoning"] = self.completion.thought
+        return (*self.messages, answer)
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether a conversation goes on from it; what its reward came to has no part in that."""
+        failed = self.failure is not None and self.failure.name is not FailureName.REWARD_ERROR
+        return self.completion is not None and not failed
+
+    @property
+    def continued(self) -> Continued | None:
+        """Its chat as the tokens that it is, where they are known."""
+        completion = self.completion
+        if completion is None or not completion.prompt_ids:
+            return None
+        return Continued((*completion.prompt_ids, *completion.response_ids), len(self.messages) + 1)
+
 
 class Session:
     """One running node. `episode_seed` is None where the run has no seed."""
@@ -60,8 +84,15 @@ class Session:
         self._episode_seed, self._observe = episode_seed, observe
         self._attempt = 0
 
-    async def turn(self, messages: Sequence[Message] | Failure, upstream: Upstream) -> NodeResult:
+    async def turn(
+        self,
+        messages: Sequence[Message] | Failure,
+        upstream: Upstream,
+        continues: Continued | None = None,
+    ) -> NodeResult:
         """The node's turn, which has failed where there are no messages to send.
+
+        `continues` is what these begin with, where it is known token for token.
 
         Only cancellation and faults of this program raise.
         """
@@ -72,11 +103,13 @@ class Session:
             completion: Completion | None = None
             seconds = 0.0
             try:
-                completion, seconds = await self.generate(messages)
+                completion, seconds = await self.generate(messages, continues)
                 action = role.parser.parse(completion.text, upstream)
             except TimeoutError:
                 within = "in time" if role.timeout is None else f"within {role.timeout:g} s"
                 failure = Failure(FailureName.TIMEOUT, f"no answer {within}")
+            except ContextFull as error:
+                failure = Failure(FailureName.CONTEXT_FULL, str(error))
             except ModelError as error:
                 failure = Failure(FailureName.MODEL_ERROR, str(error))
             except ParseFailure as error:
@@ -94,13 +127,15 @@ class Session:
                 return self.failed(failure, messages, completion, seconds)
             self._attempt += 1
 
-    def generate(self, messages: Sequence[Message]) -> Coroutine[None, None, tuple[Completion, float]]:
+    def generate(
+        self, messages: Sequence[Message], continues: Continued | None
+    ) -> Coroutine[None, None, tuple[Completion, float]]:
         """One call of the model, and the seconds that it took; raises ModelError or TimeoutError."""
         node, episode_seed = self._node, self._episode_seed
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, 1, self._attempt)
         # By position: with keywords here too, they would cost more than 1 % of an episode.
         id = CallId(self._job.task["id"], self._job.rollout, node.id, 1, self._attempt)
-        request = Request(messages, self._role.sampling, seed, id)
+        request = Request(messages, self._role.sampling, seed, id, continues)
         return self._model.complete(request, self._role.timeout, self._observe)
 
     def failed(

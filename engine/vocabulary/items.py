@@ -56,6 +56,8 @@ class Seen(NamedTuple):
 
     scores: Mapping[str, Sequence[Score]]
     """The scores of the roles that it declared in `roles`, each with its instances in order of index."""
+    env: float | None = None
+    """What the environment gave the player from this turn until its next one; None for whoever is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,9 @@ class Reward(Item):
     """Roles whose scores it reads."""
     terms: tuple[str, ...] = ()
     """The names of its parts, which its scores report."""
+    environment: bool = False
+    """Whether it reads what the environment gave (`Seen.env`); a trajectory then earns the sum of its turns,
+    those that failed among them, because what is no move is the environment's to judge."""
     timeout: float | None = None
     """Seconds. None: pure and fast, runs in place. A number: runs in a process stopped at the limit."""
 

@@ -73,7 +73,8 @@ def env_loop(spec: Spec) -> str | None:
 def players_of(spec: Spec, loop: str) -> list[str]:
     """The roles that move in a loop's environment, in the order of the players' numbers."""
     found = spec.loops[loop]
-    return [role for role in found.players or found.roles if role in spec.roles]
+    named = [role for role in dict.fromkeys(found.players) if role in found.roles]
+    return [role for role in named or found.roles if role in spec.roles]
 
 
 def trains_on_seeds(spec: Spec) -> bool:
@@ -181,7 +182,13 @@ def _players(spec: Spec, needs: Needs) -> Iterator[Finding]:
                 other = min(before, key=players.index)
                 message = f"{role} would see what {other} moves in the same round, and both are players"
                 hint = f"let {role} see the round before: needs: {{{other}: last}}, or name the `players`"
-                yield Finding(("roles", role, "needs"), message, "players who move at once", hint, word=other)
+                yield Finding(
+                    ("roles", role, "needs"),
+                    message,
+                    "players who see no move of their own round",
+                    hint,
+                    word=other,
+                )
 
 
 def _edges(spec: Spec) -> Iterator[Finding]:

@@ -54,14 +54,17 @@ WORLD: list[LiveEnvironment] = []
 """The one that is opened next."""
 
 
-@environments.register("scripted")
 def scripted() -> Environment:
     """What the test says."""
     return Environment(WORLD.pop, 1, 9)
 
 
 @pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
+def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """It is known for the time of a test only."""
+    for table in ("_factories", "_definitions", "_adapters"):
+        monkeypatch.setattr(environments, table, dict(getattr(environments, table)))
+    environments.register("scripted")(scripted)
     yield
     WORLD.clear()
 

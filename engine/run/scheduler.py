@@ -369,7 +369,7 @@ class _Run:
     def next_of_chat(
         self, session: Session, role: RolePlan, position: int
     ) -> Coroutine[None, None, NodeResult]:
-        """A turn that goes on with what its instance's last one left; failed and skipped ones left nothing."""
+        """A turn that goes on with the last one of its instance that was neither skipped nor failed."""
         number = self.plan.nodes[position].id.round
         earlier = (self.results[position - role.count * back] for back in range(1, number))
         last = next((result for result in earlier if result is not None and result.is_remembered), None)

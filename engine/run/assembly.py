@@ -24,13 +24,15 @@ def assemble(
     rollout: int,
     results: Sequence[NodeResult | None],
     endings: Endings,
+    over: int | None,
     *,
     stopped: bool,
     noted: Mapping[str, object],
 ) -> Episode:
     """The Episode: a trajectory for each instance that took a turn, in the order of roles and numbers.
 
-    Turns that did not finish, or were skipped, are left out. `noted` goes into the metadata.
+    Turns that did not finish, or were skipped, are left out. `over` is the loop whose environment is over;
+    `noted` goes into the metadata.
     """
     task_id: str = task["id"]
     by_role: dict[str, list[Trajectory]] = {role.name: [] for role in plan.roles}
@@ -56,7 +58,7 @@ def assemble(
     metadata: dict[str, object] = {"spec": plan.name, "hash": plan.hash, **noted}
     if plan.loops:
         metadata["rounds"] = _rounds(plan, results)
-        metadata["ended"] = _ended(plan, endings, stopped=stopped)
+        metadata["ended"] = _ended(plan, endings, over, stopped=stopped)
     if failures:
         metadata["failures"] = failures
     return Episode(
@@ -100,13 +102,15 @@ def _rounds(plan: Plan, results: Sequence[NodeResult | None]) -> dict[str, int]:
     return rounds
 
 
-def _ended(plan: Plan, endings: Endings, *, stopped: bool) -> dict[str, str | dict[str, int]]:
+def _ended(
+    plan: Plan, endings: Endings, over: int | None, *, stopped: bool
+) -> dict[str, str | dict[str, int]]:
     """What ended each loop: `until`, `env` or `times`; how often, where its branches end each for itself."""
     ended: dict[str, str | dict[str, int]] = {}
     for number, loop in enumerate(plan.loops):
         found = Counter[str](endings.get(number, {}).values())
         if not stopped:
-            found["times"] = loop.branches - found.total()
+            found["env" if number == over else "times"] += loop.branches - found.total()
         counted = {name: times for name, times in found.items() if times}
         if counted:
             ended[loop.name] = counted if loop.branches > 1 else next(iter(counted))

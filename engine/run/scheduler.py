@@ -162,13 +162,13 @@ class _Run:
             self.observe(EpisodeDone(episode, finished))
 
     def assembled(self, *, stopped: bool) -> Episode:
-        job = self.job
+        job, world = self.job, self.world
         noted: dict[str, object] = {"uncomputed_conditions": self.uncomputed} if self.uncomputed else {}
-        if self.world is not None and self.world.info:
-            noted["environment"] = self.world.info
-        return assemble(
-            self.plan, job.task, job.rollout, self.results, self.endings, stopped=stopped, noted=noted
-        )
+        if world is not None and world.info:
+            noted["environment"] = world.info
+        over = world.loop if world is not None and world.over else None
+        ran = job.task, job.rollout, self.results, self.endings, over
+        return assemble(self.plan, *ran, stopped=stopped, noted=noted)
 
     # which node runs when
 

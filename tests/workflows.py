@@ -6,6 +6,7 @@ the engine does is held against it.
 
 from __future__ import annotations
 
+import json
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
 from hypothesis import strategies as st
 
 from engine.compile import Plan, compile_file
@@ -83,7 +83,7 @@ def compiled(workflow: Workflow) -> Plan:
         "loops": workflow.loops,
     }
     with tempfile.TemporaryDirectory() as folder:
-        return compile_file(write_spec(Path(folder), yaml.safe_dump(spec, sort_keys=False)))
+        return compile_file(write_spec(Path(folder), json.dumps(spec)))
 
 
 def _written(role: dict[str, Any]) -> dict[str, Any]:

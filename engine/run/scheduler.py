@@ -184,8 +184,7 @@ class _Run:
                     self.upstream[number] = {see.name: self.seen(see) for see in block.sees}
                 nodes = self.running(block, role, number) if block.may_skip else block.nodes
                 if nodes and not role.asks_each:
-                    variables = {"task": self.visible, **self.upstream[number]}
-                    self.messages[number] = self.render(role, variables)
+                    self.messages[number] = self.render(role, self.shared(number))
                 ready += nodes
                 if len(nodes) < len(block.nodes):
                     released += self.released(block, nodes)
@@ -223,6 +222,8 @@ class _Run:
             return ()
         if role.when is None:
             return block.nodes
+        if "self" not in role.when.mentions:  # the same for all of them
+            return block.nodes if self.holds(role.when, self.shared(number)) else ()
         return [node for node in block.nodes if self.holds(role.when, self.variables(node))]
 
     def is_over(self, number: int) -> bool:
@@ -269,6 +270,10 @@ class _Run:
         except PromptError:
             self.uncomputed += 1
             return False
+
+    def shared(self, number: int) -> Mapping[str, Any]:
+        """What the prompts and the condition of a block see that speak of no single one of its nodes."""
+        return {"task": self.visible, **self.upstream[number]}
 
     def variables(self, node: int) -> Mapping[str, Any]:
         """What the prompts and the condition of one node see."""

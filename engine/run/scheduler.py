@@ -8,7 +8,7 @@ an episode is over. This file knows no provider, no disk and no training.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.compile import Plan, RolePlan
@@ -187,15 +187,10 @@ class _Run:
                     self.messages[number] = self.render(role, self.shared(number))
                 ready += nodes
                 if len(nodes) < len(block.nodes):
-                    released += self.released(block, nodes)
+                    running = frozenset(nodes)
+                    released += self.frontier.skip(node for node in block.nodes if node not in running)
             waiting = released
         return ready
-
-    def released(self, block: Block, running: Collection[int]) -> Iterator[int]:
-        """The blocks that those of a block let go that are skipped."""
-        for node in block.nodes:
-            if node not in running:
-                yield from self.frontier.done(node)
 
     def seen(self, see: See) -> Views:
         """What is seen under a name; a single instance that has not run still answers for its fields."""
@@ -257,7 +252,7 @@ class _Run:
         assert role.loop is not None
         tails = self.plan.loops[role.loop].tails
         if not tails:
-            return list(self.released(block, ()))
+            return self.frontier.skip(block.nodes)
         if (role.loop, block.round) in self.ended:
             return ()
         self.ended.add((role.loop, block.round))

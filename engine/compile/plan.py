@@ -224,6 +224,10 @@ class Plan:
         conditions = any(role.when for role in self.roles) or any(loop.until for loop in self.loops)
         return conditions or self.env is not None
 
+    def transition_at(self, block: int) -> int | None:
+        """The place behind the nodes of the transition that stands behind the blocks; None for a block."""
+        return None if block < len(self.blocks) else len(self.nodes) + block - len(self.blocks)
+
     def rounds_of(self, role: RolePlan) -> int:
         """How many turns an instance of a role takes at most."""
         return 1 if role.loop is None else self.loops[role.loop].times
@@ -258,7 +262,5 @@ def _after(plan: Plan, place: int) -> Iterator[int]:
     """The nodes that wait for one, or for an environment's answer to it."""
     for join in plan.wiring.feeds[place]:
         for block in plan.wiring.releases[join]:
-            if block < len(plan.blocks):
-                yield from plan.blocks[block].nodes
-            else:
-                yield from _after(plan, len(plan.nodes) + block - len(plan.blocks))
+            transition = plan.transition_at(block)
+            yield from plan.blocks[block].nodes if transition is None else _after(plan, transition)

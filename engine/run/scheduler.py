@@ -8,7 +8,7 @@ an episode is over. This file knows no provider, no disk and no training.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.compile import Plan, RolePlan
@@ -76,7 +76,6 @@ class _Run:
         "messages",
         "models",
         "observe",
-        "over",
         "plan",
         "results",
         "seed",
@@ -84,6 +83,7 @@ class _Run:
         "tasks",
         "uncomputed",
         "upstream",
+        "verdicts",
         "visible",
         "world",
     )
@@ -105,8 +105,8 @@ class _Run:
         # What the nodes of a block see, and what they are asked.
         self.upstream: list[Upstream] = [SEES_NOTHING] * len(plan.blocks)
         self.messages: list[Sequence[Message] | Failure] = [()] * len(plan.blocks)
-        self.over: set[int] = set()
-        """The nodes whose loop ended before them."""
+        self.verdicts: dict[int, bool] = {}
+        """By block, whether its loop ended before it."""
         self.ended: set[tuple[int | None, int]] = set()
         """The loops that ended as a whole, each with the round that was spared first."""
         self.endings: dict[int, dict[tuple[See, ...], Ending]] = {}
@@ -195,31 +195,25 @@ class _Run:
         while waiting:
             released: list[int] = []
             for number in waiting:
-                if number >= len(self.plan.blocks):
-                    self.spawn(self.go_on(number - len(self.plan.blocks)))
+                if (transition := self.plan.transition_at(number)) is not None:
+                    self.spawn(self.go_on(transition))
                     continue
                 block = self.plan.blocks[number]
                 role = self.plan.roles[block.role]
-                if role.loop is not None and (ending := self.ending(block, role.loop)):
-                    released += self.end(block, role.loop, ending)
+                if role.loop is not None and self.is_over(number, role.loop):
+                    released += self.end(block, role.loop)
                     continue
                 if block.sees:
                     self.upstream[number] = {see.name: self.seen(see) for see in block.sees}
                 nodes = self.running(block, role, number) if block.may_skip else block.nodes
                 if nodes and not role.asks_each:
-                    variables = {"task": self.visible, **self.upstream[number]}
-                    self.messages[number] = self.render(role, variables)
+                    self.messages[number] = self.render(role, self.shared(number))
                 ready += nodes
                 if len(nodes) < len(block.nodes):
-                    released += self.released(block, nodes)
+                    running = frozenset(nodes)
+                    released += self.frontier.skip(node for node in block.nodes if node not in running)
             waiting = released
         return ready
-
-    def released(self, block: Block, running: Collection[int]) -> Iterator[int]:
-        """The blocks that those of a block let go that are skipped."""
-        for node in block.nodes:
-            if node not in running:
-                yield from self.frontier.done(node)
 
     def seen(self, see: See) -> Views:
         """What is seen under a name; a single instance that has not run still answers for its fields."""
@@ -249,30 +243,50 @@ class _Run:
             nodes = [node for node in nodes if self.world.moves(self.plan.nodes[node])]
         if role.when is None:
             return nodes
+        if "self" not in role.when.mentions:  # the same for all of them
+            return nodes if self.holds(role.when, self.shared(number)) else ()
         return [node for node in nodes if self.holds(role.when, self.variables(node))]
 
-    def ending(self, block: Block, loop: int) -> Ending | None:
-        """What ended the loop of a block's nodes before their round, if it is over."""
+    def is_over(self, block: int, loop: int) -> bool:
+        """Whether the loop of a block's nodes ended before their round; once ended, it stays so."""
+        plan, undecided, number = self.plan, list[int](), block
+        while number not in self.verdicts and (at := plan.blocks[number]).ends:
+            undecided.append(number)  # and its own turn before, which may not have been reached yet
+            number = plan.nodes[at.nodes[0] - plan.roles[at.role].count].block
+        over = self.verdicts.get(number, False)
+        for number in reversed(undecided):
+            over = self.verdicts[number] = over or self.ended_before(plan.blocks[number], loop)
+        if not over and self.world is not None and self.world.loop == loop and self.world.over:
+            over = self.verdicts[block] = self.ended_by("env", plan.blocks[block], loop)
+        return over
+
+    def ended_before(self, block: Block, loop: int) -> bool:
+        """Whether the loop of a block's nodes ended with the round before: the condition holds of those that
+        it still went on for, or there are none."""
+        if (loop, block.round) in self.ended:
+            return True
         before = [node for see in block.ends for node in see.nodes]
-        if not self.over.isdisjoint(before) or (loop, block.round) in self.ended:
-            return "before"
-        if self.world is not None and self.world.loop == loop and self.world.over:
-            return "env"
+        if all(self.verdicts.get(self.plan.nodes[node].block) for node in before):
+            return self.ended_by("until", block, loop)
         results = [self.results[node] for node in before]
         if any(result is not None and result.failure is not None for result in results):
-            return None
-        until = self.plan.loops[loop].until if block.ends else None
+            return False
+        until = self.plan.loops[loop].until
         seen = {see.name: self.seen(see) for see in block.ends}
-        return "until" if until and self.holds(until, {"task": self.visible, **seen}) else None
+        if until is None or not self.holds(until, {"task": self.visible, **seen}):
+            return False
+        return self.ended_by("until", block, loop)
 
-    def end(self, block: Block, loop: int, ending: Ending) -> Sequence[int]:
+    def ended_by(self, ending: Ending, block: Block, loop: int) -> bool:
+        """Note what ended a loop; true."""
+        self.endings.setdefault(loop, {}).setdefault(block.ends, ending)
+        return True
+
+    def end(self, block: Block, loop: int) -> Sequence[int]:
         """Skip a block whose loop is over, and with it all that is left of the loop where its end is one."""
-        if ending != "before":
-            self.endings.setdefault(loop, {})[block.ends] = ending
         tails = self.plan.loops[loop].tails
         if not tails:
-            self.over.update(block.nodes)
-            return list(self.released(block, ()))
+            return self.frontier.skip(block.nodes)
         if (loop, block.round) in self.ended:
             return ()
         self.ended.add((loop, block.round))
@@ -286,7 +300,7 @@ class _Run:
         except EnvironmentFailure as error:
             self.stop_at_environment(self.world, str(error))
             raise _Stop from None
-        self.start(self.opened(self.frontier.done(len(self.plan.nodes) + transition)))
+        self.start(self.opened(self.frontier.done(transition)))
 
     def stop_at_environment(self, world: World, message: str) -> None:
         """Say in each player's last turn that nothing came of it."""
@@ -306,6 +320,10 @@ class _Run:
         except PromptError:
             self.uncomputed += 1
             return False
+
+    def shared(self, number: int) -> Mapping[str, Any]:
+        """What the prompts and the condition of a block see that speak of no single one of its nodes."""
+        return {"task": self.visible, **self.upstream[number]}
 
     def variables(self, node: int) -> Mapping[str, Any]:
         """What the prompts and the condition of one node see."""

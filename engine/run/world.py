@@ -83,7 +83,8 @@ class World:
             return await self._live.reset(self._seed, self._players)
         assert self._live is not None
         before = self._transitions[-1]
-        if before.observations and not actions:  # nobody of those who were to move did: nothing has changed
+        # Nothing has changed where nobody moved of those who were to move.
+        if before.done or (before.observations and not actions):
             return before._replace(rewards={}, info={})
         return await self._live.step(actions)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.compile import Plan, graph
+from engine.compile import Plan, graph, size_of
 from engine.errors import ModelError
 from engine.models import Request
 from engine.models.replay import Replay
@@ -269,6 +269,20 @@ def test_branches_may_end_for_themselves_beside_an_environment(tmp_path: Path) -
     assert done.metadata["ended"] == {"play": {"until": 1, "times": 1}}
 
 
+def test_an_environment_that_is_over_ends_every_branch_that_is_left(tmp_path: Path) -> None:
+    def say(number: int, actions: Mapping[int, Any]) -> Transition:
+        if number == 2:
+            return Transition({}, {1: 1.0}, done=True)
+        return Transition({0: "b", 1: "b"})
+
+    env = world(say)
+    until = {"players": ["x"], "until": 'critic.action == "critic1.1"'}
+    done = run_one(game(tmp_path, PAIRS, times=5, **until), ScriptedModel(whose))
+    assert len(env.steps) == 2, "what is over is not asked again"
+    assert [len(t.steps) for t in done["x"]] == [1, 2]
+    assert done.metadata["ended"] == {"play": {"until": 1, "env": 1}}
+
+
 def test_an_environment_that_cannot_go_on_ends_its_episode_by_name_and_nobody_is_punished(
     tmp_path: Path,
 ) -> None:
@@ -370,6 +384,12 @@ def test_an_episode_takes_as_long_as_its_critical_path(tmp_path: Path) -> None:
 def test_the_graph_shows_that_a_round_waits_for_every_players_turn_before(tmp_path: Path) -> None:
     dag = graph(game(tmp_path, times=2))
     assert {*dag.predecessors(NodeId("o", 1, 2))} == {NodeId("x"), NodeId("o")}
+
+
+def test_an_episode_is_no_larger_than_its_bound(tmp_path: Path) -> None:
+    roles: Roles = {"advisor": {"prompt": "a"}, "x": {**PLAYER, "needs": ["advisor"]}}
+    roles["x"]["prompt"] += "{{ advisor.action }}"
+    assert size_of(game(tmp_path, roles, times=5, players=["x"])) == (10, 10)
 
 
 def test_a_replay_plays_the_same_game_again(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ The only place where a spec's names meet the registries and its templates meet t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -200,6 +200,9 @@ class _Resolver:
         self.findings += unknown
         if not unknown and other not in self.spec.roles[name].needs:
             hint = f"add {other} to the `needs` of {name}"
+            for key, edge in self.spec.roles[name].needs.items():
+                if edge.of == other:
+                    hint = f"it is known as {key} there"
             self.findings.append(
                 Finding(path, f"{name} {verb} {other}, which it does not need", "", hint, word=other)
             )
@@ -259,20 +262,26 @@ class _Resolver:
         edges = {key: edge for key, edge in role.needs.items() if (edge.of or key) in roles}
         seen = {key: self.seen(name, edge.of or key, edge) for key, edge in edges.items()}
         own = OF_SELF if loop_of(self.spec, name) is None else (*OF_SELF, *IN_A_LOOP)
-        return Surroundings(seen, tuple(roles), columns, hidden, own=own)
+        called = {edge.of: key for key, edge in edges.items() if edge.of not in (None, key, *edges)}
+        return Surroundings(seen, tuple(roles), columns, hidden, own=own, called=called)
 
     def seen(self, name: str, other: str, edge: Edge) -> int:
         """How many of another role's instances are seen at most."""
         if edge.round == "history":
             return MANY
-        if self.instances is None:
-            return self.spec.roles[other].count
+        if self.instances is None:  # a fault in the graph: say nothing more that it may be the cause of
+            return self.spec.roles[other].count if edge.join == "all" else 1
         theirs = self.instances[other]
         return max((len(joined(edge, me, theirs)) for me in self.instances[name]), default=0)
 
     def condition(self, path: Path, source: str | None, around: Surroundings) -> Condition | None:
         if source is None:
             return None
+        _, hint = around.outside
+        outside = ("the condition mentions {!r}, which the role does not need", hint)
+        if path[0] == "loops":
+            outside = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
+        around = replace(around, is_condition=True, outside=outside)
         condition, findings = read_condition(path, source, around)
         self.findings += findings
         return condition

@@ -204,7 +204,9 @@ def _as_edges(value: object) -> object:
     names = cast("list[object]", value)
     for name in names:
         if not isinstance(name, str):
-            raise ValueError(f"a list of needs holds names of roles, not {name!r}")
+            keys = [*cast("dict[object, object]", name)] if isinstance(name, dict) else []
+            meant = f"; to say more of one, a mapping: needs: {{{keys[0]}: …}}" if keys else f", not {name!r}"
+            raise ValueError(f"a list of names of roles{meant}")
     return {name: Edge() for name in cast("list[str]", names)}
 
 

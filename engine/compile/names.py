@@ -176,12 +176,10 @@ class _Resolver:
         return reward
 
     def tools(self, name: str, role: Role) -> list[Tool | None]:
-        """What a role's model may call. A mapping behind a name holds options: the value is the model's."""
+        """What a role's model may call: the value beside a tool's name is the model's to say."""
         found: list[Tool | None] = []
         for place, call in enumerate(role.tools):
             path: Path = ("roles", name, "tools", place)
-            if call.has_value and isinstance(call.value, Mapping):
-                path, call = (*path, call.name), Call(call.name, options={**call.value, **call.options})
             tool = self.build(tools, call, path)
             found.append(tool)
             if tool is not None and tool.open is None:

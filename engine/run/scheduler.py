@@ -30,7 +30,7 @@ from engine.run.frontier import Frontier
 from engine.run.isolation import Isolation
 from engine.run.scoring import score, score_isolated
 from engine.run.session import NO_SCORE, Job, NodeResult, Session
-from engine.run.tools import Tools
+from engine.run.tools import OpenTools
 from engine.vocabulary import Own, Score, Seen, Upstream, View, Views
 
 SEEN_NOTHING = Seen({})
@@ -110,7 +110,7 @@ class _Run:
         """The loops that ended as a whole, each with the round that was spared first."""
         self.uncomputed = 0
         """How many conditions could not be computed."""
-        self.tools: Tools | None = None
+        self.tools: OpenTools | None = None
         """Those in use; None until there is a first."""
         self.tasks: list[asyncio.Task[None]] = []
         self.active = 0
@@ -321,7 +321,7 @@ class _Run:
         asked = self.render(role, self.variables(position)) if role.asks_each else self.messages[node.block]
         if not role.tools:
             return session.turn(asked, self.upstream[node.block])
-        self.tools = self.tools or Tools()
+        self.tools = self.tools or OpenTools()
         return session.turn(asked, self.upstream[node.block], self.tools)
 
     # what it earns

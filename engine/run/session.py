@@ -17,7 +17,8 @@ from engine.models import Completion, LimitedModel, Request
 from engine.prompts import Continued
 from engine.prompts.tools import answer_message
 from engine.records import CallId, Failure, FailureName, Message, Observer, Task, call_seed
-from engine.run.tools import Functions, Tools, results_of
+from engine.run.calls import Functions, offered, results_of
+from engine.run.tools import OpenTools
 from engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
 
 NO_SCORE = Score(0.0, False)
@@ -98,7 +99,7 @@ class Session:
         self._continues: Continued | None = None
 
     async def turn(
-        self, messages: Sequence[Message] | Failure, upstream: Upstream, tools: Tools | None = None
+        self, messages: Sequence[Message] | Failure, upstream: Upstream, tools: OpenTools | None = None
     ) -> NodeResult:
         """The node's turn, which has failed where there are no messages to send.
 
@@ -113,7 +114,7 @@ class Session:
             seconds = 0.0
             try:
                 if tools is not None and self._functions is None:
-                    self._functions = await tools.functions(role.tools)
+                    self._functions = await offered(role.tools, tools)
                     self._offered = tuple(self._functions.values())
                 completion, seconds = await self.generate(messages)
                 if completion.calls and self._functions and len(self._earlier) + 1 < role.calls:

@@ -1,55 +1,30 @@
-"""The tools of one episode: opened at their first use, called as a model asks, closed when it ends."""
+"""The tools of one episode: opened at their first use, closed when it ends."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Mapping, Sequence
-from importlib import import_module
-from typing import Any
+from collections.abc import Sequence
 
-from engine.errors import UserError, did_you_mean
-from engine.prompts.tools import BEGIN, END, result_message
-from engine.records import Message
-from engine.vocabulary import Function, Tool, ToolCall, ToolError
-
-Functions = Mapping[str, Function]
-"""What a model may call, by name."""
+from engine.vocabulary import Function, Tool
 
 _CLOSE_SECONDS = 10.0
-_SHOWN = 200
-"""Characters of what a model wrote that an error shows."""
 
 
-class Tools:
-    """What the tools of an episode keep, they keep here; each is opened once, whoever uses it."""
+class OpenTools:
+    """The tools of one episode, each open once, whoever asks for it."""
 
     def __init__(self) -> None:
-        self._opened: dict[Tool, asyncio.Future[Sequence[Function]]] = {}
+        self._opened: dict[int, asyncio.Future[Sequence[Function]]] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._over = asyncio.Event()
 
-    async def functions(self, tools: Sequence[Tool]) -> Functions:
-        """The functions of some tools; raises what a tool raises that cannot be opened.
-
-        Where two have one name, the later is known as `name_2`.
-        """
-        found: dict[str, Function] = {}
-        for opened in await asyncio.gather(*map(self._open, tools)):
-            for function in opened:
-                name, number = function.name, 1
-                while name in found:
-                    number += 1
-                    name = f"{function.name}_{number}"
-                found[name] = function._replace(name=name)
-        return found
-
-    async def _open(self, tool: Tool) -> Sequence[Function]:
-        if tool not in self._opened:
-            opened = self._opened[tool] = asyncio.get_running_loop().create_future()
+    async def functions(self, tool: Tool) -> Sequence[Function]:
+        """A tool's functions; raises what opening it raises."""
+        if id(tool) not in self._opened:
+            opened = self._opened[id(tool)] = asyncio.get_running_loop().create_future()
             self._keepers.append(asyncio.create_task(self._keep(tool, opened)))
         # Others may wait for it, too.
-        return await asyncio.shield(self._opened[tool])
+        return await asyncio.shield(self._opened[id(tool)])
 
     async def _keep(self, tool: Tool, opened: asyncio.Future[Sequence[Function]]) -> None:
         """Hold a tool open. In a task of its own, because some can only be closed where they were opened."""
@@ -61,8 +36,9 @@ class Tools:
         except Exception as error:
             if opened.done():
                 return  # it did what it was asked; how it ends is nobody's concern
-            del self._opened[tool]  # whoever asks next tries again
+            del self._opened[id(tool)]  # whoever asks next tries again
             opened.set_exception(error)
+            opened.exception()  # it is told to whoever asked, if anybody still does
 
     async def close(self) -> None:
         """Close whatever is open, within seconds."""
@@ -72,71 +48,3 @@ class Tools:
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-
-
-async def results_of(
-    functions: Functions, calls: Sequence[ToolCall], seconds: float | None
-) -> Sequence[Message]:
-    """What came of the calls of one answer, in their order, as turns of the chat; they run side by side.
-
-    `seconds` bounds each. Whatever goes wrong is the text of its result, so that the model can do better.
-    """
-    texts = await asyncio.gather(*(_result(functions, call, seconds) for call in calls))
-    return [result_message(call, text) for call, text in zip(calls, texts, strict=True)]
-
-
-async def _result(functions: Functions, call: ToolCall, seconds: float | None) -> str:
-    try:
-        function = functions.get(call.name)
-        if function is None or call.unread:
-            raise ToolError(_not_understood(functions, call))
-        _check(function, call.arguments)
-        async with asyncio.timeout(seconds):
-            result = await function.call(call.arguments)
-        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
-    except ToolError as error:
-        return f"Error: {error}"
-    except TimeoutError:
-        within = "in time" if seconds is None else f"within {seconds:g} s"
-        return f"Error: {call.name} gave no result {within}"
-    except UserError:
-        raise
-    except Exception as error:  # a tool may be a package's own code
-        return f"Error: {type(error).__name__}: {error}"
-
-
-def _not_understood(functions: Functions, call: ToolCall) -> str:
-    written = call.unread if len(call.unread) <= _SHOWN else f"{call.unread[:_SHOWN]}…"
-    if not call.name:
-        expected = f'{BEGIN}{{"name": …, "arguments": {{…}}}}{END}'
-        return f"this call cannot be read: {written!r}; expected {expected}"
-    if call.name in functions:
-        return f"the arguments of {call.name} are not the JSON of an object: {written!r}"
-    hint = did_you_mean(call.name, functions)
-    return f"there is no tool {call.name!r}; there is {', '.join(functions)}{f'; {hint}' if hint else ''}"
-
-
-def _check(function: Function, arguments: Mapping[str, Any]) -> None:
-    """Raises ToolError for arguments that are not what a function takes.
-
-    Patterns are the tool's own to hold them against, because some take for ever, and so is what its schema
-    says elsewhere: nothing is fetched.
-    """
-    # Imported here, because they are slow to load; as Any, because their types are partial.
-    library: Any = import_module("jsonschema")
-    registry: Any = import_module("referencing").Registry()
-    draft: Any = library.Draft202012Validator
-    kind = library.validators.extend(draft, dict.fromkeys(("pattern", "patternProperties"), _anything))
-    try:
-        problem = library.exceptions.best_match(
-            kind(function.parameters, registry=registry).iter_errors(dict(arguments))
-        )
-    except Exception:  # a schema that is none: the tool has to see for itself
-        return
-    if problem is not None:
-        place = "" if problem.json_path == "$" else f" at {problem.json_path}"
-        raise ToolError(f"{function.name} does not take these arguments{place}: {problem.message[:_SHOWN]}")
-
-
-def _anything(validator: object, wanted: object, value: object, around: object) -> Sequence[object]:
-    return ()

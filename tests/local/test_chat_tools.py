@@ -1,4 +1,4 @@
-"""Tools in the service's chat completions, with a model that says what a test wants, by OpenAI's own client."""
+"""Tools in the service's chat completions, by OpenAI's own client, and a scripted model."""
 
 from __future__ import annotations
 

@@ -293,8 +293,7 @@ def test_a_cancelled_episode_closes_its_tools(compiled: Callable[..., Plan]) -> 
         global waits
         waits = asyncio.Event()
         running = asyncio.create_task(episode(plan, limited(plan, model)))
-        while "open" not in log or len(model.requests) < 1:
-            await asyncio.sleep(0)
+        await waits.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

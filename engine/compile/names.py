@@ -38,12 +38,14 @@ from engine.vocabulary import (
     Reward,
     Signal,
     Split,
+    Tool,
     estimators,
     metrics,
     noting,
     parsers,
     rewards,
     signals,
+    tools,
 )
 
 ItemT = TypeVar("ItemT", bound=Item)
@@ -71,6 +73,8 @@ class Names:
     """By the loop's name, the condition that ends it."""
     metrics: Mapping[str, Metric | None]
     """By the metric's own name."""
+    tools: Mapping[str, Sequence[Tool | None]]
+    """What a role's model may call."""
     data: Mapping[Split, Dataset]
     hidden: frozenset[str]
     """Task fields that no prompt sees."""
@@ -139,6 +143,7 @@ class _Resolver:
                 if signal and (call := spec.roles[name].signal)
             },
             metrics=measured,
+            tools={name: self.tools(name, role) for name, role in spec.roles.items()},
             data=data,
             hidden=hidden,
             used=tuple(self.used),
@@ -169,6 +174,35 @@ class _Resolver:
             else:
                 self.findings += unknown_role(self.spec, other, path)
         return reward
+
+    def tools(self, name: str, role: Role) -> list[Tool | None]:
+        """What a role's model may call: the value beside a tool's name is the model's to say."""
+        found: list[Tool | None] = []
+        for place, call in enumerate(role.tools):
+            path: Path = ("roles", name, "tools", place)
+            tool = self.build(tools, call, path)
+            found.append(tool)
+            if tool is not None and tool.open is None:
+                message = f"{call.name} picks from what a role sees, and cannot be called by a model"
+                hint = f"give it a role of its own, with `run: {call.name}`, that {name} needs"
+                self.findings.append(
+                    Finding(path, message, "a tool that does something", hint, word=call.name)
+                )
+            elif tool is not None and tool.source is not None:
+                message = f"what {call.name} is given is its model's to say, call by call"
+                self.findings.append(Finding(path, message, f"{call.name}, and its options", word=call.name))
+        here: Path = ("roles", name)
+        if role.tools and role.calls == 1:
+            message = f"{name} may ask its model once, so that it never hears what came of a call"
+            hint = "raise `calls`, unless only the call itself is of interest"
+            self.findings.append(
+                Finding((*here, "tools"), message, "calls: 2 or more", hint, at_key=True, severity="warning")
+            )
+        if role.calls > 1 and not role.tools:
+            message = f"{name} has no tools, so its model is asked once"
+            hint = "give it `tools`, or leave `calls` out; what asks again is `loops`"
+            self.findings.append(Finding((*here, "calls"), message, "", hint, at_key=True))
+        return found
 
     def signal(self, name: str, signal: Signal, call: Call, columns: Sequence[str] | None) -> SignalPlan:
         """A signal with its teacher and template resolved."""

@@ -6,14 +6,10 @@ picklable; one that may be slow has a `timeout` and runs in a process that can b
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import json
-import logging
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from math import isnan, nan
 from typing import Annotated, Any, ClassVar, Literal, cast
@@ -30,15 +26,14 @@ from engine.vocabulary import (
     Score,
     Seen,
     UnknownName,
-    UsageError,
     did_you_mean,
     rewards,
 )
 from roles import countdown as countdown_task
-from roles.numbers import find_number
+from roles.equality import MATH_SECONDS, as_text, math_library, require_math, same_math
+from roles.json_text import value_at
+from roles.numbers import number_of
 from roles.patterns import compile_pattern
-
-MATH_SECONDS = 10.0
 
 Bound = Annotated[int, Field(ge=0)]
 Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -98,8 +93,7 @@ def math(*, field: str = "answer", timeout: Annotated[float, Field(gt=0)] = MATH
     field: the task field that holds the answer
     timeout: seconds until a comparison is given up
     """
-    if importlib.util.find_spec("math_verify") is None:
-        raise UsageError("the reward math needs the library math-verify: pip install 'rolegraph[math]'")
+    require_math()
     return Reward(_Math(field), (field,), (field,), timeout=timeout)
 
 
@@ -110,25 +104,11 @@ class _Math:
         self.field = field
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        _math_library()
+        math_library()
         self.__dict__.update(state)
 
     def __call__(self, task: Task, action: Any, seen: Seen) -> Score:
-        library = _math_library()
-        # Its own limits are signals, which only work in a main thread; ours stops the whole process.
-        gold = library.parse(_as_math(task[self.field]), parsing_timeout=None)
-        answer = library.parse(_as_math(action), parsing_timeout=None)
-        return _scored(float(bool(library.verify(gold, answer, timeout_seconds=None))))
-
-
-def _math_library() -> Any:
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it remarks on limits that are off
-    return importlib.import_module("math_verify")
-
-
-def _as_math(value: object) -> str:
-    text = str(value)
-    return text if "$" in text or "\\boxed" in text else f"${text}$"
+        return _scored(float(same_math(task[self.field], action)))
 
 
 def f1(*, field: str = "answer") -> Reward:
@@ -182,14 +162,10 @@ def _json_field(path: str, field: str, task: Task, action: Any, seen: Seen) -> S
 
 
 def _json_value(path: str, wanted: Any, task: Task, action: Any, seen: Seen) -> Score:
-    at = action
-    for key in path.split("."):
-        if isinstance(at, Mapping) and key in at:
-            at = cast("Mapping[str, Any]", at)[key]
-        elif isinstance(at, list) and key.isdecimal() and int(key) < len(cast("list[Any]", at)):
-            at = cast("list[Any]", at)[int(key)]
-        else:
-            return _scored(0.0)
+    try:
+        at = value_at(action, path)
+    except LookupError:
+        return _scored(0.0)
     return _scored(float(at == wanted and isinstance(at, bool) == isinstance(wanted, bool)))
 
 
@@ -213,10 +189,8 @@ def _close_to(field: str, absolute: float, relative: float, task: Task, action: 
 def _number(value: object) -> float:
     """A number, or the last one of a text; where there is none, nan, which is close to nothing."""
     try:
-        if isinstance(value, str):
-            return float(find_number(value, fractions=True))
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else nan
-    except (ValueError, OverflowError):
+        return number_of(value)
+    except ValueError:
         return nan
 
 
@@ -227,17 +201,55 @@ def length(*, over: Bound | None = None, under: Bound | None = None, unit: Unit 
     under: the length that it must stay below
     unit: what is counted; words are what stands between white space
     """
-    if over is None and under is None:
-        raise ValueError("length needs a bound, such as {length: {over: 400}} or {length: {under: 50}}")
-    if over is not None and under is not None and under - over < 2:
-        raise ValueError(f"no length is over {over} and under {under}")
+    _check_bounds("length", over, under)
     return Reward(partial(_length, over, under, unit))
 
 
 def _length(over: int | None, under: int | None, unit: Unit, task: Task, action: Any, seen: Seen) -> Score:
-    text = _written(action)
+    text = as_text(action)
     size = len(text) if unit == "characters" else len(text.split())
-    return _scored(float((over is None or size > over) and (under is None or size < under)))
+    return _scored(float(_within(size, over, under)))
+
+
+def _check_bounds(name: str, over: int | None, under: int | None) -> None:
+    if over is None and under is None:
+        raise ValueError(
+            f"{name} needs a bound, such as {{{name}: {{over: 400}}}} or {{{name}: {{under: 50}}}}"
+        )
+    if over is not None and under is not None and under - over < 2:
+        raise ValueError(f"no {'length' if name == 'length' else 'number'} is over {over} and under {under}")
+
+
+def _within(size: int, over: int | None, under: int | None) -> bool:
+    return (over is None or size > over) and (under is None or size < under)
+
+
+def tool_calls(
+    *, over: Bound | None = None, under: Bound | None = None, name: str | None = None, failed: bool = False
+) -> Reward:
+    """1 when a turn called its tools more than `over` times, fewer than `under`, or both.
+
+    over: the number of calls that it must exceed
+    under: the number that it must stay below
+    name: the tool whose calls count; null counts those of all
+    failed: count only calls whose result was an error
+    """
+    _check_bounds("tool_calls", over, under)
+    return Reward(partial(_tool_calls, over, under, name, failed), of_turn=True)
+
+
+def _tool_calls(
+    over: int | None,
+    under: int | None,
+    name: str | None,
+    failed: bool,
+    task: Task,
+    action: Any,
+    seen: Seen,
+) -> Score:
+    calls = [call for step in seen.steps for call in step.metadata.get("calls", ())]
+    count = sum(name in (None, call["name"]) and (not failed or "error" in call) for call in calls)
+    return _scored(float(_within(count, over, under)))
 
 
 def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) -> Reward:
@@ -248,7 +260,7 @@ def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) 
     ignore_case: take capitals for small letters
     """
     _compiled(pattern, ignore_case=ignore_case)
-    return Reward(partial(_matches, pattern, whole, ignore_case))
+    return Reward(partial(_matches, pattern, whole, ignore_case), marks=(pattern,))
 
 
 def _matches(pattern: str, whole: bool, ignore_case: bool, task: Task, action: Any, seen: Seen) -> Score:
@@ -256,34 +268,12 @@ def _matches(pattern: str, whole: bool, ignore_case: bool, task: Task, action: A
     compiled = _compiled(pattern, ignore_case=ignore_case)
     find = compiled.fullmatch if whole else compiled.search
     try:
-        return _scored(float(find(_written(action)) is not None))
+        return _scored(float(find(as_text(action)) is not None))
     except UnicodeEncodeError:
         return _scored(0.0)
 
 
 _compiled = lru_cache(maxsize=256)(compile_pattern)
-
-
-def _written(action: object) -> str:
-    """An action as text: itself, or its JSON."""
-    return action if isinstance(action, str) else json.dumps(action, ensure_ascii=False, default=str)
-
-
-def agrees_with(role: str, /, *, right: str = "correct", wrong: str = "incorrect") -> Reward:
-    """1 when the action says `correct` of a role that is right, or `incorrect` of one that is wrong.
-
-    role: the role that is judged; of several instances all must be right, whichever of them were shown
-    right: the word for a role that is right
-    wrong: the word for one that is wrong
-    """
-    if right.lower() == wrong.lower():
-        raise ValueError("right and wrong must be different words")
-    return Reward(partial(_agrees_with, role, right.lower(), wrong.lower()), roles=(role,))
-
-
-def _agrees_with(role: str, right: str, wrong: str, task: Task, action: Any, seen: Seen) -> Score:
-    truth = all(score.is_correct for score in seen.scores[role])
-    return _scored(float(str(action).strip().lower() == (right if truth else wrong)))
 
 
 class Term(BaseModel):
@@ -339,12 +329,17 @@ def weighted(terms: dict[str, Annotated[Term, BeforeValidator(_in_full)]], /) ->
     parts = [reward for _, reward in built.values()]
     limits = [part.timeout for part in parts if part.timeout is not None]
     return Reward(
-        partial(_weighted, {name: (weight, part.score) for name, (weight, part) in built.items()}),
+        partial(_weighted, {n: (weight, part.score, part.borrowed) for n, (weight, part) in built.items()}),
         fields=_union(part.fields for part in parts),
         labels=_union(part.labels for part in parts),
         roles=_union(part.roles for part in parts),
         terms=tuple(built),
         timeout=sum(limits) if limits else None,
+        views=_union(part.views for part in parts),
+        of_turn=any(part.of_turn for part in parts),
+        borrowed=all(part.borrowed for part in parts),
+        permissions=_union(part.permissions for part in parts),
+        marks=_union(part.marks for part in parts),
     )
 
 
@@ -352,12 +347,27 @@ def _union(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for group in groups for name in group))
 
 
-def _weighted(terms: Mapping[str, tuple[float, Any]], task: Task, action: Any, seen: Seen) -> Score:
-    scores: dict[str, tuple[float, Score]] = {
-        name: (weight, score(task, action, seen)) for name, (weight, score) in terms.items()
+def _weighted(
+    terms: Mapping[str, tuple[float, Callable[..., Score | None], bool]], task: Task, action: Any, seen: Seen
+) -> Score | None:
+    found = {
+        name: (weight, borrowed, earned)
+        for name, (weight, score, borrowed) in terms.items()
+        if (earned := score(task, action, seen)) is not None
     }
+    if not found:
+        return None
+    own, others = (
+        [
+            s.is_correct
+            for w, borrowed, s in found.values()
+            if w > 0 and borrowed is kind and s.is_correct is not None
+        ]
+        for kind in (False, True)
+    )
+    said = own or others
     return Score(
-        sum(weight * score.reward for weight, score in scores.values()),
-        all(score.is_correct for weight, score in scores.values() if weight > 0),
-        {name: score.reward for name, (_, score) in scores.items()},
+        sum(weight * score.reward for weight, _, score in found.values()),
+        all(said) if said else None,
+        {name: score.reward for name, (_, _, score) in found.items()},
     )

@@ -66,6 +66,8 @@ class RolePlan:
     """The loop that it is in."""
     asks_each: bool
     """Whether its prompts speak of the instance itself, so that no two are asked the same."""
+    shows: frozenset[str] = frozenset()
+    """Hidden task fields that its own prompts and condition see."""
 
 
 Tail = tuple[tuple[int, int], ...]
@@ -161,10 +163,10 @@ class Plan:
     blocks: tuple[Block, ...]
     wiring: Wiring
     reads: Mapping[int, tuple[See, ...]]
-    """By node, the turns whose scores its reward reads."""
+    """By node, the turns that its reward reads, under their role's name."""
     loops: tuple[LoopPlan, ...]
     scoring: tuple[int, ...]
-    """The roles whose reward reads other roles' scores, each after those it reads."""
+    """The roles whose reward reads other roles, each after those whose scores it reads."""
     correct: int
     """The role whose correctness is the episode's."""
     metrics: Mapping[str, Metric]

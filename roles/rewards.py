@@ -9,25 +9,17 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from math import isnan, nan
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
+from pydantic import Field
 
 from engine.records import Task
 from engine.vocabulary import (
-    BadOptions,
-    BadParts,
-    Call,
-    CallField,
     Reward,
     Score,
     Seen,
-    UnknownName,
-    did_you_mean,
-    rewards,
 )
 from roles import countdown as countdown_task
 from roles.equality import MATH_SECONDS, as_text, math_library, require_math, same_math
@@ -201,7 +193,7 @@ def length(*, over: Bound | None = None, under: Bound | None = None, unit: Unit 
     under: the length that it must stay below
     unit: what is counted; words are what stands between white space
     """
-    _check_bounds("length", over, under)
+    _check_bounds("length", "length", 400, over, under)
     return Reward(partial(_length, over, under, unit))
 
 
@@ -211,13 +203,12 @@ def _length(over: int | None, under: int | None, unit: Unit, task: Task, action:
     return _scored(float(_within(size, over, under)))
 
 
-def _check_bounds(name: str, over: int | None, under: int | None) -> None:
+def _check_bounds(name: str, kind: str, example: int, over: int | None, under: int | None) -> None:
     if over is None and under is None:
-        raise ValueError(
-            f"{name} needs a bound, such as {{{name}: {{over: 400}}}} or {{{name}: {{under: 50}}}}"
-        )
+        high, low = f"{{{name}: {{over: {example}}}}}", f"{{{name}: {{under: {example}}}}}"
+        raise ValueError(f"{name} needs a bound, such as {high} or {low}")
     if over is not None and under is not None and under - over < 2:
-        raise ValueError(f"no {'length' if name == 'length' else 'number'} is over {over} and under {under}")
+        raise ValueError(f"no {kind} is over {over} and under {under}")
 
 
 def _within(size: int, over: int | None, under: int | None) -> bool:
@@ -234,7 +225,7 @@ def tool_calls(
     name: the tool whose calls count; null counts those of all
     failed: count only calls whose result was an error
     """
-    _check_bounds("tool_calls", over, under)
+    _check_bounds("tool_calls", "number", 3, over, under)
     return Reward(partial(_tool_calls, over, under, name, failed), of_turn=True)
 
 
@@ -274,100 +265,3 @@ def _matches(pattern: str, whole: bool, ignore_case: bool, task: Task, action: A
 
 
 _compiled = lru_cache(maxsize=256)(compile_pattern)
-
-
-class Term(BaseModel):
-    """One term of a weighted sum."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    reward: CallField
-    """What it measures."""
-    weight: FiniteFloat = 1.0
-    """What it counts; less than 0 for a penalty, 0 for a term that is only reported."""
-    place: ClassVar[tuple[str, ...]] = ("reward",)
-    """Where in what was written the reward stands."""
-
-
-class BareTerm(Term):
-    """A term that is written as its reward alone."""
-
-    place: ClassVar[tuple[str, ...]] = ()
-
-
-def _in_full(written: object) -> object:
-    """A term from its short form, which is its reward alone; anything else as it is."""
-    return BareTerm(reward=Call.parse(written)) if _is_short(written) else written
-
-
-def _is_short(written: object) -> bool:
-    if isinstance(written, Mapping):
-        keys = cast("Mapping[object, object]", written).keys()
-        return bool(keys) and Term.model_fields.keys().isdisjoint(keys)
-    return isinstance(written, str) and written != ""
-
-
-def weighted(terms: dict[str, Annotated[Term, BeforeValidator(_in_full)]], /) -> Reward:
-    """A sum of named rewards, each with a weight; right when every term of positive weight is right.
-
-    terms: each term's reward, alone or as {reward: …, weight: …}: a weight is 1 unless given, below 0 for a
-      penalty, 0 to report only
-    """
-    if not any(term.weight > 0 for term in terms.values()):
-        raise ValueError("weighted needs a term of positive weight, such as {right: countdown}")
-    built: dict[str, tuple[float, Reward]] = {}
-    faults: dict[tuple[int | str, ...], UnknownName | BadOptions] = {}
-    for name, term in terms.items():
-        try:
-            built[name] = term.weight, rewards.build(term.reward)
-        except (UnknownName, BadOptions) as error:
-            if isinstance(error, UnknownName) and term.reward.has_value and not term.place:
-                error.hint = error.hint or did_you_mean(error.name, Term.model_fields)
-            faults[0, name, *term.place] = error
-    if faults:
-        raise BadParts(faults)
-    parts = [reward for _, reward in built.values()]
-    limits = [part.timeout for part in parts if part.timeout is not None]
-    return Reward(
-        partial(_weighted, {n: (weight, part.score, part.borrowed) for n, (weight, part) in built.items()}),
-        fields=_union(part.fields for part in parts),
-        labels=_union(part.labels for part in parts),
-        roles=_union(part.roles for part in parts),
-        terms=tuple(built),
-        timeout=sum(limits) if limits else None,
-        views=_union(part.views for part in parts),
-        of_turn=any(part.of_turn for part in parts),
-        borrowed=all(part.borrowed for part in parts),
-        permissions=_union(part.permissions for part in parts),
-        marks=_union(part.marks for part in parts),
-    )
-
-
-def _union(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for group in groups for name in group))
-
-
-def _weighted(
-    terms: Mapping[str, tuple[float, Callable[..., Score | None], bool]], task: Task, action: Any, seen: Seen
-) -> Score | None:
-    found = {
-        name: (weight, borrowed, earned)
-        for name, (weight, score, borrowed) in terms.items()
-        if (earned := score(task, action, seen)) is not None
-    }
-    if not found:
-        return None
-    own, others = (
-        [
-            s.is_correct
-            for w, borrowed, s in found.values()
-            if w > 0 and borrowed is kind and s.is_correct is not None
-        ]
-        for kind in (False, True)
-    )
-    said = own or others
-    return Score(
-        sum(weight * score.reward for weight, _, score in found.values()),
-        all(said) if said else None,
-        {name: score.reward for name, (_, _, score) in found.items()},
-    )

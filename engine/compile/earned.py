@@ -63,9 +63,9 @@ def _failing(spec: Spec) -> Iterator[Finding]:
         if role.reward is None:
             yield Finding(path, f"{name} has no reward, so its failed turns earn nothing", at_key=True)
         elif failing.then != "zero":
-            what = "are kept out of the gradient" if failing.then == "mask" else "end the episode"
-            message = f"failed turns of {name} {what}, whatever they earn"
-            yield Finding(path, message, "a reward, or then: " + failing.then, "remove one", at_key=True)
+            what = "is kept out of the gradient" if failing.then == "mask" else "ends the episode"
+            message = f"a failed turn of {name} {what}, whatever it earns"
+            yield Finding(path, message, "then: zero", "or leave `reward` out", at_key=True)
 
 
 def _shown(spec: Spec, names: Names) -> Iterator[Finding]:
@@ -90,6 +90,7 @@ def _shown(spec: Spec, names: Names) -> Iterator[Finding]:
             elif field not in names.hidden:
                 message = f"task.{field} is not hidden: every role may read it"
                 yield Finding(path, message, "a hidden field", "leave it out here", word=field)
+                continue
             for other in reached:
                 rewarded = (names.rewards[it] for it in {other, *ancestors(reads, other)})
                 if any(field in reward.fields for reward in rewarded if reward):

@@ -16,16 +16,28 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field
 
 from engine.records import Task
-from engine.vocabulary import (
-    Reward,
-    Score,
-    Seen,
-)
+from engine.vocabulary import Reward, Score, Seen
 from roles import countdown as countdown_task
 from roles.equality import MATH_SECONDS, as_text, math_library, require_math, same_math
 from roles.json_text import value_at
 from roles.numbers import number_of
+from roles.others import agrees_with
 from roles.patterns import compile_pattern
+from roles.weighted import weighted
+
+__all__ = [
+    "agrees_with",
+    "close_to",
+    "countdown",
+    "exact_match",
+    "f1",
+    "json_field",
+    "length",
+    "matches",
+    "math",
+    "tool_calls",
+    "weighted",
+]
 
 Bound = Annotated[int, Field(ge=0)]
 Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]

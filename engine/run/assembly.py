@@ -70,11 +70,16 @@ def _instances(
     start = 0
     for role in plan.roles:
         end = start + role.count * plan.rounds_of(role)
-        by_index: dict[int, list[NodeResult]] = {}
-        for result in [result for result in results[start:end] if result is not None]:
-            by_index.setdefault(result.view.index, []).append(result)
-        for index in sorted(by_index):
-            yield role, by_index[index]
+        ran = [result for result in results[start:end] if result is not None]
+        if role.loop is None:
+            for result in ran:
+                yield role, (result,)
+        else:
+            by_index: dict[int, list[NodeResult]] = {}
+            for result in ran:
+                by_index.setdefault(result.view.index, []).append(result)
+            for index in sorted(by_index):
+                yield role, by_index[index]
         start = end
 
 

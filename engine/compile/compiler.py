@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
+from engine.compile.earned import earning_findings, scored
 from engine.compile.graph import (
     Needs,
     check_graph,
@@ -101,6 +102,7 @@ def _compile(
     names, of_names = resolve_names(spec, needs, instances, folders)
     findings += of_names
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
+    findings += earning_findings(spec, names)
     findings += learning_findings(spec, counts, names.estimators, names.signals)
     if instances is None or any(map(_is_error, findings)):
         return None, findings
@@ -132,7 +134,7 @@ def _assemble(
     untils = {name: until.mentions for name, until in names.untils.items() if until}
     chats = {name for name, role in spec.roles.items() if role.memory == "chat"}
     own = {name for name in spec.roles if name in chats or "self.history" in _mentions(names, name)}
-    read = {name: reward.roles for name, reward in names.rewards.items() if reward and reward.roles}
+    read = {name: reward.others for name, reward in names.rewards.items() if reward and reward.others}
     played = env_loop(spec)
     players = players_of(spec, played) if played is not None else []
     unrolled = unroll(spec, instances, numbers, until=untils, own=own, rewards=read, players=players)
@@ -158,6 +160,9 @@ def _assemble(
             loop=None if (loop := loop_of(spec, name)) is None else loops.index(loop),
             asks_each=name in chats or "self" in _mentions(names, name),
             keeps_chat=name in chats,
+            tools=tuple(map(_present, names.tools[name])),
+            calls=role.calls,
+            shows=frozenset(role.shows),
         )
         for name, role in spec.roles.items()
     )
@@ -187,8 +192,8 @@ def _assemble(
         ),
         scoring=tuple(
             positions[name]
-            for name in order
-            if (reward := names.rewards[name]) and (reward.roles or reward.environment)
+            for name in in_order(scored(names.rewards))
+            if (reward := names.rewards[name]) and reward.waits
         ),
         correct=positions[spec.episode.correct or order[-1]],
         metrics={name: _present(metric) for name, metric in names.metrics.items()},

@@ -6,7 +6,7 @@ The only place where a spec's names meet the registries and its templates meet t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from engine.compile.graph import (
 from engine.compile.lineage import Instances, joined
 from engine.compile.plan import SignalPlan
 from engine.compile.resolve import resolve, resolve_dataset, resolve_prompt, resolve_teacher
+from engine.errors import did_you_mean
 from engine.prompts import (
     IN_A_LOOP,
     OF_SELF,
@@ -48,6 +49,7 @@ from engine.vocabulary import (
     Reward,
     Signal,
     Split,
+    Tool,
     environments,
     estimators,
     metrics,
@@ -56,6 +58,7 @@ from engine.vocabulary import (
     rewards,
     seeds,
     signals,
+    tools,
 )
 
 ItemT = TypeVar("ItemT", bound=Item)
@@ -85,6 +88,8 @@ class Names:
     """That of the loop that has one."""
     metrics: Mapping[str, Metric | None]
     """By the metric's own name."""
+    tools: Mapping[str, Sequence[Tool | None]]
+    """What a role's model may call."""
     data: Mapping[Split, Dataset]
     hidden: frozenset[str]
     """Task fields that no prompt sees."""
@@ -154,6 +159,7 @@ class _Resolver:
             },
             environment=self.environment(),
             metrics=measured,
+            tools={name: self.tools(name, role) for name, role in spec.roles.items()},
             data=data,
             hidden=hidden,
             used=tuple(self.used),
@@ -173,26 +179,9 @@ class _Resolver:
         if role.reward is None:
             return None
         reward = self.build(rewards, role.reward, path)
-        if reward and reward.environment and name not in self.players():
-            message = f"the reward reads what {name} gets from an environment, but {name} moves in none"
-            expected = f"a player: {', '.join(self.players())}" if self.players() else "a loop with `env`"
-            self.findings.append(Finding(path, message, expected, word="env"))
-        upstream: set[str] = ancestors(self.needs, name) if reward and reward.roles else set()
-        for other in reward.roles if reward else ():
-            if other in self.spec.roles and other not in upstream:
-                hint = f"add {other} to the `needs` of {name}"
-                message = f"the reward reads {other}, which is not done when {name} is"
-                self.findings.append(
-                    Finding(path, message, "a role that this one waits for", hint, word=other)
-                )
-            else:
-                self.findings += unknown_role(self.spec, other, path)
+        for other in reward.others if reward else ():
+            self.findings += unknown_role(self.spec, other, path)
         return reward
-
-    def players(self) -> list[str]:
-        """The roles that move in the environment."""
-        loop = env_loop(self.spec)
-        return [] if loop is None else players_of(self.spec, loop)
 
     def environment(self) -> Environment | None:
         """The environment, which takes as many players as there are."""
@@ -204,7 +193,7 @@ class _Resolver:
         environment = self.build(environments, call, path)
         if environment is None or self.instances is None:
             return environment
-        counts = {role: len(self.instances[role]) for role in self.players()}
+        counts = {role: len(self.instances[role]) for role in players_of(self.spec, name)}
         least, most, number = environment.least, environment.most, sum(counts.values())
         if not least <= number <= most:
             takes = f"{least}" if least == most else f"{least} to {most}"
@@ -214,6 +203,35 @@ class _Resolver:
             hint = "name those that move: players: […]" if number > most else "raise a player's `count`"
             self.findings.append(Finding(path, message, f"{takes} {plural}", hint, word=call.name))
         return environment
+
+    def tools(self, name: str, role: Role) -> list[Tool | None]:
+        """What a role's model may call: the value beside a tool's name is the model's to say."""
+        found: list[Tool | None] = []
+        for place, call in enumerate(role.tools):
+            path: Path = ("roles", name, "tools", place)
+            tool = self.build(tools, call, path)
+            found.append(tool)
+            if tool is not None and tool.open is None:
+                message = f"{call.name} picks from what a role sees, and cannot be called by a model"
+                hint = f"give it a role of its own, with `run: {call.name}`, that {name} needs"
+                self.findings.append(
+                    Finding(path, message, "a tool that does something", hint, word=call.name)
+                )
+            elif tool is not None and tool.source is not None:
+                message = f"what {call.name} is given is its model's to say, call by call"
+                self.findings.append(Finding(path, message, f"{call.name}, and its options", word=call.name))
+        here: Path = ("roles", name)
+        if role.tools and role.calls == 1:
+            message = f"{name} may ask its model once, so that it never hears what came of a call"
+            hint = "raise `calls`, unless only the call itself is of interest"
+            self.findings.append(
+                Finding((*here, "tools"), message, "calls: 2 or more", hint, at_key=True, severity="warning")
+            )
+        if role.calls > 1 and not role.tools:
+            message = f"{name} has no tools, so its model is asked once"
+            hint = "give it `tools`, or leave `calls` out; what asks again is `loops`"
+            self.findings.append(Finding((*here, "calls"), message, "", hint, at_key=True))
+        return found
 
     def signal(self, name: str, signal: Signal, call: Call, columns: Sequence[str] | None) -> SignalPlan:
         """A signal with its teacher and template resolved."""
@@ -231,7 +249,12 @@ class _Resolver:
     def metric(self, name: str, call: Call, scored: Mapping[str, Reward | None]) -> Metric | None:
         path = ("episode", "metrics", name)
         metric = self.build(metrics, call, path)
-        if metric:
+        if metric and metric.loop is not None and metric.loop not in self.spec.loops:
+            expected = f"one of {', '.join(self.spec.loops)}" if self.spec.loops else "a loop, which is none"
+            hint = did_you_mean(metric.loop, self.spec.loops)
+            message = f"no loop {metric.loop!r}"
+            self.findings.append(Finding(path, message, expected, hint, word=metric.loop))
+        if metric and metric.role is not None:
             self.findings += unknown_role(self.spec, metric.role, path)
             reward = scored.get(metric.role)
             if metric.term and reward and metric.term not in reward.terms:
@@ -245,6 +268,9 @@ class _Resolver:
         self.findings += unknown
         if not unknown and other not in self.spec.roles[name].needs:
             hint = f"add {other} to the `needs` of {name}"
+            for key, edge in self.spec.roles[name].needs.items():
+                if edge.of == other:
+                    hint = f"it is known as {key} there"
             self.findings.append(
                 Finding(path, f"{name} {verb} {other}, which it does not need", "", hint, word=other)
             )
@@ -311,20 +337,26 @@ class _Resolver:
         own = OF_SELF if loop is None else (*OF_SELF, *IN_A_LOOP)
         if loop is not None and loop == env_loop(self.spec):
             own = (*own, *WITH_AN_ENVIRONMENT)
-        return Surroundings(seen, tuple(roles), columns, hidden, own=own)
+        called = {edge.of: key for key, edge in edges.items() if edge.of not in (None, key, *edges)}
+        return Surroundings(seen, tuple(roles), columns, hidden - {*role.shows}, own=own, called=called)
 
     def seen(self, name: str, other: str, edge: Edge) -> int:
         """How many of another role's instances are seen at most."""
         if edge.round == "history":
             return MANY
-        if self.instances is None:
-            return self.spec.roles[other].count
+        if self.instances is None:  # a fault in the graph: say nothing more that it may be the cause of
+            return self.spec.roles[other].count if edge.join == "all" else 1
         theirs = self.instances[other]
         return max((len(joined(edge, me, theirs)) for me in self.instances[name]), default=0)
 
     def condition(self, path: Path, source: str | None, around: Surroundings) -> Condition | None:
         if source is None:
             return None
+        _, hint = around.outside
+        outside = ("the condition mentions {!r}, which the role does not need", hint)
+        if path[0] == "loops":
+            outside = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
+        around = replace(around, is_condition=True, outside=outside)
         condition, findings = read_condition(path, source, around)
         self.findings += findings
         return condition

@@ -26,6 +26,7 @@ from engine.vocabulary import (
     Reward,
     Signal,
     Split,
+    Tool,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +78,13 @@ class RolePlan:
     """The loop that it is in."""
     asks_each: bool
     """Whether its prompts speak of the instance itself, so that no two are asked the same."""
-    keeps_chat: bool
+    tools: tuple[Tool, ...] = ()
+    """What its model may call in its turn."""
+    calls: int = 1
+    """How often a turn asks its model at most."""
+    shows: frozenset[str] = frozenset()
+    """Hidden task fields that its own prompts and condition see."""
+    keeps_chat: bool = False
     """Whether its turns go on with the conversation of those before."""
 
 
@@ -191,7 +198,7 @@ class Plan:
     blocks: tuple[Block, ...]
     wiring: Wiring
     reads: Mapping[int, tuple[See, ...]]
-    """By node, the turns whose scores its reward reads."""
+    """By node, the turns that its reward reads, under their role's name."""
     loops: tuple[LoopPlan, ...]
     env: EnvPlan | None
     scoring: tuple[int, ...]

@@ -5,11 +5,10 @@
 
 from engine.models.limit import LimitedModel
 from engine.models.opening import Models, ServedModel, Services, open_model
-from engine.models.types import Completion, Continued, Model, Request
+from engine.models.types import Completion, Model, Request
 
 __all__ = [
     "Completion",
-    "Continued",
     "LimitedModel",
     "Model",
     "Models",

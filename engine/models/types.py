@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from engine.prompts import Continued
 from engine.records import CallId, Message
 from engine.spec import Sampling
+from engine.vocabulary import Function, ToolCall
 
 NO_USAGE: Mapping[str, int] = {}
-
-
-class Continued(NamedTuple):
-    """What a request goes on with: its first `messages` messages are exactly these tokens."""
-
-    ids: Sequence[int]
-    """The prompt and the sampled answer of the call before."""
-    messages: int
 
 
 class Request(NamedTuple):
@@ -28,8 +22,10 @@ class Request(NamedTuple):
     """This call's own seed, derived from the run's; None where the run has none."""
     id: CallId
     """Which call it is; a replayed model answers by it."""
+    tools: Sequence[Function] = ()
+    """What the model may call."""
     continues: Continued | None = None
-    """The call that it goes on from, token for token; None where its messages are all there is."""
+    """What it goes on from, for models that answer with token ids."""
 
 
 class Completion(NamedTuple):
@@ -49,6 +45,8 @@ class Completion(NamedTuple):
     weight_version: int | None = None
     usage: Mapping[str, int] = NO_USAGE
     """`prompt_tokens` and `completion_tokens` as the endpoint counts them, where it gives no ids."""
+    calls: Sequence[ToolCall] = ()
+    """What it asks of tools; they are not in `text`."""
 
 
 class Model(Protocol):

@@ -1,6 +1,6 @@
 """Prompts: looked up, checked from their syntax tree, rendered in a sandbox, put into a chat format."""
 
-from engine.prompts.chat import ChatFormat, Prompt, Tokenizer
+from engine.prompts.chat import ChatFormat, Continued, Prompt, Tokenizer
 from engine.prompts.checks import IN_A_LOOP, OF_SELF, WITH_AN_ENVIRONMENT
 from engine.prompts.lookup import read_condition, read_template
 from engine.prompts.messages import render_messages
@@ -14,6 +14,7 @@ __all__ = [
     "WITH_AN_ENVIRONMENT",
     "ChatFormat",
     "Condition",
+    "Continued",
     "Prompt",
     "PromptError",
     "Surroundings",

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from engine.compile import Plan
 from engine.errors import ContextFull, ModelError
-from engine.models import Completion, Continued, Request
+from engine.models import Completion, Request
+from engine.prompts import Continued
 from engine.records import FailureName
 from tests.edge import ScriptedModel, run_one
 from tests.run.test_loops import Roles, plan, said, whose

@@ -1,14 +1,14 @@
 """A spec to an immutable Plan, or to every fault that stands in the way."""
 
 from engine.compile.compiler import Compiled, Further, check_file, compile_file
-from engine.compile.plan import MAIN, Endpoint, Plan, RolePlan, graph
+from engine.compile.plan import Endpoint, Plan, PolicyPlan, RolePlan, graph
 
 __all__ = [
-    "MAIN",
     "Compiled",
     "Endpoint",
     "Further",
     "Plan",
+    "PolicyPlan",
     "RolePlan",
     "check_file",
     "compile_file",

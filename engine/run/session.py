@@ -100,7 +100,8 @@ class Session:
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, 1, self._attempt)
         # By position: with keywords here too, they would cost more than 1 % of an episode.
         id = CallId(self._job.task["id"], self._job.rollout, node.id, 1, self._attempt)
-        request = Request(messages, self._role.sampling, seed, id)
+        sampling = self._role.samplings[node.id.index - 1]
+        request = Request(messages, sampling, seed, id)
         return self._model.complete(request, self._role.timeout, self._observe)
 
     def failed(

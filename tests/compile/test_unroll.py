@@ -20,7 +20,9 @@ def unrolled(needs: dict[str, list[str]], counts: dict[str, int]) -> Unrolled:
         for name, needed in needs.items()
     }
     spec = Spec.model_validate({"rolegraph": 1, "name": "graph", "roles": roles})
-    return unroll(spec, instances_of(spec), dict.fromkeys(needs, 0), until={})
+    return unroll(
+        spec, instances_of(spec), {name: [0] * len(its) for name, its in instances_of(spec).items()}, until={}
+    )
 
 
 def test_every_instance_waits_for_every_instance_of_what_its_role_needs() -> None:

@@ -113,8 +113,8 @@ class OpenWorkflow:
         path, policies = str(checkpoint), self.flow.plan.policies
         if "://" in path and len(policies) > 1:
             raise UsageError(
-                f"{self.flow.name} trains {', '.join(policies)}, and {path} is of one policy; give the folder "
-                "of a training"
+                f"{self.flow.name} trains {', '.join(policies)}, and {path} is of one policy; give the "
+                "folder of a training"
             )
         one = "://" in path or "#" in path
         endpoints = [

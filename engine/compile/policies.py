@@ -18,7 +18,7 @@ def named(role: Role, count: int) -> Sequence[str]:
     """The policy of each of a role's instances; nothing for a role that speaks with a model as it is."""
     if role.policy is None:
         return (MAIN,) * count if role.trainable else ()
-    return (role.policy,) * count if isinstance(role.policy, str) else role.policy
+    return role.policy * count if len(role.policy) == 1 else role.policy
 
 
 def smallest_group(role: Role, count: int) -> int:
@@ -76,7 +76,7 @@ def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
                 hint = did_you_mean(policy, known)
                 message = f"{name} has the policy {policy!r}, which is not there"
                 yield Finding(path, message, ", ".join(known), hint, word=policy)
-        if isinstance(role.policy, list) and len(role.policy) != counts[name]:
+        if role.policy is not None and len(role.policy) not in (1, counts[name]):
             message = f"{name} has {counts[name]} instances, and its list of policies has {len(role.policy)}"
             yield Finding(path, message, "a policy for each instance, or one for all")
         if role.policy is not None and role.model is not None:

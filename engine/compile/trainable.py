@@ -43,7 +43,7 @@ def learning_findings(
 
 
 def _role_findings(name: str, role: Role, estimator: Estimator | None, group: int) -> Iterator[Finding]:
-    """What keeps a trainable role from learning by its estimator. `group` is one policy's count × rollouts."""
+    """What keeps a trainable role from learning by its estimator. `group` is a policy's count × rollouts."""
     here: Path = ("roles", name)
     at = (*here, "estimator")
     if role.reward is None and role.signal is None:

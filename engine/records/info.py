@@ -133,7 +133,7 @@ class Checkpoint(_Record):
         """Earlier versions wrote the one policy's paths beside the step."""
         if isinstance(value, dict) and "policies" not in value and "state" in value:
             written = cast("dict[str, Any]", value)
-            main = {key: written.get(key) for key in ("version", "state", "sampler")}
+            main = {key: written[key] for key in ("version", "state", "sampler") if key in written}
             return {**written, "policies": {MAIN: main}}
         return cast("object", value)
 

@@ -218,7 +218,7 @@ class Role(_Model):
     """Whether training changes it; then it needs an estimator, and a reward or a signal."""
     model: ModelRef | None = None
     """A model of its own; None uses the spec's."""
-    policy: str | list[str] | None = None
+    policy: Annotated[Strings, Field(min_length=1)] | None = None
     """Whose weights it has: one of the spec's `policies`, or a list with one for each instance; None is
     `main`, and for a role that is not trained its model as it is."""
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0

@@ -223,7 +223,10 @@ async def _save(policy: _Policy, label: str) -> Saved:
     try:
         state = policy.client.save_state(label, overwrite=True)
         sampler = policy.client.save_weights_for_sampler(label)
-        paths = [(await policy.pulse.result(asked)).path for asked in (state, sampler)]
-        return Saved(version=version, state=paths[0], sampler=paths[1])
+        return Saved(
+            version=version,
+            state=(await policy.pulse.result(state)).path,
+            sampler=(await policy.pulse.result(sampler)).path,
+        )
     except Exception as error:
         raise policy.fault(f"write the checkpoint {label}", error) from error

@@ -19,7 +19,7 @@ STEPS = 10
 
 
 def shares(batches: Mapping[str, Sequence[RoleBatch]], plan: Plan) -> Metrics:
-    """`optim/share/{role}` of the roles whose policies learn in a step; of one with several, of all of them."""
+    """`optim/share/{role}` of the roles whose policies learn in a step, of all policies that a role has."""
     masses = {policy: {batch.role: batch.mass for batch in theirs} for policy, theirs in batches.items()}
     figures: Metrics = {}
     for role in plan.trained:
@@ -46,7 +46,7 @@ def captured(lines: Sequence[Metrics], plan: Plan) -> Iterator[Note]:
         if len(last) == STEPS and min(last) > CAPTURED and begun:
             text = (
                 f"{role} has had over {CAPTURED:.0%} of the gradient that it shares with "
-                f"{', '.join(sorted(shared))} for {STEPS} steps in a row; lower its `weight`, raise theirs, or "
-                "give them policies of their own"
+                f"{', '.join(sorted(shared))} for {STEPS} steps in a row; lower its `weight`, raise theirs, "
+                "or give them policies of their own"
             )
             yield Note(text, "warning", f"the share of {role}")

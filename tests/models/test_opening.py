@@ -15,7 +15,7 @@ import pytest
 from engine.errors import UsageError, WorldError
 from engine.models import LimitedModel, Models, Request, ServedModel, Services, open_model
 from engine.records.folder import RunFolder
-from engine.records.info import Checkpoint
+from engine.records.info import Checkpoint, Saved
 from engine.spec.models import ModelRef, Sampling
 from tests.edge import ScriptedModel
 from tests.models.edges import CALL, write_tokenizer
@@ -33,7 +33,8 @@ def service() -> Iterator[Service]:
 
 def checkpoint(step: int, *, best: bool) -> Checkpoint:
     path = f"tinker://run/step-{step:06d}"
-    return Checkpoint(step=step, version=step, state=f"{path}/state", sampler=f"{path}/sampler", best=best)
+    saved = Saved(version=step, state=f"{path}/state", sampler=f"{path}/sampler")
+    return Checkpoint(step=step, policies={"main": saved}, best=best)
 
 
 def model_folder(folder: Path) -> Path:

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from engine.compile import MAIN, compile_file
+from engine.compile import compile_file
 from engine.models import ServedModel
 from engine.prompts.chat import Tokenizer
-from engine.records import Episode, Event, Note, Observer, Task
+from engine.records import MAIN, Episode, Event, Note, Observer, Task
 from engine.records.episodes import read_episodes
 from engine.records.folder import RunFolder, Split
 from engine.records.info import Checkpoint, RunInfo
@@ -84,8 +84,7 @@ class Training:
         plan = compile_file("solver_judge", (*SMALL, *overrides))
         ref = ModelRef(provider="tinker", name="tiny", base_url=self.service.base_url)
         served = ServedModel(ref, KEY, self.tokenizer)
-        state, version = (start.state, start.version) if start else (None, 0)
-        policy = Start(served, plan.spec.train.lora, SEED, state=state, version=version)
+        policy = Start(served, plan.spec.train.lora, SEED, start.policies[MAIN] if start else None)
         if start is None:
             self.folder.begin(RunInfo(name=plan.name, roles={}), plan.resolved)
         async with Policies.open({MAIN: policy}) as policies, Isolation(plan.imports) as isolation:

@@ -11,7 +11,7 @@ import pytest
 
 from engine.errors import WorldError
 from engine.models.tokenizer import load_tokenizer
-from engine.records import Event, Note, StepLogged
+from engine.records import MAIN, Event, Note, StepLogged
 from engine.report.digest import read_digest
 from engine.training.loop import train
 from engine.training.outcomes import Outcome
@@ -162,9 +162,10 @@ def test_a_checkpoint_is_kept_where_it_is_due_where_it_is_best_and_at_the_end(tr
     assert [checkpoint.best for checkpoint in steps.values()] == [True, False, False]
     assert training.folder.best() == steps[1]
     assert steps[1].validation["validation/correct"] == 1.0
-    assert [checkpoint.version for checkpoint in steps.values()] == [1, 2, 3]
-    assert steps[2].state == "tinker://run/state/step-000002"
-    assert steps[2].sampler == "tinker://run/sampler/step-000002"
+    assert [checkpoint.policies[MAIN].version for checkpoint in steps.values()] == [1, 2, 3]
+    saved = steps[2].policies[MAIN]
+    assert saved.state == "tinker://run/state/step-000002"
+    assert saved.sampler == "tinker://run/sampler/step-000002"
 
 
 def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_not_been_stopped(
@@ -178,10 +179,10 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_not_been_stopped(
         broken.run()
     start = broken.folder.rewind()
     assert start is not None
-    assert (start.step, start.version) == (2, 2)
+    assert (start.step, start.policies[MAIN].version) == (2, 2)
     asked = len(whole.service.asked)
     broken.run(start=start)
-    assert whole.service.asked_for("load_weights")[-1]["path"] == start.state
+    assert whole.service.asked_for("load_weights")[-1]["path"] == start.policies[MAIN].state
     assert broken.figures() == whole.figures()
     assert comparable(broken.episodes("train", 3)) == comparable(whole.episodes("train", 3))
     assert len(whole.service.asked) - asked == 2 * 2 * 3 + 2 * 3, "step 3 and its validation, no more"
@@ -249,7 +250,7 @@ def test_a_batch_that_teaches_nothing_changes_nothing(training: Training) -> Non
         f"step {step} taught nothing: every advantage in it is 0" for step in (1, 2, 3)
     ]
     assert [line["optim/data"] for line in training.folder.metrics()[1:]] == [0, 0, 0]
-    assert [checkpoint.version for checkpoint in training.folder.checkpoints()] == [0, 0]
+    assert [c.policies[MAIN].version for c in training.folder.checkpoints()] == [0, 0]
     snapshots = [
         body for body in training.service.asked_for("save_weights_for_sampler") if "path" not in body
     ]

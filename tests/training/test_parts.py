@@ -13,10 +13,10 @@ from engine.errors import UsageError
 from engine.records import Episode, Step, Trajectory
 from engine.spec.models import Schedule, Train
 from engine.training.advantages import annotated, by_uid, estimate, group_episodes
-from engine.training.batches import datum, role_batches
+from engine.training.batches import datum, policy_batches
 from engine.training.compare import by_task, controls, difference, interval
 from engine.training.order import batch, planned_steps
-from engine.training.rate import learning_rate
+from engine.training.rate import scheduled
 from engine.vocabulary import Call, rewards
 from tests.edge import solver_judge
 
@@ -71,12 +71,12 @@ def test_data_that_does_not_fill_a_batch_is_refused() -> None:
 
 
 def test_the_rate_rises_in_the_warm_up_and_falls_to_the_floor() -> None:
-    train = Train(learning_rate=1.0, schedule=Schedule(kind="linear", warmup=2, floor=0.1))
-    rates = [learning_rate(train, step, 6) for step in range(1, 7)]
+    linear = Schedule(kind="linear", warmup=2, floor=0.1)
+    rates = [scheduled(linear, 1.0, step, 6) for step in range(1, 7)]
     assert rates == pytest.approx([0.5, 1.0, 1.0, 0.7, 0.4, 0.1])
-    cosine = Train(learning_rate=1.0, schedule=Schedule(kind="cosine"))
-    assert [learning_rate(cosine, step, 3) for step in (1, 2, 3)] == pytest.approx([1.0, 0.5, 0.0])
-    assert learning_rate(Train(learning_rate=0.5), 100, 100) == 0.5
+    cosine = Schedule(kind="cosine")
+    assert [scheduled(cosine, 1.0, step, 3) for step in (1, 2, 3)] == pytest.approx([1.0, 0.5, 0.0])
+    assert scheduled(Schedule(), 0.5, 100, 100) == 0.5
 
 
 # datums
@@ -146,7 +146,8 @@ def test_zero_advantages_are_left_out_but_count_in_the_mean() -> None:
     episodes = [episode("a", 0, [1.0, 0.0], 1.0), episode("b", 0, [1.0, 1.0], 0.0)]
     groups, _ = group_episodes(episodes)
     done = estimate(groups, {name: role.estimator for name, role in roles.items() if role.estimator})
-    solver, judge = role_batches(annotated(episodes, by_uid(groups, done), {}), roles)
+    batches = policy_batches(annotated(episodes, by_uid(groups, done), {}), roles, plan.policy_of)
+    solver, judge = batches["main"]
     assert (solver.role, solver.loss, len(solver.data)) == ("solver", "ppo", 2)  # the group of b is all equal
     assert (judge.role, judge.loss, len(judge.data)) == ("judge", "importance_sampling", 1)
     assert judge.data[0].loss_fn_inputs["advantages"].tolist()[-1] == pytest.approx(1 / 6)

@@ -63,7 +63,9 @@ def test_only_what_a_trainable_role_has_is_trained_and_what_it_leaves_out_is_the
 
 
 def test_main_under_policies_sets_what_main_is_trained_with(tmp_path: Path) -> None:
-    found = plan(tmp_path, SPEC.replace("  warm:", "  main: {learning_rate: 0.1, checkpoint: runs/x}\n  warm:"))
+    found = plan(
+        tmp_path, SPEC.replace("  warm:", "  main: {learning_rate: 0.1, checkpoint: runs/x}\n  warm:")
+    )
     assert found.policies["main"] == (ModelRef(checkpoint="runs/x"), Lora(mlp=False), 0.1)
 
 

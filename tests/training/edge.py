@@ -11,7 +11,7 @@ from typing import Any
 from engine.compile import compile_file
 from engine.models import ServedModel
 from engine.prompts.chat import Tokenizer
-from engine.records import MAIN, Episode, Event, Note, Observer, Task
+from engine.records import Episode, Event, Note, Observer, Task
 from engine.records.episodes import read_episodes
 from engine.records.folder import RunFolder, Split
 from engine.records.info import Checkpoint, RunInfo
@@ -84,10 +84,13 @@ class Training:
         plan = compile_file("solver_judge", (*SMALL, *overrides))
         ref = ModelRef(provider="tinker", name="tiny", base_url=self.service.base_url)
         served = ServedModel(ref, KEY, self.tokenizer)
-        policy = Start(served, plan.spec.train.lora, SEED, start.policies[MAIN] if start else None)
+        starts = {
+            name: Start(served, policy.lora, SEED, start.policies[name] if start else None)
+            for name, policy in plan.policies.items()
+        }
         if start is None:
             self.folder.begin(RunInfo(name=plan.name, roles={}), plan.resolved)
-        async with Policies.open({MAIN: policy}) as policies, Isolation(plan.imports) as isolation:
+        async with Policies.open(starts) as policies, Isolation(plan.imports) as isolation:
             yield Setup(
                 plan=plan,
                 seed=SEED,

@@ -17,6 +17,7 @@ from engine.training.batches import datum, policy_batches
 from engine.training.compare import by_task, controls, difference, interval
 from engine.training.order import batch, planned_steps
 from engine.training.rate import scheduled
+from engine.training.shares import captured, shares
 from engine.vocabulary import Call, rewards
 from tests.edge import solver_judge
 
@@ -151,6 +152,43 @@ def test_zero_advantages_are_left_out_but_count_in_the_mean() -> None:
     assert (solver.role, solver.loss, len(solver.data)) == ("solver", "ppo", 2)  # the group of b is all equal
     assert (judge.role, judge.loss, len(judge.data)) == ("judge", "importance_sampling", 1)
     assert judge.data[0].loss_fn_inputs["advantages"].tolist()[-1] == pytest.approx(1 / 6)
+
+
+def judged(weight: float) -> list[dict[str, float]]:
+    """The share of a judge and its solvers in their policy, and the judge's advantage as it is sent."""
+    plan = solver_judge(f"roles.judge.weight={weight}")
+    episodes = [episode("a", 0, [1.0, 0.0], 1.0), episode("b", 0, [1.0, 1.0], 0.0)]
+    groups, _ = group_episodes(episodes)
+    estimators = {name: role.estimator for name, role in plan.trained.items() if role.estimator}
+    done = estimate(groups, estimators)
+    batches = policy_batches(annotated(episodes, by_uid(groups, done), {}), plan.trained, plan.policy_of)
+    sent = batches["main"][1].data[0].loss_fn_inputs["advantages"].tolist()[-1]
+    return [shares(batches, plan), {"sent": sent}]
+
+
+def test_a_weight_counts_in_the_mean_and_in_the_share() -> None:
+    (equal, one), (more, three) = judged(1), judged(3)
+    # Solvers: |a| = 1 twice, of two tokens; judge: 1 once.
+    assert equal == pytest.approx({"optim/share/solver": 2 / 3, "optim/share/judge": 1 / 3}, rel=1e-4)
+    assert more == pytest.approx({"optim/share/solver": 2 / 5, "optim/share/judge": 3 / 5}, rel=1e-4)
+    assert one["sent"] == pytest.approx(1 / 6)
+    assert three["sent"] == pytest.approx(3 / (4 * 1 + 2 * 3))
+
+
+def test_a_role_that_has_its_policy_for_itself_is_told_of_once() -> None:
+    plan = solver_judge()
+    steps = [{"optim/share/solver": 0.95, "optim/share/judge": 0.05}] * 25
+    told = [n for n in range(26) for note in captured(steps[:n], plan) if "solver has had" in note.text]
+    assert told == [10]
+    interrupted = [*steps[:9], {"optim/share/solver": 0.5, "optim/share/judge": 0.5}, *steps]
+    told = [n for n in range(len(interrupted) + 1) for _ in captured(interrupted[:n], plan)]
+    assert told == [20]
+    quiet = [*steps[:5], {"optim/data": 0.0}, *steps[:5]]
+    assert [n for n in range(len(quiet) + 1) for _ in captured(quiet[:n], plan)] == [11], (
+        "that taught nothing"
+    )
+    apart = solver_judge("policies={judge: {}}", "roles.judge.policy=judge")
+    assert not [*captured([{"optim/share/solver": 1.0, "optim/share/judge": 1.0}] * 10, apart)]
 
 
 # comparisons

@@ -195,6 +195,31 @@ def test_a_shipped_spec_with_policies_is_trained_and_reported(
     assert "<svg" in result.report.read_text("utf-8")
 
 
+def test_a_training_of_two_policies_is_evaluated_with_the_weights_of_both(
+    service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = train(tmp_path / "run", "two_policies", *SMALL, "train.steps=2", service=service)
+    monkeypatch.setenv("TINKER_API_KEY", service.api_key)
+    flow = rg.load("two_policies", base_url=service.base_url)
+    found = rg.evaluate(flow, result.folder, tasks=2, rollouts=1)
+    assert {"correct", "judge_acc", "reward/solver"} <= found.figures.keys()
+    with pytest.raises(rg.UsageError, match="trains solver, judge, and tinker://x is of one policy"):
+        rg.evaluate(flow, "tinker://x", tasks=2, rollouts=1)
+    with pytest.raises(rg.UsageError, match="no policy 'main'; it trained solver, judge"):
+        rg.evaluate(rg.load("solver_judge", base_url=service.base_url), result.folder, tasks=2, rollouts=1)
+
+
+def test_training_begins_at_a_checkpoint_that_a_policy_names(
+    whole: Path, service: Running, tmp_path: Path
+) -> None:
+    begin = f"policies={{main: {{checkpoint: '{whole}'}}}}"
+    out = train(tmp_path / "run", "solver_judge", *SMALL, "train.steps=1", begin, service=service).folder
+    best = RunFolder(whole).best()
+    first = metrics(out)[0]
+    assert {name: first[name] for name in best.validation} == pytest.approx(best.validation)
+    assert RunFolder(out).checkpoints()[-1].policies["main"].version == 1
+
+
 @pytest.mark.parametrize("spec", ["debate", "solver_verifier_loop"])
 def test_every_turn_of_a_loop_learns_what_its_trajectory_earned(
     spec: str, service: Running, tmp_path: Path

@@ -45,6 +45,8 @@ class ServedModel:
 
 
 Open = Callable[[ModelRef], Awaitable["Model"]]
+_importing = threading.Lock()
+"""transformers finds its names when they are asked for, which two threads may not do at once."""
 
 
 class Services:
@@ -138,11 +140,12 @@ class Services:
 
 def _import_client(folder: Path) -> None:
     """What opening the model of a folder imports; it takes about as long as a service to start."""
-    import engine.models.tinker_open
-    from engine.models.tokenizer import tokenizer_class
+    with _importing:
+        import engine.models.tinker_open
+        from engine.models.tokenizer import tokenizer_class
 
-    tokenizer_class(folder)
-    _ = engine.models.tinker_open
+        tokenizer_class(folder)
+        _ = engine.models.tinker_open
 
 
 class Models:

@@ -36,7 +36,7 @@ class Unrolled(NamedTuple):
 def unroll(
     spec: Spec,
     instances: Instances,
-    endpoints: Mapping[str, int],
+    endpoints: Mapping[str, Sequence[int]],
     *,
     until: Mapping[str, Iterable[str]],
     own: Set[str] = frozenset(),
@@ -44,7 +44,8 @@ def unroll(
     players: Sequence[str] = (),
     by_turn: Set[str] = frozenset(),
 ) -> Unrolled:
-    """Unroll the roles of a spec, the rounds of its loops one after the other.
+    """Unroll the roles of a spec, the rounds of its loops one after the other. `endpoints` has one for each
+    instance of a role.
 
     Instances that join the same are a block: they become ready together and see the same. `until` has for
     each loop with an end the roles that its condition reads; `own` are the roles that read their own earlier
@@ -62,7 +63,7 @@ Seen = tuple[See, ...]
 class _Unrolling:
     spec: Spec
     instances: Instances
-    endpoints: Mapping[str, int]
+    endpoints: Mapping[str, Sequence[int]]
     until: Mapping[str, Iterable[str]]
     own: Set[str]
     rewards: Mapping[str, Sequence[str]]
@@ -105,9 +106,8 @@ class _Unrolling:
             for number in range(1, self.rounds[name] + 1):
                 for index, instance in enumerate(self.instances[name], 1):
                     id, place = NodeId(name, index, number), len(nodes)
-                    nodes.append(
-                        Node(id, position, block_of[place], self.endpoints[name], salt_of(id), instance.path)
-                    )
+                    endpoint = self.endpoints[name][index - 1]
+                    nodes.append(Node(id, position, block_of[place], endpoint, salt_of(id), instance.path))
         turns = self.turns_of_players()
         transitions: list[list[Sequence[int]]] = [[()], *([turn] for turn in turns)] if turns else []
         wiring = _wire(len(nodes) + len(transitions), [*waits, *transitions])

@@ -14,7 +14,7 @@ from engine.compile.lineage import Instances, instances_of
 from engine.compile.names import Names, resolve_names
 from engine.compile.plan import MAIN, Endpoint, LoopPlan, Plan, RolePlan
 from engine.compile.resolve import digest
-from engine.compile.trainable import learning_findings, loss_of
+from engine.compile.trainable import learning_findings, loss_of, smallest_group
 from engine.compile.unroll import unroll
 from engine.errors import SpecError
 from engine.spec import Diagnostic, Finding, Spec, load_spec
@@ -85,8 +85,10 @@ def _compile(
     instances = None if any(map(_is_error, findings)) else instances_of(spec)
     names, of_names = resolve_names(spec, needs, instances, folders)
     findings += of_names
-    counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
-    findings += learning_findings(spec, counts, names.estimators, names.signals)
+    groups = {
+        name: smallest_group(spec, name, instances, asked) for name, asked in names.templates.items()
+    }
+    findings += learning_findings(spec, groups, names.estimators, names.signals)
     if instances is None or any(map(_is_error, findings)):
         return None, findings
     return _assemble(spec, data, needs, instances, names, imports), findings
@@ -128,6 +130,8 @@ def _assemble(
             system=names.templates[name][1],
             parser=_present(names.parsers[name]),
             reward=names.rewards[name],
+            credit=role.credit,
+            group=role.group,
             estimator=names.estimators[name],
             signal=names.signal_plans.get(name),
             loss=loss_of(role, names.estimators[name], names.signals[name]),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from engine.prompts import Condition, Template
 from engine.records import NodeId
 from engine.spec import ModelRef, Sampling, Spec
-from engine.spec.models import OnFailure
+from engine.spec.models import Credit, GroupBy, OnFailure
 from engine.vocabulary import Dataset, Estimator, Import, LossName, Metric, Parser, Reward, Signal, Split
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class RolePlan:
     system: Template | None
     parser: Parser
     reward: Reward | None
+    credit: Credit
+    group: GroupBy
     estimator: Estimator | None
     signal: SignalPlan | None
     loss: LossName
@@ -66,6 +68,12 @@ class RolePlan:
     """The loop that it is in."""
     asks_each: bool
     """Whether its prompts speak of the instance itself, so that no two are asked the same."""
+
+    @property
+    def compares_turns(self) -> bool:
+        """Whether its turns are compared, and not its trajectories; where rewards are compared at all."""
+        by_reward = self.estimator is not None and self.estimator.compute is not None
+        return by_reward and (self.credit.kind != "trajectory" or self.group != "task")
 
 
 Tail = tuple[tuple[int, int], ...]

@@ -263,14 +263,20 @@ class Trajectory(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryGroup:
-    """What one role did on one task, over all rollouts: G = count × K trajectories, fewer where some failed.
+    """What is compared: of one role on one task, over all rollouts.
 
-    `rollouts` tells the episode that each trajectory is from.
+    G = count × K trajectories, fewer where some failed; or turns of them, each as a trajectory of its own, with
+    the Steps of that turn and the reward that it is credited with. `rollouts` tells the episode that each is
+    from.
     """
 
     key: GroupKey
     trajectories: Sequence[Trajectory]
     rollouts: Sequence[int] = ()
+    of_turns: bool = False
+    """Whether its members are turns."""
+    too_small: bool = False
+    """Whether skips and failures left fewer members than the role's estimator compares: it teaches nothing."""
 
 
 class Episode(NamedTuple):

@@ -42,10 +42,25 @@ class CallId(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """Whom a trajectory is compared with: the same role on the same task, over all rollouts."""
+    """With what a trajectory, or a turn of one, is compared: its role's on the same task, over all rollouts."""
 
     task: str
     role: str
+    policy: str = "main"
+    """Whose weights its answers came from."""
+    round: int = 0
+    """Where turns of one round are compared; 0 where it makes no difference."""
+    prompt: str = ""
+    """Where turns that were asked the same are compared: a digest of the messages; else empty."""
+
+    @property
+    def apart(self) -> dict[str, str | int]:
+        """What sets the group apart from others of its task and role, by field; as JSON has it."""
+        return {
+            name: value
+            for name, value in zip(self._fields[2:], self[2:], strict=True)
+            if value != self._field_defaults[name]
+        }
 
 
 def derive_seed(seed: int, *purpose: object) -> int:

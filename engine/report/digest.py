@@ -1,8 +1,9 @@
 """A run's episodes, read one at a time, reduced to what the report shows of them.
 
 Kept are counts for each task and each step and a few sample episodes, so that gigabytes of episodes fit. A
-group is what training compared: all that the instances of a role did on one task in one step, less what is
-masked and what has no step; what became of it, `engine.training.outcomes` says. This file knows no HTML.
+group is what training compared: all that the instances of a role did on one task in one step, or their turns
+of one round or one prompt, less what is masked and what has no step; what became of it,
+`engine.training.outcomes` says. This file knows no HTML.
 """
 
 from __future__ import annotations
@@ -152,9 +153,9 @@ def _count(
     questions: Mapping[str, str],
     roles: dict[str, RoleGroups],
 ) -> None:
-    for (task, name), outcome in outcomes.items():
-        role = roles.setdefault(name, RoleGroups(name))
-        of_task = role.tasks.setdefault(task, TaskGroups(task, questions[task]))
+    for key, outcome in outcomes.items():
+        role = roles.setdefault(key.role, RoleGroups(key.role))
+        of_task = role.tasks.setdefault(key.task, TaskGroups(key.task, questions[key.task]))
         for counts in (role.steps.setdefault(step, Outcomes()), of_task.outcomes):
             counts[outcome] += 1
 

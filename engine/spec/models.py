@@ -12,7 +12,7 @@ import inspect
 import types
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
@@ -189,6 +189,34 @@ def _as_edges(value: object) -> object:
     return {name: Edge() for name in cast("list[str]", names)}
 
 
+class Credit(_Model):
+    """What each turn of a trajectory is credited with."""
+
+    kind: Literal["trajectory", "turn", "margin", "return"] = "trajectory"
+    """`trajectory`: what the trajectory earned; `turn`: what the turn earned itself; `margin`: that, less the
+    mean of the turns before; `{return: 0.95}`: that, and what the turns after it earned, discounted."""
+    discount: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    """With `return`: what the reward of a turn counts for the turn before it."""
+
+    @classmethod
+    def in_full(cls, value: object) -> object:
+        """A kind stands for itself, `{return: g}` for a return that is discounted by g."""
+        if isinstance(value, str):
+            return {"kind": value}
+        if isinstance(value, dict) and set(cast("dict[str, object]", value)) == {"return"}:
+            return {"kind": "return", "discount": value["return"]}
+        return cast("object", value)
+
+    @model_validator(mode="after")
+    def _discounted(self) -> Self:
+        if (self.kind == "return") != (self.discount is not None):
+            raise ValueError("trajectory, turn, margin, or a discount: {return: 0.95}")
+        return self
+
+
+GroupBy = Literal["task", "turn", "prompt"]
+
+
 class Role(_Model):
     """Who takes part, what it is asked, how its answer is read, what it earns and how it learns."""
 
@@ -206,6 +234,11 @@ class Role(_Model):
     """How its answer is read."""
     reward: CallField | None = None
     """What it earns. A trainable role needs one, or a signal."""
+    credit: Annotated[Credit, WHOLE] = Credit()
+    """What each of its turns is credited with: `trajectory`, `turn`, `margin` or `{return: 0.95}`."""
+    group: Annotated[GroupBy, WHOLE] = "task"
+    """With what it is compared: what else it did on the `task`, in that `turn`, or where the `prompt` was the
+    same."""
     estimator: CallField | None = None
     """How its advantage is computed. A trainable role needs one."""
     signal: CallField | None = None

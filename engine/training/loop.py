@@ -20,7 +20,8 @@ from engine.compile import MAIN
 from engine.errors import WorldError
 from engine.records import Checkpoint, Episode, Note, StepLogged, derive_seed
 from engine.training.advantages import annotated, by_uid, estimate, group_episodes, reward_metrics
-from engine.training.batches import role_batches
+from engine.training.batches import RoleBatch, role_batches
+from engine.training.credit import notes
 from engine.training.figures import Metrics, failures, figures, response_tokens, rewards_by_role
 from engine.training.order import batch
 from engine.training.outcomes import outcome_figures
@@ -96,16 +97,19 @@ class _Loop:
         began = monotonic()
         version = setup.policies.version(MAIN)
         signalled = await apply_signals(plan, episodes, setup.models, setup.policies.chat(MAIN).turn)
-        groups, metrics = group_episodes(episodes)
+        groups, metrics = group_episodes(episodes, self.trained_roles)
         estimators = {name: role.estimator for name, role in self.trained_roles.items() if role.estimator}
         estimated = estimate(groups, estimators, signalled.advantages)
-        episodes = annotated(episodes, by_uid(groups, estimated), signalled.details, version)
+        details = {**signalled.details, **notes(groups)}
+        episodes = annotated(episodes, by_uid(groups, estimated), details, version)
         self._warn([*signalled.warnings, *estimated.warnings])
         times["time/advantage"] = monotonic() - began
         setup.folder.write_episodes("train", step, episodes)
         metrics |= estimated.metrics | signalled.metrics
-        for name, rewards in rewards_by_role(episodes).items():
-            if f"reward/{name}/mean" not in metrics:
+        for name, rewards in rewards_by_role(plan, episodes).items():
+            # What turns are credited with, a margin say, is no measure of what they do.
+            by_turn = name in self.trained_roles and self.trained_roles[name].compares_turns
+            if by_turn or f"reward/{name}/mean" not in metrics:
                 metrics |= reward_metrics(name, np.array(rewards))
         metrics |= figures(plan, episodes, "episode") | failures(episodes) | response_tokens(episodes)
         metrics |= outcome_figures(episodes)
@@ -117,6 +121,8 @@ class _Loop:
     async def update(self, step: int, episodes: Sequence[Episode], rate: float, times: Metrics) -> Metrics:
         batches = role_batches(episodes, self.trained_roles)
         metrics = {"optim/data": float(sum(len(batch.data) for batch in batches))}
+        for of_role in batches:
+            metrics |= self.merged(of_role)
         if not batches:
             text = f"step {step} taught nothing: every advantage in it is 0"
             self.setup.observe(Note(text, "warning"))
@@ -131,6 +137,21 @@ class _Loop:
         if updated.grad_norm is not None:
             metrics["optim/grad_norm"] = updated.grad_norm
         return metrics
+
+    def merged(self, learnt: RoleBatch) -> Metrics:
+        """How many Steps went into how many data, where they could be fewer."""
+        if learnt.rewritten:
+            text = (
+                f"{learnt.role}: the chat template writes earlier turns anew, in other tokens than they were "
+                "sampled in, so that each of them is learnt from by itself"
+            )
+            self._warn([Note(text, "warning", f"how {learnt.role} goes on")])
+        if not (learnt.rewritten or learnt.steps > len(learnt.data)):
+            return {}
+        return {
+            f"optim/steps/{learnt.role}": float(learnt.steps),
+            f"optim/data/{learnt.role}": float(len(learnt.data)),
+        }
 
     async def validate(self, step: int, times: Metrics | None = None) -> Metrics:
         """Figures of the policy as it is now, on the held-out tasks, with the same seeds every time."""

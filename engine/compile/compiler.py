@@ -85,9 +85,7 @@ def _compile(
     instances = None if any(map(_is_error, findings)) else instances_of(spec)
     names, of_names = resolve_names(spec, needs, instances, folders)
     findings += of_names
-    groups = {
-        name: smallest_group(spec, name, instances, asked) for name, asked in names.templates.items()
-    }
+    groups = {name: smallest_group(spec, name, instances, asked) for name, asked in names.templates.items()}
     findings += learning_findings(spec, groups, names.estimators, names.signals)
     if instances is None or any(map(_is_error, findings)):
         return None, findings

@@ -42,7 +42,7 @@ class CallId(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """With what a trajectory, or a turn of one, is compared: its role's on the same task, over all rollouts."""
+    """With what a trajectory or a turn is compared: its role's on the same task, over all rollouts."""
 
     task: str
     role: str

@@ -39,10 +39,10 @@ class PolicyModel:
 
     def __init__(self, engine: RolloutEngine, sampling: Mapping[str, dict[str, Any]]) -> None:
         self._engine, self._sampling = engine, sampling
-        self.outputs: dict[NodeId, ModelOutput] = {}
-        """The last answer of each role instance."""
+        self.outputs: dict[tuple[NodeId, int], ModelOutput] = {}
+        """The last answer to each call of a turn."""
         self.ended: dict[NodeId, TerminationReason] = {}
-        """Why the engine gave a role instance no answer."""
+        """Why the engine gave a turn no answer."""
 
     async def complete(self, request: Request) -> Completion:
         """Answer one request; raises ModelError or TimeoutError."""
@@ -59,7 +59,7 @@ class PolicyModel:
             if event.reason is TerminationReason.TIMEOUT:
                 raise TimeoutError from event
             raise ModelError(f"rLLM's engine ended the call: {event.reason.value}") from event
-        self.outputs[node] = output
+        self.outputs[node, request.id.call] = output
         text = output.text if output.content is None else output.content
         return Completion(
             text=text or "",

@@ -203,8 +203,8 @@ class Credit(_Model):
         """A kind stands for itself, `{return: g}` for a return that is discounted by g."""
         if isinstance(value, str):
             return {"kind": value}
-        if isinstance(value, dict) and set(cast("dict[str, object]", value)) == {"return"}:
-            return {"kind": "return", "discount": value["return"]}
+        if isinstance(value, dict) and list(written := cast("dict[str, object]", value)) == ["return"]:
+            return {"kind": "return", "discount": written["return"]}
         return cast("object", value)
 
     @model_validator(mode="after")

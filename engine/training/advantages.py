@@ -78,9 +78,7 @@ def group_episodes(
     }
 
 
-def _group(
-    key: GroupKey, pairs: Sequence[tuple[Trajectory, int]], role: RolePlan | None
-) -> TrajectoryGroup:
+def _group(key: GroupKey, pairs: Sequence[tuple[Trajectory, int]], role: RolePlan | None) -> TrajectoryGroup:
     # A spec whose groups are too small to begin with is refused, so skips and failures left it so.
     least = role.estimator.min_group if role is not None and role.estimator is not None else 0
     return TrajectoryGroup(
@@ -280,9 +278,7 @@ def annotated(
     ]
 
 
-def _by_step(
-    trajectory: Trajectory, values: Mapping[str, Sequence[T]], default: Sequence[T]
-) -> Sequence[T]:
+def _by_step(trajectory: Trajectory, values: Mapping[str, Sequence[T]], default: Sequence[T]) -> Sequence[T]:
     """What is known of each step of a trajectory by its uid, or by those of its turns."""
     if whole := values.get(trajectory.uid):
         return whole

@@ -127,7 +127,7 @@ def continues(step: Step, before: Step) -> bool:
     """Whether a Step's prompt begins with all the tokens of the Step before it."""
     asked, answered = len(before.prompt_ids), len(before.response_ids)
     return (
-        0 < asked
+        asked > 0
         and asked + answered <= len(step.prompt_ids)
         and list(step.prompt_ids[:asked]) == list(before.prompt_ids)
         and list(step.prompt_ids[asked : asked + answered]) == list(before.response_ids)

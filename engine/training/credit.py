@@ -1,9 +1,10 @@
 """What a turn is credited with, and what is compared with what. Pure.
 
-In: trajectories, and what a role's spec says under `credit` and `group`. Out: the members of groups, each with
-its group's key: a trajectory as it is, or a turn as a trajectory of its own, whose reward is what the turn is
-credited with. A turn is the Steps of one trajectory in one round; its own reward is that of the last of them.
-What a turn was credited with, and its group, are noted in its Steps' metadata, from which the report reads them.
+In: trajectories, and what a role's spec says under `credit` and `group`. Out: the members of groups, each
+with its group's key: a trajectory as it is, or a turn as a trajectory of its own, whose reward is what the
+turn is credited with. A turn is the Steps of one trajectory in one round; its own reward is that of the last
+of them. What a turn was credited with, and its group, are noted in its Steps' metadata, from which the report
+reads them.
 """
 
 from __future__ import annotations

@@ -174,6 +174,8 @@ def _single(run: Run, title: str, key: str) -> Panel | None:
 
 def _shares(run: Run, groups: RoleGroups) -> Panel:
     outcomes = {Outcome.TAUGHT: "good", **REASONS}
+    if not any(counts[Outcome.SMALL] for counts in groups.steps.values()):
+        del outcomes[Outcome.SMALL]
     layers: list[tuple[str, str, list[Point]]] = [
         (outcome, kind, [(step, counts[outcome] / counts.total()) for step, counts in groups.steps.items()])
         for outcome, kind in outcomes.items()
@@ -181,7 +183,7 @@ def _shares(run: Run, groups: RoleGroups) -> Panel:
     title = f"Groups of {groups.role}"
     estimator = run.info.roles[groups.role].estimator if groups.role in run.info.roles else None
     legend = [(outcome.value, kind) for outcome, kind in outcomes.items()]
-    keys = frozenset(outcome.figure(groups.role) for outcome in outcomes)
+    keys = frozenset(outcome.figure(groups.role) for outcome in Outcome)
     return Panel(title, stack_chart(title, layers, whole=1.0), legend, keys, note=estimator or "")
 
 

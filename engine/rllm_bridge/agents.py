@@ -24,7 +24,8 @@ from engine.errors import UsageError
 from engine.models import LimitedModel
 from engine.models.openai import OpenAIModel
 from engine.records import CallDone, Episode, Event
-from engine.rllm_bridge.convert import Call, calls, unit_to_rllm, units
+from engine.rllm_bridge.convert import calls, unit_to_rllm, units
+from engine.rllm_bridge.models import Call
 from engine.rllm_bridge.prepared import OfLoop, prepared, task_of
 from engine.run import Job, run_episode
 from engine.shipped import SPECS

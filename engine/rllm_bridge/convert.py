@@ -12,12 +12,11 @@ import rllm.types as theirs
 from rllm.workflows.workflow import TerminationReason
 
 from engine.compile import RolePlan
-from engine.records import WITHHELD, Episode, NodeId, Step, Trajectory, plain_advantage
+from engine.records import WITHHELD, Episode, Step, Trajectory, plain_advantage
 from engine.rllm_bridge.estimators import name_of
+from engine.rllm_bridge.models import Call
 from engine.training.credit import members, turn_uid, turns
 
-Call = tuple[NodeId, int]
-"""A turn, and which of its calls."""
 Outputs = Mapping[Call, Any]
 """rLLM's ModelOutput of each call; its trainers for verl read it."""
 Roles = Mapping[str, RolePlan]

@@ -15,7 +15,18 @@ from engine.prompts import Condition, Template
 from engine.records import NodeId
 from engine.spec import ModelRef, Sampling, Spec
 from engine.spec.models import OnFailure
-from engine.vocabulary import Dataset, Estimator, Import, LossName, Metric, Parser, Reward, Signal, Split
+from engine.vocabulary import (
+    Dataset,
+    Estimator,
+    Import,
+    LossName,
+    Metric,
+    Parser,
+    Reward,
+    Signal,
+    Split,
+    Tool,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -66,6 +77,10 @@ class RolePlan:
     """The loop that it is in."""
     asks_each: bool
     """Whether its prompts speak of the instance itself, so that no two are asked the same."""
+    tools: tuple[Tool, ...] = ()
+    """What its model may call in its turn."""
+    calls: int = 1
+    """How often a turn asks its model at most."""
     shows: frozenset[str] = frozenset()
     """Hidden task fields that its own prompts and condition see."""
 

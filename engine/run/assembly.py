@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from engine.compile import Plan, RolePlan
+from engine.prompts.tools import answer_message
 from engine.records import Episode, FailureName, Step, Task, TerminationReason, Trajectory
-from engine.run.session import NodeResult
+from engine.run.session import Answered, NodeResult
 
 
 def assemble(
@@ -69,11 +70,16 @@ def _instances(
     start = 0
     for role in plan.roles:
         end = start + role.count * plan.rounds_of(role)
-        by_index: dict[int, list[NodeResult]] = {}
-        for result in [result for result in results[start:end] if result is not None]:
-            by_index.setdefault(result.view.index, []).append(result)
-        for index in sorted(by_index):
-            yield role, by_index[index]
+        ran = [result for result in results[start:end] if result is not None]
+        if role.loop is None:
+            for result in ran:
+                yield role, (result,)
+        else:
+            by_index: dict[int, list[NodeResult]] = {}
+            for result in ran:
+                by_index.setdefault(result.view.index, []).append(result)
+            for index in sorted(by_index):
+                yield role, by_index[index]
         start = end
 
 
@@ -104,7 +110,7 @@ def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajec
     return Trajectory(
         role.name,
         last.view.index,
-        [step_of(role, result) for result in turns if result.completion is not None],
+        [step for result in turns for step in steps_of(role, result)],
         None if score is None else score.reward,
         is_correct=score is not None and bool(score.is_correct),
         uid=uid,
@@ -121,18 +127,23 @@ def _is_masked(role: RolePlan, result: NodeResult) -> bool:
     return result.score is None and role.reward is not None
 
 
-def step_of(role: RolePlan, result: NodeResult) -> Step:
-    """A turn's model call; it has one, or none where `completion` is None."""
-    completion, score = result.completion, result.score
-    assert completion is not None
-    answer = {"role": "assistant", "content": completion.text}
-    if completion.thought:
-        answer["reasoning"] = completion.thought
-    metadata: dict[str, object] = {"finish_reason": completion.finish_reason, "seconds": result.seconds}
+def steps_of(role: RolePlan, result: NodeResult) -> Iterator[Step]:
+    """A turn's Steps, one for each call; the last has what the turn came to."""
+    calls = result.calls
+    for number, call in enumerate(calls, 1):
+        yield _step(role, result, call, number, is_last=number == len(calls))
+
+
+def _step(role: RolePlan, result: NodeResult, call: Answered, number: int, *, is_last: bool) -> Step:
+    messages, completion, seconds, attempts = call
+    score = result.score
+    metadata: dict[str, object] = {"finish_reason": completion.finish_reason, "seconds": seconds}
     if role.loop is not None:
         metadata["round"] = result.view.round
-    if result.attempts > 1:
-        metadata["attempts"] = result.attempts
+    if role.tools:
+        metadata["call"] = number
+    if attempts > 1:
+        metadata["attempts"] = attempts
     if completion.usage:
         metadata["usage"] = completion.usage
     if role.loop is not None and _is_masked(role, result):
@@ -141,11 +152,12 @@ def step_of(role: RolePlan, result: NodeResult) -> Step:
         completion.prompt_ids,
         completion.response_ids,
         completion.logprobs,
-        (*result.messages, answer),
+        (*messages, answer_message(completion.text, completion.thought, completion.calls)),
         thought=completion.thought,
-        action=result.view.action,
+        action=result.view.action if is_last else None,
         model_response=completion.text,
-        reward=score.reward if score else 0.0,
+        reward=score.reward if is_last and score else 0.0,
+        done=is_last,
         weight_version=completion.weight_version,
         metadata=metadata,
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from engine.compile import Plan
 from engine.compile.plan import See
-from engine.run.assembly import step_of
+from engine.run.assembly import steps_of
 from engine.run.session import NodeResult
 from engine.vocabulary import Reward, Seen
 
@@ -38,7 +38,7 @@ class Reader:
         if result is None or not reward.of_turn:
             return SEEN_NOTHING
         role = self._plan.roles[self._plan.nodes[node].role]
-        return Seen(own=result.view, steps=() if result.completion is None else (step_of(role, result),))
+        return Seen(own=result.view, steps=tuple(steps_of(role, result)))
 
     def all(self, node: int, reward: Reward) -> Seen:
         """What it reads of its own turn and of others."""

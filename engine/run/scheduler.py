@@ -31,6 +31,7 @@ from engine.run.isolation import Isolation
 from engine.run.reading import SEEN_NOTHING, Reader, turns
 from engine.run.scoring import is_earned, score, score_isolated
 from engine.run.session import Job, NodeResult, Session
+from engine.run.tools import OpenTools
 from engine.vocabulary import Own, Reward, Seen, Upstream, View, Views
 
 SEES_NOTHING: Upstream = {}
@@ -80,6 +81,7 @@ class _Run:
         "seed",
         "stopped",
         "tasks",
+        "tools",
         "uncomputed",
         "upstream",
         "verdicts",
@@ -110,6 +112,8 @@ class _Run:
         """The loops that ended as a whole, each with the round that was spared first."""
         self.uncomputed = 0
         """How many conditions could not be computed."""
+        self.tools: OpenTools | None = None
+        """Those in use; None until there is a first."""
         self.tasks: list[asyncio.Task[None]] = []
         self.active = 0
         self.finished: asyncio.Future[None]
@@ -120,6 +124,13 @@ class _Run:
         return derive_seed(seed, self.job.task["id"], self.job.rollout)
 
     async def episode(self) -> Episode:
+        try:
+            return await self.played()
+        finally:
+            if self.tools is not None:
+                await self.tools.close()
+
+    async def played(self) -> Episode:
         try:
             self.start(self.opened(self.frontier.start()))
             await self.settled()
@@ -323,7 +334,10 @@ class _Run:
         # By position: every model call passes here.
         session = Session(role, node, self.models[node.endpoint], self.job, seed, self.observe)
         asked = self.render(role, self.variables(position)) if role.asks_each else self.messages[node.block]
-        return session.turn(asked, self.upstream[node.block])
+        if not role.tools:
+            return session.turn(asked, self.upstream[node.block])
+        self.tools = self.tools or OpenTools()
+        return session.turn(asked, self.upstream[node.block], self.tools)
 
     # what it earns
 

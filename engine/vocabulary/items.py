@@ -271,6 +271,10 @@ class Environment(Item):
     """The most of them."""
 
 
+TOOL_FAILED = "Error: "
+"""How the result of a call begins that failed, for the model to read."""
+
+
 class ToolError(ValueError):
     """A tool raises this where it cannot do what it was asked; its message is for whoever asked."""
 
@@ -282,6 +286,8 @@ class ToolCall(NamedTuple):
     arguments: Mapping[str, Any]
     id: str = ""
     """What an endpoint knows the call by; the result is sent back under it."""
+    unread: str = ""
+    """What the model wrote where no arguments can be read; without a name, that cannot be read either."""
 
 
 class Function(NamedTuple):

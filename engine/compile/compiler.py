@@ -127,7 +127,10 @@ def _assemble(
     untils = {name: until.mentions for name, until in names.untils.items() if until}
     own = {name for name in spec.roles if "self.history" in _mentions(names, name)}
     read = {name: reward.others for name, reward in names.rewards.items() if reward and reward.others}
-    unrolled = unroll(spec, instances, numbers, until=untils, own=own, rewards=read)
+    by_turn = {
+        name for name, role in spec.roles.items() if role.credit.kind != "trajectory" or role.group != "task"
+    }
+    unrolled = unroll(spec, instances, numbers, until=untils, own=own, rewards=read, by_turn=by_turn)
     loops = list(spec.loops)
     roles = tuple(
         RolePlan(

@@ -39,6 +39,8 @@ from rolegraph.decorators import reward as reward
 from rolegraph.evaluation import Evaluation as Evaluation
 from rolegraph.evaluation import evaluate as evaluate
 from rolegraph.evaluation import evaluate_async as evaluate_async
+from rolegraph.exporting import export as export
+from rolegraph.exporting import export_async as export_async
 from rolegraph.reporting import report as report
 from rolegraph.running import Ran as Ran
 from rolegraph.running import new_folder as new_folder

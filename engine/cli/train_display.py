@@ -182,8 +182,22 @@ class TrainDisplay:
         )
         if done < self._steps:
             out.print(f"go on with: rolegraph train --resume --out {self._folder.path}", highlight=False)
+        self._say_where(out)
         report = self._folder.report
         out.print(str(report if report.exists() else self._folder.path), highlight=False)
+
+    def _say_where(self, out: Console) -> None:
+        """Where the best weights are, and how to use them."""
+        if not self._folder.checkpoints():
+            return
+        folder, spec = self._folder.path, self._folder.info().spec
+        out.print(
+            f"best weights: those of step {self._folder.best().step}\n"
+            f"  use them:   rolegraph run {spec} model.checkpoint={folder}\n"
+            f"  take them:  rolegraph export {folder}",
+            highlight=False,
+            markup=False,
+        )
 
 
 def _clock(seconds: float) -> str:

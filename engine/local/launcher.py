@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UsageError, WorldError
-from engine.shipped import BASE_NAME, MODELS, model_folder
+from engine.local.weights import base_of
+from engine.shipped import BASE_NAME, MODELS
 
 BASE_MODEL = MODELS[BASE_NAME]
 """The folder of the model that comes with the package."""
 START_SECONDS = 120.0
 STOP_SECONDS = 5.0
-ADAPTER_CONFIG = "adapter_config.json"
 KEY_VARIABLE = "ROLEGRAPH_SERVICE_KEY"
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)[^;]*(?:;.*\bextra\s*==\s*[\"']local[\"'].*)?")
 """A requirement in the distribution's metadata, where it is always one or is the extra `local`'s."""
@@ -63,23 +63,6 @@ def check_model_folder(folder: Path) -> None:
             f"{folder} needs code that comes with the model (`auto_map` in its config.json), and such code "
             "is not run here; take a model whose architecture is part of transformers"
         )
-
-
-def base_of(folder: Path) -> Path | None:
-    """The model that the folder's adapter is of; None where it holds no adapter. Raises UsageError."""
-    try:
-        config: Any = json.loads((folder / ADAPTER_CONFIG).read_bytes())
-        base = model_folder(str(config["base_model_name_or_path"]))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{folder / ADAPTER_CONFIG} is not an adapter's config: {error}") from error
-    if not base.is_dir():
-        raise UsageError(
-            f"{folder} is an adapter of {base}, which is not here; put the path of its model into "
-            f"`base_model_name_or_path` in {folder / ADAPTER_CONFIG}"
-        )
-    return base
 
 
 def _needs_code(folder: Path) -> bool:

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 tinker = pytest.importorskip("tinker")
 
+from safetensors import safe_open  # noqa: E402
 from tinker import types  # noqa: E402
 
 from engine.local.launcher import Running  # noqa: E402
@@ -126,3 +127,18 @@ def test_a_checkpoint_of_an_adapter_knows_the_adapter_and_its_base(model_dir: Pa
     write_adapter(adapter, WEIGHTS, 8, str(make_model(tmp_path / "other", seed=1)))
     with pytest.raises(Refused, match="other weights"):
         Checkpoints(tmp_path / "state", "one", adapter).load(PATH, optimizer=False)
+
+
+def test_merged_embeddings_stay_one_tensor_where_the_adapter_changes_neither_use(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    from engine.local.service.exporting import export_merged
+
+    layer = "base_model.model.model.layers.0.self_attn.q_proj"
+    weights = {f"{layer}.lora_A.weight": torch.ones(8, 32), f"{layer}.lora_B.weight": torch.ones(32, 8)}
+    (tmp_path / "adapter").mkdir()
+    write_adapter(tmp_path / "adapter", weights, 8, str(model_dir))
+    export_merged(tmp_path / "adapter", tmp_path / "merged")
+    assert json.loads((tmp_path / "merged" / "config.json").read_text())["tie_word_embeddings"] is True
+    with safe_open(tmp_path / "merged" / "model.safetensors", "pt") as file:
+        assert "lm_head.weight" not in file.keys()  # noqa: SIM118  (it is no mapping)

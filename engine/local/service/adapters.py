@@ -7,7 +7,6 @@ Knows torch, transformers and peft, and no service.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Mapping
@@ -21,11 +20,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from engine.errors import UsageError, first_line
-from engine.local.launcher import ADAPTER_CONFIG, base_of
+from engine.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of
 
 LORA_ALPHA = 32
 """As hosted Tinker has it: an adapter's output is scaled by alpha / rank."""
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 def lora_config(ranks: Mapping[str, int], rank: int) -> dict[str, Any]:
@@ -65,20 +63,6 @@ def write_adapter(folder: Path, weights: Mapping[str, Tensor], rank: int, base: 
     }
     save_file(dict(weights), folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-
-
-def digest(folder: Path) -> str:
-    """Hex digest of the weights of a model folder, wherever it lies; an adapter's covers its base's.
-
-    Raises OSError.
-    """
-    whole = hashlib.sha256()
-    for file in sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin")):
-        with file.open("rb") as weights:
-            whole.update(hashlib.file_digest(weights, "sha256").digest())
-    if (base := base_of(folder)) is not None:
-        whole.update(digest(base).encode())
-    return whole.hexdigest()
 
 
 def load_model(folder: Path, dtype: torch.dtype | None = None) -> PreTrainedModel:

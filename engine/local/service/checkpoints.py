@@ -26,14 +26,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from engine.local.launcher import model_name
-from engine.local.service.adapters import ADAPTER_WEIGHTS, digest, write_adapter
+from engine.local.service.adapters import write_adapter
 from engine.local.service.policy import LoraShape
 from engine.local.service.trainer import Missing, Refused
+from engine.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, OPTIMIZER, digest, folder_of
 
 Kind = Literal["weights", "sampler_weights"]
-_PATH = re.compile(r"tinker://(?P<run>[\w.:-]+)/(?P<kind>weights|sampler_weights)/(?P<name>[\w.-]+)")
 _PLAIN = re.compile(r"(?!(con|prn|aux|nul|com\d|lpt\d)(\.|$))[\w.-]{0,127}[\w-]", re.ASCII | re.IGNORECASE)
 """A name that every file system takes."""
+_META = "meta.json"
 _WEIGHTS_BEFORE = "adapter.safetensors"
 
 
@@ -82,14 +83,14 @@ class Checkpoints:
                 whole.mkdir()
                 write_adapter(whole, weights, shape.rank, model_name(self._model_dir))
                 if optimizer is not None:
-                    torch.save(optimizer, whole / "optimizer.pt")
+                    torch.save(optimizer, whole / OPTIMIZER)
                 meta = {
                     "path": path,
                     "shape": asdict(shape),
                     "base_model": self._base_model,
                     "base_digest": self._digest,
                 }
-                (whole / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+                (whole / _META).write_text(json.dumps(meta), encoding="utf-8")
                 if target.exists():
                     target.rename(Path(part) / "replaced")
                 whole.rename(target)
@@ -99,21 +100,21 @@ class Checkpoints:
 
     def remove(self, path: str) -> None:
         """Delete a checkpoint."""
-        shutil.rmtree(self.found(path), ignore_errors=True)
+        shutil.rmtree(self._where(path), ignore_errors=True)
 
     def load(self, path: str, *, optimizer: bool) -> Checkpoint:
         """Read a checkpoint. Raises Refused where it is missing, broken or of another base model."""
-        where = self.found(path)
+        where = self._where(path)
         if not where.is_dir():
             raise Missing(f"there is no checkpoint {path}")
         try:
-            meta = json.loads((where / "meta.json").read_text(encoding="utf-8"))
+            meta = json.loads((where / _META).read_text(encoding="utf-8"))
             weights = load_file(_weights_file(where))
             state: dict[str, Any] | None = None
             if optimizer:
-                if not (where / "optimizer.pt").is_file():
+                if not (where / OPTIMIZER).is_file():
                     raise Refused(f"{path} holds no optimizer state; load it without")
-                state = torch.load(where / "optimizer.pt", weights_only=True)
+                state = torch.load(where / OPTIMIZER, weights_only=True)
             shape = LoraShape(**meta["shape"])
             self._check_base(path, meta["base_model"], meta.get("base_digest"))
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
@@ -130,25 +131,26 @@ class Checkpoints:
         other = "one with other weights" if same else repr(self._base_model)
         raise Refused(f"{path} is of the model {name!r}; {other} is served here")
 
-    def found(self, path: str) -> Path:
-        """Where a checkpoint is; one of the form before may have a folder with colons in its name."""
-        where = self._where(path)
-        before = where.parents[1].with_name(_parts(path)["run"]) / where.parent.name / where.name
-        return before if before.is_dir() and not where.is_dir() else where
-
     def _where(self, path: str) -> Path:
-        parts = _parts(path)
-        # A run's name is made here, of words and numbers between colons.
-        return self._folder / parts["run"].replace(":", "_") / parts["kind"] / parts["name"]
+        folder = folder_of(path, self._folder)
+        if folder is None:
+            raise Refused(f"{path!r} is not a checkpoint's path; expected tinker://RUN/weights/NAME")
+        return folder
+
+
+def base_name(path: str, under: Path) -> str:
+    """What the model of a checkpoint under a folder is called, or where it was. Raises Refused."""
+    folder = folder_of(path, under)
+    if folder is None or not folder.is_dir():
+        raise Missing(f"there is no checkpoint {path} in {under}")
+    try:
+        if (folder / ADAPTER_CONFIG).is_file():
+            return json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))["base_model_name_or_path"]
+        return json.loads((folder / _META).read_text("utf-8"))["base_model"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Refused(f"the checkpoint {path} cannot be read: {error}") from error
 
 
 def _weights_file(checkpoint: Path) -> Path:
     before = checkpoint / _WEIGHTS_BEFORE
     return before if before.is_file() else checkpoint / ADAPTER_WEIGHTS
-
-
-def _parts(path: str) -> re.Match[str]:
-    parts = _PATH.fullmatch(path)
-    if parts is None or {parts["run"], parts["name"]} & {".", ".."}:
-        raise Refused(f"{path!r} is not a checkpoint's path; expected tinker://RUN/weights/NAME")
-    return parts

@@ -43,7 +43,10 @@ from rolegraph.exporting import export as export
 from rolegraph.exporting import export_async as export_async
 from rolegraph.reporting import report as report
 from rolegraph.running import Ran as Ran
+from rolegraph.running import Run as Run
+from rolegraph.running import begin_run as begin_run
 from rolegraph.running import new_folder as new_folder
+from rolegraph.running import resume_run as resume_run
 from rolegraph.running import run as run
 from rolegraph.running import run_async as run_async
 from rolegraph.training import Trained as Trained

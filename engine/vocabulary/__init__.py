@@ -47,6 +47,7 @@ from engine.vocabulary.registry import (
     Registry,
     UnknownName,
     noting,
+    registry_of,
 )
 from engine.vocabulary.views import REWARD_FIELDS, VIEW_FIELDS, Own, ScoredView, Upstream, View, Views
 
@@ -105,6 +106,7 @@ __all__ = [
     "options_of",
     "parsers",
     "plain_row",
+    "registry_of",
     "rewards",
     "signals",
     "tools",

@@ -11,6 +11,7 @@ from engine.errors import WorldError as WorldError
 from engine.errors import did_you_mean as did_you_mean
 from engine.local import BASE_MODEL as BASE_MODEL
 from engine.local.service.serving import serve as serve
+from engine.records import MAIN as MAIN
 from engine.records import CallDone as CallDone
 from engine.records import Checkpoint as Checkpoint
 from engine.records import Control as Control

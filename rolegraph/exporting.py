@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from engine.compile import MAIN
 from engine.errors import UsageError, WorldError, first_line
 from engine.local.weights import ADAPTER_CONFIG, digest
-from engine.records import Checkpoint, RunFolder
+from engine.records import MAIN, RunFolder
 from engine.shipped import MODELS
 from rolegraph.running import blocking
 
@@ -34,29 +33,35 @@ async def export_async(
     checkpoint: str | Path,
     out: str | Path | None = None,
     *,
-    policy: str = MAIN,
+    policy: str | None = None,
     merged: bool = False,
     model: str | Path | None = None,
     base_url: str | None = None,
 ) -> Path:
     """Write trained weights to a folder, with tokenizer, chat template and model card; where it is.
 
-    `checkpoint` is a training's folder, for the best weights of a `policy`, or the tinker:// path of some.
-    They are an adapter in PEFT's form, or, `merged`, a whole model for transformers, vLLM and others; the
-    folder can be run as `local:FOLDER`. The default `out` is `adapter` or `merged` in the training's folder.
-    `model` is the folder of the model that they are of, where that is no longer where it was; `base_url` is
-    the service that holds weights which are not on this machine. Raises UsageError and WorldError.
+    `checkpoint` is a training's folder, for the best weights of a `policy` (also `FOLDER#POLICY`; by default
+    `main` or the only one), or the tinker:// path of some. They are an adapter in PEFT's form, or, `merged`,
+    a whole model for transformers, vLLM and others; the folder can be run as `local:FOLDER`. The default
+    `out` is `adapter` or `merged` in the training's folder. `model` is the folder of the model that they are
+    of, where that is no longer where it was; `base_url` is the service that holds weights which are not on
+    this machine. Raises UsageError and WorldError.
     """
-    run = None if "://" in str(checkpoint) else RunFolder(Path(checkpoint))
-    if run is None and out is None:
+    run = saved = None
+    place = Path(out) if out else None
+    if "://" not in str(checkpoint):
+        folder, _, named = str(checkpoint).partition("#")
+        run, policy = RunFolder(Path(folder)), policy or named or None
+        run.training()  # raises where it is none
+        saved = run.best_of(policy)
+        place = place or run.path / _name(policy, merged=merged)
+    if place is None:
         raise UsageError(f"say where {checkpoint} is to go: there is no folder of its training")
-    place = Path(out) if out else Path(checkpoint) / _name(policy, merged)
     if place.exists() and not (place.is_dir() and not any(place.iterdir())):
         raise UsageError(f"{place} is there already; move it away, or choose another folder with --out")
     base = None if model is None else Path(model)
     if base is not None and not base.is_dir():
         raise UsageError(f"there is no model folder {base}")
-    saved = None if run is None else _best(run, policy)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".part-") as part:
@@ -78,7 +83,7 @@ async def export_async(
                 await asyncio.to_thread(export_merged, adapter, whole)
             _copy(base, whole, *TOKENIZER, *(["generation_config.json"] if merged else []))
             if run is not None and saved is not None:
-                card = _card(run, saved, adapter, policy=policy, base=base, merged=merged)
+                card = _card(run, policy, adapter, base=base, merged=merged)
                 (whole / "README.md").write_text(card, encoding="utf-8")
             for file in whole.iterdir():
                 file.chmod(0o644)  # safetensors keeps its own from others, such as a server's user
@@ -93,16 +98,9 @@ async def export_async(
 export = blocking(export_async)
 
 
-def _name(policy: str, merged: bool) -> str:
+def _name(policy: str | None, *, merged: bool) -> str:
     kind = "merged" if merged else "adapter"
-    return kind if policy == MAIN else f"{kind}-{policy}"
-
-
-def _best(run: RunFolder, policy: str) -> Checkpoint:
-    run.training()  # raises where it is none
-    if policy != MAIN:
-        raise UsageError(f"{run.path} trained no policy {policy!r}; there is {MAIN}")
-    return run.best()
+    return f"{kind}-{policy}" if policy else kind
 
 
 async def _downloaded(path: str, folder: Path, base: Path | None, url: str | None, *, whole: bool) -> Path:
@@ -140,15 +138,16 @@ def _copy(source: Path, target: Path, *patterns: str) -> None:
         shutil.copy(file, target / file.name)
 
 
-def _card(run: RunFolder, saved: Checkpoint, adapter: Path, *, policy: str, base: Path, merged: bool) -> str:
+def _card(run: RunFolder, policy: str | None, adapter: Path, *, base: Path, merged: bool) -> str:
     from engine.report.card import model_card
 
     named = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8"))["base_model_name_or_path"]
+    best = run.best()
     return model_card(
         run.training(),
-        saved,
+        best,
         run.spec(),
-        policy=policy,
+        policy=policy or (next(iter(best.policies)) if len(best.policies) == 1 else MAIN),
         base=named,
         digest=digest(base),
         merged=merged,

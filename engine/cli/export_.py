@@ -11,13 +11,7 @@ from engine.cli import options
 
 @click.command("export")
 @click.argument("run")
-@click.option(
-    "--policy",
-    default="main",
-    show_default=True,
-    metavar="NAME",
-    help="Whose weights, of those that were trained.",
-)
+@click.option("--policy", metavar="NAME", help="Whose weights. Default: main's, or those of the only one.")
 @click.option("--merged", is_flag=True, help="A whole model with the adapter in its weights.")
 @click.option(
     "--out",
@@ -28,7 +22,7 @@ from engine.cli import options
 @options.model("The model that they are of, where it is no longer where it was: local:FOLDER.")
 @options.base_url("The Tinker service that holds them. Default: the one that RUN was trained on.")
 def command(
-    run: str, policy: str, merged: bool, out: Path | None, model: str | None, base_url: str | None
+    run: str, policy: str | None, merged: bool, out: Path | None, model: str | None, base_url: str | None
 ) -> None:
     """Write the best weights of RUN, a training run's folder or a tinker:// path, for other programs.
 

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from rolegraph import Event, Note, StepLogged, Training
+from rolegraph import MAIN, Event, Note, StepLogged, Training
 
 Metrics = Mapping[str, float]
 _VALIDATION = "validation/"
@@ -190,14 +190,21 @@ class TrainDisplay:
         """Where the best weights are, and how to use them."""
         if not self._folder.checkpoints():
             return
-        folder, spec = self._folder.path, self._folder.info().spec
-        out.print(
-            f"best weights: those of step {self._folder.best().step}\n"
-            f"  use them:   rolegraph run {spec} model.checkpoint={folder}\n"
-            f"  take them:  rolegraph export {folder}",
-            highlight=False,
-            markup=False,
-        )
+        folder, best = self._folder.path, self._folder.best()
+        used = [
+            f"model.checkpoint={folder}" if name == MAIN else f"policies.{name}.checkpoint={folder}#{name}"
+            for name in best.policies
+        ]
+        taken = [f" --policy {name}" for name in best.policies] if len(best.policies) > 1 else [""]
+        lines = [
+            f"best weights: those of step {best.step}",
+            f"  use them:   rolegraph run {self._folder.info().spec} {' '.join(used)}",
+            *(
+                f"  take them:  rolegraph export {folder}{f' --policy {name}' * several}"
+                for name in best.policies
+            ),
+        ]
+        out.print("\n".join(lines), highlight=False, markup=False)
 
 
 def _clock(seconds: float) -> str:

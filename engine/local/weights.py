@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
-from engine.errors import UsageError
+from engine.errors import UsageError, WorldError
 from engine.shipped import model_folder
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -61,3 +62,21 @@ def digest(folder: Path) -> str:
     if (base := base_of(folder)) is not None:
         whole.update(digest(base).encode())
     return whole.hexdigest()
+
+
+def bring(path: str, source: Path, target: Path) -> None:
+    """Copy a checkpoint's weights from one service's folder to another's, unless they are there.
+
+    Raises UsageError where there are none, WorldError where the disk does not take them.
+    """
+    there, here = folder_of(path, source), folder_of(path, target)
+    if there is None or here is None or not there.is_dir():
+        raise UsageError(f"{source} does not hold the weights {path}")
+    if here.exists():
+        return
+    try:
+        part = here.with_name(f".part-{here.name}")
+        shutil.copytree(there, part, ignore=shutil.ignore_patterns(OPTIMIZER), dirs_exist_ok=True)
+        part.rename(here)
+    except OSError as error:
+        raise WorldError(f"cannot copy the weights {path} to {target}: {error.strerror}") from error

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import yaml
 
-from engine.records import Checkpoint, Control, RunInfo
+from engine.records import MAIN, Checkpoint, Control, RunInfo
 
 _ADAPTER = """\
 from peft import PeftModel
@@ -57,7 +57,9 @@ def model_card(
     written: Any = yaml.safe_load(spec)
     data: object = cast("dict[str, Any]", written).get("data") if isinstance(written, dict) else None
     trained = [
-        f"{name} ({role.estimator or 'no estimator'})" for name, role in info.roles.items() if role.trainable
+        f"{name} ({role.estimator or 'no estimator'})"
+        for name, role in info.roles.items()
+        if role.trainable and policy in (role.policies or (MAIN,))
     ]
     facts = {
         "spec": f"{info.name}, hash `{info.hash}`",

@@ -57,7 +57,7 @@ def test_an_adapter_is_the_best_checkpoint_s(run: Path, adapter: Path, expected:
     from safetensors.torch import load_file
 
     assert adapter == run / "adapter"
-    path = RunFolder(run).best().sampler.removeprefix("tinker://").replace(":", "_")
+    path = RunFolder(run).best_of("main").sampler.removeprefix("tinker://").replace(":", "_")
     ours, theirs = (load_file(f / "adapter_model.safetensors") for f in (adapter, run / "weights" / path))
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert logprobs_of(base(), TOKENS) != pytest.approx(expected, abs=0.01)
@@ -127,10 +127,27 @@ def test_a_model_that_was_moved_is_named(run: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_exported_is_said(run: Path, adapter: Path, tmp_path: Path) -> None:
     with pytest.raises(rg.UsageError, match="is there already"):
         rg.export(run)
-    with pytest.raises(rg.UsageError, match="no policy 'coder'; there is main"):
+    with pytest.raises(rg.UsageError, match="no policy 'coder'; it trained main"):
         rg.export(run, policy="coder")
     with pytest.raises(rg.UsageError, match="holds no run"):
         rg.export(tmp_path)
     with pytest.raises(rg.UsageError, match="say where"):
         rg.export("tinker://a/weights/b")
     assert not [file for file in run.iterdir() if file.name.startswith(".")]
+
+
+def test_each_policy_of_a_run_leaves_by_its_name(run: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    several = shutil.copytree(run, tmp_path / "several", ignore=shutil.ignore_patterns("adapter"))
+    first, *_, last = (checkpoint.policies["main"] for checkpoint in RunFolder(run).checkpoints())
+    RunFolder(several).add_checkpoint(
+        rg.Checkpoint(step=9, policies={"coder": first, "judge": last}, best=True)
+    )
+    with pytest.raises(rg.UsageError, match="several policies; it trained coder, judge"):
+        rg.export(several)
+    folders = rg.export(several, policy="coder"), rg.export(f"{several}#judge")
+    assert [folder.name for folder in folders] == ["adapter-coder", "adapter-judge"]
+    ours = [load_file(folder / "adapter_model.safetensors") for folder in folders]
+    assert any(not torch.equal(ours[0][name], ours[1][name]) for name in ours[0])
+    assert "| policy | judge |" in (folders[1] / "README.md").read_text()

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from rolegraph import Event, Note, StepLogged, Training
+from rolegraph import MAIN, Event, Note, StepLogged, Training
 
 Metrics = Mapping[str, float]
 _VALIDATION = "validation/"
@@ -187,8 +187,29 @@ class TrainDisplay:
         )
         if done < self._steps:
             out.print(f"go on with: rolegraph train --resume --out {self._folder.path}", highlight=False)
+        self._say_where(out)
         report = self._folder.report
         out.print(str(report if report.exists() else self._folder.path), highlight=False)
+
+    def _say_where(self, out: Console) -> None:
+        """Where the best weights are, and how to use them."""
+        if not self._folder.checkpoints():
+            return
+        folder, best = self._folder.path, self._folder.best()
+        used = [
+            f"model.checkpoint={folder}" if name == MAIN else f"policies.{name}.checkpoint={folder}#{name}"
+            for name in best.policies
+        ]
+        taken = [f" --policy {name}" for name in best.policies] if len(best.policies) > 1 else [""]
+        lines = [
+            f"best weights: those of step {best.step}",
+            f"  use them:   rolegraph run {self._folder.info().spec} {' '.join(used)}",
+            *(
+                f"  take them:  rolegraph export {folder}{f' --policy {name}' * several}"
+                for name in best.policies
+            ),
+        ]
+        out.print("\n".join(lines), highlight=False, markup=False)
 
 
 def _clock(seconds: float) -> str:

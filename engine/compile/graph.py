@@ -122,6 +122,8 @@ def _loops(spec: Spec) -> Iterator[Finding]:
         for role in loop.roles:
             yield from unknown_role(spec, role, path)
             first = loop_of(spec, role)
+            if loop.roles.count(role) > 1:
+                yield Finding(path, f"{role} is in the loop {name} twice", "each role once", word=role)
             if first != name:
                 yield Finding(
                     path, f"{role} is in the loop {first} already", "a loop for each role", word=role
@@ -136,12 +138,22 @@ def _edges(spec: Spec) -> Iterator[Finding]:
             path, other = ("roles", name, "needs", key), edge.of or key
             if other not in spec.roles:
                 continue
+            if edge.chunks is not None and not edge.fans_out:
+                message = f"chunks say how many of {name} there are, which {edge.join} does not"
+                hint = f"or leave out `chunks`: {key}: {edge.join}"
+                yield Finding(
+                    (*path, "chunks"), message, f"{key}: {{chunks: {edge.chunks}}}", hint, at_key=True
+                )
             if edge.fans_out:
                 fans.append(key)
                 if edge.round != "this":
                     message = f"{key} sets how many of {name} there are, so it is of the round itself"
                     yield Finding(path, message, "round: this", "or join: branch", at_key=True)
             loop = loop_of(spec, other)
+            if other == name and own is None and edge.round != "this":
+                message = f"{name} is in no loop, so it has no turns before"
+                yield Finding(path, message, f"{name} in `loops`", at_key=True, word=edge.round)
+                continue
             if edge.round == "last" and (own is None or loop != own):
                 message = f"{name} and {other} are in no loop together, so there is no round before"
                 yield Finding(
@@ -165,6 +177,18 @@ def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator
 
 
 def _cycles(spec: Spec, needs: Needs) -> Iterator[Finding]:
+    for cycle in circles(needs):
+        yield Finding(
+            ("roles", cycle[0], "needs"),
+            f"the roles wait for each other: {in_a_circle(cycle)}",
+            "edges that lead nowhere in a circle",
+            _way_out(spec, cycle),
+            word=cycle[-1],
+        )
+
+
+def circles(needs: Needs) -> Iterator[list[str]]:
+    """A circle out of each knot of roles that wait for each other, or for themselves; from the first on."""
     try:
         in_order(needs)
         return
@@ -175,19 +199,16 @@ def _cycles(spec: Spec, needs: Needs) -> Iterator[Finding]:
     graph.add_nodes_from(needs)
     graph.add_edges_from((before, name) for name in needs for before in needs[name])
     for component in nx.strongly_connected_components(graph):
-        if len(component) < 2:
-            continue
-        start = next(name for name in spec.roles if name in component)
-        edges = cast("list[tuple[str, str]]", nx.find_cycle(graph.subgraph(component), start))  # pyright: ignore[reportUnknownMemberType]
-        cycle = [before for before, _ in edges]
-        path = " -> ".join([*cycle, cycle[0]])
-        yield Finding(
-            ("roles", start, "needs"),
-            f"the roles wait for each other: {path}",
-            "edges that lead nowhere in a circle",
-            _way_out(spec, cycle),
-            word=cycle[-1],
-        )
+        start = next(name for name in needs if name in component)
+        if len(component) > 1 or start in needs[start]:
+            inside = graph.subgraph(component)
+            edges = cast("list[tuple[str, str]]", nx.find_cycle(inside, start))  # pyright: ignore[reportUnknownMemberType]
+            yield [before for before, _ in edges]
+
+
+def in_a_circle(cycle: Sequence[str]) -> str:
+    """A circle as it is written: `a -> b -> a`."""
+    return " -> ".join([*cycle, cycle[0]])
 
 
 def _way_out(spec: Spec, cycle: Sequence[str]) -> str:
@@ -195,6 +216,10 @@ def _way_out(spec: Spec, cycle: Sequence[str]) -> str:
     loop = loop_of(spec, first)
     if loop is not None and loop == loop_of(spec, last):
         return f"in a loop, let {first} see the round before: needs: {{{last}: last}}"
+    for before, name in zip(cycle, [*cycle[1:], first], strict=True):
+        if all((edge.of or key) != before for key, edge in spec.roles[name].needs.items()):
+            whole = loop_of(spec, before)
+            return f"{name} waits for the whole loop {whole}, which {before} is in: put {name} into it, too"
     return f"remove one of these needs, such as {last} from {first}"
 
 

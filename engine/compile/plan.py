@@ -15,7 +15,18 @@ from engine.prompts import Condition, Template
 from engine.records import MAIN, NodeId
 from engine.spec import Lora, ModelRef, Sampling, Spec
 from engine.spec.models import OnFailure
-from engine.vocabulary import Dataset, Estimator, Import, LossName, Metric, Parser, Reward, Signal, Split
+from engine.vocabulary import (
+    Dataset,
+    Estimator,
+    Import,
+    LossName,
+    Metric,
+    Parser,
+    Reward,
+    Signal,
+    Split,
+    Tool,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -77,6 +88,12 @@ class RolePlan:
     """The loop that it is in."""
     asks_each: bool
     """Whether its prompts speak of the instance itself, so that no two are asked the same."""
+    tools: tuple[Tool, ...] = ()
+    """What its model may call in its turn."""
+    calls: int = 1
+    """How often a turn asks its model at most."""
+    shows: frozenset[str] = frozenset()
+    """Hidden task fields that its own prompts and condition see."""
 
 
 Tail = tuple[tuple[int, int], ...]
@@ -174,10 +191,10 @@ class Plan:
     blocks: tuple[Block, ...]
     wiring: Wiring
     reads: Mapping[int, tuple[See, ...]]
-    """By node, the turns whose scores its reward reads."""
+    """By node, the turns that its reward reads, under their role's name."""
     loops: tuple[LoopPlan, ...]
     scoring: tuple[int, ...]
-    """The roles whose reward reads other roles' scores, each after those it reads."""
+    """The roles whose reward reads other roles, each after those whose scores it reads."""
     correct: int
     """The role whose correctness is the episode's."""
     metrics: Mapping[str, Metric]

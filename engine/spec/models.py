@@ -14,7 +14,15 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    StringConstraints,
+    model_validator,
+)
 
 from engine import vocabulary
 from engine.spec.diagnostics import Path
@@ -147,7 +155,9 @@ class OnFailure(_Model):
     retry: Annotated[int, Field(ge=0, le=100)] = 0
     """How many more times to ask."""
     then: Literal["zero", "mask", "fail"] = "zero"
-    """`zero`: reward 0. `mask`: keep the trajectory out of the gradient. `fail`: end the episode."""
+    """`zero`: it earns `reward`. `mask`: keep the turn out of the gradient. `fail`: end the episode."""
+    reward: FiniteFloat | None = None
+    """What a failed turn earns. None is 0, or what others decide where the role's reward is only theirs."""
 
 
 Join = Literal["all", "each", "branch"]
@@ -205,8 +215,18 @@ def _as_edges(value: object) -> object:
     names = cast("list[object]", value)
     for name in names:
         if not isinstance(name, str):
-            raise ValueError(f"a list of needs holds names of roles, not {name!r}")
+            keys = [*cast("dict[object, object]", name)] if isinstance(name, dict) else []
+            meant = f"; to say more of one, a mapping: needs: {{{keys[0]}: …}}" if keys else f", not {name!r}"
+            raise ValueError(f"a list of names of roles{meant}")
     return {name: Edge() for name in cast("list[str]", names)}
+
+
+ToolField = Annotated[CallField, vocabulary.tools]
+
+
+def _as_items(value: object) -> object:
+    """An item alone stands for a list of it."""
+    return cast("list[object]", value) if isinstance(value, list) else [value]
 
 
 class Role(_Model):
@@ -222,12 +242,22 @@ class Role(_Model):
     """Roles whose answers this one waits for."""
     when: str | None = None
     """The condition on which an instance runs; where it is false, the instance is skipped."""
+    shows: Strings = []
+    """Hidden fields of the task that this role's own prompts and `when` may read."""
     prompt: PromptSource
     """What it is asked: the user's turn."""
     system: PromptSource | None = None
     """The system turn before it."""
     parser: Annotated[CallField, vocabulary.parsers] = Call("text")
     """How its answer is read."""
+    tools: Annotated[
+        list[ToolField],
+        BeforeValidator(_as_items, json_schema_input_type=Union[ToolField, list[ToolField]]),  # noqa: UP007
+        WHOLE,
+    ] = []
+    """What its model may call before it answers."""
+    calls: Annotated[int, Field(ge=1, le=1000)] = 1
+    """How often a turn asks its model at most, where it has tools; the last answer is parsed as it stands."""
     reward: Annotated[CallField, vocabulary.rewards] | None = None
     """What it earns. A trainable role needs one, or a signal."""
     estimator: Annotated[CallField, vocabulary.estimators] | None = None

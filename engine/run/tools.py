@@ -1,0 +1,50 @@
+"""The tools of one episode: opened at their first use, closed when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from engine.vocabulary import Function, Tool
+
+_CLOSE_SECONDS = 10.0
+
+
+class OpenTools:
+    """The tools of one episode, each open once, whoever asks for it."""
+
+    def __init__(self) -> None:
+        self._opened: dict[int, asyncio.Future[Sequence[Function]]] = {}
+        self._keepers: list[asyncio.Task[None]] = []
+        self._over = asyncio.Event()
+
+    async def functions(self, tool: Tool) -> Sequence[Function]:
+        """A tool's functions; raises what opening it raises."""
+        if id(tool) not in self._opened:
+            opened = self._opened[id(tool)] = asyncio.get_running_loop().create_future()
+            self._keepers.append(asyncio.create_task(self._keep(tool, opened)))
+        # Others may wait for it, too.
+        return await asyncio.shield(self._opened[id(tool)])
+
+    async def _keep(self, tool: Tool, opened: asyncio.Future[Sequence[Function]]) -> None:
+        """Hold a tool open. In a task of its own, because some can only be closed where they were opened."""
+        assert tool.open is not None
+        try:
+            async with tool.open() as functions:
+                opened.set_result(functions)
+                await self._over.wait()
+        except Exception as error:
+            if opened.done():
+                return  # it did what it was asked; how it ends is nobody's concern
+            del self._opened[id(tool)]  # whoever asks next tries again
+            opened.set_exception(error)
+            opened.exception()  # it is told to whoever asked, if anybody still does
+
+    async def close(self) -> None:
+        """Close whatever is open, within seconds."""
+        self._over.set()
+        if self._keepers:
+            await asyncio.wait(self._keepers, timeout=_CLOSE_SECONDS)
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)

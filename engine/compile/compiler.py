@@ -94,8 +94,8 @@ def _compile(
     names, of_names = resolve_names(spec, needs, instances, folders)
     findings += of_names
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
-    findings += check_policies(spec, counts)
     findings += earning_findings(spec, names)
+    findings += check_policies(spec, counts)
     findings += learning_findings(spec, counts, names.estimators, names.signals)
     if instances is None or any(map(_is_error, findings)):
         return None, findings

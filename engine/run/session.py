@@ -57,11 +57,9 @@ class NodeResult:
     """The calls before, which asked for tools."""
 
     @property
-    def calls(self) -> Sequence[Answered]:
-        """Every call of the turn that was answered, each a Step."""
-        if self.completion is None:
-            return self.earlier
-        return (*self.earlier, Answered(self.messages, self.completion, self.seconds, self.attempts))
+    def calls(self) -> Sequence[Answered | NodeResult]:
+        """Every call of the turn that was answered, each a Step; the last is its own."""
+        return self.earlier if self.completion is None else (*self.earlier, self)
 
 
 class Session:

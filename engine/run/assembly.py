@@ -118,7 +118,7 @@ def _is_masked(role: RolePlan, result: NodeResult) -> bool:
 def _steps(role: RolePlan, result: NodeResult) -> Sequence[Step]:
     """A turn's Steps, one for each call that was answered; the last has what the turn came to."""
     if not result.earlier:  # as for nearly all
-        return () if result.completion is None else (_step(role, result, result),)
+        return [] if result.completion is None else [_step(role, result, result)]
     calls = result.calls
     return [_step(role, result, call, at, is_last=at == len(calls)) for at, call in enumerate(calls, 1)]
 

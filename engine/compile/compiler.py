@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
+from engine.compile.earned import earning_findings, scored
 from engine.compile.graph import Needs, check_graph, in_order, loop_of, repeated_needs, role_needs
 from engine.compile.lineage import Instances, instances_of
 from engine.compile.names import Names, resolve_names
@@ -92,6 +93,7 @@ def _compile(
     names, of_names = resolve_names(spec, needs, instances, folders)
     findings += of_names
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
+    findings += earning_findings(spec, names)
     findings += learning_findings(spec, counts, names.estimators, names.signals)
     if instances is None or any(map(_is_error, findings)):
         return None, findings
@@ -122,7 +124,7 @@ def _assemble(
     numbers = {name: endpoints.index(endpoint) for name, endpoint in endpoint_of.items()}
     untils = {name: until.mentions for name, until in names.untils.items() if until}
     own = {name for name in spec.roles if "self.history" in _mentions(names, name)}
-    read = {name: reward.roles for name, reward in names.rewards.items() if reward and reward.roles}
+    read = {name: reward.others for name, reward in names.rewards.items() if reward and reward.others}
     unrolled = unroll(spec, instances, numbers, until=untils, own=own, rewards=read)
     loops = list(spec.loops)
     roles = tuple(
@@ -147,6 +149,7 @@ def _assemble(
             asks_each="self" in _mentions(names, name),
             tools=tuple(map(_present, names.tools[name])),
             calls=role.calls,
+            shows=frozenset(role.shows),
         )
         for name, role in spec.roles.items()
     )
@@ -166,7 +169,7 @@ def _assemble(
             LoopPlan(name, loop.times, names.untils[name], unrolled.tails[name])
             for name, loop in spec.loops.items()
         ),
-        scoring=tuple(positions[name] for name in order if (reward := names.rewards[name]) and reward.roles),
+        scoring=tuple(positions[name] for name in in_order(scored(names.rewards)) if name in read),
         correct=positions[spec.episode.correct or order[-1]],
         metrics={name: _present(metric) for name, metric in names.metrics.items()},
         hidden=names.hidden,

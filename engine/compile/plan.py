@@ -81,6 +81,8 @@ class RolePlan:
     """What its model may call in its turn."""
     calls: int = 1
     """How often a turn asks its model at most."""
+    shows: frozenset[str] = frozenset()
+    """Hidden task fields that its own prompts and condition see."""
 
 
 Tail = tuple[tuple[int, int], ...]
@@ -176,10 +178,10 @@ class Plan:
     blocks: tuple[Block, ...]
     wiring: Wiring
     reads: Mapping[int, tuple[See, ...]]
-    """By node, the turns whose scores its reward reads."""
+    """By node, the turns that its reward reads, under their role's name."""
     loops: tuple[LoopPlan, ...]
     scoring: tuple[int, ...]
-    """The roles whose reward reads other roles' scores, each after those it reads."""
+    """The roles whose reward reads other roles, each after those whose scores it reads."""
     correct: int
     """The role whose correctness is the episode's."""
     metrics: Mapping[str, Metric]

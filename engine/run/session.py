@@ -21,7 +21,10 @@ from engine.run.calls import Functions, offered, results_of
 from engine.run.tools import OpenTools
 from engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
 
-NO_SCORE = Score(0.0, False)
+
+def failing_earns(role: RolePlan) -> Score:
+    """What a failed turn of a role earns."""
+    return Score(role.on_failure.reward or 0.0, False)
 
 
 class Job(NamedTuple):
@@ -176,7 +179,7 @@ class Session:
         response, thought = (completion.text, completion.thought) if completion else ("", "")
         (_, index, number), lineage = self._node.id, self._node.lineage
         view = View(index, self._role.parser.default, response, thought, number, lineage)
-        score = NO_SCORE if self._role.reward else None
+        score = failing_earns(self._role) if self._role.reward else None
         return NodeResult(
             view,
             messages,

@@ -14,7 +14,15 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    StringConstraints,
+    model_validator,
+)
 
 from engine import vocabulary
 from engine.spec.diagnostics import Path
@@ -146,7 +154,9 @@ class OnFailure(_Model):
     retry: Annotated[int, Field(ge=0, le=100)] = 0
     """How many more times to ask."""
     then: Literal["zero", "mask", "fail"] = "zero"
-    """`zero`: reward 0. `mask`: keep the trajectory out of the gradient. `fail`: end the episode."""
+    """`zero`: it earns `reward`. `mask`: keep the turn out of the gradient. `fail`: end the episode."""
+    reward: FiniteFloat | None = None
+    """What a failed turn earns. None is 0, or what others decide where the role's reward is only theirs."""
 
 
 Join = Literal["all", "each", "branch"]
@@ -231,6 +241,8 @@ class Role(_Model):
     """Roles whose answers this one waits for."""
     when: str | None = None
     """The condition on which an instance runs; where it is false, the instance is skipped."""
+    shows: Strings = []
+    """Hidden fields of the task that this role's own prompts and `when` may read."""
     prompt: PromptSource
     """What it is asked: the user's turn."""
     system: PromptSource | None = None

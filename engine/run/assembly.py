@@ -147,6 +147,8 @@ def _step(
         metadata["round"] = result.view.round
     if role.tools:
         metadata["call"] = number
+        if call.used:
+            metadata["calls"] = call.used
     if call.attempts > 1:
         metadata["attempts"] = call.attempts
     if completion.usage:

@@ -6,9 +6,9 @@ retries, timeouts and seeds; knows nothing of other nodes.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from engine.compile import RolePlan
 from engine.compile.plan import Node
@@ -42,6 +42,8 @@ class Answered(NamedTuple):
     completion: Completion
     seconds: float
     attempts: int
+    used: Sequence[Mapping[str, str]] = ()
+    """What was done of what it asked of tools, each with its `name`, and the `error` where there is one."""
 
 
 @dataclass(slots=True)
@@ -56,6 +58,7 @@ class NodeResult:
     failure: Failure | None = None
     attempts: int = 1
     score: Score | None = None
+    used: ClassVar[Sequence[Mapping[str, str]]] = ()
     earlier: Sequence[Answered] = ()
     """The calls before, which asked for tools."""
 
@@ -162,11 +165,12 @@ class Session:
         """Do what an answer asks of tools; the messages of the next call, which goes on from this one."""
         results = await results_of(functions, completion.calls, self._role.timeout)
         answer = answer_message(completion.text, completion.thought, completion.calls)
-        self._earlier = (*self._earlier, Answered(messages, completion, seconds, self._attempt + 1))
+        used = [result.noted for result in results]
+        self._earlier = (*self._earlier, Answered(messages, completion, seconds, self._attempt + 1, used))
         self._attempt = 0
         ids = (*completion.prompt_ids, *completion.response_ids)
         self._continues = Continued(ids, len(messages) + 1) if completion.response_ids else None
-        return (*messages, answer, *results)
+        return (*messages, answer, *(result.message for result in results))
 
     def failed(
         self,

@@ -32,14 +32,15 @@ class Unrolled(NamedTuple):
 def unroll(
     spec: Spec,
     instances: Instances,
-    endpoints: Mapping[str, int],
+    endpoints: Mapping[str, Sequence[int]],
     *,
     until: Mapping[str, Iterable[str]],
     own: Set[str] = frozenset(),
     rewards: Mapping[str, Sequence[str]] = NOTHING,
     by_turn: Set[str] = frozenset(),
 ) -> Unrolled:
-    """Unroll the roles of a spec, the rounds of its loops one after the other.
+    """Unroll the roles of a spec, the rounds of its loops one after the other. `endpoints` has one for each
+    instance of a role.
 
     Instances that join the same are a block: they become ready together and see the same. `until` has for
     each loop with an end the roles that its condition reads; `own` are the roles that read their own earlier
@@ -56,7 +57,7 @@ Seen = tuple[See, ...]
 class _Unrolling:
     spec: Spec
     instances: Instances
-    endpoints: Mapping[str, int]
+    endpoints: Mapping[str, Sequence[int]]
     until: Mapping[str, Iterable[str]]
     own: Set[str]
     rewards: Mapping[str, Sequence[str]]
@@ -93,9 +94,8 @@ class _Unrolling:
             for number in range(1, self.rounds[name] + 1):
                 for index, instance in enumerate(self.instances[name], 1):
                     id, place = NodeId(name, index, number), len(nodes)
-                    nodes.append(
-                        Node(id, position, block_of[place], self.endpoints[name], salt_of(id), instance.path)
-                    )
+                    endpoint = self.endpoints[name][index - 1]
+                    nodes.append(Node(id, position, block_of[place], endpoint, salt_of(id), instance.path))
         wiring = _wire(len(nodes), waits)
         tails = {loop: self.tails(loop, nodes, blocks, wiring) for loop in self.spec.loops}
         return Unrolled(tuple(nodes), tuple(blocks), wiring, tails, self.reads(nodes))

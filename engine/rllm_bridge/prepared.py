@@ -11,7 +11,6 @@ from engine.errors import UsageError
 from engine.models import LimitedModel, Models, open_model
 from engine.models.opening import Open
 from engine.records import Task
-from engine.rllm_bridge.models import sampling_of
 from engine.run import Isolation
 from engine.spec import ModelRef
 
@@ -56,9 +55,10 @@ class Prepared:
                     "loss for a turn that was not sampled; use Rolegraph's own trainer"
                 )
         self.answered_by_rllm = frozenset(
-            role.name for role in plan.roles if is_rllms(plan, plan.endpoints[role.endpoint])
+            role.name
+            for role in plan.roles
+            if any(is_rllms(plan, endpoint) for endpoint in plan.endpoints_of(role))
         )
-        self.sampling = sampling_of(plan)
         self.isolation = Isolation(plan.imports)
         self._opened: OfLoop[dict[Open, Models]] = OfLoop(dict)
 

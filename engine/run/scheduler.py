@@ -330,7 +330,8 @@ class _Run:
     def turn(self, position: int) -> Coroutine[None, None, NodeResult]:
         node = self.plan.nodes[position]
         role = self.plan.roles[node.role]
-        seed = self.seed if role.sampling.seed is None else self.seed_from(role.sampling.seed)
+        fixed = role.samplings[node.id.index - 1].seed
+        seed = self.seed if fixed is None else self.seed_from(fixed)
         # By position: every model call passes here.
         session = Session(role, node, self.models[node.endpoint], self.job, seed, self.observe)
         asked = self.render(role, self.variables(position)) if role.asks_each else self.messages[node.block]

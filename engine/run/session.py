@@ -156,7 +156,9 @@ class Session:
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, call, self._attempt)
         # By position: with keywords here too, they would cost more than 1 % of an episode.
         id = CallId(self._job.task["id"], self._job.rollout, node.id, call, self._attempt)
-        request = Request(messages, self._role.sampling, seed, id, self._offered, self._continues)
+        request = Request(
+            messages, self._role.samplings[node.id.index - 1], seed, id, self._offered, self._continues
+        )
         return self._model.complete(request, self._role.timeout, self._observe)
 
     async def used(

@@ -113,7 +113,8 @@ class ModelRef(_Model):
     base_url: str | None = None
     """The endpoint; None is the provider's own."""
     checkpoint: str | None = None
-    """Sampling weights: a `tinker://` path, a training's folder (its best), or None (as it is)."""
+    """Weights: a `tinker://` path, a training's folder (its best; `FOLDER#POLICY` where it trained several),
+    or None (as it is)."""
     concurrency: Annotated[int, Field(ge=1)] = 512
     """How many calls may be under way at once."""
     replay_any: bool = False
@@ -270,8 +271,13 @@ class Role(_Model):
     """Whether training changes it; then it needs an estimator, and a reward or a signal."""
     model: ModelRef | None = None
     """A model of its own; None uses the spec's."""
+    policy: Annotated[Strings, Field(min_length=1)] | None = None
+    """Whose weights it has: one of the spec's `policies`, or a list with one for each instance; None is
+    `main`, and for a role that is not trained its model as it is."""
+    weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
+    """What its losses count beside those of the other roles of its policy."""
     sampling: Sampling | None = None
-    """How its answers are drawn; None uses the spec's."""
+    """How its answers are drawn; None uses its policy's."""
     on_failure: OnFailure = OnFailure()
     """What happens when it fails."""
     timeout: Annotated[float, Field(gt=0.0)] | None = None
@@ -342,6 +348,22 @@ class Lora(_Model):
     """Whether it changes the layer that gives the logits."""
 
 
+class Policy(_Model):
+    """Weights that roles share, trained apart from others; what is left out is the spec's."""
+
+    model: ModelRef | None = None
+    """The model that it starts from."""
+    checkpoint: str | None = None
+    """Weights that it starts from: a training's folder (its best; `FOLDER#POLICY` where it trained several),
+    or a `tinker://` path."""
+    lora: Lora | None = None
+    """The adapter; what it leaves out is that of `train.lora`."""
+    learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Adam's, under the one schedule."""
+    sampling: Sampling | None = None
+    """How answers are drawn from it, unless a role says otherwise; what it leaves out is the spec's."""
+
+
 class Validation(_Model):
     """How the policy is measured on the validation data, with the same seeds every time."""
 
@@ -397,9 +419,11 @@ class Spec(_Model):
     data: Data = Data()
     """Where tasks come from."""
     model: ModelRef = ModelRef()
-    """Where answers come from, unless a role has a model of its own."""
+    """Where answers come from, unless a role has a model of its own: the policy `main`."""
     sampling: Sampling = Sampling()
     """How answers are drawn, unless a role says otherwise."""
+    policies: Mapping[Identifier, Policy] = {}
+    """Weights that are trained apart, by name; `main` is there without being named."""
     roles: Annotated[Mapping[Identifier, Role], Field(min_length=1)]
     """The roles by name. A role's name is its trajectory's name."""
     loops: Mapping[Identifier, Loop] = {}

@@ -20,7 +20,9 @@ def unrolled(needs: dict[str, list[str]], counts: dict[str, int]) -> Unrolled:
         for name, needed in needs.items()
     }
     spec = Spec.model_validate({"rolegraph": 1, "name": "graph", "roles": roles})
-    return unroll(spec, instances_of(spec), dict.fromkeys(needs, 0), until={})
+    return unroll(
+        spec, instances_of(spec), {name: [0] * len(its) for name, its in instances_of(spec).items()}, until={}
+    )
 
 
 def test_every_instance_waits_for_every_instance_of_what_its_role_needs() -> None:
@@ -60,7 +62,12 @@ def test_a_reward_reads_the_last_turn_that_ran_or_its_own_round_where_turns_are_
 
     def read(by_turn: set[str]) -> dict[NodeId, list[list[NodeId]]]:
         made = unroll(
-            spec, instances_of(spec), dict.fromkeys(roles, 0), until={}, rewards=rewards, by_turn=by_turn
+            spec,
+            instances_of(spec),
+            {name: [0] * len(its) for name, its in instances_of(spec).items()},
+            until={},
+            rewards=rewards,
+            by_turn=by_turn,
         )
         return {
             made.nodes[node].id: [

@@ -120,24 +120,29 @@ class TrainDisplay:
         latest = self._latest
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         table.add_column("role", style="bold")
-        for heading in ("estimator", "reward", "advantage ±", "taught", "too easy", "too hard", "KL"):
+        # Only workflows that skip or fail have groups that are too small.
+        small = any(latest.get(f"outcome/{role.name}/too_small") for role in self._plan.roles)
+        columns = [
+            ("reward", "reward/{}/mean", "{:.3f}"),
+            ("advantage ±", "advantage/{}/std", "{:.3f}"),
+            ("taught", "outcome/{}/taught", "{:.0%}"),
+            ("too easy", "outcome/{}/too_easy", "{:.0%}"),
+            ("too hard", "outcome/{}/too_hard", "{:.0%}"),
+            *([("too small", "outcome/{}/too_small", "{:.0%}")] if small else []),
+            ("KL", "kl/{}", "{:.4f}"),
+        ]
+        for heading in ("estimator", *(heading for heading, _, _ in columns)):
             table.add_column(heading, justify="right", no_wrap=True)
         for role in self._plan.roles:
             name = role.name
-            cells = [
-                f"reward/{name}/mean",
-                f"advantage/{name}/std",
-                f"outcome/{name}/taught",
-                f"outcome/{name}/too_easy",
-                f"outcome/{name}/too_hard",
-                f"kl/{name}",
-            ]
-            formats = ("{:.3f}", "{:.3f}", "{:.0%}", "{:.0%}", "{:.0%}", "{:.4f}")
             estimator = role.estimator.name if role.estimator and role.trainable else "–"
             table.add_row(
                 name,
                 estimator,
-                *(f.format(latest[c]) if c in latest else "–" for c, f in zip(cells, formats, strict=True)),
+                *(
+                    shown.format(latest[key.format(name)]) if key.format(name) in latest else "–"
+                    for _, key, shown in columns
+                ),
             )
         figures = Table(box=SIMPLE_HEAD, pad_edge=False)
         figures.add_column("figure", style="bold")

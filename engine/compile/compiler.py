@@ -17,7 +17,7 @@ from engine.compile.plan import LoopPlan, Plan, RolePlan
 from engine.compile.policies import check_policies, endpoints_of, samplings_of, trained_policies
 from engine.compile.resolve import digest
 from engine.compile.size import Size, size_of
-from engine.compile.trainable import learning_findings, loss_of
+from engine.compile.trainable import learning_findings, loss_of, smallest_group
 from engine.compile.unroll import unroll
 from engine.errors import SpecError
 from engine.spec import Diagnostic, Finding, Spec, load_spec
@@ -96,7 +96,8 @@ def _compile(
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
     findings += earning_findings(spec, names)
     findings += check_policies(spec, counts)
-    findings += learning_findings(spec, counts, names.estimators, names.signals)
+    groups = {name: smallest_group(spec, name, instances, asked) for name, asked in names.templates.items()}
+    findings += learning_findings(spec, groups, names.estimators, names.signals)
     if instances is None or any(map(_is_error, findings)):
         return None, findings
     return _assemble(spec, data, needs, instances, names, imports), findings
@@ -137,6 +138,8 @@ def _assemble(
             system=names.templates[name][1],
             parser=_present(names.parsers[name]),
             reward=names.rewards[name],
+            credit=role.credit,
+            group=role.group,
             estimator=names.estimators[name],
             signal=names.signal_plans.get(name),
             loss=loss_of(role, names.estimators[name], names.signals[name]),

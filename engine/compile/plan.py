@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from engine.prompts import Condition, Template
 from engine.records import MAIN, NodeId
 from engine.spec import Lora, ModelRef, Sampling, Spec
-from engine.spec.models import OnFailure
+from engine.spec.models import Credit, GroupBy, OnFailure
 from engine.vocabulary import (
     Dataset,
     Estimator,
@@ -70,6 +70,8 @@ class RolePlan:
     system: Template | None
     parser: Parser
     reward: Reward | None
+    credit: Credit
+    group: GroupBy
     estimator: Estimator | None
     signal: SignalPlan | None
     loss: LossName
@@ -94,6 +96,12 @@ class RolePlan:
     """How often a turn asks its model at most."""
     shows: frozenset[str] = frozenset()
     """Hidden task fields that its own prompts and condition see."""
+
+    @property
+    def compares_turns(self) -> bool:
+        """Whether its turns are compared, and not its trajectories; where rewards are compared at all."""
+        by_reward = self.estimator is not None and self.estimator.compute is not None
+        return by_reward and (self.credit.kind != "trajectory" or self.group != "task")
 
 
 Tail = tuple[tuple[int, int], ...]

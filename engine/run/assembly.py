@@ -153,7 +153,7 @@ def _step(
         metadata["attempts"] = call.attempts
     if completion.usage:
         metadata["usage"] = completion.usage
-    if role.loop is not None and _is_masked(role, result):
+    if _is_masked(role, result):
         metadata["masked"] = True
     return Step(
         completion.prompt_ids,

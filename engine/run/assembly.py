@@ -138,7 +138,9 @@ def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajec
     return Trajectory(
         role.name,
         last.view.index,
-        [step for result in turns for step in steps_of(role, result)],
+        steps_of(role, last)
+        if len(turns) == 1
+        else [step for turn in turns for step in steps_of(role, turn)],
         None if score is None else score.reward,
         is_correct=score is not None and bool(score.is_correct),
         uid=uid,
@@ -167,23 +169,28 @@ def _is_masked(role: RolePlan, result: NodeResult) -> bool:
     return result.score is None and role.reward is not None
 
 
-def steps_of(role: RolePlan, result: NodeResult) -> Iterator[Step]:
-    """A turn's Steps, one for each call; the last has what the turn came to."""
+def steps_of(role: RolePlan, result: NodeResult) -> Sequence[Step]:
+    """A turn's Steps, one for each call that was answered; the last has what the turn came to."""
+    if not result.earlier:  # as for nearly all
+        return [] if result.completion is None else [_step(role, result, result)]
     calls = result.calls
-    for number, call in enumerate(calls, 1):
-        yield _step(role, result, call, number, is_last=number == len(calls))
+    return [_step(role, result, call, at, is_last=at == len(calls)) for at, call in enumerate(calls, 1)]
 
 
-def _step(role: RolePlan, result: NodeResult, call: Answered, number: int, *, is_last: bool) -> Step:
-    _, completion, seconds, attempts = call
-    score = result.score
-    metadata: dict[str, object] = {"finish_reason": completion.finish_reason, "seconds": seconds}
+def _step(
+    role: RolePlan, result: NodeResult, call: Answered | NodeResult, number: int = 1, *, is_last: bool = True
+) -> Step:
+    completion, score = call.completion, result.score
+    assert completion is not None
+    metadata: dict[str, object] = {"finish_reason": completion.finish_reason, "seconds": call.seconds}
     if role.loop is not None:
         metadata["round"] = result.view.round
     if role.tools:
         metadata["call"] = number
-    if attempts > 1:
-        metadata["attempts"] = attempts
+        if call.used:
+            metadata["calls"] = call.used
+    if call.attempts > 1:
+        metadata["attempts"] = call.attempts
     if completion.usage:
         metadata["usage"] = completion.usage
     if _is_masked(role, result):

@@ -9,12 +9,12 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.errors import UserError, did_you_mean
 from engine.prompts.tools import BEGIN, END, result_message
 from engine.records import Message
-from engine.vocabulary import TOOL_FAILED, Function, Tool, ToolCall, ToolError
+from engine.vocabulary import Function, Tool, ToolCall, ToolError
 
 if TYPE_CHECKING:
     from engine.run.tools import OpenTools
@@ -42,18 +42,33 @@ async def offered(tools: Sequence[Tool], opened: OpenTools) -> Functions:
     return found
 
 
+class Result(NamedTuple):
+    """What came of a call."""
+
+    message: Message
+    """A turn of the chat."""
+    noted: Mapping[str, str]
+    """For the record: the function's `name`, and the `error` where there is one."""
+
+
 async def results_of(
     functions: Functions, calls: Sequence[ToolCall], seconds: float | None
-) -> Sequence[Message]:
-    """What came of the calls of one answer, in their order, as turns of the chat; they run side by side.
-
-    `seconds` bounds each.
-    """
-    texts = await asyncio.gather(*(_result(functions, call, seconds) for call in calls))
-    return [result_message(call, text) for call, text in zip(calls, texts, strict=True)]
+) -> Sequence[Result]:
+    """What came of the calls of one answer, in their order, side by side; `seconds` bounds each."""
+    return await asyncio.gather(*(_result(functions, call, seconds) for call in calls))
 
 
-async def _result(functions: Functions, call: ToolCall, seconds: float | None) -> str:
+async def _result(functions: Functions, call: ToolCall, seconds: float | None) -> Result:
+    try:
+        text = await _called(functions, call, seconds)
+    except ToolError as error:
+        noted = {"name": call.name, "error": str(error)}
+        return Result(result_message(call, f"Error: {error}"), noted)
+    return Result(result_message(call, text), {"name": call.name})
+
+
+async def _called(functions: Functions, call: ToolCall, seconds: float | None) -> str:
+    """The result's text; raises ToolError, or UserError for the person's mistake."""
     try:
         function = functions.get(call.name)
         if function is None or call.unread:
@@ -62,15 +77,13 @@ async def _result(functions: Functions, call: ToolCall, seconds: float | None) -
         async with asyncio.timeout(seconds):
             result = await function.call(call.arguments)
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
-    except ToolError as error:
-        return f"{TOOL_FAILED}{error}"
+    except (ToolError, UserError):
+        raise
     except TimeoutError:
         within = "in time" if seconds is None else f"within {seconds:g} s"
-        return f"{TOOL_FAILED}{call.name} gave no result {within}"
-    except UserError:
-        raise
+        raise ToolError(f"{call.name} gave no result {within}") from None
     except Exception as error:  # a tool may be a package's own code
-        return f"{TOOL_FAILED}{type(error).__name__}: {error}"
+        raise ToolError(f"{type(error).__name__}: {error}") from error
 
 
 def _not_understood(functions: Functions, call: ToolCall) -> str:

@@ -6,9 +6,9 @@ retries, timeouts and seeds; knows nothing of other nodes.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from engine.compile import RolePlan
 from engine.compile.plan import Node
@@ -42,20 +42,18 @@ class Answered(NamedTuple):
     completion: Completion
     seconds: float
     attempts: int
+    used: Sequence[Mapping[str, str]] = ()
+    """What was done of what it asked of tools, each with its `name`, and the `error` where there is one."""
 
     @property
     def chat(self) -> Sequence[Message]:
         """What was asked, and the answer."""
-        said = self.completion
-        return (*self.messages, answer_message(said.text, said.thought, said.calls))
+        return _chat(self.messages, self.completion)
 
     @property
     def continued(self) -> Continued | None:
         """The same as the tokens that it is, where the model gives them."""
-        said = self.completion
-        if not said.response_ids:
-            return None
-        return Continued((*said.prompt_ids, *said.response_ids), len(self.messages) + 1)
+        return _continued(self.messages, self.completion)
 
 
 @dataclass(slots=True)
@@ -70,26 +68,40 @@ class NodeResult:
     failure: Failure | None = None
     attempts: int = 1
     score: Score | None = None
+    used: ClassVar[Sequence[Mapping[str, str]]] = ()
     earlier: Sequence[Answered] = ()
     """The calls before, which asked for tools."""
 
     @property
-    def calls(self) -> Sequence[Answered]:
-        """Every call of the turn that was answered, each a Step."""
-        if self.completion is None:
-            return self.earlier
-        return (*self.earlier, Answered(self.messages, self.completion, self.seconds, self.attempts))
+    def calls(self) -> Sequence[Answered | NodeResult]:
+        """Every call of the turn that was answered, each a Step; the last is its own."""
+        return self.earlier if self.completion is None else (*self.earlier, self)
 
     @property
     def chat(self) -> Sequence[Message]:
-        """What was asked, and the answer; the tools' messages among it."""
-        return self.calls[-1].chat if self.calls else self.messages
+        """What was asked at last, which holds the calls before, and the answer."""
+        return self.messages if self.completion is None else _chat(self.messages, self.completion)
+
+    @property
+    def continued(self) -> Continued | None:
+        """The same as the tokens that it is, where the model gives them."""
+        return None if self.completion is None else _continued(self.messages, self.completion)
 
     @property
     def is_remembered(self) -> bool:
         """Whether a conversation goes on from it; what its reward came to has no part in that."""
         failed = self.failure is not None and self.failure.name is not FailureName.REWARD_ERROR
         return self.completion is not None and not failed
+
+
+def _chat(messages: Sequence[Message], said: Completion) -> Sequence[Message]:
+    return (*messages, answer_message(said.text, said.thought, said.calls))
+
+
+def _continued(messages: Sequence[Message], said: Completion) -> Continued | None:
+    if not said.response_ids:
+        return None
+    return Continued((*said.prompt_ids, *said.response_ids), len(messages) + 1)
 
 
 class Session:
@@ -196,9 +208,11 @@ class Session:
     ) -> Sequence[Message]:
         """Do what an answer asks of tools; the messages of the next call, which goes on from this one."""
         results = await results_of(functions, completion.calls, self._role.timeout)
-        call = Answered(messages, completion, seconds, self._attempt + 1)
+        call = Answered(
+            messages, completion, seconds, self._attempt + 1, [result.noted for result in results]
+        )
         self._earlier, self._attempt, self._continues = (*self._earlier, call), 0, call.continued
-        return (*call.chat, *results)
+        return (*call.chat, *(result.message for result in results))
 
     def failed(
         self,

@@ -178,6 +178,7 @@ def test_each_call_is_a_step_that_goes_on_from_the_one_before(compiled: Callable
     assert [step.done for step in steps] == [False, False, True]
     assert [step.reward for step in steps] == [0.0, 0.0, 1.0]
     assert [step.action for step in steps] == [None, None, "3 + 4"]
+    assert [step.metadata.get("calls") for step in steps] == [[{"name": "add"}], [{"name": "add"}], None]
     assert model.requests[0].continues is None
     for before, step, request in zip(steps[:-1], steps[1:], model.requests[1:], strict=True):
         so_far = (*before.prompt_ids, *before.response_ids)
@@ -263,6 +264,8 @@ def test_what_goes_wrong_is_said_to_the_model(asked: str, said: str, compiled: C
     done = played(compiled("roles.agent.timeout=0.01", offered="[test_add, test_fail]"), model)
     assert results(model) == [said]
     assert done.trajectories[0].reward == 1.0
+    (noted,) = done.trajectories[0].steps[0].metadata["calls"]
+    assert f"Error: {noted['error']}" == said
 
 
 def test_a_mistake_of_the_person_s_ends_the_run(compiled: Callable[..., Plan]) -> None:
@@ -372,3 +375,13 @@ def test_nobody_opens_a_tool_for_a_role_without(compiled: Callable[..., Plan]) -
     assert done.trajectories[0].reward == 1.0
     assert "call" not in done.trajectories[0].steps[0].metadata
     assert log == []
+
+
+def test_a_reward_may_count_the_calls(compiled: Callable[..., Plan]) -> None:
+    model = script(call("add", a=1, b=2), call("ad"), RIGHT)
+    plan = compiled("roles.agent.reward={tool_calls: {over: 1}}", "roles.agent.trainable=false")
+    assert played(plan, model).trajectories[0].reward == 1.0
+    failing = compiled(
+        "roles.agent.reward={tool_calls: {over: 1, failed: true}}", "roles.agent.trainable=false"
+    )
+    assert played(failing, script(call("add", a=1, b=2), call("ad"), RIGHT)).trajectories[0].reward == 0.0

@@ -1,0 +1,75 @@
+"""A turn in which the policy calls tools, from rLLM's engine and back to its trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rllm")
+
+from engine.rllm_bridge import compile_workflow
+from engine.vocabulary import Tool, tools
+from tests.edge import RIGHT, write_spec
+from tests.rllm_bridge.edge import RecordedEngine, run_all, tasks
+from tests.run.test_calls import ADD, _kept, call
+
+pytestmark = pytest.mark.rllm
+SPEC = """\
+rolegraph: 1
+name: agent
+data: {train: countdown}
+roles:
+  agent:
+    prompt: solver.j2
+    tools: test_rllm_add
+    calls: 4
+    parser: {tag: answer}
+    reward: countdown
+    estimator: grpo
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def vocabulary() -> Iterator[None]:
+    @tools.register("test_rllm_add")
+    def add() -> Tool:
+        return Tool(open=lambda: _kept((ADD,)))
+
+    yield
+    for table in ("_factories", "_definitions", "_adapters"):
+        getattr(tools, table).pop("test_rllm_add")
+
+
+class Asking(RecordedEngine):
+    """Keeps the messages, too."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda said: RIGHT if said == "7" else f"Let me see. {call('add', a=3, b=4)}")
+        self.asked: list[list[dict[str, Any]]] = []
+
+    async def _get_model_response(self, messages: list[dict[str, str]], **kwargs: Any) -> Any:
+        self.asked.append(messages)
+        return await super()._get_model_response(messages, **kwargs)
+
+
+def test_a_turn_of_several_calls_leaves_as_so_many_steps_of_which_the_last_earns(tmp_path: Path) -> None:
+    engine = Asking()
+    (episode,) = run_all(compile_workflow(write_spec(tmp_path, SPEC)), engine, tasks(1))
+    (trajectory,) = episode.trajectories
+    assert [step.reward for step in trajectory.steps] == [0.0, 1.0]
+    assert [step.done for step in trajectory.steps] == [False, True]
+    assert [
+        step.completion_ids if hasattr(step, "completion_ids") else step.response_ids
+        for step in trajectory.steps
+    ] == [
+        [1, 7],
+        [2, 7],
+    ]
+    assert trajectory.reward == 1.0
+    assert [options["tools"][0]["function"]["name"] for _, options in engine.calls] == ["add", "add"]
+    _, answer, result = engine.asked[1]
+    assert answer["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 3, "b": 4}'}
+    assert result == {"role": "tool", "content": "7"}

@@ -6,7 +6,7 @@ Everything it shows is in the run's folder too.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -155,8 +155,24 @@ class TrainDisplay:
                 self._first.get(f"validation/{name}"),
             )
             figures.add_row(name, *("–" if value is None else f"{value:.3f}" for value in row))
+        tables = [table, *self._policies(), figures]
         speed = f"{latest['tokens/per_second']:,.0f} tokens/s" if "tokens/per_second" in latest else ""
-        return Group(self._progress, table, figures, speed)
+        return Group(self._progress, *tables, speed)
+
+    def _policies(self) -> Iterator[Table]:
+        """What became of each policy, where there are several."""
+        if len(self._plan.policies) < 2:
+            return
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table.add_column("policy", style="bold")
+        headings = {"loss": "{:.4f}", "kl": "{:.4f}", "grad_norm": "{:.3f}", "learning_rate": "{:.2g}"}
+        for heading in headings:
+            name = "KL" if heading == "kl" else heading.replace("_", " ")
+            table.add_column(name, justify="right", no_wrap=True)
+        for policy in self._plan.policies:
+            values = ((form, self._latest.get(f"optim/{name}/{policy}")) for name, form in headings.items())
+            table.add_row(policy, *("–" if value is None else form.format(value) for form, value in values))
+        yield table
 
     def _close(self) -> None:
         out = Console(soft_wrap=True)
@@ -204,10 +220,7 @@ class TrainDisplay:
         lines = [
             f"best weights: those of step {best.step}",
             f"  use them:   rolegraph run {self._folder.info().spec} {' '.join(used)}",
-            *(
-                f"  take them:  rolegraph export {folder}{f' --policy {name}' * several}"
-                for name in best.policies
-            ),
+            *(f"  take them:  rolegraph export {folder}{policy}" for policy in taken),
         ]
         out.print("\n".join(lines), highlight=False, markup=False)
 

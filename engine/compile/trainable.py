@@ -69,14 +69,15 @@ def smallest_group(
         return min(Counter(policies).values()) * rollouts * (rounds if pooled else 1)
     mentions = {mention for template in asked if template for mention in template.mentions}
     edges = {key: edge for key, edge in role.needs.items() if key in mentions}
-    if any(mention.startswith("self.") for mention in mentions - SAME_FOR_ALL):
+    remembers = role.memory is not None and rounds > 1
+    if remembers or any(mention.startswith("self.") for mention in mentions - SAME_FOR_ALL):
         alike = 1
     elif instances is None:
         alike = count
     else:
         joins = (_joins(edges, me, instances) for me in instances[name])
         alike = min(Counter(zip(joins, policies, strict=False)).values())
-    differs = rounds > 1 and bool(edges or mentions & WHAT_WAS_BEFORE)
+    differs = remembers or (rounds > 1 and bool(edges or mentions & WHAT_WAS_BEFORE))
     upstream = differs or any(edge.round == "this" for edge in edges.values())
     return alike * (1 if upstream else rollouts)
 

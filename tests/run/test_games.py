@@ -14,6 +14,7 @@ import pytest
 from engine.compile import compile_file
 from engine.models import Request
 from engine.records import FailureName
+from engine.training.advantages import group_episodes
 from roles import arena
 from tests.edge import ScriptedModel, run_one
 
@@ -44,6 +45,28 @@ def test_self_play_is_zero_sum_whoever_moves() -> None:
             "O has three in a row",
             "draw",
         )
+
+
+def test_a_planner_earns_what_its_walker_earns_turn_by_turn() -> None:
+    plan = compile_file("plan_path")
+    rng = random.Random(3)
+
+    def answer(request: Request) -> str:
+        if request.id.node.role == "planner":
+            return "<plan>go round the wall</plan>"
+        asked = request.messages[0]["content"]
+        assert "The planner says: go round the wall" in asked
+        (legal,) = re.findall(r"Legal moves here: (.*) \(", asked)
+        return move(rng.choice(legal.split(", ")))
+
+    for task in plan.data["train"].rows(8):
+        done = run_one(plan, ScriptedModel(answer), task)
+        (planner,), (walker,) = done["planner"], done["walker"]
+        assert [step.reward for step in planner.steps] == [step.reward for step in walker.steps]
+        assert walker.reward == pytest.approx(sum(step.reward for step in walker.steps))
+        assert done.metadata["rounds"]["walk"] == len(walker.steps) <= 4
+        groups, _ = group_episodes([done], plan.trained)
+        assert len(groups) == 2 * len(walker.steps), "a group for each round of each role"
 
 
 def listed(pattern: str) -> Choose:

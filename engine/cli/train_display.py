@@ -199,10 +199,7 @@ class TrainDisplay:
         lines = [
             f"best weights: those of step {best.step}",
             f"  use them:   rolegraph run {self._folder.info().spec} {' '.join(used)}",
-            *(
-                f"  take them:  rolegraph export {folder}{f' --policy {name}' * several}"
-                for name in best.policies
-            ),
+            *(f"  take them:  rolegraph export {folder}{words}" for words in taken),
         ]
         out.print("\n".join(lines), highlight=False, markup=False)
 

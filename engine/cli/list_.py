@@ -18,6 +18,7 @@ WRITTEN_AT = {
     "signals": "roles.ROLE.signal",
     "metrics": "episode.metrics.NAME",
     "datasets": "data.train, data.validation",
+    "environments": "loops.NAME.env",
 }
 """Where in a spec each kind stands."""
 KINDS = ("specs", *WRITTEN_AT)

@@ -16,7 +16,7 @@ from engine.report.digest import Digest, RoleGroups
 from engine.report.reading import Point, Run
 from engine.training.outcomes import Outcome
 
-REASONS = {Outcome.EASY: "easy", Outcome.HARD: "hard", Outcome.NEITHER: "rest"}
+REASONS = {Outcome.EASY: "easy", Outcome.HARD: "hard", Outcome.SMALL: "small", Outcome.NEITHER: "rest"}
 """Why a group taught nothing, and the reason's class."""
 STAGES = ("rollout", "advantage", "update", "validate")
 """In the order of a step; a stage of another name comes after them."""
@@ -64,8 +64,10 @@ def sections(run: Run, digest: Digest) -> list[Section]:
         Section(
             "groups",
             "What groups taught",
-            "A group is what a role did on one task in one step. It taught nothing where all its advantages "
-            "are 0: too easy if its rewards are all 1 or more, too hard if all are 0 or less, or neither.",
+            "A group is what a role did on one task in one step, or those of its turns that are compared. It "
+            "taught nothing where all its advantages are 0: too small if skips and failures left less than "
+            "its estimator compares, too easy if its rewards are all 1 or more, too hard if all are 0 or "
+            "less, or neither.",
             _present([*(_shares(run, groups) for groups in digest.groups), _group_rewards(run, roles)]),
         ),
         Section(
@@ -76,8 +78,8 @@ def sections(run: Run, digest: Digest) -> list[Section]:
                 [
                     _by_role(run, "KL: sampling policy to trained", "kl/{}", roles),
                     _by_role(run, "Loss", "loss/{}/mean", roles),
-                    _single(run, "Gradient norm", "optim/grad_norm"),
-                    _single(run, "Learning rate", "optim/learning_rate"),
+                    _by_role(run, "Share of its policy's gradient", "optim/share/{}", roles),
+                    *_by_policy(run),
                     _single(run, "Mean tokens of a response", "tokens/per_response"),
                     _single(run, "Response tokens of a batch", "tokens/response"),
                     _single(run, "Tokens per second", "tokens/per_second"),
@@ -166,12 +168,24 @@ def _by_role(run: Run, title: str, key: str, roles: Sequence[str]) -> Panel | No
     return _lines(title, [Line(role, run.series(name), at) for at, (role, name) in enumerate(pairs)], keys)
 
 
+def _by_policy(run: Run) -> list[Panel | None]:
+    """What is one figure where one policy is trained, and a line for each where there are several."""
+    policies = run.info.trained_policies
+    figures = {"Gradient norm": "grad_norm", "Learning rate": "learning_rate"}
+    if len(policies) < 2:
+        return [_single(run, title, f"optim/{name}") for title, name in figures.items()]
+    figures |= {"Loss of each policy": "loss", "KL of each policy": "kl"}
+    return [_by_role(run, title, f"optim/{name}/{{}}", policies) for title, name in figures.items()]
+
+
 def _single(run: Run, title: str, key: str) -> Panel | None:
     return _lines(title, [Line(title.lower(), run.series(key))], [key], named=False)
 
 
 def _shares(run: Run, groups: RoleGroups) -> Panel:
     outcomes = {Outcome.TAUGHT: "good", **REASONS}
+    if not any(counts[Outcome.SMALL] for counts in groups.steps.values()):
+        del outcomes[Outcome.SMALL]
     layers: list[tuple[str, str, list[Point]]] = [
         (outcome, kind, [(step, counts[outcome] / counts.total()) for step, counts in groups.steps.items()])
         for outcome, kind in outcomes.items()
@@ -179,7 +193,7 @@ def _shares(run: Run, groups: RoleGroups) -> Panel:
     title = f"Groups of {groups.role}"
     estimator = run.info.roles[groups.role].estimator if groups.role in run.info.roles else None
     legend = [(outcome.value, kind) for outcome, kind in outcomes.items()]
-    keys = frozenset(outcome.figure(groups.role) for outcome in outcomes)
+    keys = frozenset(outcome.figure(groups.role) for outcome in Outcome)
     return Panel(title, stack_chart(title, layers, whole=1.0), legend, keys, note=estimator or "")
 
 

@@ -7,10 +7,11 @@ Whoever writes a parser, reward, estimator, signal, metric, dataset or environme
 from engine.errors import DataError, UsageError, did_you_mean
 from engine.records import Split
 from engine.vocabulary.call import Call, CallField
-from engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, open_dataset, plain_row
+from engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, open_dataset, plain_row, seeds
 from engine.vocabulary.environments import environment_of
 from engine.vocabulary.imports import Import, digest_of, import_file
 from engine.vocabulary.items import (
+    TOOL_FAILED,
     Dataset,
     Environment,
     EnvironmentFailure,
@@ -55,6 +56,7 @@ from engine.vocabulary.views import REWARD_FIELDS, VIEW_FIELDS, Own, ScoredView,
 __all__ = [
     "REWARD_FIELDS",
     "SUFFIXES",
+    "TOOL_FAILED",
     "VIEW_FIELDS",
     "BadOptions",
     "BadParts",
@@ -110,6 +112,7 @@ __all__ = [
     "plain_row",
     "registry_of",
     "rewards",
+    "seeds",
     "signals",
     "tools",
 ]

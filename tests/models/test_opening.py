@@ -178,7 +178,7 @@ def test_a_model_is_served_once_for_all_policies_on_it_and_with_the_weights_of_o
     assert {it.ref.base_url for it in (begun, sampled, plain)} == {"http://127.0.0.1:8377"}
     assert began.read_text().splitlines() == ["x"]
     for kind in paths:
-        copied = weights / "r:1" / kind / "step-000001"
+        copied = weights / "r_1" / kind / "step-000001"
         assert [file.name for file in copied.iterdir()] == ["adapter.safetensors"]
 
 

@@ -91,6 +91,7 @@ async def run_async(
     from engine.records.episodes import EpisodeWriter
 
     told = observe or nobody
+    flow.check_allowed()
     rows = flow.tasks(split, limit) if tasks is None else tasks
     folder = RunFolder(Path(out) if out else new_folder(flow.name))
     folder.check_new("run")
@@ -137,6 +138,7 @@ def describe(flow: Workflow, kind: Kind, *, seed: int) -> RunInfo:
         spec=flow.source.spec,
         overrides=flow.source.overrides,
         imports=tuple(str(file) for file in flow.source.imports),
+        allowed=flow.source.allow,
         model_flag=flow.source.model,
         base_url=flow.source.base_url,
         model=_shown(plan.spec.model),
@@ -144,7 +146,7 @@ def describe(flow: Workflow, kind: Kind, *, seed: int) -> RunInfo:
         roles={
             role.name: RoleInfo(
                 estimator=role.estimator.name if role.estimator else None,
-                loss=role.loss,
+                loss=role.loss if role.run is None else None,
                 trainable=role.trainable,
             )
             for role in plan.roles
@@ -172,7 +174,11 @@ def _templates(flow: Workflow) -> dict[str, str]:
     """Every template by a name that a person knows it by."""
     templates: dict[str, str] = {}
     for role in flow.plan.roles:
-        demonstration = role.signal.demonstration if role.signal else None
-        parts = {"prompt": role.prompt, "system": role.system, "demonstration": demonstration}
+        parts = {
+            "prompt": role.prompt,
+            "system": role.system,
+            "tool": role.run.value if role.run else None,
+            "demonstration": role.signal.demonstration if role.signal else None,
+        }
         templates |= {f"the {part} of {role.name}": t.source for part, t in parts.items() if t is not None}
     return templates

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     help="Replay answers to prompts that have changed since they were recorded, too.",
 )
 @options.imports
+@options.allow
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -57,6 +58,7 @@ def command(
     base_url: str | None,
     replay_any: bool,
     imports: tuple[Path, ...],
+    allow: tuple[str, ...],
     out: Path | None,
     seed: int,
     concurrency: int,
@@ -71,7 +73,7 @@ def command(
 
     if replay_any:
         overrides = (*overrides, "model.replay_any=true")
-    flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports)
+    flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
     tasks = flow.tasks(split, limit)
     folder = out or rg.new_folder(flow.name)
     with Display(flow, folder, total=len(tasks) * rollouts, floors=dict(floors)) as display:

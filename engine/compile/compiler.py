@@ -14,6 +14,7 @@ from engine.compile.lineage import Instances, instances_of
 from engine.compile.names import Names, resolve_names
 from engine.compile.plan import MAIN, Endpoint, LoopPlan, Plan, RolePlan
 from engine.compile.resolve import digest
+from engine.compile.running import permission_findings, run_findings, withheld
 from engine.compile.trainable import learning_findings, loss_of
 from engine.compile.unroll import unroll
 from engine.errors import SpecError
@@ -48,9 +49,15 @@ class Compiled:
         return written
 
 
-def compile_file(name: str | FilePath, overrides: Sequence[str] = (), further: Further | None = None) -> Plan:
+def compile_file(
+    name: str | FilePath,
+    overrides: Sequence[str] = (),
+    further: Further | None = None,
+    *,
+    allow: Sequence[str] = (),
+) -> Plan:
     """The plan of a spec's file; raises SpecError with every fault, or UsageError where there is no file."""
-    return check_file(name, overrides, further).valid()
+    return check_file(name, overrides, further, allow=allow).valid()
 
 
 def check_file(
@@ -61,27 +68,36 @@ def check_file(
     model: str | None = None,
     base_url: str | None = None,
     imports: Sequence[Import] = (),
+    allow: Sequence[str] = (),
+    runs: bool = False,
 ) -> Compiled:
     """Load, check and compile; faults and warnings are in the result.
 
     `model` and `base_url` are the command line's flags; `imports` are the files that it allows, already
-    imported. `further` holds a plan without faults against more than the language: a trainer that it is meant
-    for, say.
+    imported; `allow` is what else it does, without which a plan that needs it has a warning, and a fault
+    where it `runs` now. `further` holds a plan without faults against more than the language: a trainer that
+    it is meant for, say.
     """
     loaded = load_spec(name, overrides, model=model, base_url=base_url)
-    plan, findings = _compile(loaded.spec, loaded.data, loaded.folders, imports)
+    plan, findings = _compile(loaded.spec, loaded.data, loaded.folders, imports, allow)
     loaded.report(findings)
+    if plan is not None:
+        loaded.report(permission_findings(plan.withheld, "error" if runs else "warning"))
     if further is not None and plan is not None and not loaded.faults:
         loaded.report(further(plan))
     return Compiled(None if loaded.faults else plan, tuple(loaded.diagnostics))
 
 
 def _compile(
-    spec: Spec, data: Mapping[str, Any], folders: tuple[FilePath, ...], imports: Sequence[Import]
+    spec: Spec,
+    data: Mapping[str, Any],
+    folders: tuple[FilePath, ...],
+    imports: Sequence[Import],
+    allow: Sequence[str],
 ) -> tuple[Plan | None, list[Finding]]:
     """The plan, unless a finding is an error, and all findings. `data` is the spec as it was read."""
     needs = role_needs(spec)
-    findings = [*check_graph(spec, needs), *repeated_needs(data)]
+    findings = [*check_graph(spec, needs), *repeated_needs(data), *run_findings(spec, data)]
     instances = None if any(map(_is_error, findings)) else instances_of(spec)
     names, of_names = resolve_names(spec, needs, instances, folders)
     findings += of_names
@@ -89,7 +105,7 @@ def _compile(
     findings += learning_findings(spec, counts, names.estimators, names.signals)
     if instances is None or any(map(_is_error, findings)):
         return None, findings
-    return _assemble(spec, data, needs, instances, names, imports), findings
+    return _assemble(spec, data, needs, instances, names, imports, allow), findings
 
 
 def _is_error(finding: Finding) -> bool:
@@ -103,14 +119,16 @@ def _assemble(
     instances: Instances,
     names: Names,
     imports: Sequence[Import],
+    allow: Sequence[str],
 ) -> Plan:
     """The plan of a spec without fault. Pure but for `_hash`, which reads the files behind the vocabulary."""
     positions = {name: position for position, name in enumerate(spec.roles)}
     order = in_order(needs)
     # A trained role speaks with the policy's weights.
     endpoint_of = {
-        name: Endpoint(role.model or spec.model, MAIN if role.trainable else None)
+        name: Endpoint(role.model or spec.model, MAIN if role.is_trained else None)
         for name, role in spec.roles.items()
+        if role.run is None
     }
     endpoints = list(dict.fromkeys(endpoint_of.values()))
     numbers = {name: endpoints.index(endpoint) for name, endpoint in endpoint_of.items()}
@@ -124,15 +142,16 @@ def _assemble(
             name=name,
             count=len(instances[name]),
             needs=tuple(needs[name]),
-            prompt=_present(names.templates[name][0]),
+            prompt=None if role.run else _present(names.templates[name][0]),
+            run=names.runs[name],
             system=names.templates[name][1],
             parser=_present(names.parsers[name]),
             reward=names.rewards[name],
             estimator=names.estimators[name],
             signal=names.signal_plans.get(name),
             loss=loss_of(role, names.estimators[name], names.signals[name]),
-            trainable=role.trainable,
-            endpoint=numbers[name],
+            trainable=role.is_trained,
+            endpoint=numbers.get(name),
             sampling=role.sampling or spec.sampling,
             on_failure=role.on_failure,
             timeout=role.timeout,
@@ -163,6 +182,8 @@ def _assemble(
         metrics={name: _present(metric) for name, metric in names.metrics.items()},
         hidden=names.hidden,
         data=names.data,
+        permissions=tuple(names.permissions),
+        withheld=withheld(names.permissions, allow),
     )
 
 

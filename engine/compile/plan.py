@@ -13,9 +13,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.prompts import Condition, Template
 from engine.records import NodeId
-from engine.spec import ModelRef, Sampling, Spec
+from engine.spec import ModelRef, Path, Sampling, Spec
 from engine.spec.models import OnFailure
-from engine.vocabulary import Dataset, Estimator, Import, LossName, Metric, Parser, Reward, Signal, Split
+from engine.vocabulary import (
+    Dataset,
+    Estimator,
+    Import,
+    LossName,
+    Metric,
+    Pairs,
+    Parser,
+    Reward,
+    Signal,
+    Split,
+    Tool,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -42,13 +54,37 @@ class SignalPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What a role does in place of asking a model."""
+
+    name: str
+    """The tool's."""
+    tool: Tool
+    value: Template | None
+    """Rendered, what its function is asked; None for a tool that picks from what the role sees."""
+    pairs: Pairs
+    """Those that the tool wants to know."""
+
+
+class Permission(NamedTuple):
+    """Something in a plan that a person must allow."""
+
+    name: str
+    """As `--allow` names it."""
+    path: Path
+    """Where in the spec it is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
 class RolePlan:
     """One role, with its names resolved."""
 
     name: str
     count: int
     needs: tuple[str, ...]
-    prompt: Template
+    prompt: Template | None
+    """None for a role that runs a tool."""
+    run: RunPlan | None
     system: Template | None
     parser: Parser
     reward: Reward | None
@@ -56,7 +92,8 @@ class RolePlan:
     signal: SignalPlan | None
     loss: LossName
     trainable: bool
-    endpoint: int
+    endpoint: int | None
+    """None where no model is asked."""
     sampling: Sampling
     on_failure: OnFailure
     timeout: float | None
@@ -91,7 +128,7 @@ class Node(NamedTuple):
     id: NodeId
     role: int
     block: int
-    endpoint: int
+    endpoint: int | None
     salt: int
     """What sets its seeds apart."""
     lineage: tuple[int, ...]
@@ -171,6 +208,15 @@ class Plan:
     hidden: frozenset[str]
     """Task fields that no prompt sees."""
     data: Mapping[Split, Dataset]
+    permissions: tuple[Permission, ...]
+    """What its vocabulary asks for."""
+    withheld: tuple[Permission, ...]
+    """What of it was not allowed: a plan with any does not run."""
+
+    @property
+    def asking(self) -> tuple[RolePlan, ...]:
+        """The roles that ask a model."""
+        return tuple(role for role in self.roles if role.run is None)
 
     @property
     def trained(self) -> dict[str, RolePlan]:
@@ -198,6 +244,7 @@ class Plan:
 
     def model_of(self, role: RolePlan) -> ModelRef:
         """The model that a role's answers come from, or that its policy starts from."""
+        assert role.endpoint is not None, f"{role.name} runs a tool"
         return self.endpoints[role.endpoint].model
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Sequence[Import], bytes]]:

@@ -91,7 +91,14 @@ class _Unrolling:
                 for index, instance in enumerate(self.instances[name], 1):
                     id, place = NodeId(name, index, number), len(nodes)
                     nodes.append(
-                        Node(id, position, block_of[place], self.endpoints[name], salt_of(id), instance.path)
+                        Node(
+                            id,
+                            position,
+                            block_of[place],
+                            self.endpoints.get(name),
+                            salt_of(id),
+                            instance.path,
+                        )
                     )
         wiring = _wire(len(nodes), waits)
         tails = {loop: self.tails(loop, nodes, blocks, wiring) for loop in self.spec.loops}

@@ -33,7 +33,7 @@ def findings(plan: Plan, backend: Backend, words: Sequence[str] = ()) -> Iterato
     if backend != "verl":  # which scales the trainer's logits by the temperature: see `_sampling`
         yield from sampling_findings(plan)
     yield from _model(plan, backend, words)
-    for role in plan.roles:
+    for role in plan.asking:
         yield from _role(plan, role, backend)
     for loop in plan.loops:
         message = "a loop's trajectories have several turns, and those that leave for rLLM have one"
@@ -157,8 +157,8 @@ def _estimators(plan: Plan, backend: Backend) -> Iterator[Finding]:
 
 
 def _sampling(plan: Plan, backend: Backend) -> Iterator[Finding]:
-    longest = max(role.sampling.max_tokens for role in plan.roles)
-    for role in plan.roles:
+    longest = max((role.sampling.max_tokens for role in plan.asking), default=0)
+    for role in plan.asking:
         at = (
             ("sampling",) if plan.spec.roles[role.name].sampling is None else ("roles", role.name, "sampling")
         )

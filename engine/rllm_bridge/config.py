@@ -129,7 +129,7 @@ TABLE: tuple[Row, ...] = (
     ),
     _everywhere(
         "sampling.max_tokens",
-        lambda run: max(role.sampling.max_tokens for role in run.plan.roles),
+        lambda run: max(role.sampling.max_tokens for role in run.plan.asking),
         "rllm.data.max_response_length",
     ),
     _everywhere(
@@ -257,7 +257,7 @@ def _written(value: Value) -> str:
 
 
 def _sampling(run: Launch) -> Sampling:
-    return next(iter(run.plan.trained.values()), run.plan.roles[0]).sampling
+    return next(iter(run.plan.trained.values()), run.plan.asking[0]).sampling
 
 
 def _epochs(run: Launch) -> int:

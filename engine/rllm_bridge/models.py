@@ -26,7 +26,7 @@ def sampling_of(plan: Plan) -> dict[str, dict[str, Any]]:
         role.name: {
             name: getattr(role.sampling, name) for name in _SAMPLING if name in role.sampling.model_fields_set
         }
-        for role in plan.roles
+        for role in plan.asking
     }
 
 

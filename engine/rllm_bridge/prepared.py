@@ -47,6 +47,7 @@ class Prepared:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.trained = frozenset(plan.trained)
+        self.asking = frozenset(role.name for role in plan.asking)
         self.earning = frozenset(role.name for role in plan.roles if role.reward is not None)
         self.ending = frozenset(role.name for role in plan.roles if role.on_failure.then == "fail")
         for name, signal in plan.signals.items():
@@ -56,7 +57,9 @@ class Prepared:
                     "loss for a turn that was not sampled; use Rolegraph's own trainer"
                 )
         self.answered_by_rllm = frozenset(
-            role.name for role in plan.roles if is_rllms(plan, plan.endpoints[role.endpoint])
+            role.name
+            for role in plan.asking
+            if role.endpoint is not None and is_rllms(plan, plan.endpoints[role.endpoint])
         )
         self.sampling = sampling_of(plan)
         self.isolation = Isolation(plan.imports)

@@ -85,6 +85,9 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
             episode = episode._replace(metadata={**episode.metadata, "validation": True})
         elif self.plan.signals:
             episode = await self._signalled(episode)
+        # What ran a tool stays here: rLLM would look for its tokens.
+        leaving = [trajectory for trajectory in episode.trajectories if trajectory.name in shared.asking]
+        episode = episode._replace(trajectories=leaving)
         converted = episode_to_rllm(episode, shared.trained, policy.outputs, reason)
         if reason is TerminationReason.ERROR:
             converted.metadata["error"] = _error(episode)
@@ -97,7 +100,8 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
         shared = self._prepared
         self._partial = event.episode
         for trajectory in event.episode.trajectories:
-            if trajectory.reward is not None or trajectory.name not in shared.earning:
+            scored = trajectory.reward is not None or trajectory.name not in shared.earning
+            if scored and trajectory.name in shared.asking:
                 self.commit(trajectory=trajectory_to_rllm(trajectory, policy.outputs, shared.trained))
 
     def postprocess_episode(self, *args: Any, **kwargs: Any) -> theirs.Episode:
@@ -141,6 +145,7 @@ _REASONS = {
     FailureName.MODEL_ERROR: TerminationReason.ERROR,
     FailureName.PROMPT_ERROR: TerminationReason.ERROR,
     FailureName.REWARD_ERROR: TerminationReason.ERROR,
+    FailureName.TOOL_ERROR: TerminationReason.UNKNOWN,
     FailureName.MALFORMED_OUTPUT: TerminationReason.UNKNOWN,
     FailureName.UNPARSEABLE_CHOICE: TerminationReason.UNKNOWN,
 }
@@ -151,7 +156,7 @@ start, then gives up the run; an answer that cannot be read is the model's, and 
 def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> TerminationReason:
     """rLLM's reason: why a role in `ending` ended the episode, or why no call of it was answered."""
     stopped = episode.termination_reason is not Reason.ENV_DONE
-    if not stopped and any(trajectory.steps for trajectory in episode.trajectories):
+    if not stopped and any(trajectory.by_model for trajectory in episode.trajectories):
         return TerminationReason.ENV_DONE
     for trajectory in episode.trajectories:
         if trajectory.failure is None or (stopped and trajectory.name not in ending):

@@ -96,7 +96,11 @@ def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajec
     return Trajectory(
         role.name,
         last.view.index,
-        [_step(role, result) for result in turns if result.completion is not None],
+        [
+            _tool_step(role, result) if result.tool else _step(role, result)
+            for result in turns
+            if result.tool or result.completion is not None
+        ],
         None if score is None else score.reward,
         is_correct=score is not None and score.is_correct,
         uid=uid,
@@ -113,6 +117,28 @@ def _is_masked(role: RolePlan, result: NodeResult) -> bool:
     return result.score is None and role.reward is not None
 
 
+def _tool_step(role: RolePlan, result: NodeResult) -> Step:
+    """What a role did that runs a tool; there are no tokens and no messages."""
+    return Step(
+        action=result.view.action,
+        model_response=result.view.response,
+        reward=result.score.reward if result.score else 0.0,
+        metadata={"tool": result.tool, "seconds": result.seconds, **_noted(role, result)},
+    )
+
+
+def _noted(role: RolePlan, result: NodeResult) -> dict[str, object]:
+    """What is said of any turn."""
+    noted: dict[str, object] = {}
+    if role.loop is not None:
+        noted["round"] = result.view.round
+    if result.attempts > 1:
+        noted["attempts"] = result.attempts
+    if role.loop is not None and _is_masked(role, result):
+        noted["masked"] = True
+    return noted
+
+
 def _step(role: RolePlan, result: NodeResult) -> Step:
     completion, score = result.completion, result.score
     assert completion is not None
@@ -120,14 +146,9 @@ def _step(role: RolePlan, result: NodeResult) -> Step:
     if completion.thought:
         answer["reasoning"] = completion.thought
     metadata: dict[str, object] = {"finish_reason": completion.finish_reason, "seconds": result.seconds}
-    if role.loop is not None:
-        metadata["round"] = result.view.round
-    if result.attempts > 1:
-        metadata["attempts"] = result.attempts
+    metadata |= _noted(role, result)
     if completion.usage:
         metadata["usage"] = completion.usage
-    if role.loop is not None and _is_masked(role, result):
-        metadata["masked"] = True
     return Step(
         completion.prompt_ids,
         completion.response_ids,

@@ -13,6 +13,7 @@ from typing import Any
 
 from engine.compile import Plan, RolePlan
 from engine.compile.plan import Block, See
+from engine.errors import UsageError
 from engine.models import LimitedModel
 from engine.prompts import SELF, Condition, PromptError, render_messages
 from engine.records import (
@@ -30,6 +31,7 @@ from engine.run.frontier import Frontier
 from engine.run.isolation import Isolation
 from engine.run.scoring import score, score_isolated
 from engine.run.session import NO_SCORE, Job, NodeResult, Session
+from engine.run.tools import OpenTools, run_turn
 from engine.vocabulary import Own, Score, Seen, Upstream, View, Views
 
 SEEN_NOTHING = Seen({})
@@ -80,6 +82,7 @@ class _Run:
         "seed",
         "stopped",
         "tasks",
+        "tools",
         "uncomputed",
         "upstream",
         "visible",
@@ -108,6 +111,7 @@ class _Run:
         """The loops that ended as a whole, each with the round that was spared first."""
         self.uncomputed = 0
         """How many conditions could not be computed."""
+        self.tools = OpenTools()
         self.tasks: list[asyncio.Task[None]] = []
         self.active = 0
         self.finished: asyncio.Future[None]
@@ -118,6 +122,15 @@ class _Run:
         return derive_seed(seed, self.job.task["id"], self.job.rollout)
 
     async def episode(self) -> Episode:
+        if self.plan.withheld:
+            names = ", ".join(permission.name for permission in self.plan.withheld)
+            raise UsageError(f"{self.plan.name} runs only where this is allowed: {names}")
+        try:
+            return await self.played()
+        finally:
+            await self.tools.close()
+
+    async def played(self) -> Episode:
         self.finished = asyncio.get_running_loop().create_future()
         try:
             self.start(self.opened(self.frontier.start()))
@@ -183,7 +196,7 @@ class _Run:
                 if block.sees:
                     self.upstream[number] = {see.name: self.seen(see) for see in block.sees}
                 nodes = self.running(block, role, number) if block.may_skip else block.nodes
-                if nodes and not role.asks_each:
+                if nodes and not role.asks_each and role.run is None:
                     variables = {"task": self.visible, **self.upstream[number]}
                     self.messages[number] = self.render(role, variables)
                 ready += nodes
@@ -296,6 +309,7 @@ class _Run:
     # one node
 
     def render(self, role: RolePlan, variables: Mapping[str, Any]) -> Sequence[Message] | Failure:
+        assert role.prompt is not None
         try:
             return render_messages(role.prompt, role.system, variables)
         except PromptError as error:
@@ -304,6 +318,11 @@ class _Run:
     def turn(self, position: int) -> Coroutine[None, None, NodeResult]:
         node = self.plan.nodes[position]
         role = self.plan.roles[node.role]
+        if role.run is not None:
+            variables, upstream = self.variables(position), self.upstream[node.block]
+            tools, isolation = self.tools, self.isolation
+            return run_turn(role, role.run, node, variables, upstream, tools=tools, isolation=isolation)
+        assert node.endpoint is not None
         seed = self.seed if role.sampling.seed is None else self.seed_from(role.sampling.seed)
         # By position: every model call passes here.
         session = Session(role, node, self.models[node.endpoint], self.job, seed, self.observe)

@@ -40,6 +40,8 @@ class NodeResult:
     failure: Failure | None = None
     attempts: int = 1
     score: Score | None = None
+    tool: str = ""
+    """What was run, where no model was asked."""
 
 
 class Session:
@@ -113,7 +115,7 @@ class Session:
         """The result of a failed node: later roles see the parser's default as its action."""
         response, thought = (completion.text, completion.thought) if completion else ("", "")
         (_, index, number), lineage = self._node.id, self._node.lineage
-        view = View(index, self._role.parser.default, response, thought, number, lineage)
+        view = View(index, self._role.parser.default, response, thought, number, lineage, failed=True)
         score = NO_SCORE if self._role.reward else None
         return NodeResult(
             view,

@@ -198,8 +198,10 @@ class Role(_Model):
     """Roles whose answers this one waits for."""
     when: str | None = None
     """The condition on which an instance runs; where it is false, the instance is skipped."""
-    prompt: PromptSource
+    prompt: PromptSource | None = None
     """What it is asked: the user's turn."""
+    run: CallField | None = None
+    """A tool in place of a model: what it gives is the role's action."""
     system: PromptSource | None = None
     """The system turn before it."""
     parser: CallField = Call("text")
@@ -222,7 +224,12 @@ class Role(_Model):
     on_failure: OnFailure = OnFailure()
     """What happens when it fails."""
     timeout: Annotated[float, Field(gt=0.0)] | None = None
-    """Seconds for one model call; None waits as long as the model's client does."""
+    """Seconds for one call of its model, or of its tool; None waits as long as that does."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether training changes it: a role without a model has nothing to change."""
+        return self.trainable and self.run is None
 
 
 class Loop(_Model):

@@ -39,7 +39,7 @@ class Estimated:
 
 def is_compared(trajectory: Trajectory) -> bool:
     """Whether it is in a group at all."""
-    return bool(trajectory.steps) and not trajectory.masked
+    return trajectory.by_model and not trajectory.masked
 
 
 def teaches(advantages: Iterable[float]) -> bool:

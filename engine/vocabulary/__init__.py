@@ -1,6 +1,6 @@
 """What a role can be made of: the kinds of items, how a spec calls one, and the registry of each kind.
 
-Whoever writes a parser, reward, estimator, signal, metric, dataset or environment needs this room and
+Whoever writes a parser, reward, estimator, signal, metric, dataset, environment or tool needs this room and
 `engine.records`.
 """
 
@@ -20,6 +20,7 @@ from engine.vocabulary.items import (
     LiveEnvironment,
     LossName,
     Metric,
+    Pairs,
     ParseFailure,
     Parser,
     Reward,
@@ -40,6 +41,7 @@ from engine.vocabulary.items import (
     tools,
 )
 from engine.vocabulary.options import Option, options_of
+from engine.vocabulary.permissions import checked_url, is_allowed
 from engine.vocabulary.registry import (
     BadOptions,
     BadParts,
@@ -72,6 +74,7 @@ __all__ = [
     "Metric",
     "Option",
     "Own",
+    "Pairs",
     "ParseFailure",
     "Parser",
     "Registry",
@@ -91,6 +94,7 @@ __all__ = [
     "UsageError",
     "View",
     "Views",
+    "checked_url",
     "dataset_of",
     "datasets",
     "did_you_mean",
@@ -99,6 +103,7 @@ __all__ = [
     "environments",
     "estimators",
     "import_file",
+    "is_allowed",
     "metrics",
     "noting",
     "open_dataset",

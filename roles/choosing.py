@@ -1,0 +1,81 @@
+"""Picking from actions: the commonest, or those with the best scores. Pure; knows no role and no tool."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+from engine.vocabulary import Reward, Seen
+
+Same = Callable[[Any, Any], bool]
+"""Whether two actions are the same."""
+
+
+def as_text(one: Any, other: Any) -> bool:
+    """Whether two actions are the same text, but for space at the ends."""
+    return _text(one) == _text(other)
+
+
+def _text(action: Any) -> str:
+    return action.strip() if isinstance(action, str) else json.dumps(action, sort_keys=True, default=str)
+
+
+def same_by(reward: Reward) -> Same:
+    """Whether a reward finds two actions the same; raises ValueError for one that compares with no field."""
+    if len(reward.labels) != 1 or reward.roles:
+        raise ValueError("only a reward that compares with one field can compare actions, such as math")
+    return partial(_same_by, reward)
+
+
+def _same_by(reward: Reward, one: Any, other: Any) -> bool:
+    if as_text(one, other):
+        return True
+    (field,) = reward.labels
+    return reward.score({"id": "", field: other}, one, Seen({})).is_correct
+
+
+def commonest(actions: Sequence[Any], same: Same) -> Any:
+    """The action that most of them are the same as; of equally common ones, the first."""
+    groups: list[list[Any]] = []
+    for action in actions:
+        group = next((group for group in groups if same(action, group[0])), None)
+        if group is None:
+            groups.append([action])
+        else:
+            group.append(action)
+    return max(groups, key=len)[0]
+
+
+def best(actions: Sequence[Any], scored: Sequence[Sequence[Any]], path: Sequence[str]) -> list[Any]:
+    """The actions by their scores, the highest first; of equal ones the first, those without one last.
+
+    `scored` holds for each what was said of it, with a number at a path; the mean of several counts.
+    """
+    means: list[float] = []
+    for said in scored:
+        numbers = [number for each in said if (number := number_at(each, path)) is not None]
+        means.append(sum(numbers) / len(numbers) if numbers else -math.inf)
+    order = sorted(range(len(actions)), key=lambda place: -means[place])
+    return [actions[place] for place in order]
+
+
+def number_at(value: Any, path: Sequence[str]) -> float | None:
+    """The number at a path into an action, which may be written as text; None where there is none."""
+    for key in path:
+        if isinstance(value, Mapping):
+            value = cast("Mapping[str, Any]", value).get(key)
+        elif isinstance(value, list) and key.isdecimal():
+            items = cast("list[Any]", value)
+            value = items[int(key)] if int(key) < len(items) else None
+        else:
+            return None
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None

@@ -28,7 +28,7 @@ def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:
         at = ("roles", name)
         if role.run is not None:
             yield from _of_tool(name, role)
-        elif role.prompt is None and value_at(data, (*at, "run")) is None:
+        elif role.prompt is None and not any(value_at(data, (*at, key)) for key in ("prompt", "run")):
             expected = "what it is asked, or `run` with a tool that it runs"
             yield Finding((*at, "prompt"), f"roles.{name} has no 'prompt'", expected, at_key=True)
 

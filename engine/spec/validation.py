@@ -81,7 +81,7 @@ def _written_at(value: Any, path: Path) -> Path:
         try:
             value = cast("Any", value)[key]
         except LookupError:
-            return path
+            return path[:depth] or path  # what lacks it, but for what the whole part lacks
     return path
 
 

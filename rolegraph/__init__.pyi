@@ -53,5 +53,6 @@ from rolegraph.training import train_async as train_async
 from rolegraph.workflow import OpenWorkflow as OpenWorkflow
 from rolegraph.workflow import Workflow as Workflow
 from rolegraph.workflow import check as check
+from rolegraph.workflow import json_schema as json_schema
 from rolegraph.workflow import load as load
 from rolegraph.workflow import shipped_specs as shipped_specs

@@ -213,6 +213,16 @@ def shipped_specs() -> dict[str, str]:
     return {path.stem: load_spec(path).spec.description for path in sorted(SPECS.glob("*.yaml"))}
 
 
+def json_schema(imports: Iterable[str | Path] = ()) -> dict[str, Any]:
+    """The JSON Schema of a spec, with every parser, reward and so on that it may name; see `load` for
+    `imports`."""
+    from engine.spec.schema import json_schema as schema_of_all
+
+    for file in imports:
+        import_file(Path(file))
+    return schema_of_all()
+
+
 @asynccontextmanager
 async def _open(flow: Workflow) -> AsyncGenerator[OpenWorkflow, None]:
     from engine.models import Models, Services

@@ -70,10 +70,13 @@ def _in_full(written: object) -> object:
     return {"weight": written} if is_weight else written
 
 
+WrittenShare = Annotated[Share, BeforeValidator(_in_full, json_schema_input_type=float | Share)]
+
+
 def dataset(
     *,
     task: str | None = None,
-    tasks: dict[str, Annotated[Share, BeforeValidator(_in_full)]] | None = None,
+    tasks: dict[str, WrittenShare] | None = None,
     config: dict[str, Any] | None = None,
     size: Annotated[int, Field(ge=1, le=1_000_000)] = 500,
     seed: int = 0,

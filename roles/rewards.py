@@ -291,7 +291,7 @@ class Term(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    reward: CallField
+    reward: Annotated[CallField, rewards]
     """What it measures."""
     weight: FiniteFloat = 1.0
     """What it counts; less than 0 for a penalty, 0 for a term that is only reported."""
@@ -317,7 +317,12 @@ def _is_short(written: object) -> bool:
     return isinstance(written, str) and written != ""
 
 
-def weighted(terms: dict[str, Annotated[Term, BeforeValidator(_in_full)]], /) -> Reward:
+_Short = Term | Annotated[CallField, rewards]
+
+
+def weighted(
+    terms: dict[str, Annotated[Term, BeforeValidator(_in_full, json_schema_input_type=_Short)]], /
+) -> Reward:
     """A sum of named rewards, each with a weight; right when every term of positive weight is right.
 
     terms: each term's reward, alone or as {reward: …, weight: …}: a weight is 1 unless given, below 0 for a

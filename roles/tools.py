@@ -44,7 +44,7 @@ Seconds = Annotated[float, Field(gt=0, le=600)]
 # that choose
 
 
-def majority(*, equal: CallField | None = None) -> Tool:
+def majority(*, equal: Annotated[CallField, rewards] | None = None) -> Tool:
     """The action that most of those it sees have; of equally common ones, the first. The failed do not vote.
 
     equal: a reward by which two actions are the same, such as math; else their text is compared
@@ -57,7 +57,7 @@ def _majority(same: Same, _: Sequence[str] | None, upstream: Upstream, pairs: Pa
     return commonest([view.action for view in seen if not view.failed] or [v.action for v in seen], same)
 
 
-def equal(names: list[str] | None = None, /, *, compare: CallField | None = None) -> Tool:
+def equal(names: list[str] | None = None, /, *, compare: Annotated[CallField, rewards] | None = None) -> Tool:
     """Whether all that it sees is the same: true or false.
 
     names: the names whose actions are compared; null compares everything it needs

@@ -55,5 +55,6 @@ def command(
         else:
             roles = ", ".join(f"{role.name} × {role.count}" for role in plan.roles)
             rows = [f"{count:,} {split} tasks read" for split, count in read.items()]
-            click.echo(f"{name}: valid ({'; '.join([roles, *rows, f'hash {plan.hash}'])})")
+            said = [roles, str(compiled.size), *rows, f"hash {plan.hash}"]
+            click.echo(f"{name}: valid ({'; '.join(said)})")
     return 2 if faulty else 0

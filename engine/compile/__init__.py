@@ -2,6 +2,7 @@
 
 from engine.compile.compiler import Compiled, Further, check_file, compile_file
 from engine.compile.plan import MAIN, Endpoint, Plan, RolePlan, graph
+from engine.compile.size import Size, size_of
 
 __all__ = [
     "MAIN",
@@ -10,7 +11,9 @@ __all__ = [
     "Further",
     "Plan",
     "RolePlan",
+    "Size",
     "check_file",
     "compile_file",
     "graph",
+    "size_of",
 ]

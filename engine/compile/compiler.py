@@ -15,6 +15,7 @@ from engine.compile.names import Names, resolve_names
 from engine.compile.plan import MAIN, Endpoint, LoopPlan, Plan, RolePlan
 from engine.compile.resolve import digest
 from engine.compile.running import permission_findings, run_findings, withheld
+from engine.compile.size import Size, size_of
 from engine.compile.trainable import learning_findings, loss_of
 from engine.compile.unroll import unroll
 from engine.errors import SpecError
@@ -39,6 +40,11 @@ class Compiled:
         if self.plan is None:
             raise SpecError([d for d in self.diagnostics if d.severity == "error"])
         return self.plan
+
+    @property
+    def size(self) -> Size | None:
+        """How large an episode can become; None without a plan."""
+        return None if self.plan is None else size_of(self.plan)
 
     def files(self) -> Mapping[Split, Dataset]:
         """The tasks that a person wrote into a file, of which only the first has been looked at."""

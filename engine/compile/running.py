@@ -10,13 +10,10 @@ from engine.compile.lineage import Instances, on_branch
 from engine.compile.plan import Permission
 from engine.spec import Finding, Spec
 from engine.spec.diagnostics import Severity
-from engine.spec.models import Role
+from engine.spec.models import OF_A_TOOL, Role
 from engine.spec.yaml_source import value_at
 from engine.vocabulary import Pairs, Tool, is_allowed
 from engine.vocabulary.items import NO_PAIRS
-
-KEYS = ("run", "count", "needs", "when", "shows", "reward", "on_failure", "timeout")
-"""All that may be said of a role that runs a tool."""
 
 
 def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:
@@ -34,9 +31,9 @@ def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _of_tool(name: str, role: Role) -> Iterator[Finding]:
-    keys = [key for key in KEYS if key in Role.model_fields]
+    keys = [key for key in OF_A_TOOL if key in Role.model_fields]
     for key in Role.model_fields:
-        if key not in role.model_fields_set or key in keys or (key == "prompt" and role.prompt is None):
+        if key in keys or key not in role.model_fields_set or getattr(role, key) is None:
             continue
         message = f"{name} runs a tool, so it has no `{key}`"
         hint = f"remove it; where the spec that this one extends has it, say `{key}: null`"

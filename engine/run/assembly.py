@@ -71,10 +71,11 @@ def _instances(
     start = 0
     for role in plan.roles:
         end = start + role.count * plan.rounds_of(role)
-        for first in range(start, start + role.count):
-            turns = [result for result in results[first : end : role.count] if result is not None]
-            if turns:
-                yield role, turns
+        by_index: dict[int, list[NodeResult]] = {}
+        for result in [result for result in results[start:end] if result is not None]:
+            by_index.setdefault(result.view.index, []).append(result)
+        for index in sorted(by_index):
+            yield role, by_index[index]
         start = end
 
 

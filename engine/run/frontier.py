@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from engine.compile.plan import Tail, Wiring
 
@@ -29,6 +29,16 @@ class Frontier:
             if not self._left[join]:
                 ready = self._release(join, ready or [])
         return ready or ()
+
+    def skip(self, nodes: Iterable[int]) -> Sequence[int]:
+        """Count many at once, as `done` does each."""
+        left, feeds, ready = self._left, self._wiring.feeds, list[int]()
+        for node in nodes:
+            for join in feeds[node]:
+                left[join] -= 1
+                if not left[join]:
+                    ready = self._release(join, ready)
+        return ready
 
     def end(self, tail: Tail) -> Sequence[int]:
         """Count all that a loop which is over is spared, at once; the blocks that became ready by it."""

@@ -8,7 +8,7 @@ an episode is over. This file knows no provider, no disk and no training.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.compile import Plan, RolePlan
@@ -76,7 +76,6 @@ class _Run:
         "messages",
         "models",
         "observe",
-        "over",
         "plan",
         "results",
         "seed",
@@ -85,6 +84,7 @@ class _Run:
         "tools",
         "uncomputed",
         "upstream",
+        "verdicts",
         "visible",
     )
 
@@ -105,8 +105,8 @@ class _Run:
         # What the nodes of a block see, and what they are asked.
         self.upstream: list[Upstream] = [SEES_NOTHING] * len(plan.blocks)
         self.messages: list[Sequence[Message] | Failure] = [()] * len(plan.blocks)
-        self.over: set[int] = set()
-        """The nodes whose loop ended before them."""
+        self.verdicts: dict[int, bool] = {}
+        """By block, whether its loop ended before it."""
         self.ended: set[tuple[int | None, int]] = set()
         """The loops that ended as a whole, each with the round that was spared first."""
         self.uncomputed = 0
@@ -190,26 +190,20 @@ class _Run:
             for number in waiting:
                 block = self.plan.blocks[number]
                 role = self.plan.roles[block.role]
-                if block.ends and self.is_over(block, role):
+                if block.ends and self.is_over(number):
                     released += self.end(block, role)
                     continue
                 if block.sees:
                     self.upstream[number] = {see.name: self.seen(see) for see in block.sees}
                 nodes = self.running(block, role, number) if block.may_skip else block.nodes
                 if nodes and not role.asks_each and role.run is None:
-                    variables = {"task": self.visible, **self.upstream[number]}
-                    self.messages[number] = self.render(role, variables)
+                    self.messages[number] = self.render(role, self.shared(number))
                 ready += nodes
                 if len(nodes) < len(block.nodes):
-                    released += self.released(block, nodes)
+                    running = frozenset(nodes)
+                    released += self.frontier.skip(node for node in block.nodes if node not in running)
             waiting = released
         return ready
-
-    def released(self, block: Block, running: Collection[int]) -> Iterator[int]:
-        """The blocks that those of a block let go that are skipped."""
-        for node in block.nodes:
-            if node not in running:
-                yield from self.frontier.done(node)
 
     def seen(self, see: See) -> Views:
         """What is seen under a name; a single instance that has not run still answers for its fields."""
@@ -236,12 +230,28 @@ class _Run:
             return ()
         if role.when is None:
             return block.nodes
+        if "self" not in role.when.mentions:  # the same for all of them
+            return block.nodes if self.holds(role.when, self.shared(number)) else ()
         return [node for node in block.nodes if self.holds(role.when, self.variables(node))]
 
-    def is_over(self, block: Block, role: RolePlan) -> bool:
-        """Whether the loop of a block's nodes ended with the round before."""
-        before = [node for see in block.ends for node in see.nodes]
-        if not self.over.isdisjoint(before) or (role.loop, block.round) in self.ended:
+    def is_over(self, number: int) -> bool:
+        """Whether the loop of a block's nodes ended before their round; once ended, it stays so."""
+        plan, undecided = self.plan, list[int]()
+        while number not in self.verdicts and (block := plan.blocks[number]).ends:
+            undecided.append(number)  # and its own turn before, which may not have been reached yet
+            number = plan.nodes[block.nodes[0] - plan.roles[block.role].count].block
+        over = self.verdicts.get(number, False)
+        for number in reversed(undecided):
+            over = self.verdicts[number] = over or self.ended_before(plan.blocks[number])
+        return over
+
+    def ended_before(self, block: Block) -> bool:
+        """Whether the loop of a block's nodes ended with the round before: the condition holds of those that
+        it still went on for, or there are none."""
+        role, before = self.plan.roles[block.role], [node for see in block.ends for node in see.nodes]
+        if (role.loop, block.round) in self.ended:
+            return True
+        if all(self.verdicts.get(self.plan.nodes[node].block) for node in before):
             return True
         results = [self.results[node] for node in before]
         if any(result is not None and result.failure is not None for result in results):
@@ -255,8 +265,7 @@ class _Run:
         assert role.loop is not None
         tails = self.plan.loops[role.loop].tails
         if not tails:
-            self.over.update(block.nodes)
-            return list(self.released(block, ()))
+            return self.frontier.skip(block.nodes)
         if (role.loop, block.round) in self.ended:
             return ()
         self.ended.add((role.loop, block.round))
@@ -269,6 +278,10 @@ class _Run:
         except PromptError:
             self.uncomputed += 1
             return False
+
+    def shared(self, number: int) -> Mapping[str, Any]:
+        """What the prompts and the condition of a block see that speak of no single one of its nodes."""
+        return {"task": self.visible, **self.upstream[number]}
 
     def variables(self, node: int) -> Mapping[str, Any]:
         """What the prompts and the condition of one node see."""

@@ -12,10 +12,11 @@ import inspect
 import types
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
+from engine import vocabulary
 from engine.spec.diagnostics import Path
 from engine.vocabulary import Call, CallField, LossName
 
@@ -28,6 +29,9 @@ WHOLE = "whole"
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    SHORT: ClassVar[Any] = None
+    """The type of what `in_full` takes in place of a mapping, for the JSON Schema."""
 
     @classmethod
     def in_full(cls, value: object) -> object:
@@ -58,12 +62,17 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-Strings = Annotated[list[str], BeforeValidator(_as_list)]
+def _as_it_is(value: object) -> object:
+    return value
+
+
+Strings = Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
 
 
 class PromptSource(_Model):
     """A template: the name of a file, or `{inline: "…"}`."""
 
+    SHORT = str
     file: str | None = None
     """Looked up beside the spec, then in `prompts/`, then among the shipped ones."""
     inline: str | None = None
@@ -80,10 +89,14 @@ def served_as(provider: str) -> str:
     return "tinker" if provider == "local" else provider
 
 
+Provider = Literal["local", "tinker", "openai", "replay"]
+
+
 class ModelRef(_Model):
     """Where answers come from: `provider:name`, or a mapping with these keys."""
 
-    provider: Literal["local", "tinker", "openai", "replay"] = "local"
+    SHORT = Annotated[str, StringConstraints(pattern=rf"^({'|'.join(get_args(Provider))})(:|$)")]
+    provider: Provider = "local"
     """`local` (a folder of this machine, served for the run), `tinker`, `openai` (any compatible endpoint)
     or `replay`."""
     name: str | None = None
@@ -136,23 +149,29 @@ class OnFailure(_Model):
     """`zero`: reward 0. `mask`: keep the trajectory out of the gradient. `fail`: end the episode."""
 
 
+Join = Literal["all", "each", "branch"]
+JoinedRound = Literal["this", "last", "history"]
+InChunks = Mapping[Literal["chunks"], Annotated[int, Field(ge=1)]]
+
+
 class Edge(_Model):
     """Which instances of another role, of which round, a role joins."""
 
+    SHORT = Join | JoinedRound
     of: str | None = None
     """The role, where the name that prompts know it by is another."""
-    join: Literal["all", "each", "branch"] = "all"
+    join: Annotated[Join, BeforeValidator(_as_it_is, json_schema_input_type=Join | InChunks)] = "all"
     """`all` of theirs; `each`: one of mine for each of theirs; `branch`: those on my own branch;
     `{chunks: n}`: one of mine for each n of theirs."""
     chunks: Annotated[int, Field(ge=1)] | None = None
     """One of mine for so many of theirs, a divisor of their number."""
-    round: Literal["this", "last", "history"] = "this"
+    round: JoinedRound = "this"
     """In a loop: `this` round, the `last` one, or the `history` of all before."""
 
     @classmethod
     def in_full(cls, value: object) -> object:
         """A join or a round stands for the edge that differs in it alone; chunks may stand under `join`."""
-        if value in ("this", "last", "history"):
+        if value in get_args(JoinedRound):
             return {"round": value}
         if isinstance(value, str):
             return {"join": value}
@@ -189,28 +208,46 @@ def _as_edges(value: object) -> object:
     return {name: Edge() for name in cast("list[str]", names)}
 
 
+OF_A_TOOL = ("run", "count", "needs", "when", "shows", "reward", "on_failure", "timeout")
+"""All that may be said of a role that runs a tool."""
+
+
+def _of_two_shapes(schema: dict[str, Any]) -> None:
+    """Let a role's JSON Schema have a prompt, or else a tool and what goes with one."""
+    others = {key: {"type": "null"} for key in schema["properties"] if key not in OF_A_TOOL}
+    schema["if"] = {"required": ["run"], "properties": {"run": {"not": {"type": "null"}}}}
+    schema["then"] = {"properties": others}
+    schema["else"] = {"required": ["prompt"]}
+
+
 class Role(_Model):
     """Who takes part, what it is asked, how its answer is read, what it earns and how it learns."""
 
+    model_config = ConfigDict(json_schema_extra=_of_two_shapes)
+
     count: Annotated[int, Field(ge=1, le=4096)] = 1
     """How many instances run side by side; with a join of `each` or `chunks`, for each parent."""
-    needs: Annotated[Mapping[str, Edge], BeforeValidator(_as_edges), WHOLE] = {}
+    needs: Annotated[
+        Mapping[str, Edge],
+        BeforeValidator(_as_edges, json_schema_input_type=str | list[str] | Mapping[str, Edge]),
+        WHOLE,
+    ] = {}
     """Roles whose answers this one waits for."""
     when: str | None = None
     """The condition on which an instance runs; where it is false, the instance is skipped."""
     prompt: PromptSource | None = None
     """What it is asked: the user's turn."""
-    run: CallField | None = None
+    run: Annotated[CallField, vocabulary.tools] | None = None
     """A tool in place of a model: what it gives is the role's action."""
     system: PromptSource | None = None
     """The system turn before it."""
-    parser: CallField = Call("text")
+    parser: Annotated[CallField, vocabulary.parsers] = Call("text")
     """How its answer is read."""
-    reward: CallField | None = None
+    reward: Annotated[CallField, vocabulary.rewards] | None = None
     """What it earns. A trainable role needs one, or a signal."""
-    estimator: CallField | None = None
+    estimator: Annotated[CallField, vocabulary.estimators] | None = None
     """How its advantage is computed. A trainable role needs one."""
-    signal: CallField | None = None
+    signal: Annotated[CallField, vocabulary.signals] | None = None
     """What sets a `precomputed` role's advantages, token by token, in place of a reward."""
     loss: LossName | None = None
     """The loss it is trained with; None takes the estimator's own: `ppo` for grpo, else
@@ -246,9 +283,9 @@ class Loop(_Model):
 class Data(_Model):
     """Where tasks come from: a registered dataset, or the path of a .jsonl, .parquet or .csv file."""
 
-    train: CallField | None = None
+    train: Annotated[CallField, vocabulary.datasets] | None = None
     """Tasks to learn from."""
-    validation: CallField | None = None
+    validation: Annotated[CallField, vocabulary.datasets] | None = None
     """Tasks held out; `rolegraph run` uses them unless told otherwise."""
     hidden: Strings = []
     """Fields that no prompt may show, beside those that the dataset and the rewards hide themselves."""
@@ -259,14 +296,18 @@ class EpisodeSpec(_Model):
 
     correct: str | None = None
     """The role whose correctness is the episode's; None takes the last role."""
-    metrics: Mapping[Identifier, CallField] = {}
+    metrics: Mapping[Identifier, Annotated[CallField, vocabulary.metrics]] = {}
     """Numbers reported for each episode."""
+
+
+RateCurve = Literal["constant", "linear", "cosine"]
 
 
 class Schedule(_Model):
     """How the learning rate goes on after the warm-up."""
 
-    kind: Literal["constant", "linear", "cosine"] = "constant"
+    SHORT = RateCurve
+    kind: RateCurve = "constant"
     """`linear` and `cosine` fall to `floor` at the last step."""
     warmup: Annotated[int, Field(ge=0)] = 0
     """Steps in which the rate rises from 0."""

@@ -49,6 +49,7 @@ from engine.vocabulary.registry import (
     Registry,
     UnknownName,
     noting,
+    registry_of,
 )
 from engine.vocabulary.views import REWARD_FIELDS, VIEW_FIELDS, Own, ScoredView, Upstream, View, Views
 
@@ -110,6 +111,7 @@ __all__ = [
     "options_of",
     "parsers",
     "plain_row",
+    "registry_of",
     "rewards",
     "signals",
     "tools",

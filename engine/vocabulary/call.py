@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, cast
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,5 +57,10 @@ class Call:
         return {self.name: self.value, **self.options} if self.has_value else self.name
 
 
-CallField = Annotated[Call, BeforeValidator(Call.parse), PlainSerializer(Call.dump)]
-"""A `Call` as a field of a pydantic model."""
+CallField = Annotated[
+    Call,
+    BeforeValidator(Call.parse),
+    PlainSerializer(Call.dump),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
+]
+"""A `Call` as a field of a pydantic model. `Annotated[CallField, registry]` says whose items it may name."""

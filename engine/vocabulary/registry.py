@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
@@ -21,9 +21,15 @@ from pydantic_core import ArgsKwargs, ErrorDetails
 from engine.errors import RolegraphError, UsageError, did_you_mean
 from engine.vocabulary.call import Call
 from engine.vocabulary.imports import Definition, Import
-from engine.vocabulary.options import Option, options_of, takes_value, value_of
+from engine.vocabulary.options import Option, options_of, takes_more, takes_value, value_of
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic_core import CoreSchema
 
 DISTRIBUTION = "rolegraph"
+NAMES_ITEMS_OF = "x-rolegraph-items"
+"""In the JSON Schema of a field, the entry-point group of the items that it names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +208,10 @@ class Registry(Generic[T]):
         """The options that a spec may write, in the factory's order."""
         return options_of(self.factory(name), self.context)
 
+    def takes_more(self, name: str) -> bool:
+        """Whether the item has options beside these, which only its factory knows."""
+        return takes_more(self.factory(name))
+
     def build(self, call: Call, **context: Any) -> T:
         """Check a call's options and make the item; raises UnknownName or BadOptions.
 
@@ -236,6 +246,12 @@ class Registry(Generic[T]):
             raise UsageError(f"the {self.kind} {call.name!r} made a {kind}, expected a {self.item.__name__}")
         return replace(item, origin=Origin(self, call, context))
 
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Say whose items a field names that this stands beside, as in `Annotated[CallField, rewards]`."""
+        return {**handler(schema), NAMES_ITEMS_OF: self.group}
+
     def keywords(self, call: Call, name: str) -> Mapping[str, Any]:
         """The options for the item of that name, of a call whose value can only be a mapping of more of them.
 
@@ -260,6 +276,11 @@ _REGISTRIES: dict[str, Registry[Any]] = {}
 """By entry-point group."""
 
 
+def registry_of(group: str) -> Registry[Any]:
+    """The registry of an entry-point group."""
+    return _REGISTRIES[group]
+
+
 _used: ContextVar[MutableMapping[tuple[Registry[Any], str], None] | None] = ContextVar("used", default=None)
 
 
@@ -274,7 +295,7 @@ def noting(used: MutableMapping[tuple[Registry[Any], str], None]) -> Generator[N
 
 
 def _origin(group: str, call: Call, context: Mapping[str, Any]) -> Origin:
-    return Origin(_REGISTRIES[group], call, context)
+    return Origin(registry_of(group), call, context)
 
 
 def _package(point: EntryPoint) -> str:

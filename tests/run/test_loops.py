@@ -1,25 +1,21 @@
-"""Edges, rounds and conditions while they run: every turn is taken or skipped once, after what it joins."""
+"""Edges, rounds and conditions while they run; `test_random_specs` has them in every combination."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from engine.compile import Plan, compile_file, graph
+from engine.compile import Plan, compile_file
 from engine.errors import ModelError, SpecError
 from engine.models import Request
 from engine.models.replay import Replay
-from engine.records import Episode, NodeId
+from engine.records import Episode
 from engine.training.advantages import group_episodes
 from engine.vocabulary import Seen
-from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, limited, run_one, write_spec
+from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, run_one, write_spec
 
 Roles = dict[str, dict[str, Any]]
 
@@ -144,6 +140,33 @@ def test_each_pair_of_a_loop_ends_for_itself(tmp_path: Path) -> None:
     assert [len(t.steps) for t in episode["solver"]] == [1, 2]
     assert asked(episode, "solver") == [["False "], ["False ", "True no"]]
     assert asked(episode, "after") == [["1:1 2:2 "]]
+
+
+def test_who_is_shared_by_several_branches_goes_on_while_one_of_them_does(tmp_path: Path) -> None:
+    roles = {**PAIR, "moderator": {"needs": ["verifier"], "prompt": show("verifier")}}
+    loop = {
+        "roles": ["solver", "verifier", "moderator"],
+        "times": 4,
+        "until": "'no' not in verifier | map(attribute='action') | list",
+    }
+
+    def answer(request: Request) -> str:
+        node = request.id.node
+        return said("yes" if node.role == "verifier" and node.round == 2 * node.index - 1 else "no")
+
+    episode = run_one(plan(tmp_path, roles, {"refine": loop}), ScriptedModel(answer))
+    assert [len(t.steps) for t in episode["solver"]] == [1, 3]
+    assert asked(episode, "moderator") == [["yes no ", "no ", "yes "]]
+
+
+def test_an_end_is_an_end_whatever_is_seen_of_it_later(tmp_path: Path) -> None:
+    roles: Roles = {
+        "solver": {"prompt": "{{ task.question }}"},
+        "critic": {"count": 2, "needs": {"solver": "each"}, "prompt": "{{ solver.action }}"},
+    }
+    until = {"l": {"roles": ["solver", "critic"], "times": 4, "until": "critic | length == 2"}}
+    episode = run_one(plan(tmp_path, roles, until), ScriptedModel(whose))
+    assert [len(t.steps) for t in episode.trajectories] == [1, 1, 1]
 
 
 def test_an_end_is_false_while_one_that_it_reads_has_failed(tmp_path: Path) -> None:
@@ -349,75 +372,3 @@ def test_what_cannot_be_is_said(roles: Roles, loops: dict[str, Any], message: st
     with pytest.raises(SpecError) as raised:
         plan(tmp_path, roles, loops, **data)
     assert message in str(raised.value)
-
-
-NAMES = "abcde"
-JOINS = ["all", "each", "branch"]
-BRANCH_BACK = {"join": "branch", "round": "last"}
-
-
-@st.composite
-def workflows(draw: st.DrawFn) -> tuple[Roles, dict[str, Any]]:
-    """Roles with joins of every kind; some of them in a loop, some with conditions."""
-    names = list(NAMES[: draw(st.integers(1, len(NAMES)))])
-    first = draw(st.integers(0, len(names) - 1))
-    inside = names[first : draw(st.integers(first, len(names)))]
-    roles: Roles = {}
-    for place, name in enumerate(names):
-        needs: dict[str, Any] = {}
-        for other in draw(st.lists(st.sampled_from(names[:place]), unique=True, max_size=2)) if place else []:
-            fanned = any(join == "each" for join in needs.values())
-            needs[other] = draw(st.sampled_from([j for j in JOINS if not (fanned and j == "each")]))
-        if name in inside:
-            for other in draw(st.lists(st.sampled_from(inside), unique=True, max_size=1)):
-                if other not in needs:
-                    needs[other] = draw(
-                        st.sampled_from(["last", "history", {"join": "branch", "round": "last"}])
-                    )
-        roles[name] = {"count": draw(st.integers(1, 2)), "needs": needs, "prompt": "{{ self.index }}"}
-        if draw(st.booleans()):
-            roles[name]["when"] = draw(st.sampled_from(["self.index == 1", "self.index % 2 == 0", "true"]))
-    loops: dict[str, Any] = {}
-    if inside:
-        until = draw(st.sampled_from([None, f"{inside[0]} | length > 0", f"{inside[-1]} | length == 0"]))
-        loops["l"] = {"roles": inside, "times": draw(st.integers(1, 4))} | ({"until": until} if until else {})
-    return roles, loops
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(workflow=workflows())
-def test_every_turn_is_taken_or_skipped_once_and_after_what_it_waits_for(
-    workflow: tuple[Roles, dict[str, Any]], tmp_path: Path
-) -> None:
-    roles, loops = workflow
-    compiled = plan(tmp_path, roles, loops)
-    began: list[NodeId] = []
-    over: set[NodeId] = set()
-    before: dict[NodeId, set[NodeId]] = {}
-
-    def answer(request: Request) -> str:
-        node = request.id.node
-        began.append(node)
-        before[node] = set(over)
-        over.add(node)
-        if len(began) % 5 == 0:
-            raise ModelError("now and then")
-        return said("x")
-
-    model = ScriptedModel(answer)
-    episode = asyncio.run(asyncio.wait_for(_episode(compiled, model), 30))
-    assert max(Counter(began).values(), default=0) <= 1
-    assert len(began) <= len(compiled.nodes)
-    assert len(began) == len(compiled.nodes) or compiled.may_skip
-    dag = graph(compiled)
-    ran = set(began)
-    for node in began:
-        assert {other for other in dag.predecessors(node) if other in ran} <= before[node]
-    turns = {NodeId(t.name, t.index, step.round) for t in episode.trajectories for step in t.steps}
-    assert turns <= ran
-
-
-async def _episode(compiled: Plan, model: ScriptedModel) -> Episode:
-    from tests.edge import episode
-
-    return await episode(compiled, limited(compiled, model))

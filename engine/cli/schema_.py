@@ -1,0 +1,37 @@
+"""`rolegraph schema`: the JSON Schema of the language, for an editor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from engine.cli import options
+
+
+@click.command("schema")
+@options.imports
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Its file. Default: standard output."
+)
+def command(imports: tuple[Path, ...], out: Path | None) -> int:
+    """Write the JSON Schema of a spec, so that an editor completes and checks one while it is written.
+
+    \b
+    rolegraph schema --out rolegraph.schema.json
+    then, as a spec's first line:
+    # yaml-language-server: $schema=rolegraph.schema.json
+    """
+    import rolegraph as rg
+
+    text = json.dumps(rg.json_schema(imports), indent=1, ensure_ascii=False)
+    if out is None:
+        click.echo(text)
+        return 0
+    try:
+        out.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise rg.UsageError(f"cannot write {out}: {error.strerror}") from error
+    click.echo(f"wrote {out}; a spec's first line: # yaml-language-server: $schema={out}")
+    return 0

@@ -1,0 +1,62 @@
+"""How large an episode of a plan can become. Pure counting over the plan's tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from engine.compile.plan import Plan, RolePlan
+
+
+class Size(NamedTuple):
+    """Bounds of one episode, if no turn were skipped and no call tried again."""
+
+    calls: int
+    """Model calls."""
+    chain: int
+    """Model calls one after the other, along the longest way through the DAG of turns: an episode takes at
+    least as long where nothing is skipped, and no longer where enough calls may be under way at once."""
+
+    def __str__(self) -> str:
+        s = "" if self.calls == 1 else "s"
+        return f"at most {self.calls:,} model call{s} an episode, longest chain {self.chain:,}"
+
+
+def size_of(plan: Plan) -> Size:
+    """The bounds of a plan's episodes."""
+    calls = [calls_of(role) for role in plan.roles]
+    turns: Mapping[int, int] = Counter(node.role for node in plan.nodes)
+    return Size(sum(calls[role] * count for role, count in turns.items()), _longest(plan, calls))
+
+
+def calls_of(role: RolePlan) -> int:
+    """The model calls of one turn at most."""
+    return 1 if role.run is None else 0
+
+
+def _longest(plan: Plan, calls: list[int]) -> int:
+    """The longest way: each block is passed after the last of what it waits for."""
+    wiring = plan.wiring
+    left, waits = list(wiring.joins), list(wiring.waits)
+    before = [0] * len(plan.blocks)
+    joined = [0] * len(left)
+    ready = [block for block, count in enumerate(waits) if not count]
+    longest = 0
+    while ready:
+        number = ready.pop()
+        block = plan.blocks[number]
+        end = before[number] + calls[block.role]
+        longest = max(longest, end)
+        for node in block.nodes:
+            for join in wiring.feeds[node]:
+                joined[join] = max(joined[join], end)
+                left[join] -= 1
+                if left[join]:
+                    continue
+                for after in wiring.releases[join]:
+                    before[after] = max(before[after], joined[join])
+                    waits[after] -= 1
+                    if not waits[after]:
+                        ready.append(after)
+    return longest

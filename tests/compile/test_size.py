@@ -1,0 +1,39 @@
+"""How large an episode can become, against the DAG of turns itself."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+
+import rolegraph as rg
+from engine.compile import Size, graph, size_of
+from tests.workflows import Workflow, compiled, workflows
+
+
+@pytest.mark.parametrize(
+    ("spec", "overrides", "size"),
+    [
+        ("solver_only", (), Size(2, 1)),
+        ("solver_judge", ("roles.solver.count=8",), Size(9, 2)),
+        ("debate", ("loops.debate.times=4",), Size(12, 4)),
+        ("solver_verifier_loop", (), Size(12, 6)),
+    ],
+)
+def test_calls_are_instances_times_rounds_and_the_chain_is_the_critical_path(
+    spec: str, overrides: tuple[str, ...], size: Size
+) -> None:
+    assert rg.check(spec, *overrides).size == size
+
+
+def test_it_is_said_in_words_and_there_is_none_without_a_plan() -> None:
+    assert str(Size(47, 9)) == "at most 47 model calls an episode, longest chain 9"
+    assert str(Size(1, 1)) == "at most 1 model call an episode, longest chain 1"
+    assert rg.check("solver_judge", "roles.judge.needs=[nobody]").size is None
+
+
+@settings(max_examples=60)
+@given(workflows())
+def test_the_chain_is_the_longest_path_of_the_dag(workflow: Workflow) -> None:
+    plan = compiled(workflow)
+    assert size_of(plan) == (len(plan.nodes), len(nx.dag_longest_path(graph(plan))))

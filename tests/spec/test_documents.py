@@ -1,0 +1,134 @@
+"""The YAML in the documents is right: whole specs compile, and parts in a small frame; no key is missing.
+
+A part is either of a spec (its keys are those at the top) or of a role. `FRAME` has the roles that it may
+speak of, and templates that are not there are made up.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from engine.compile import check_file
+from engine.shipped import PROMPTS
+from engine.spec import models
+from engine.spec.models import Role, Spec, Train
+from tests.documents import PAGES, ROOT, is_spec, specs_in, yaml_in
+
+LANGUAGE = ROOT / "docs" / "language.md"
+REWARD = {"length": {"under": 400}}
+FRAME: dict[str, dict[str, Any]] = {
+    "planner": {},
+    "solver": {"count": 4, "reward": REWARD},
+    "verifier": {"needs": {"solver": "each"}},
+    "draft": {"count": 2},
+    "critic": {"needs": {"draft": "each"}},
+    "debater": {"count": 2},
+    "judge": {"needs": ["solver"], "reward": REWARD},
+}
+LOOP = {"rounds": {"roles": ["mine", "debater", "critic"], "times": 2}}
+"""The role that a part is of is in a loop, so that it may speak of rounds."""
+DATA = {"train": "tasks.jsonl"}
+NEEDED = {
+    "reasoning_gym": "reasoning_gym",
+    "math_verify": "math",
+    "bm25s": "corpus:",
+    "pydantic_monty": "python:",
+}
+"""Libraries of extras, each with the word that asks for it."""
+TASK = {"question": "3 + 4?", "answer": "7", "nums": [3, 4], "target": 7, "solution": "3 + 4"}
+
+
+def faults(folder: Path, spec: str) -> list[str]:
+    """The errors of a spec, whose templates are made up where they are not there."""
+    path = folder / "spec.yaml"
+    path.write_text(spec, encoding="utf-8")
+    (folder / DATA["train"]).write_text(json.dumps(TASK), encoding="utf-8")
+    (folder / "wiki.jsonl").write_text('{"text": "The Seine runs through Paris."}', encoding="utf-8")
+    for name in re.findall(r"[\w-]+\.j2", spec):
+        if not (PROMPTS / name).exists():
+            (folder / name).write_text("{{ task.question }}", encoding="utf-8")
+    return [str(found) for found in check_file(path).diagnostics if found.severity == "error"]
+
+
+def parts_in(text: str) -> Iterator[dict[str, Any]]:
+    """The examples of a block: it may have several of one key, below each other."""
+    lines: list[str] = []
+    keys: set[str] = set()
+    for line in [*text.splitlines(), "end:"]:
+        key = re.match(r"(\w+):", line)
+        if key and (key[1] in keys or key[1] == "end"):
+            yield yaml.safe_load("\n".join(lines))
+            lines, keys = [], set()
+        if key:
+            keys.add(key[1])
+        lines.append(line)
+
+
+def framed(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Whole specs around a part; of several edges each on its own, for they are a choice."""
+    if part.keys() <= Spec.model_fields.keys():
+        roles = {**FRAME, **part.get("roles", {})}
+        loops = {"loops": {}} if "loops" in part else {}
+        yield {**part, **loops, **part, "data": part.get("data", DATA), "roles": filled(roles)}
+        return
+    needs = part.get("needs")
+    for key in needs if isinstance(needs, dict) else [None]:
+        role = part if key is None else {**part, "needs": {key: needs[key]}}
+        yield {"data": DATA, "roles": filled({**FRAME, "mine": role}), "loops": LOOP}
+
+
+def filled(roles: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Roles with the prompt that they lack, untrained unless they say how."""
+    filled: dict[str, dict[str, Any]] = {}
+    for name, role in roles.items():
+        prompt = {} if {"prompt", "run"} & role.keys() else {"prompt": {"inline": "{{ task.question }}"}}
+        trained = {} if {"estimator", "trainable", "run"} & role.keys() else {"trainable": False}
+        filled[name] = {**prompt, **trained, **role}
+    return filled
+
+
+@pytest.mark.parametrize(("where", "text"), specs_in(*PAGES))
+def test_every_whole_spec_in_the_documents_compiles(where: str, text: str, tmp_path: Path) -> None:
+    assert not faults(tmp_path, text), where
+
+
+@pytest.mark.parametrize(("where", "text"), [b for b in yaml_in(LANGUAGE) if not is_spec(b[1])])
+def test_every_part_of_a_spec_in_the_reference_compiles(where: str, text: str, tmp_path: Path) -> None:
+    for module, word in NEEDED.items():
+        if word in text:
+            pytest.importorskip(module)
+    for part in parts_in(text):
+        unknown = part.keys() - Spec.model_fields.keys() - Role.model_fields.keys()
+        assert not unknown, f"{where}: {unknown} is no key of a spec nor of a role"
+        for spec in framed(part):
+            whole = yaml.safe_dump({"rolegraph": 1, "name": "framed", **spec}, sort_keys=False)
+            assert not faults(tmp_path, whole), f"{where}, in the frame of {Path(__file__).name}"
+
+
+def keys_of(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """Every key of a model and of those in it, with the model's name."""
+    for key, field in model.model_fields.items():
+        yield model.__name__, key
+        for inner in vars(models).values():
+            is_model = isinstance(inner, type) and issubclass(inner, BaseModel)
+            if is_model and inner is not Train and f".{inner.__name__}" in str(field.annotation):
+                yield from keys_of(inner)
+
+
+@pytest.mark.parametrize(
+    ("model", "page"), [(Spec, LANGUAGE), (Train, ROOT / "docs" / "training.md")], ids=["language", "train"]
+)
+def test_the_reference_has_every_key(model: type[BaseModel], page: Path) -> None:
+    text = page.read_text("utf-8")
+    code = " ".join(re.findall(r"^```.*?^```$|`[^`\n]+`", text, re.MULTILINE | re.DOTALL))
+    keys = sorted(set(keys_of(model)))
+    missing = [f"{owner}.{key}" for owner, key in keys if not re.search(rf"\b{key}\b", code)]
+    assert not missing, f"{page.name} lacks an example, or `a word in code`, of {', '.join(missing)}"

@@ -1,0 +1,207 @@
+"""The JSON Schema takes every spec that the loader takes, in every short form, and few that it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+from pydantic import BaseModel
+
+from engine import vocabulary
+from engine.spec import models
+from engine.spec.schema import json_schema
+from tests.documents import specs_in
+from tests.spec.test_broken import SPECS as BROKEN
+
+ROOT = Path(__file__).parent.parent.parent
+SHIPPED = sorted((ROOT / "specs").glob("*.yaml"))
+MINE: dict[str, Any] = {
+    "rolegraph": 1,
+    "name": "mine",
+    "roles": {"solver": {"prompt": "solver.j2", "trainable": False}},
+}
+OF_SHAPE = (
+    "a_list bad_role_name count_zero empty missing_prompt missing_roles no_roles on_failure_word "
+    "parser_option_type sampling_range unknown_dataset unknown_estimator unknown_key_role unknown_key_top "
+    "unknown_parser unknown_parser_option unknown_reward wrong_type_count wrong_version"
+).split()
+"""Broken specs whose fault is a word or a value that the language does not have in its place."""
+
+ANY_CALL = str({"anyOf": [{"type": "string"}, {"type": "object"}]})
+
+
+@cache
+def validator() -> Draft7Validator:
+    schema = json_schema()
+    Draft7Validator.check_schema(schema)
+    return Draft7Validator(schema)
+
+
+def faults(spec: object) -> list[str]:
+    return [error.message for error in validator().iter_errors(spec)]  # pyright: ignore[reportUnknownMemberType]
+
+
+def with_role(**keys: Any) -> dict[str, Any]:
+    return {**MINE, "roles": {"solver": {**MINE["roles"]["solver"], **keys}}}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_spec_is_taken(path: Path) -> None:
+    assert not faults(yaml.safe_load(path.read_text("utf-8")))
+
+
+@pytest.mark.parametrize(("where", "text"), specs_in("README.md", *sorted((ROOT / "docs").glob("*.md"))))
+def test_so_is_every_spec_in_the_documents(where: str, text: str) -> None:
+    assert not faults(yaml.safe_load(text)), where
+
+
+@pytest.mark.parametrize("name", OF_SHAPE)
+def test_a_spec_that_is_broken_in_shape_is_not(name: str) -> None:
+    (path,) = (path for path in BROKEN if path.stem == name)
+    assert faults(yaml.safe_load(path.read_text("utf-8")))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"needs": "judge"},
+        {"needs": ["judge", "critic"]},
+        {"needs": {"judge": "each", "critic": "history", "pair": {"of": "judge", "join": {"chunks": 2}}}},
+        {"needs": {"judge": {"chunks": 2}, "critic": {"join": "branch", "round": "last"}}},
+        {"prompt": {"inline": "Hi"}, "system": "system.j2"},
+        {"model": "openai:gpt-5"},
+        {"model": "local"},
+        {"model": {"provider": "tinker", "name": "x", "concurrency": 3}},
+        {"sampling": {"stop": "\n", "temperature": 1}},
+        {"parser": "json"},
+        {"parser": {"tag": "answer", "keep_tag": True}},
+        {"parser": {"json": {"default": None}}},
+        {"reward": {"length": None, "over": 3}},
+        {"reward": {"length": {"over": 3}}},
+        {
+            "reward": {
+                "weighted": {"right": "math", "long": {"reward": {"length": {"over": 4}}, "weight": -1}}
+            }
+        },
+        {"reward": None},
+        {"estimator": {"grpo": {}}},
+        {"signal": {"reverse_kl": {"teacher": "tinker:Qwen/Qwen3-8B"}}},
+    ],
+    ids=str,
+)
+def test_every_short_form_of_a_role_is_taken(keys: dict[str, Any]) -> None:
+    assert not faults(with_role(**keys))
+
+
+@pytest.mark.parametrize(
+    "top",
+    [
+        {"data": {"train": "tasks.jsonl", "validation": {"file": "tasks.csv", "hidden": ["x"]}}},
+        {"data": {"train": {"tasks.jsonl": {"hidden": ["x"]}}, "hidden": "x"}},
+        {"data": {"train": {"tasks.parquet": None, "hidden": ["x"]}, "validation": {"countdown": True}}},
+        {"data": {"train": {"countdown": {"count": 8}}, "validation": {"reasoning_gym": {"task": "x"}}}},
+        {"loops": {"l": {"roles": "solver", "times": 2}}},
+        {"loops": {"l": {"roles": ["solver"], "times": 2, "until": "solver.action == 1"}}},
+        {"train": {"schedule": "linear"}},
+        {"train": {"schedule": {"kind": "cosine", "warmup": 3}, "steps": None}},
+        {"model": "tinker:x"},
+        {"episode": {"metrics": {"right": {"correct": "solver"}, "form": {"term": "solver", "name": "x"}}}},
+    ],
+    ids=str,
+)
+def test_every_short_form_of_the_rest_is_taken(top: dict[str, Any]) -> None:
+    assert not faults({**MINE, **top})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        with_role(needs={"judge": "ech"}),
+        with_role(needs={"judge": {"join": {"chunk": 2}}}),
+        with_role(model="gpt-5"),
+        with_role(parser="choice"),
+        with_role(parser={"tag": "x", "keep": True}),
+        with_role(reward={"weighted": {"right": "maths"}}),
+        with_role(count=None),
+        {**MINE, "loops": {"l": {"roles": ["solver"]}}},
+        {**MINE, "roles": {"no-name": MINE["roles"]["solver"]}},
+        {**MINE, "data": {"train": "tasks.txt"}},
+        {**MINE, "train": {"schedule": "linea"}},
+    ],
+    ids=str,
+)
+def test_a_word_that_the_language_does_not_have_is_refused(wrong: dict[str, Any]) -> None:
+    assert faults(wrong)
+
+
+@pytest.mark.parametrize(
+    "role",
+    [
+        {"run": "majority", "needs": "solver", "reward": "countdown"},
+        {"run": {"majority": {"equal": "math"}}, "prompt": None, "when": "self.index == 1"},
+        {"run": {"argmax": "solver", "by": "scorer.score"}, "timeout": 2},
+        {"run": {"search": {"url": "http://127.0.0.1"}}},
+        {"run": {"python": "{{ solver.action }}", "seconds": 2}, "count": 3, "on_failure": {"retry": 1}},
+        {"run": None, "prompt": "solver.j2", "trainable": False},
+    ],
+    ids=str,
+)
+def test_a_role_may_run_a_tool_in_place_of_a_prompt(role: dict[str, Any]) -> None:
+    assert not faults({**MINE, "roles": {"mine": role}})
+    assert not faults({"extends": "solver_judge.yaml", "roles": {"mine": {**role, "parser": None}}})
+
+
+@pytest.mark.parametrize(
+    "role",
+    [{"count": 2}, {"run": "majority", "prompt": "x.j2"}, {"run": "majority", "parser": "text"}],
+    ids=str,
+)
+def test_a_role_has_one_of_both_shapes(role: dict[str, Any]) -> None:
+    assert faults({**MINE, "roles": {"mine": role}})
+
+
+def test_a_spec_that_extends_another_says_only_what_differs_and_null_removes() -> None:
+    assert not faults({"extends": "solver_judge.yaml", "roles": {"judge": None, "solver": {"count": 4}}})
+    assert not faults({"extends": "solver_judge.yaml", "train": {"lora": {"rank": 4}, "steps": None}})
+    assert faults({"extends": "solver_judge.yaml", "roles": {"solver": {"cont": 4}}})
+    assert faults({"extends": "solver_judge.yaml", "roles": {"solver": {"count": 0}}})
+
+
+def language() -> Iterator[type[BaseModel]]:
+    for value in vars(models).values():
+        if isinstance(value, type) and issubclass(value, models.Spec.__base__ or BaseModel):
+            yield value
+
+
+def test_each_key_has_its_line_and_each_short_form_its_type() -> None:
+    definitions = json_schema()["$defs"]
+    for model in language():
+        if not model.model_fields:
+            continue
+        lines, found = models.field_lines(model), definitions[model.__name__]
+        shape = found["anyOf"][-1] if "anyOf" in found else found
+        for key in model.model_fields:
+            assert key in lines, f"{model.__name__}.{key} has no line under it"
+            assert shape["properties"][key]["description"] == lines[key]
+        short = "in_full" in vars(model)
+        assert short == (vars(model).get("SHORT") is not None), f"{model.__name__}.SHORT is for `in_full`"
+
+
+def test_every_item_that_a_spec_may_name_is_listed() -> None:
+    definitions = json_schema()["$defs"]
+    for kind in ("parsers", "rewards", "estimators", "signals", "metrics", "tools", "datasets"):
+        registry = getattr(vocabulary, kind)
+        forms = definitions[registry.group]["anyOf"]
+        for name in registry.names():
+            assert any(name in form.get("required", []) for form in forms), f"{kind}: {name}"
+
+
+def test_every_call_in_the_models_says_whose_items_it_names() -> None:
+    for name, shape in json_schema()["$defs"].items():
+        for key, value in shape.get("properties", {}).items() if not name.startswith("rolegraph.") else ():
+            assert ANY_CALL not in str(value), f"{name}.{key}: Annotated[CallField, vocabulary.rewards], say"

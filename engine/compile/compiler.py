@@ -164,6 +164,8 @@ def _assemble(
             when=names.whens[name],
             loop=None if (loop := loop_of(spec, name)) is None else loops.index(loop),
             asks_each="self" in _mentions(names, name),
+            tools=tuple(map(_present, names.tools[name])),
+            calls=role.calls,
         )
         for name, role in spec.roles.items()
     )

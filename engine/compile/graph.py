@@ -122,6 +122,8 @@ def _loops(spec: Spec) -> Iterator[Finding]:
         for role in loop.roles:
             yield from unknown_role(spec, role, path)
             first = loop_of(spec, role)
+            if loop.roles.count(role) > 1:
+                yield Finding(path, f"{role} is in the loop {name} twice", "each role once", word=role)
             if first != name:
                 yield Finding(
                     path, f"{role} is in the loop {first} already", "a loop for each role", word=role
@@ -136,12 +138,22 @@ def _edges(spec: Spec) -> Iterator[Finding]:
             path, other = ("roles", name, "needs", key), edge.of or key
             if other not in spec.roles:
                 continue
+            if edge.chunks is not None and not edge.fans_out:
+                message = f"chunks say how many of {name} there are, which {edge.join} does not"
+                hint = f"or leave out `chunks`: {key}: {edge.join}"
+                yield Finding(
+                    (*path, "chunks"), message, f"{key}: {{chunks: {edge.chunks}}}", hint, at_key=True
+                )
             if edge.fans_out:
                 fans.append(key)
                 if edge.round != "this":
                     message = f"{key} sets how many of {name} there are, so it is of the round itself"
                     yield Finding(path, message, "round: this", "or join: branch", at_key=True)
             loop = loop_of(spec, other)
+            if other == name and own is None and edge.round != "this":
+                message = f"{name} is in no loop, so it has no turns before"
+                yield Finding(path, message, f"{name} in `loops`", at_key=True, word=edge.round)
+                continue
             if edge.round == "last" and (own is None or loop != own):
                 message = f"{name} and {other} are in no loop together, so there is no round before"
                 yield Finding(
@@ -195,6 +207,10 @@ def _way_out(spec: Spec, cycle: Sequence[str]) -> str:
     loop = loop_of(spec, first)
     if loop is not None and loop == loop_of(spec, last):
         return f"in a loop, let {first} see the round before: needs: {{{last}: last}}"
+    for before, name in zip(cycle, [*cycle[1:], first], strict=True):
+        if all((edge.of or key) != before for key, edge in spec.roles[name].needs.items()):
+            whole = loop_of(spec, before)
+            return f"{name} waits for the whole loop {whole}, which {before} is in: put {name} into it, too"
     return f"remove one of these needs, such as {last} from {first}"
 
 

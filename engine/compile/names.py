@@ -6,7 +6,7 @@ The only place where a spec's names meet the registries and its templates meet t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -77,6 +77,8 @@ class Names:
     """By the loop's name, the condition that ends it."""
     metrics: Mapping[str, Metric | None]
     """By the metric's own name."""
+    tools: Mapping[str, Sequence[Tool | None]]
+    """What a role's model may call."""
     data: Mapping[Split, Dataset]
     hidden: frozenset[str]
     """Task fields that no prompt sees."""
@@ -159,6 +161,7 @@ class _Resolver:
                 if signal and (call := spec.roles[name].signal)
             },
             metrics=measured,
+            tools={name: self.tools(name, role) for name, role in spec.roles.items()},
             data=data,
             hidden=hidden,
             used=tuple(self.used),
@@ -190,6 +193,35 @@ class _Resolver:
             else:
                 self.findings += unknown_role(self.spec, other, path)
         return reward
+
+    def tools(self, name: str, role: Role) -> list[Tool | None]:
+        """What a role's model may call: the value beside a tool's name is the model's to say."""
+        found: list[Tool | None] = []
+        for place, call in enumerate(role.tools):
+            path: Path = ("roles", name, "tools", place)
+            tool = self.build(tools, call, path, folder=self.folders[0])
+            found.append(tool)
+            if tool is not None and tool.open is None:
+                message = f"{call.name} picks from what a role sees, and cannot be called by a model"
+                hint = f"give it a role of its own, with `run: {call.name}`, that {name} needs"
+                self.findings.append(
+                    Finding(path, message, "a tool that does something", hint, word=call.name)
+                )
+            elif tool is not None and tool.source is not None:
+                message = f"what {call.name} is given is its model's to say, call by call"
+                self.findings.append(Finding(path, message, f"{call.name}, and its options", word=call.name))
+        here: Path = ("roles", name)
+        if role.tools and role.calls == 1:
+            message = f"{name} may ask its model once, so that it never hears what came of a call"
+            hint = "raise `calls`, unless only the call itself is of interest"
+            self.findings.append(
+                Finding((*here, "tools"), message, "calls: 2 or more", hint, at_key=True, severity="warning")
+            )
+        if role.calls > 1 and not role.tools:
+            message = f"{name} has no tools, so its model is asked once"
+            hint = "give it `tools`, or leave `calls` out; what asks again is `loops`"
+            self.findings.append(Finding((*here, "calls"), message, "", hint, at_key=True))
+        return found
 
     def signal(self, name: str, signal: Signal, call: Call, columns: Sequence[str] | None) -> SignalPlan:
         """A signal with its teacher and template resolved."""
@@ -254,6 +286,9 @@ class _Resolver:
         self.findings += unknown
         if not unknown:
             hint = f"add {other} to the `needs` of {name}"
+            for key, edge in self.spec.roles[name].needs.items():
+                if edge.of == other:
+                    hint = f"it is known as {key} there"
             self.findings.append(
                 Finding(path, f"{name} {verb} {other}, which it does not need", "", hint, word=other)
             )
@@ -314,20 +349,26 @@ class _Resolver:
         edges = {key: edge for key, edge in role.needs.items() if (edge.of or key) in roles}
         seen = {key: self.seen(name, edge.of or key, edge) for key, edge in edges.items()}
         own = OF_SELF if loop_of(self.spec, name) is None else (*OF_SELF, *IN_A_LOOP)
-        return Surroundings(seen, tuple(roles), columns, hidden, own=own)
+        called = {edge.of: key for key, edge in edges.items() if edge.of not in (None, key, *edges)}
+        return Surroundings(seen, tuple(roles), columns, hidden, own=own, called=called)
 
     def seen(self, name: str, other: str, edge: Edge) -> int:
         """How many of another role's instances are seen at most."""
         if edge.round == "history":
             return MANY
-        if self.instances is None:
-            return self.spec.roles[other].count
+        if self.instances is None:  # a fault in the graph: say nothing more that it may be the cause of
+            return self.spec.roles[other].count if edge.join == "all" else 1
         theirs = self.instances[other]
         return max((len(joined(edge, me, theirs)) for me in self.instances[name]), default=0)
 
     def condition(self, path: Path, source: str | None, around: Surroundings) -> Condition | None:
         if source is None:
             return None
+        _, hint = around.outside
+        outside = ("the condition mentions {!r}, which the role does not need", hint)
+        if path[0] == "loops":
+            outside = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
+        around = replace(around, is_condition=True, outside=outside)
         condition, findings = read_condition(path, source, around)
         self.findings += findings
         return condition

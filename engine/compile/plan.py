@@ -103,6 +103,10 @@ class RolePlan:
     """The loop that it is in."""
     asks_each: bool
     """Whether its prompts speak of the instance itself, so that no two are asked the same."""
+    tools: tuple[Tool, ...] = ()
+    """What its model may call in its turn."""
+    calls: int = 1
+    """How often a turn asks its model at most."""
 
 
 Tail = tuple[tuple[int, int], ...]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import openai
 from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
@@ -23,6 +23,8 @@ from engine.errors import ModelError, UsageError, WorldError
 from engine.models.keys import OPENAI, redact
 from engine.models.types import NO_USAGE, Completion, Request
 from engine.prompts.chat import CLOSE, OPEN, split_reasoning
+from engine.prompts.tools import calls_of, described, tool_call
+from engine.records import Message
 from engine.spec import ModelRef
 
 _PROBE_SECONDS = 10.0
@@ -76,7 +78,7 @@ class OpenAIModel:
 
     async def _ask(self, request: Request, level: int) -> object:
         """Ask with the wishes of `level`, or with fewer where the server refuses them."""
-        messages = [{"role": message["role"], "content": message["content"]} for message in request.messages]
+        messages = list(map(wire_message, request.messages))
         try:
             answer: object = await self._client.chat.completions.create(
                 model=self._name,
@@ -107,6 +109,8 @@ class OpenAIModel:
             body["stop"] = list(sampling.stop)
         if request.seed is not None:
             body["seed"] = request.seed
+        if request.tools:
+            body["tools"] = described(request.tools)
         return body
 
     def _completion(self, answer: ChatCompletion, choice: Choice) -> Completion:
@@ -120,6 +124,11 @@ class OpenAIModel:
         content = message.content or ""
         stated = _text(_extra(message, "reasoning", "reasoning_content"))
         thought, text = split_reasoning(content, opened=_closes_unopened(content))
+        calls = tuple(
+            tool_call(call.function.name, call.function.arguments, call.id)
+            for call in message.tool_calls or ()
+            if call.type == "function"
+        )
         ids = _ids(_extra(choice, "token_ids", "response_token_ids"))
         content_logprobs = choice.logprobs.content if choice.logprobs else None
         logprobs = [token.logprob for token in content_logprobs or ()]
@@ -134,6 +143,7 @@ class OpenAIModel:
             logprobs=logprobs,
             finish_reason="length" if choice.finish_reason == "length" else "stop",
             usage=NO_USAGE if ids and prompt_ids else _usage(answer),
+            calls=calls,
         )
 
     def _failure(self, error: openai.OpenAIError) -> ModelError:
@@ -201,6 +211,25 @@ def _refused(url: str, key: str | None, said: str) -> str:
         return f"{url} wants a key ({said}). {OPENAI.withheld(url)}"
     state = "wants a key; put it in" if key is None else "refuses the key in"
     return f"{url} {state} {OPENAI.key_variable} ({said})."
+
+
+def wire_message(message: Message) -> dict[str, object]:
+    """A turn as OpenAI's API takes it: without its reasoning, and with calls whose arguments can be read.
+
+    A server that parses them again would refuse the whole chat for one that cannot.
+    """
+    if len(message) == 2:
+        return dict(message)
+    sent: dict[str, object] = {"role": message["role"], "content": message["content"]}
+    if "tool_call_id" in message:
+        sent["tool_call_id"] = message["tool_call_id"]
+    made: Sequence[Mapping[str, Any]] = message.get("tool_calls") or ()
+    calls = [
+        {**written, "function": {"name": call.name, "arguments": "{}"}} if call.unread else written
+        for call, written in zip(calls_of(message), made, strict=True)
+        if call.name
+    ]
+    return {**sent, "tool_calls": calls} if calls else sent
 
 
 def _closes_unopened(text: str) -> bool:

@@ -16,6 +16,7 @@ from typing import NamedTuple, Self
 
 from engine.errors import DataError, ModelError
 from engine.models.types import Completion, Request
+from engine.prompts.tools import calls_of
 from engine.records import CallId, Episode, Message, NodeId, RunFolder, Step, Trajectory, read_episodes
 from engine.records.jsonl import is_cut
 
@@ -194,4 +195,5 @@ def _completion(step: Step) -> Completion:
         finish_reason=str(step.metadata.get("finish_reason", "stop")),
         weight_version=step.weight_version,
         usage=step.usage,
+        calls=calls_of(step.chat_completions[-1]) if step.chat_completions else (),
     )

@@ -62,7 +62,11 @@ class TinkerModel:
 
     async def complete(self, request: Request) -> Completion:
         """Answer one request; raises ModelError."""
-        prompt = self.chat.prompt(request.messages)
+        messages, tools = request.messages, request.tools
+        if request.continues is None:
+            prompt = self.chat.prompt(messages, tools)
+        else:
+            prompt = self.chat.extended(request.continues, messages, tools)
         params = self._params(request, prompt)
         sampled = self._client.sample(tinker.ModelInput.from_ints(list(prompt.ids)), 1, params)
         sequence = (await self._answer(sampled)).sequences[0]
@@ -70,6 +74,7 @@ class TinkerModel:
         if logprobs and len(logprobs) != len(ids):
             raise ModelError(f"{self._url} gave {len(logprobs)} log-probabilities for {len(ids)} tokens.")
         thought, text = self.chat.answer(ids, stop=request.sampling.stop, thinking=prompt.thinking)
+        text, calls = self.chat.calls(text, tools)
         return Completion(
             text=text,
             thought=thought,
@@ -78,6 +83,7 @@ class TinkerModel:
             logprobs=logprobs,
             finish_reason=sequence.stop_reason,
             weight_version=self._weight_version,
+            calls=calls,
         )
 
     async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:

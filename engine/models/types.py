@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from engine.prompts import Continued
 from engine.records import CallId, Message
 from engine.spec import Sampling
+from engine.vocabulary import Function, ToolCall
 
 NO_USAGE: Mapping[str, int] = {}
 
@@ -20,6 +22,10 @@ class Request(NamedTuple):
     """This call's own seed, derived from the run's; None where the run has none."""
     id: CallId
     """Which call it is; a replayed model answers by it."""
+    tools: Sequence[Function] = ()
+    """What the model may call."""
+    continues: Continued | None = None
+    """What it goes on from, for models that answer with token ids."""
 
 
 class Completion(NamedTuple):
@@ -39,6 +45,8 @@ class Completion(NamedTuple):
     weight_version: int | None = None
     usage: Mapping[str, int] = NO_USAGE
     """`prompt_tokens` and `completion_tokens` as the endpoint counts them, where it gives no ids."""
+    calls: Sequence[ToolCall] = ()
+    """What it asks of tools; they are not in `text`."""
 
 
 class Model(Protocol):

@@ -1,6 +1,6 @@
 """Prompts: looked up, checked from their syntax tree, rendered in a sandbox, put into a chat format."""
 
-from engine.prompts.chat import ChatFormat, Prompt, Tokenizer
+from engine.prompts.chat import ChatFormat, Continued, Prompt, Tokenizer
 from engine.prompts.checks import IN_A_LOOP, OF_SELF
 from engine.prompts.lookup import read_condition, read_template, read_text
 from engine.prompts.messages import render_messages
@@ -13,6 +13,7 @@ __all__ = [
     "SELF",
     "ChatFormat",
     "Condition",
+    "Continued",
     "Prompt",
     "PromptError",
     "Surroundings",

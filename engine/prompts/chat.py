@@ -5,20 +5,26 @@ The tokenizer comes from the caller. This file knows no provider, no network and
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Protocol
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, Protocol
 
 from jinja2 import TemplateError
 
 from engine.errors import ModelError
+from engine.prompts.tools import BEGIN, END, answer_message, calls_of, described, find_calls
 from engine.records import Message
+from engine.vocabulary import Function, ToolCall
 
 OPEN = "<think>"
 CLOSE = "</think>"
 _PROBE = "rolegraph-probe"
 _RENDERS_KEPT = 1024
+
+_Turns = tuple[tuple[str, ...], ...]
+"""Messages that a cache can know: role and content, and what else there is as JSON."""
 
 
 class Tokenizer(Protocol):
@@ -39,9 +45,14 @@ class Tokenizer(Protocol):
         ...
 
     def apply_chat_template(
-        self, conversation: list[dict[str, str]], *, add_generation_prompt: bool, tokenize: bool
+        self,
+        conversation: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        tokenize: bool,
+        tools: list[dict[str, Any]] | None = None,
     ) -> str:
-        """The text of a chat."""
+        """The text of a chat, in which the model is told of `tools`."""
         ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -53,6 +64,14 @@ class Tokenizer(Protocol):
     ) -> str:
         """The text of tokens."""
         ...
+
+
+class Continued(NamedTuple):
+    """What a chat goes on from: its first `messages`, the last of them the model's, are `ids`."""
+
+    ids: Sequence[int]
+    """Prompt and sampled response, token for token."""
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +92,34 @@ class ChatFormat:
         """Token ids that end the model's turn; the template's own comes first."""
         self.end_texts = tuple(self._decode([token]) for token in self.end_ids)
         # Solvers of one task, and its K rollouts, ask the same thing.
-        self._render = lru_cache(maxsize=_RENDERS_KEPT)(self._render_pairs)
+        self._render = lru_cache(maxsize=_RENDERS_KEPT)(self._render_whole)
 
-    def prompt(self, messages: Sequence[Message]) -> Prompt:
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Function] = ()) -> Prompt:
         """Render `messages` and the opening of the model's turn; raises ModelError if the template cannot."""
-        return self._render(tuple((message["role"], message["content"]) for message in messages))
+        return self._render(tuple(map(_turn, messages)), self._told(tools) if tools else "")
+
+    def extended(
+        self, continued: Continued, messages: Sequence[Message], tools: Sequence[Function] = ()
+    ) -> Prompt:
+        """As `prompt`, but what the model has seen and said stays as it is, token for token.
+
+        A template that writes an earlier turn otherwise once more follows, or leaves out its reasoning, has
+        its way: then all is rendered anew, and the prompt begins otherwise than `continued`.
+        """
+        added = self._added(continued, messages, self._told(tools) if tools else "")
+        if added is None:
+            return self.prompt(messages, tools)
+        ids = self._tokenizer.encode(added, add_special_tokens=False)
+        return Prompt((*continued.ids, *ids), thinking=_opens(added))
 
     def answer(self, ids: Sequence[int], *, stop: Sequence[str], thinking: bool) -> tuple[str, str]:
         """`(thought, text)` of response `ids`, without the token or the stop text that ended it."""
         kept = ids[:-1] if ids and ids[-1] in self.end_ids else ids
         return split_reasoning(cut_at_stop(self._decode(kept), stop), opened=thinking)
+
+    def calls(self, text: str, tools: Sequence[Function]) -> tuple[str, Sequence[ToolCall]]:
+        """What an answer says beside its calls of `tools`, and the calls; without tools it has none."""
+        return find_calls(text) if tools else (text, ())
 
     def turn(self, text: str) -> tuple[int, ...]:
         """The tokens of a turn that the model should give, with the one that ends it."""
@@ -92,13 +129,67 @@ class ChatFormat:
         """Whether both models mean the same by every token id."""
         return self._tokenizer.get_vocab() == other._tokenizer.get_vocab()
 
-    def _render_pairs(self, pairs: tuple[tuple[str, str], ...]) -> Prompt:
+    def _render_whole(self, turns: _Turns, told: str) -> Prompt:
         try:
-            text = _render_text(self._tokenizer, pairs, add_generation_prompt=True)
+            text = self._text(turns, told, add_generation_prompt=True)
         except TemplateError as error:
             raise ModelError(f"The chat template of {self._name} refuses these messages: {error}") from error
         ids = self._tokenizer.encode(text, add_special_tokens=False)
-        return Prompt(ids=tuple(ids), thinking=text.rstrip().endswith(OPEN))
+        return Prompt(ids=tuple(ids), thinking=_opens(text))
+
+    def _added(self, continued: Continued, messages: Sequence[Message], told: str) -> str | None:
+        """What follows the response that ends `continued`; None where the template does not keep that."""
+        turns, last = tuple(map(_turn, messages)), continued.messages - 1
+        try:
+            asked = self._text(turns[:last], told, add_generation_prompt=True)
+            answered = self._text(turns[: last + 1], told, add_generation_prompt=False)
+            whole = self._text(turns, told, add_generation_prompt=True)
+        except TemplateError:
+            return None
+        said = [str(messages[last].get(part, "")).strip() for part in ("reasoning", "content")]
+        ending = self._ending
+        if not (answered.startswith(asked) and answered.endswith(ending) and whole.startswith(answered)):
+            return None
+        if not all(part in answered[len(asked) :] for part in said):
+            return None
+        if self.end_ids and continued.ids[-1] == self.end_ids[0]:
+            ending = ending.removeprefix(self.end_texts[0])
+        return ending + whole[len(answered) :]
+
+    @cached_property
+    def _ending(self) -> str:
+        """What the template writes after an answer."""
+        return _after_answer(self._tokenizer)
+
+    def _told(self, tools: Sequence[Function]) -> str:
+        """What the model is told of tools, as JSON; raises ModelError where the template cannot say it."""
+        if not self._has_tools:
+            raise ModelError(
+                f"The chat template of {self._name} cannot say which tools there are, or not how they are "
+                f"called ({BEGIN}…{END}): give the role a model whose template can, such as Qwen's, or one "
+                "behind an OpenAI-compatible endpoint"
+            )
+        return json.dumps(described(tools))
+
+    @cached_property
+    def _has_tools(self) -> bool:
+        """Whether a call comes back from the template's own text as it went in."""
+        call = ToolCall(_PROBE, {"a": 1})
+        turns = (("user", "?"), _turn(answer_message("", calls=[call])))
+        told = json.dumps(described([Function(f"{_PROBE}-told", "", {"type": "object"}, _unanswered)]))
+        try:
+            text = self._text(turns, told, add_generation_prompt=False)
+        except (TemplateError, TypeError):  # some join the arguments to a text, and want them to be one
+            return False
+        return f"{_PROBE}-told" in text and call in find_calls(text)[1]
+
+    def _text(self, turns: _Turns, told: str, *, add_generation_prompt: bool) -> str:
+        return _render_text(
+            self._tokenizer,
+            turns,
+            add_generation_prompt=add_generation_prompt,
+            tools=json.loads(told) if told else None,
+        )
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(
@@ -133,11 +224,7 @@ def end_of_turn_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
     They differ for models whose end-of-text token is not the one that their template writes.
     """
     ids: list[int] = []
-    try:
-        text = _render_text(tokenizer, (("user", "?"), ("assistant", _PROBE)), add_generation_prompt=False)
-    except TemplateError:
-        text = ""  # a template with other roles: the end-of-text token has to do
-    after = tokenizer.encode(text.rpartition(_PROBE)[2], add_special_tokens=False) if _PROBE in text else []
+    after = tokenizer.encode(_after_answer(tokenizer), add_special_tokens=False)
     if after and after[0] in tokenizer.added_tokens_decoder:
         ids.append(after[0])
     if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in ids:
@@ -145,10 +232,57 @@ def end_of_turn_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(ids)
 
 
+def _after_answer(tokenizer: Tokenizer) -> str:
+    """What the template writes after an assistant's turn."""
+    try:
+        text = _render_text(tokenizer, (("user", "?"), ("assistant", _PROBE)), add_generation_prompt=False)
+    except TemplateError:
+        return ""  # a template with other roles: the end-of-text token has to do
+    return text.rpartition(_PROBE)[2] if _PROBE in text else ""
+
+
+def _turn(message: Message) -> tuple[str, ...]:
+    role, content = message["role"], message["content"]
+    if len(message) == 2:
+        return role, content
+    more = {name: message[name] for name in ("name", "tool_call_id") if name in message}
+    # The text of a call that cannot be read stands in the content.
+    calls = [
+        {
+            **({"id": call.id} if call.id else {}),
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in calls_of(message)
+        if call.name
+    ]
+    if calls:
+        more["tool_calls"] = calls
+    if message.get("reasoning"):
+        content = f"{OPEN}\n{message['reasoning']}\n{CLOSE}\n\n{content}"
+    return (role, content, json.dumps(more)) if more else (role, content)
+
+
+def _opens(text: str) -> bool:
+    """Whether a prompt ends in a block of reasoning that it has opened."""
+    return text.rstrip().endswith(OPEN)
+
+
+async def _unanswered(arguments: Mapping[str, Any]) -> None:
+    """What a function does that nobody calls."""
+
+
 def _render_text(
-    tokenizer: Tokenizer, pairs: tuple[tuple[str, str], ...], *, add_generation_prompt: bool
+    tokenizer: Tokenizer,
+    turns: _Turns,
+    *,
+    add_generation_prompt: bool,
+    tools: list[dict[str, Any]] | None = None,
 ) -> str:
-    conversation = [{"role": role, "content": content} for role, content in pairs]
+    conversation: list[dict[str, Any]] = []
+    for role, content, *more in turns:
+        conversation.append({"role": role, "content": content, **(json.loads(more[0]) if more else {})})
+    options: dict[str, Any] = {"tools": tools} if tools else {}
     return tokenizer.apply_chat_template(
-        conversation, add_generation_prompt=add_generation_prompt, tokenize=False
+        conversation, add_generation_prompt=add_generation_prompt, tokenize=False, **options
     )

@@ -7,7 +7,7 @@ What a role or a task field is, this file is told; it knows no spec.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from jinja2 import nodes
@@ -63,6 +63,15 @@ class Surroundings:
     """What it may read of a role."""
     own: tuple[str, ...] = ()
     """What it may read of the instance itself."""
+    called: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The roles that are known here by another name, with that name."""
+    outside: tuple[str, str] = (
+        "the prompt mentions {!r}, which the role does not need",
+        "add {} to its `needs`",
+    )
+    """What is said of another role of the spec, and what to do."""
+    is_condition: bool = False
+    """Whether it is an expression, which cannot loop."""
 
 
 def check_tree(tree: nodes.Template, around: Surroundings) -> tuple[list[Fault], frozenset[str]]:
@@ -119,15 +128,18 @@ class _Walk:
         if name in scope:
             return scope[name]
         if name in self.around.roles:
-            return self.fault(
-                node,
-                name,
-                f"the prompt mentions {name!r}, which the role does not need",
-                f"add {name} to its `needs`",
-            )
+            message, hint = self.around.outside
+            if name in self.around.called:
+                hint = f"it is known as {self.around.called[name]} here"
+            return self.fault(node, name, message.format(name), hint.format(name))
         known = ["task", *self.around.needs]
         fields = {name} & {*(self.around.columns or ())}
-        hint = did_you_mean(name, fields, "task.{}") or did_you_mean(name, known)
+        own = {name} & {*self.around.own}
+        hint = (
+            did_you_mean(name, fields, "task.{}")
+            or did_you_mean(name, own, "self.{}")
+            or did_you_mean(name, known)
+        )
         return self.fault(node, name, f"{name!r} does not exist here; there is {_names(known)}", hint)
 
     def visit_Getattr(self, node: nodes.Getattr, scope: dict[str, Kind]) -> Kind:
@@ -153,6 +165,8 @@ class _Walk:
             return self.own_field(node, name)
         if kind == "several" and name in self.around.fields:
             hint = "loop over it: {% for one in … %}, or take one with [0]"
+            if self.around.is_condition:
+                hint = f"take one with [0], or gather them: … | map(attribute={name!r}) | list"
             return self.fault(
                 node, name, f"this is a list of role instances; it has no {name!r} itself", hint
             )
@@ -170,8 +184,11 @@ class _Walk:
 
     def own_field(self, node: nodes.Node, name: str) -> Kind:
         if name not in self.around.own:
-            hint = did_you_mean(name, self.around.own, "self.{}")
-            only = "only in a loop" if name in IN_A_LOOP else f"there is {_names(self.around.own)}"
+            in_a_loop = name in IN_A_LOOP
+            hint = (
+                "put the role into `loops`" if in_a_loop else did_you_mean(name, self.around.own, "self.{}")
+            )
+            only = "only in a loop" if in_a_loop else f"there is {_names(self.around.own)}"
             return self.fault(node, name, f"self has no {name!r} here; {only}", hint)
         self.mentions |= {"self", f"self.{name}"}
         return "several" if name == "history" else "other"

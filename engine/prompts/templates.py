@@ -7,6 +7,7 @@ template has (`engine.prompts.sandbox`); `engine.prompts.checks` finds what else
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -72,13 +73,27 @@ def compile_condition(source: str, around: Surroundings) -> tuple[Condition | No
     try:
         tree = _as_template(source)
     except TemplateSyntaxError as error:
-        return None, [Fault(error.lineno, "", f"not a valid condition: {error.message}")]
+        return None, [Fault(error.lineno, "", f"not a valid condition: {error.message}", _meant(source))]
     except (RecursionError, ValueError) as error:
         return None, [Fault(0, "", f"not a valid condition: {error}")]
     faults, mentions = check_tree(tree, around)
     if faults:
         return None, faults
     return Condition(source, mentions, Template(source, mentions, _compiled(tree))), []
+
+
+_SLIPS = (
+    (re.compile(r"\{[{%]"), "write the expression alone, without braces"),
+    (re.compile(r"(?<![=!<>])=(?!=)"), "compare with =="),
+    (re.compile(r"&&|\|\||!(?!=)"), "write and, or, not"),
+    (re.compile(r"^\s*if\b"), "write the expression alone, without if"),
+)
+"""What people write who come from elsewhere, and what is written here."""
+
+
+def _meant(source: str) -> str:
+    outside_quotes = re.sub(r"'[^']*'|\"[^\"]*\"", "", source)
+    return next((hint for slip, hint in _SLIPS if slip.search(outside_quotes)), "")
 
 
 def _as_template(source: str) -> nodes.Template:

@@ -18,8 +18,9 @@ from engine.records.identity import GroupKey, NodeId
 Task = Mapping[str, Any]
 """One row of a dataset. `id` is a string without a colon, unique in its dataset."""
 
-Message = Mapping[str, str]
-"""One chat turn: `role` and `content`, and on an assistant's turn `reasoning` where the model marks it."""
+Message = Mapping[str, Any]
+"""One chat turn: `role` and `content`. On an assistant's turn `reasoning` where the model marks it, and
+`tool_calls` as OpenAI has them; on a tool's `name` and `tool_call_id`."""
 
 Advantage = Sequence[float] | float
 """A number for each of a step's T response tokens, or one for all of them."""
@@ -50,7 +51,7 @@ class FailureName(StrEnum):
     """The prompt could not be rendered for this task."""
 
     TOOL_ERROR = "tool_error"
-    """The tool of a role without a model could not do what it was asked."""
+    """A tool could not do what it was asked, or could not be opened."""
 
     REWARD_ERROR = "reward_error"
     """The reward function raised, ran out of time, or returned something that is not a finite number."""

@@ -13,8 +13,8 @@ from rllm.workflows.workflow import TerminationReason
 
 from engine.records import WITHHELD, Episode, NodeId, Step, Trajectory, plain_advantage
 
-Outputs = Mapping[NodeId, Any]
-"""rLLM's ModelOutput of each role instance; its trainers for verl read it."""
+Outputs = Mapping[tuple[NodeId, int], Any]
+"""rLLM's ModelOutput of each call of a turn; its trainers for verl read it."""
 
 
 def episode_to_rllm(
@@ -48,7 +48,10 @@ def trajectory_to_rllm(
     if trained is not None and (trajectory.masked or trajectory.name not in trained):
         info[WITHHELD] = [step.to_dict() for step in trajectory.steps]
     else:
-        steps = [_step_to_rllm(step, outputs.get(trajectory.node)) for step in trajectory.steps]
+        steps = [
+            _step_to_rllm(step, outputs.get((trajectory.node, step.metadata.get("call", 1))))
+            for step in trajectory.steps
+        ]
     # rLLM wants all rewards of a group or none, and makes 0.0 of None when it commits a trajectory.
     return theirs.Trajectory(
         uid=trajectory.uid,

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.compile import Plan
 from engine.errors import ModelError
 from engine.models import Completion, Request
+from engine.models.openai import wire_message
+from engine.prompts.tools import described, find_calls, tool_call
 from engine.records import NodeId
+from engine.vocabulary import Function, ToolCall
 
 if TYPE_CHECKING:
     from rllm.engine.rollout.rollout_engine import ModelOutput, RolloutEngine
@@ -30,6 +34,21 @@ def sampling_of(plan: Plan) -> dict[str, dict[str, Any]]:
     }
 
 
+Call = tuple[NodeId, int]
+"""A turn, and which of its calls."""
+
+
+def _said(output: ModelOutput, tools: Sequence[Function]) -> tuple[str, Sequence[ToolCall]]:
+    """An answer's text and its calls of tools: those that rLLM's parser found, or that stand in the text."""
+    text = (output.text if output.content is None else output.content) or ""
+    if not tools:
+        return text, ()
+    text, calls = find_calls(text)
+    if output.tool_calls and not calls:
+        calls = tuple(tool_call(call.name, json.dumps(call.arguments)) for call in output.tool_calls)
+    return text, calls
+
+
 class PolicyModel:
     """rLLM's rollout engine, for one episode.
 
@@ -39,8 +58,8 @@ class PolicyModel:
 
     def __init__(self, engine: RolloutEngine, sampling: Mapping[str, dict[str, Any]]) -> None:
         self._engine, self._sampling = engine, sampling
-        self.outputs: dict[NodeId, ModelOutput] = {}
-        """The last answer of each role instance."""
+        self.outputs: dict[Call, ModelOutput] = {}
+        """The last answer to each call."""
         self.ended: dict[NodeId, TerminationReason] = {}
         """Why the engine gave a role instance no answer."""
 
@@ -52,23 +71,27 @@ class PolicyModel:
         options = self._sampling[node.role]
         if request.seed is not None:
             options = {**options, "seed": request.seed}
+        if request.tools:
+            options = {**options, "tools": described(request.tools)}
+        messages = list(map(wire_message, request.messages))
         try:
-            output = await self._engine.get_model_response(list(request.messages), **options)
+            output = await self._engine.get_model_response(messages, **options)
         except TerminationEvent as event:
             self.ended[node] = event.reason
             if event.reason is TerminationReason.TIMEOUT:
                 raise TimeoutError from event
             raise ModelError(f"rLLM's engine ended the call: {event.reason.value}") from event
-        self.outputs[node] = output
-        text = output.text if output.content is None else output.content
+        self.outputs[node, request.id.call] = output
+        text, calls = _said(output, request.tools)
         return Completion(
-            text=text or "",
+            text=text,
             thought=output.reasoning or "",
             prompt_ids=output.prompt_ids or (),
             response_ids=output.completion_ids or (),
             logprobs=output.logprobs or (),
             finish_reason=output.finish_reason or "stop",
             weight_version=output.weight_version,
+            calls=calls,
         )
 
     async def aclose(self) -> None:

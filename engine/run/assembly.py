@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from engine.compile import Plan, RolePlan
+from engine.prompts.tools import answer_message
 from engine.records import Episode, FailureName, Step, Task, TerminationReason, Trajectory
-from engine.run.session import NodeResult
+from engine.run.session import Answered, NodeResult
 
 
 def assemble(
@@ -97,11 +98,7 @@ def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajec
     return Trajectory(
         role.name,
         last.view.index,
-        [
-            _tool_step(role, result) if result.tool else _step(role, result)
-            for result in turns
-            if result.tool or result.completion is not None
-        ],
+        [step for result in turns for step in _steps(role, result)],
         None if score is None else score.reward,
         is_correct=score is not None and score.is_correct,
         uid=uid,
@@ -118,47 +115,60 @@ def _is_masked(role: RolePlan, result: NodeResult) -> bool:
     return result.score is None and role.reward is not None
 
 
+def _steps(role: RolePlan, result: NodeResult) -> Iterator[Step]:
+    """A turn's Steps, one for each call; the last has what the turn came to."""
+    if result.tool:
+        yield _tool_step(role, result)
+    calls = result.calls
+    for number, call in enumerate(calls, 1):
+        yield _step(role, result, call, number, is_last=number == len(calls))
+
+
 def _tool_step(role: RolePlan, result: NodeResult) -> Step:
     """What a role did that runs a tool; there are no tokens and no messages."""
     return Step(
         action=result.view.action,
         model_response=result.view.response,
         reward=result.score.reward if result.score else 0.0,
-        metadata={"tool": result.tool, "seconds": result.seconds, **_noted(role, result)},
+        metadata={
+            "tool": result.tool,
+            "seconds": result.seconds,
+            **_noted(role, result, result.attempts),
+        },
     )
 
 
-def _noted(role: RolePlan, result: NodeResult) -> dict[str, object]:
-    """What is said of any turn."""
+def _noted(role: RolePlan, result: NodeResult, attempts: int) -> dict[str, object]:
+    """What is said of any Step."""
     noted: dict[str, object] = {}
     if role.loop is not None:
         noted["round"] = result.view.round
-    if result.attempts > 1:
-        noted["attempts"] = result.attempts
+    if attempts > 1:
+        noted["attempts"] = attempts
     if role.loop is not None and _is_masked(role, result):
         noted["masked"] = True
     return noted
 
 
-def _step(role: RolePlan, result: NodeResult) -> Step:
-    completion, score = result.completion, result.score
-    assert completion is not None
-    answer = {"role": "assistant", "content": completion.text}
-    if completion.thought:
-        answer["reasoning"] = completion.thought
-    metadata: dict[str, object] = {"finish_reason": completion.finish_reason, "seconds": result.seconds}
-    metadata |= _noted(role, result)
+def _step(role: RolePlan, result: NodeResult, call: Answered, number: int, *, is_last: bool) -> Step:
+    messages, completion, seconds, attempts = call
+    score = result.score
+    metadata: dict[str, object] = {"finish_reason": completion.finish_reason, "seconds": seconds}
+    metadata |= _noted(role, result, attempts)
+    if role.tools:
+        metadata["call"] = number
     if completion.usage:
         metadata["usage"] = completion.usage
     return Step(
         completion.prompt_ids,
         completion.response_ids,
         completion.logprobs,
-        (*result.messages, answer),
+        (*messages, answer_message(completion.text, completion.thought, completion.calls)),
         thought=completion.thought,
-        action=result.view.action,
+        action=result.view.action if is_last else None,
         model_response=completion.text,
-        reward=score.reward if score else 0.0,
+        reward=score.reward if is_last and score else 0.0,
+        done=is_last,
         weight_version=completion.weight_version,
         metadata=metadata,
     )

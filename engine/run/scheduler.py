@@ -31,7 +31,8 @@ from engine.run.frontier import Frontier
 from engine.run.isolation import Isolation
 from engine.run.scoring import score, score_isolated
 from engine.run.session import NO_SCORE, Job, NodeResult, Session
-from engine.run.tools import OpenTools, run_turn
+from engine.run.tool_turn import run_turn
+from engine.run.tools import OpenTools
 from engine.vocabulary import Own, Score, Seen, Upstream, View, Views
 
 SEEN_NOTHING = Seen({})
@@ -111,7 +112,8 @@ class _Run:
         """The loops that ended as a whole, each with the round that was spared first."""
         self.uncomputed = 0
         """How many conditions could not be computed."""
-        self.tools = OpenTools()
+        self.tools: OpenTools | None = None
+        """Those in use; None until there is a first."""
         self.tasks: list[asyncio.Task[None]] = []
         self.active = 0
         self.finished: asyncio.Future[None]
@@ -128,7 +130,8 @@ class _Run:
         try:
             return await self.played()
         finally:
-            await self.tools.close()
+            if self.tools is not None:
+                await self.tools.close()
 
     async def played(self) -> Episode:
         self.finished = asyncio.get_running_loop().create_future()
@@ -333,14 +336,18 @@ class _Run:
         role = self.plan.roles[node.role]
         if role.run is not None:
             variables, upstream = self.variables(position), self.upstream[node.block]
-            tools, isolation = self.tools, self.isolation
+            tools = self.tools = self.tools or OpenTools()
+            isolation = self.isolation
             return run_turn(role, role.run, node, variables, upstream, tools=tools, isolation=isolation)
         assert node.endpoint is not None
         seed = self.seed if role.sampling.seed is None else self.seed_from(role.sampling.seed)
         # By position: every model call passes here.
         session = Session(role, node, self.models[node.endpoint], self.job, seed, self.observe)
         asked = self.render(role, self.variables(position)) if role.asks_each else self.messages[node.block]
-        return session.turn(asked, self.upstream[node.block])
+        if not role.tools:
+            return session.turn(asked, self.upstream[node.block])
+        self.tools = self.tools or OpenTools()
+        return session.turn(asked, self.upstream[node.block], self.tools)
 
     # what it earns
 

@@ -14,8 +14,12 @@ from engine.compile import RolePlan
 from engine.compile.plan import Node
 from engine.errors import ModelError, RolegraphError
 from engine.models import Completion, LimitedModel, Request
+from engine.prompts import Continued
+from engine.prompts.tools import answer_message
 from engine.records import CallId, Failure, FailureName, Message, Observer, Task, call_seed
-from engine.vocabulary import ParseFailure, Score, Upstream, View
+from engine.run.calls import Functions, offered, results_of
+from engine.run.tools import OpenTools
+from engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
 
 NO_SCORE = Score(0.0, False)
 
@@ -26,6 +30,15 @@ class Job(NamedTuple):
     task: Task
     rollout: int = 0
     seed: int | None = None
+
+
+class Answered(NamedTuple):
+    """One call of a model, and what it said."""
+
+    messages: Sequence[Message]
+    completion: Completion
+    seconds: float
+    attempts: int
 
 
 @dataclass(slots=True)
@@ -43,11 +56,33 @@ class NodeResult:
     tool: str = ""
     """What was run, where no model was asked."""
 
+    earlier: Sequence[Answered] = ()
+    """The calls before, which asked for tools."""
+
+    @property
+    def calls(self) -> Sequence[Answered]:
+        """Every call of the turn that was answered, each a Step."""
+        if self.completion is None:
+            return self.earlier
+        return (*self.earlier, Answered(self.messages, self.completion, self.seconds, self.attempts))
+
 
 class Session:
     """One running node. `episode_seed` is None where the run has no seed."""
 
-    __slots__ = ("_attempt", "_episode_seed", "_job", "_model", "_node", "_observe", "_role")
+    __slots__ = (
+        "_attempt",
+        "_continues",
+        "_earlier",
+        "_episode_seed",
+        "_functions",
+        "_job",
+        "_model",
+        "_node",
+        "_observe",
+        "_offered",
+        "_role",
+    )
 
     def __init__(
         self,
@@ -61,11 +96,18 @@ class Session:
         self._role, self._node, self._model, self._job = role, node, model, job
         self._episode_seed, self._observe = episode_seed, observe
         self._attempt = 0
+        self._earlier: Sequence[Answered] = ()
+        self._functions: Functions | None = None
+        self._offered: Sequence[Function] = ()
+        self._continues: Continued | None = None
 
-    async def turn(self, messages: Sequence[Message] | Failure, upstream: Upstream) -> NodeResult:
+    async def turn(
+        self, messages: Sequence[Message] | Failure, upstream: Upstream, tools: OpenTools | None = None
+    ) -> NodeResult:
         """The node's turn, which has failed where there are no messages to send.
 
-        Only cancellation and faults of this program raise.
+        `tools` are the episode's, where the role has some. Only cancellation and faults of this program
+        raise.
         """
         if isinstance(messages, Failure):
             return self.failed(messages)
@@ -74,7 +116,13 @@ class Session:
             completion: Completion | None = None
             seconds = 0.0
             try:
+                if tools is not None and self._functions is None:
+                    self._functions = await offered(role.tools, tools)
+                    self._offered = tuple(self._functions.values())
                 completion, seconds = await self.generate(messages)
+                if completion.calls and self._functions and len(self._earlier) + 1 < role.calls:
+                    messages = await self.used(messages, completion, seconds, self._functions)
+                    continue
                 action = role.parser.parse(completion.text, upstream)
             except TimeoutError:
                 within = "in time" if role.timeout is None else f"within {role.timeout:g} s"
@@ -83,6 +131,8 @@ class Session:
                 failure = Failure(FailureName.MODEL_ERROR, str(error))
             except ParseFailure as error:
                 failure = Failure(error.name, str(error))
+            except ToolError as error:
+                failure = Failure(FailureName.TOOL_ERROR, str(error))
             except RolegraphError:
                 raise
             except Exception as error:  # a client or parser from elsewhere: its fault ends this node only
@@ -91,7 +141,9 @@ class Session:
             else:
                 (_, index, number), lineage = self._node.id, self._node.lineage
                 view = View(index, action, completion.text, completion.thought, number, lineage)
-                return NodeResult(view, messages, completion, seconds, attempts=self._attempt + 1)
+                return NodeResult(
+                    view, messages, completion, seconds, attempts=self._attempt + 1, earlier=self._earlier
+                )
             if self._attempt == role.on_failure.retry:
                 return self.failed(failure, messages, completion, seconds)
             self._attempt += 1
@@ -99,11 +151,24 @@ class Session:
     def generate(self, messages: Sequence[Message]) -> Coroutine[None, None, tuple[Completion, float]]:
         """One call of the model, and the seconds that it took; raises ModelError or TimeoutError."""
         node, episode_seed = self._node, self._episode_seed
-        seed = None if episode_seed is None else call_seed(episode_seed, node.salt, 1, self._attempt)
+        call = len(self._earlier) + 1
+        seed = None if episode_seed is None else call_seed(episode_seed, node.salt, call, self._attempt)
         # By position: with keywords here too, they would cost more than 1 % of an episode.
-        id = CallId(self._job.task["id"], self._job.rollout, node.id, 1, self._attempt)
-        request = Request(messages, self._role.sampling, seed, id)
+        id = CallId(self._job.task["id"], self._job.rollout, node.id, call, self._attempt)
+        request = Request(messages, self._role.sampling, seed, id, self._offered, self._continues)
         return self._model.complete(request, self._role.timeout, self._observe)
+
+    async def used(
+        self, messages: Sequence[Message], completion: Completion, seconds: float, functions: Functions
+    ) -> Sequence[Message]:
+        """Do what an answer asks of tools; the messages of the next call, which goes on from this one."""
+        results = await results_of(functions, completion.calls, self._role.timeout)
+        answer = answer_message(completion.text, completion.thought, completion.calls)
+        self._earlier = (*self._earlier, Answered(messages, completion, seconds, self._attempt + 1))
+        self._attempt = 0
+        ids = (*completion.prompt_ids, *completion.response_ids)
+        self._continues = Continued(ids, len(messages) + 1) if completion.response_ids else None
+        return (*messages, answer, *results)
 
     def failed(
         self,
@@ -125,4 +190,5 @@ class Session:
             failure=failure,
             attempts=self._attempt + 1,
             score=score,
+            earlier=self._earlier,
         )

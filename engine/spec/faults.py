@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from typing import get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -11,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from engine.errors import did_you_mean
 from engine.spec.diagnostics import Finding, Path
-from engine.spec.models import field_lines, kind_at
+from engine.spec.models import Spec, field_lines, kind_at
 from engine.spec.yaml_source import value_at
 
 _EXPECTED = {
@@ -63,6 +64,12 @@ def _finding(detail: ErrorDetails, at: Path, written: object) -> Finding:
             word.strip("'") for word in str(context.get("expected", "")).replace(" or ", ", ").split(", ")
         ]
         hint = did_you_mean(str(detail["input"]), choices)
+        shorts = _shorts(path[:-1])
+        if shorts and isinstance(value_at(written, detail["loc"][:-1]), str):  # all of it is one word
+            key, choices = str(path[-2]), shorts
+            hint = did_you_mean(str(detail["input"]), choices) or _needs_value(
+                path[:-1], str(detail["input"])
+            )
         if path == ("rolegraph",):
             hint = "this engine reads version 1 of the language"
         elif (
@@ -78,6 +85,10 @@ def _finding(detail: ErrorDetails, at: Path, written: object) -> Finding:
         return Finding(path, f"{key} is empty", "at least one role")
     if kind == "value_error":
         return Finding(path, f"{key}: {value} does not fit", str(context.get("error", detail["msg"])))
+    if kind == "model_type" and (shorts := _shorts(path)):
+        return Finding(path, f"{key} cannot be {value}", f"{_listed(shorts)}, or a mapping", _unnamed(path))
+    if kind == "model_type" and (hint := _unnamed(path)):
+        return Finding(path, f"{key} cannot be {value}", "a mapping", hint)
     if kind == "model_type" and (meant := _meant(path, detail["input"])):
         return Finding(path, f"{key} cannot be {value}", f"a mapping, such as {key}: {meant}")
     return Finding(
@@ -114,13 +125,36 @@ def _model_at(path: Path) -> type[BaseModel] | None:
     return kind if kind is not None and issubclass(kind, BaseModel) else None
 
 
+def _shorts(path: Path) -> list[str]:
+    """The words that stand for a mapping at a path."""
+    short = getattr(_model_at(path), "SHORT", None)
+    nested = [get_args(part) or (part,) for part in get_args(short)]
+    return [word for words in nested for word in words if isinstance(word, str)]
+
+
+def _needs_value(path: Path, word: str) -> str:
+    """A hint where a bare word is a key of what it stands for."""
+    model = _model_at(path)
+    return f"write {{{word}: …}}" if model and word in model.model_fields else ""
+
+
 def _keys_at(path: Path) -> list[str]:
     model = _model_at(path)
     return [*(["extends"] if not path else []), *(model.model_fields if model else [])]
 
 
+def _unnamed(path: Path) -> str:
+    """A hint where a key of one of several, which have names, stands in the place of a name."""
+    model = _model_at(path)
+    if model is None or len(path) < 2 or path[-1] not in model.model_fields or _model_at(path[:-1]):
+        return ""
+    return f"each of `{path[-2]}` has a name: {path[-2]}: {{mine: {{{path[-1]}: …}}}}"
+
+
 def _belongs(path: Path) -> str:
-    """A hint where the key of a path is one of a mapping beside it: `temperature`, one of `sampling`."""
+    """A hint where the key of a path is another mapping's: `temperature`, one of `sampling` beside it."""
+    if len(path) == 3 and path[-1] in Spec.model_fields:
+        return f"`{path[-1]}` stands at the top of the spec"
     model = _model_at(path[:-1])
     for name in model.model_fields if model else ():
         inner = _model_at((*path[:-1], name))

@@ -204,7 +204,9 @@ def _as_edges(value: object) -> object:
     names = cast("list[object]", value)
     for name in names:
         if not isinstance(name, str):
-            raise ValueError(f"a list of needs holds names of roles, not {name!r}")
+            keys = [*cast("dict[object, object]", name)] if isinstance(name, dict) else []
+            meant = f"; to say more of one, a mapping: needs: {{{keys[0]}: …}}" if keys else f", not {name!r}"
+            raise ValueError(f"a list of names of roles{meant}")
     return {name: Edge() for name in cast("list[str]", names)}
 
 
@@ -218,6 +220,14 @@ def _of_two_shapes(schema: dict[str, Any]) -> None:
     schema["if"] = {"required": ["run"], "properties": {"run": {"not": {"type": "null"}}}}
     schema["then"] = {"properties": others}
     schema["else"] = {"required": ["prompt"]}
+
+
+ToolField = Annotated[CallField, vocabulary.tools]
+
+
+def _as_items(value: object) -> object:
+    """An item alone stands for a list of it."""
+    return cast("list[object]", value) if isinstance(value, list) else [value]
 
 
 class Role(_Model):
@@ -243,6 +253,14 @@ class Role(_Model):
     """The system turn before it."""
     parser: Annotated[CallField, vocabulary.parsers] = Call("text")
     """How its answer is read."""
+    tools: Annotated[
+        list[ToolField],
+        BeforeValidator(_as_items, json_schema_input_type=Union[ToolField, list[ToolField]]),  # noqa: UP007
+        WHOLE,
+    ] = []
+    """What its model may call before it answers."""
+    calls: Annotated[int, Field(ge=1, le=1000)] = 1
+    """How often a turn asks its model at most, where it has tools; the last answer is parsed as it stands."""
     reward: Annotated[CallField, vocabulary.rewards] | None = None
     """What it earns. A trainable role needs one, or a signal."""
     estimator: Annotated[CallField, vocabulary.estimators] | None = None

@@ -68,7 +68,8 @@ def fit(model: type[M], written: object, required: Mapping[str, Any], at: Path) 
     try:
         value = model.model_validate({**required, **(rest if isinstance(rest, dict) else {})})
     except ValidationError as error:
-        findings += findings_of(error, at, written)
+        # That a key is missing which did not fit is no news.
+        findings += [found for found in findings_of(error, at, written) if found.path[len(at) :] not in wrong]
         value, wrong = model.model_validate(required), {()}
     return Fitting(value, findings, {(*at, *_outside_lists(path)) for path in wrong})
 

@@ -83,7 +83,7 @@ def parse_yaml(text: str, file: str) -> Source:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = lines.place(mark.index) if mark else top
-        return refused(place, f"not valid YAML: {error.problem or error.context}")
+        return refused(place, f"not valid YAML: {error.problem or error.context}", hint=_quoted(place.text))
     except yaml.reader.ReaderError as error:
         place = lines.place(error.position)
         return refused(place, f"not valid YAML: character U+{error.character:04X} is not allowed")
@@ -101,10 +101,22 @@ def parse_yaml(text: str, file: str) -> Source:
     return Source(data, reader.spots, reader.faults, {file: text})
 
 
-def refused(place: Place, message: str, expected: str = "") -> Source:
+_EXPRESSION = re.compile(r"\b(when|until):\s+(?=\S)(.*?)\s*$")
+
+
+def _quoted(line: str) -> str:
+    """A hint where an expression is not in quotes, which YAML may take for something else."""
+    found = _EXPRESSION.search(line)
+    if found is None or (found[2][0] == "'" and found[2][-1] == "'"):
+        return ""
+    inside = found[2].replace("'", "''") if "{" not in line[: found.start()] else "…"
+    return f"quote the expression: {found[1]}: '{inside}'"
+
+
+def refused(place: Place, message: str, expected: str = "", hint: str = "") -> Source:
     """What is known of a file of which nothing can be read: its one fault."""
     top = Place(place.file, 1, 1, place.text if place.line == 1 else "")
-    return Source({}, {(): Spot(None, top)}, [Diagnostic(message, place, expected)])
+    return Source({}, {(): Spot(None, top)}, [Diagnostic(message, place, expected, hint)])
 
 
 def paths_of(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:

@@ -227,6 +227,8 @@ class ToolCall(NamedTuple):
     arguments: Mapping[str, Any]
     id: str = ""
     """What an endpoint knows the call by; the result is sent back under it."""
+    unread: str = ""
+    """What the model wrote where no arguments can be read; without a name, that cannot be read either."""
 
 
 class Function(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from engine.errors import ModelError, UsageError, WorldError
 from engine.models import Completion, Request, open_model
+from engine.prompts.tools import answer_message, result_message
+from engine.records import Message
 from engine.spec.models import ModelRef, Sampling
+from engine.vocabulary import Function, ToolCall
 from tests.models.edges import CALL, Answer, Endpoint, chat_answer, free_port, serving
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
@@ -33,6 +37,8 @@ def ask(
     seed: int | None = None,
     name: str | None = "tiny",
     key: str | None = None,
+    messages: Sequence[Message] = MESSAGES,
+    tools: Sequence[Function] = (),
 ) -> list[Completion]:
     """Open the model at `endpoint` and ask it `times` times, one after the other."""
 
@@ -40,7 +46,7 @@ def ask(
         ref = ModelRef(provider="openai", name=name, base_url=endpoint.base_url)
         model = await open_model(ref, api_key=key)
         try:
-            request = Request(MESSAGES, sampling or Sampling(), seed, CALL)
+            request = Request(messages, sampling or Sampling(), seed, CALL, tools)
             return [await model.complete(request) for _ in range(times)]
         finally:
             await model.aclose()
@@ -270,3 +276,52 @@ def test_headers_of_the_environment_go_to_no_url_that_only_the_spec_names(
     with pytest.raises(UsageError, match="OPENAI_CUSTOM_HEADERS is not sent to https") as caught:
         asyncio.run(open_model(ModelRef(provider="openai", name="tiny", base_url="https://evil.example/v1")))
     assert "OPENAI_API_KEY" not in str(caught.value)
+
+
+async def _add(arguments: Any) -> int:
+    return 0
+
+
+ADD = Function("add", "Adds.", {"type": "object", "properties": {"a": {}}}, _add)
+
+
+def test_tools_are_offered_and_what_is_asked_of_them_comes_back_with_its_id() -> None:
+    asked = [
+        {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}},
+        {"id": "c2", "type": "function", "function": {"name": "add", "arguments": '{"a": '}},
+    ]
+    with serving(lambda _: chat_answer(None, finish="tool_calls", message={"tool_calls": asked})) as endpoint:
+        (completion,) = ask(endpoint, tools=[ADD])
+    assert completion.text == ""
+    assert completion.finish_reason == "stop"
+    assert completion.calls == (ToolCall("add", {"a": 1}, "c1"), ToolCall("add", {}, "c2", '{"a": '))
+    (tool,) = endpoint.bodies[0]["tools"]
+    assert tool == {
+        "type": "function",
+        "function": {"name": "add", "description": "Adds.", "parameters": ADD.parameters},
+    }
+
+
+def test_results_are_sent_back_under_the_ids_of_their_calls() -> None:
+    calls = (ToolCall("add", {"a": 1}, "c1"), ToolCall("add", {}, "c2", '{"a": '))
+    messages = [
+        *MESSAGES,
+        answer_message("Hm.", "let me think", calls),
+        *(result_message(call, "2") for call in calls),
+    ]
+    with serving(lambda _: chat_answer("two")) as endpoint:
+        ask(endpoint, tools=[ADD], messages=messages)
+    answer, *sent = endpoint.bodies[0]["messages"][2:]
+    assert answer["content"] == "Hm."
+    assert "reasoning" not in answer
+    written = [(call["id"], call["function"]["arguments"]) for call in answer["tool_calls"]]
+    assert written == [("c1", '{"a": 1}'), ("c2", "{}")], (
+        "servers read them again, and refuse what is no JSON"
+    )
+    assert sent == [{"role": "tool", "content": "2", "tool_call_id": id} for id in ("c1", "c2")]
+
+
+def test_nothing_is_said_of_tools_where_there_are_none() -> None:
+    with serving(lambda _: chat_answer("two")) as endpoint:
+        ask(endpoint)
+    assert "tools" not in endpoint.bodies[0]

@@ -18,10 +18,13 @@ from engine.models import Completion, Model, Request, open_model
 from engine.models.tinker_open import hub_name
 from engine.models.tokenizer import load_tokenizer
 from engine.models.types import Scorer
+from engine.prompts import Continued
 from engine.prompts.chat import Tokenizer
 from engine.spec.models import ModelRef, Sampling
+from engine.vocabulary import Function, ToolCall
 from tests.models.edges import CALL, free_port, served, write_tokenizer
 from tests.models.tinker_edge import Script, Service, failed, tinker_service
+from tests.prompts.templates import HERMES
 
 KEY = "tml-test-secret"
 MESSAGES = [{"role": "user", "content": "1 + 1?"}]
@@ -333,3 +336,37 @@ def test_the_tokenizer_of_a_hosted_model_is_looked_up_without_the_services_varia
     name: str, expected: str
 ) -> None:
     assert hub_name(name) == expected
+
+
+def test_a_chat_that_goes_on_is_sent_as_the_tokens_that_it_is(
+    folder: Path, says: Callable[[str], Script]
+) -> None:
+    tokenizer = load_tokenizer(folder)
+    asked = [*MESSAGES, {"role": "assistant", "content": "two"}, {"role": "user", "content": "And 2 + 2?"}]
+    with tinker_service(says("four<|end|>")) as service:
+        first = ask(service, folder, request())
+        so_far = (*first.prompt_ids, *first.response_ids)
+        goes_on = Request(asked, Sampling(), None, CALL, continues=Continued(so_far, 2))
+        second = ask(service, folder, goes_on)
+    added = tokenizer.encode(
+        "\n<|start|>user\nAnd 2 + 2?<|end|>\n<|start|>assistant\n", add_special_tokens=False
+    )
+    assert tuple(second.prompt_ids) == (*so_far, *added), "though the message is not what was sampled"
+
+
+def test_calls_of_tools_are_read_from_what_is_said(tmp_path: Path, says: Callable[[str], Script]) -> None:
+    async def add(arguments: object) -> int:
+        return 0
+
+    template = HERMES.replace("<|im_start|>", "<|start|>").replace("<|im_end|>", "<|end|>")
+    folder = write_tokenizer(tmp_path, template)
+    tools = [Function("add", "Adds.", {"type": "object"}, add)]
+    text = '<think>hm</think>Wait. <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    with tinker_service(says(f"{text}<|end|>")) as service:
+        found = ask(service, folder, request()._replace(tools=tools))
+        without = ask(service, folder, request())
+    assert (found.thought, found.text, found.calls) == ("hm", "Wait.", (ToolCall("add", {"a": 1}),))
+    assert '"name": "add"' in load_tokenizer(folder).decode(
+        found.prompt_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+    )
+    assert (without.text, without.calls) == (text.removeprefix("<think>hm</think>"), ())

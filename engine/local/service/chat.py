@@ -1,7 +1,7 @@
 """Chat completions, as OpenAI's API has them, beside the Tinker API: for clients that know only those.
 
 Token ids come in vLLM's fields (`prompt_token_ids`, and `token_ids` of a choice), where they are asked for
-with `return_token_ids`. Answers are not streamed, and there are no tools.
+with `return_token_ids`. Tools are the chat template's; answers are not streamed.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -22,7 +22,9 @@ from engine.local.service.calls import Endpoint, check_name, guarded, read
 from engine.local.service.sampling import SampleRequest
 from engine.local.service.trainer import Refused
 from engine.prompts import ChatFormat
+from engine.prompts.tools import answer_message
 from engine.records import Message
+from engine.vocabulary import Function
 
 
 def openai_endpoint(do: Endpoint) -> Endpoint:
@@ -47,19 +49,70 @@ class _Part(BaseModel):
     text: str = ""
 
 
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    arguments: str = "{}"
+
+
+class _Call(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: _Asked
+
+
 class _Turn(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     role: str
     content: str | list[_Part] | None = None
+    name: str | None = None
+    tool_calls: list[_Call] | None = None
+    tool_call_id: str | None = None
 
     def message(self) -> Message:
         """The turn with its text parts in one; raises Refused for what is no text."""
+        message: dict[str, Any] = {"role": self.role, "content": self._text()}
+        if self.role == "tool":
+            named = {"name": self.name, "tool_call_id": self.tool_call_id}
+            message |= {key: value for key, value in named.items() if value}
+        if self.tool_calls:
+            message["tool_calls"] = [call.model_dump(exclude_none=True) for call in self.tool_calls]
+        return message
+
+    def _text(self) -> str:
         if not isinstance(self.content, list):
-            return {"role": self.role, "content": self.content or ""}
+            return self.content or ""
         if other := [part.type for part in self.content if part.type != "text"]:
             raise Refused(f"a message's part of type {other[0]!r} is not served here; text is")
-        return {"role": self.role, "content": "".join(part.text for part in self.content)}
+        return "".join(part.text for part in self.content)
+
+
+class _Told(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    name: Annotated[str, Field(min_length=1)]
+    description: str = ""
+    parameters: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+class _Tool(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["function"]
+    function: _Told
+
+    def offered(self) -> Function:
+        """The function, which whoever asks calls."""
+        told = self.function
+        return Function(told.name, told.description, told.parameters, _elsewhere)
+
+
+async def _elsewhere(arguments: Mapping[str, Any]) -> NoReturn:
+    raise AssertionError("a tool is called by who offers it")
 
 
 class ChatBody(BaseModel):
@@ -80,6 +133,8 @@ class ChatBody(BaseModel):
     logprobs: bool | None = False
     return_token_ids: bool | None = False
     stream: bool | None = False
+    tools: list[_Tool] | None = None
+    tool_choice: Any = None
 
 
 class ChatService:
@@ -98,17 +153,20 @@ class ChatService:
         body = await read(request, ChatBody)
         if body.stream:
             raise Refused("answers are not streamed here; leave `stream` out")
+        if body.tool_choice not in (None, "auto", "none"):
+            raise Refused("a `tool_choice` other than auto or none is not served here")
+        tools = [] if body.tool_choice == "none" else [tool.offered() for tool in body.tools or ()]
         path = body.model if body.model and body.model.startswith("tinker://") else None
         if path is None and body.model is not None:
             check_name(body.model, self._name, self._names)
         try:
-            prompt = self._chat.prompt([turn.message() for turn in body.messages])
+            prompt = self._chat.prompt([turn.message() for turn in body.messages], tools)
         except ModelError as error:
             raise Refused(str(error)) from error
         samples = self._sample_requests(body, prompt.ids)
         await self._backend.sample(path, samples, prompt_logprobs=False)
         choices = [
-            self._choice(body, index, sample, thinking=prompt.thinking)
+            self._choice(body, index, sample, tools, thinking=prompt.thinking)
             for index, sample in enumerate(samples)
         ]
         written = sum(len(sample.tokens) for sample in samples)
@@ -148,12 +206,18 @@ class ChatService:
             for number in range(body.n)
         ]
 
-    def _choice(self, body: ChatBody, index: int, sample: SampleRequest, *, thinking: bool) -> dict[str, Any]:
+    def _choice(
+        self, body: ChatBody, index: int, sample: SampleRequest, tools: Sequence[Function], *, thinking: bool
+    ) -> dict[str, Any]:
         thought, text = self._chat.answer(sample.tokens, stop=sample.stop_texts, thinking=thinking)
-        message: dict[str, Any] = {"role": "assistant", "content": text}
+        text, calls = self._chat.calls(text, tools)
+        # OpenAI has no call without a name: it stands in the text.
+        named = [call._replace(id=f"call-{uuid.uuid4().hex}") for call in calls if call.name]
+        message = dict(answer_message(text, calls=named))
         if thought:
             message["reasoning_content"] = thought
-        choice: dict[str, Any] = {"index": index, "message": message, "finish_reason": sample.reason}
+        reason = "tool_calls" if named else sample.reason
+        choice: dict[str, Any] = {"index": index, "message": message, "finish_reason": reason}
         if body.logprobs:
             tokens = self._backend.policy.decode([[token] for token in sample.tokens])
             choice["logprobs"] = {

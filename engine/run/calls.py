@@ -1,0 +1,110 @@
+"""What a model asks of tools in its turn: what it may call, and what comes of its calls.
+
+Whatever goes wrong with a call is its result's text, so that the model can do better.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import UserError, did_you_mean
+from engine.prompts.tools import BEGIN, END, result_message
+from engine.records import Message
+from engine.vocabulary import Function, Tool, ToolCall, ToolError
+
+if TYPE_CHECKING:
+    from engine.run.tools import OpenTools
+
+Functions = Mapping[str, Function]
+"""What a model may call, by name."""
+
+_SHOWN = 200
+"""Characters of what a model wrote that an error shows."""
+
+
+async def offered(tools: Sequence[Tool], opened: OpenTools) -> Functions:
+    """The functions of some tools; raises what a tool raises that cannot be opened.
+
+    Where two have one name, the later is known as `name_2`.
+    """
+    found: dict[str, Function] = {}
+    for functions in await asyncio.gather(*map(opened.functions, tools)):
+        for function in functions:
+            name, number = function.name, 1
+            while name in found:
+                number += 1
+                name = f"{function.name}_{number}"
+            found[name] = function._replace(name=name)
+    return found
+
+
+async def results_of(
+    functions: Functions, calls: Sequence[ToolCall], seconds: float | None
+) -> Sequence[Message]:
+    """What came of the calls of one answer, in their order, as turns of the chat; they run side by side.
+
+    `seconds` bounds each.
+    """
+    texts = await asyncio.gather(*(_result(functions, call, seconds) for call in calls))
+    return [result_message(call, text) for call, text in zip(calls, texts, strict=True)]
+
+
+async def _result(functions: Functions, call: ToolCall, seconds: float | None) -> str:
+    try:
+        function = functions.get(call.name)
+        if function is None or call.unread:
+            raise ToolError(_not_understood(functions, call))
+        _check(function, call.arguments)
+        async with asyncio.timeout(seconds):
+            result = await function.call(call.arguments)
+        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+    except ToolError as error:
+        return f"Error: {error}"
+    except TimeoutError:
+        within = "in time" if seconds is None else f"within {seconds:g} s"
+        return f"Error: {call.name} gave no result {within}"
+    except UserError:
+        raise
+    except Exception as error:  # a tool may be a package's own code
+        return f"Error: {type(error).__name__}: {error}"
+
+
+def _not_understood(functions: Functions, call: ToolCall) -> str:
+    written = call.unread if len(call.unread) <= _SHOWN else f"{call.unread[:_SHOWN]}…"
+    if not call.name:
+        expected = f'{BEGIN}{{"name": …, "arguments": {{…}}}}{END}'
+        return f"this call cannot be read: {written!r}; expected {expected}"
+    if call.name in functions:
+        return f"the arguments of {call.name} are not the JSON of an object: {written!r}"
+    hint = did_you_mean(call.name, functions)
+    return f"there is no tool {call.name!r}; there is {', '.join(functions)}{f'; {hint}' if hint else ''}"
+
+
+def _check(function: Function, arguments: Mapping[str, Any]) -> None:
+    """Raises ToolError for arguments that are not what a function takes.
+
+    Patterns are the tool's own to hold them against, because some take for ever, and so is what its schema
+    says elsewhere: nothing is fetched.
+    """
+    # Imported here, because they are slow to load; as Any, because their types are partial.
+    library: Any = import_module("jsonschema")
+    registry: Any = import_module("referencing").Registry()
+    draft: Any = library.Draft202012Validator
+    kind = library.validators.extend(draft, dict.fromkeys(("pattern", "patternProperties"), _anything))
+    try:
+        problem = library.exceptions.best_match(
+            kind(function.parameters, registry=registry).iter_errors(dict(arguments))
+        )
+    except Exception:  # a schema that is none: the tool has to see for itself
+        return
+    if problem is not None:
+        place = "" if problem.json_path == "$" else f" at {problem.json_path}"
+        raise ToolError(f"{function.name} does not take these arguments{place}: {problem.message[:_SHOWN]}")
+
+
+def _anything(validator: object, wanted: object, value: object, around: object) -> Sequence[object]:
+    return ()

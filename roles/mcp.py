@@ -1,0 +1,110 @@
+"""The functions of an MCP server, through the protocol's own SDK, as a tool that a model may call."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, cast
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from engine.vocabulary import Function, Tool, ToolError, UsageError
+
+if TYPE_CHECKING:
+    from mcp import ClientSession
+    from mcp.types import CallToolResult, ContentBlock
+
+# What the SDK logs comes back as errors, too.
+logging.getLogger("mcp").addHandler(logging.NullHandler())
+
+
+def mcp(url: str, /, *, timeout: Annotated[float, Field(gt=0, le=3600)] = 60.0) -> Tool:
+    """The functions of an MCP server; what it keeps of a session, it keeps for an episode.
+
+    url: where it speaks streamable HTTP; it has to be allowed on the command line
+    timeout: seconds for whatever it is asked
+    """
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise ValueError(f"{url!r} is no URL of a server; expected one such as http://127.0.0.1:8001/mcp")
+    if importlib.util.find_spec("mcp") is None:
+        raise UsageError("MCP servers are reached by the protocol's SDK: pip install 'rolegraph[mcp]'")
+    return Tool(open=partial(_open, url, timeout), permissions=(url,))
+
+
+@asynccontextmanager
+async def _open(url: str, seconds: float) -> AsyncGenerator[Sequence[Function], None]:
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamable_http_client
+
+    opened = False
+    try:
+        async with (
+            streamable_http_client(url) as (read, write, _),
+            ClientSession(read, write, timedelta(seconds=seconds)) as session,
+        ):
+            await session.initialize()
+            functions = await _functions(session)
+            opened = True
+            yield functions
+    except Exception as error:
+        if opened:
+            raise
+        raise ToolError(f"the MCP server at {url} cannot be used: {_said(error)}") from error
+
+
+async def _functions(session: ClientSession) -> Sequence[Function]:
+    from mcp.types import PaginatedRequestParams
+
+    functions: list[Function] = []
+    cursor: str | None = None
+    while True:
+        page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+        functions += [
+            Function(tool.name, tool.description or "", tool.inputSchema, partial(_call, session, tool.name))
+            for tool in page.tools
+        ]
+        cursor = page.nextCursor
+        if not cursor:
+            return functions
+
+
+async def _call(session: ClientSession, name: str, arguments: Mapping[str, Any]) -> Any:
+    from mcp import McpError
+
+    try:
+        result = await session.call_tool(name, dict(arguments))
+    except McpError as error:
+        raise ToolError(str(error)) from error
+    text = _text(result)
+    if result.isError:
+        raise ToolError(text or f"{name} failed")
+    return text or result.structuredContent or ""
+
+
+def _text(result: CallToolResult) -> str:
+    return "\n".join(map(_part, result.content))
+
+
+def _part(part: ContentBlock) -> str:
+    """A part of a result as text; what is none is only named."""
+    match part.type:
+        case "text":
+            return part.text
+        case "resource":
+            return getattr(part.resource, "text", f"[{part.resource.uri}]")
+        case "resource_link":
+            return f"[{part.uri}]"
+        case _:
+            return f"[{part.type}]"
+
+
+def _said(error: BaseException) -> str:
+    """What went wrong at last: the SDK wraps it in groups."""
+    if isinstance(error, BaseExceptionGroup):
+        return _said(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
+    return str(error) or type(error).__name__

@@ -1,0 +1,57 @@
+"""Chat templates as models have them, in small: what they do with tools, and with turns that lie behind."""
+
+from __future__ import annotations
+
+_OPENING = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+_TOLD = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    "<tool_call>name and arguments</tool_call><|im_end|>\n{% endif %}"
+)
+_CALLS = (
+    "{% for call in m.tool_calls %}\n<tool_call>\n"
+    '{{ {"name": call.function.name, "arguments": call.function.arguments} | tojson }}'
+    "\n</tool_call>{% endfor %}"
+)
+
+HERMES = (
+    _TOLD
+    + "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>user\n<tool_response>\n{{ m.content }}\n"
+    "</tool_response><|im_end|>\n{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    + _CALLS
+    + "<|im_end|>\n{% endif %}{% endfor %}"
+    + _OPENING
+)
+"""Every turn as it was."""
+
+STRIPS_BEHIND_A_QUESTION = (
+    _TOLD + "{% set at = namespace(last=-1) %}{% for m in messages %}{% if m.role == 'user' %}"
+    "{% set at.last = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>user\n<tool_response>\n{{ m.content }}\n"
+    "</tool_response><|im_end|>\n{% elif m.role == 'assistant' and '</think>' in m.content "
+    "and loop.index0 < at.last %}<|im_start|>assistant\n{{ m.content.split('</think>')[-1].lstrip('\n') }}"
+    + _CALLS
+    + "<|im_end|>\n{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    + _CALLS
+    + "<|im_end|>\n{% endif %}{% endfor %}"
+    + _OPENING
+)
+"""An answer's reasoning is left out once another question was asked."""
+
+STRIPS_ALWAYS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if '</think>' in m.content %}"
+    "{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    + _OPENING
+)
+"""An answer's reasoning is left out at once."""
+
+TRIMS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n\n{{ m.content | trim }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n\n{% endif %}"
+)
+"""Without tools, and without the white space around a turn."""
+
+REWRITES = (
+    "{% for m in messages %}{{ loop.length }}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    "{% endfor %}" + _OPENING
+)
+"""Earlier turns look different as soon as there are more."""

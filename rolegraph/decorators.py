@@ -34,6 +34,7 @@ from engine.vocabulary import (
     dataset_of,
     datasets,
     estimators,
+    metric_of,
     metrics,
     parsers,
     plain_row,
@@ -129,7 +130,7 @@ def metric(name: str | None = None) -> Decorator[F]:
     """Make `(trajectories) -> float` known as a metric, written `{name: role}`: of a role in one episode."""
 
     def build(known: str, function: Callable[..., Any], options: Options, role: str) -> Metric:
-        return Metric(partial(_measure, function, options), role)
+        return metric_of(partial(_measure, function, options), role)
 
     role = inspect.Parameter("role", inspect.Parameter.POSITIONAL_ONLY, annotation=str)
     return _decorator(metrics, name, ("trajectories",), build, role)

@@ -13,6 +13,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from engine.compile import Plan, RolePlan
 from engine.errors import UsageError
 from engine.records import (
     Episode,
@@ -148,6 +149,7 @@ def describe(flow: Workflow, kind: Kind, *, seed: int) -> RunInfo:
                 estimator=role.estimator.name if role.estimator else None,
                 loss=role.loss if role.run is None else None,
                 trainable=role.trainable,
+                policies=_policies(plan, role),
             )
             for role in plan.roles
         },
@@ -164,6 +166,14 @@ def _but_episodes(observe: Observer, event: Event) -> None:
 
 def nobody(_event: object) -> None:
     """Looks on where nobody does."""
+
+
+def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:
+    """The policy of each instance, or the one of all; none for models as they are."""
+    if not plan.policies_of(role.name):
+        return ()
+    policies = [plan.policy_of(role.name, index) for index in range(1, role.count + 1)]
+    return (policies[0],) if len(set(policies)) == 1 else tuple(policies)
 
 
 def _shown(ref: ModelRef) -> str:

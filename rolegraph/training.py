@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from engine.compile import MAIN, Plan
+from engine.compile import Plan
 from engine.compile.trainable import training_findings
 from engine.errors import RolegraphError
 from engine.records import (
+    MAIN,
     Checkpoint,
     Control,
     Event,
@@ -23,6 +24,7 @@ from engine.records import (
     RunInfo,
     StepLogged,
     Task,
+    derive_seed,
     read_episodes,
 )
 from engine.records.folder import newest
@@ -176,27 +178,32 @@ async def _run(training: Training, observe: Observer, track: Sequence[TrackerNam
         for tracker in trackers:
             stack.callback(tracker.close)
         observe(Note("starting the model …"))
-        services = stack.enter_context(Services(training.flow.source.base_url))
-        served = await services.located(plan.spec.model, folder.weights)
+        services = stack.enter_context(Services(training.flow.source.base_url, folder.weights))
+        located = await asyncio.gather(
+            *(services.located(policy.model, to_train=True) for policy in plan.policies.values())
+        )
         # The SDK takes seconds to import: the service has been starting meanwhile.
         from engine.training import loop
         from engine.training.policies import Policies, Start
         from engine.training.setup import Setup
 
-        beginning = Start(
-            served,
-            plan.spec.train.lora,
-            info.seed,
-            state=start.state if start else None,
-            version=start.version if start else 0,
-        )
-        policies = await stack.enter_async_context(Policies.open({MAIN: beginning}))
+        starts = {
+            name: Start(
+                served,
+                policy.lora,
+                info.seed if name == MAIN else derive_seed(info.seed, "policy", name),
+                start.policies[name] if start else None,
+            )
+            for (name, policy), served in zip(plan.policies.items(), located, strict=True)
+        }
+        policies = await stack.enter_async_context(Policies.open(starts))
         models = await stack.enter_async_context(Models(services.open))
         frozen = {e.model: await models.model(e.model) for e in plan.endpoints if e.policy is None}
         teachers = {
-            signal.teacher: await models.teacher(signal.teacher, policies.chat(MAIN), role)
+            signal.teacher: await models.teacher(signal.teacher, policies.chat(policy), role)
             for role, signal in plan.signals.items()
             if signal.teacher is not None
+            for policy in plan.policies_of(role)
         }
         setup = Setup(
             plan=plan,
@@ -213,7 +220,8 @@ async def _run(training: Training, observe: Observer, track: Sequence[TrackerNam
         if training.resumed:
             folder.resume(command_line())
         else:
-            folder.begin(info.model_copy(update={"model": policies.model(MAIN)}), plan.resolved)
+            names = dict.fromkeys(policies.model(name) for name in plan.policies)
+            folder.begin(info.model_copy(update={"model": ", ".join(names)}), plan.resolved)
         with folder.ending():
             try:
                 await loop.train(setup, start)

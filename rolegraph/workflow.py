@@ -119,11 +119,22 @@ class OpenWorkflow:
     async def trained(self, checkpoint: str | Path) -> OpenWorkflow:
         """The same with trained weights: roles that are not trained answer as before.
 
-        `checkpoint` is a training's folder, for its best weights, or a tinker:// path. Raises UsageError.
+        `checkpoint` is a training's folder, for its best weights of each policy, or a tinker:// path where
+        one policy is trained. Raises UsageError.
         """
-        weights = {"checkpoint": str(checkpoint)}
+        path, policies = str(checkpoint), self.flow.plan.policies
+        if "://" in path and len(policies) > 1:
+            raise UsageError(
+                f"{self.flow.name} trains {', '.join(policies)}, and {path} is of one policy; give the "
+                "folder of a training"
+            )
+        one = "://" in path or "#" in path
         endpoints = [
-            endpoint._replace(model=endpoint.model.model_copy(update=weights))
+            endpoint._replace(
+                model=endpoint.model.model_copy(
+                    update={"checkpoint": path if one else f"{path}#{endpoint.policy}"}
+                )
+            )
             if endpoint.policy
             else endpoint
             for endpoint in self.flow.plan.endpoints

@@ -2,39 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, cast
-
-from engine.vocabulary import Reward, Seen
 
 Same = Callable[[Any, Any], bool]
 """Whether two actions are the same."""
-
-
-def as_text(one: Any, other: Any) -> bool:
-    """Whether two actions are the same text, but for space at the ends."""
-    return _text(one) == _text(other)
-
-
-def _text(action: Any) -> str:
-    return action.strip() if isinstance(action, str) else json.dumps(action, sort_keys=True, default=str)
-
-
-def same_by(reward: Reward) -> Same:
-    """Whether a reward finds two actions the same; raises ValueError for one that compares with no field."""
-    if len(reward.labels) != 1 or reward.roles:
-        raise ValueError("only a reward that compares with one field can compare actions, such as math")
-    return partial(_same_by, reward)
-
-
-def _same_by(reward: Reward, one: Any, other: Any) -> bool:
-    if as_text(one, other):
-        return True
-    (field,) = reward.labels
-    return reward.score({"id": "", field: other}, one, Seen({})).is_correct
 
 
 def commonest(actions: Sequence[Any], same: Same) -> Any:

@@ -32,6 +32,25 @@ Check = Callable[[Any], None]
 """Raises ValueError where a value does not fit."""
 
 
+def value_at(value: Any, path: str, place: int | None = None) -> Any:
+    """What stands at a dotted path of keys and list positions; raises LookupError where there is nothing.
+
+    `*` stands for a place, from 0: in a list that position, in a mapping the key of that number from 1.
+    """
+    for key in path.split("."):
+        if isinstance(value, Mapping):
+            known = cast("Mapping[str, Any]", value)
+            value = known[str(place + 1) if key == "*" and key not in known and place is not None else key]
+        elif isinstance(value, list):
+            position = place if key == "*" else int(key) if key.isdecimal() else None
+            if position is None:
+                raise LookupError(key)
+            value = cast("list[Any]", value)[position]
+        else:
+            raise LookupError(key)
+    return value
+
+
 def find_json(text: str) -> Any:
     """All of the text, else a fenced block, else the first object or list that stands in it."""
     value = _first_value(text)

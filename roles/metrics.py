@@ -1,12 +1,12 @@
-"""Metrics: a number for each episode, from the trajectories of one role."""
+"""Metrics: a number for each episode, from the trajectories of one role or from how its loops went."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
 
-from engine.records import Trajectory
-from engine.vocabulary import Metric
+from engine.records import Episode, TerminationReason, Trajectory
+from engine.vocabulary import Metric, metric_of
 
 
 def mean_reward(role: str, /) -> Metric:
@@ -14,7 +14,7 @@ def mean_reward(role: str, /) -> Metric:
 
     role: the role that is measured
     """
-    return Metric(_mean_reward, role)
+    return metric_of(_mean_reward, role)
 
 
 def _mean_reward(trajectories: Sequence[Trajectory]) -> float:
@@ -26,7 +26,7 @@ def correct(role: str, /) -> Metric:
 
     role: the role that is measured
     """
-    return Metric(_all_correct, role)
+    return metric_of(_all_correct, role)
 
 
 def _all_correct(trajectories: Sequence[Trajectory]) -> float:
@@ -38,7 +38,7 @@ def any_correct(role: str, /) -> Metric:
 
     role: the role that is measured
     """
-    return Metric(_any_correct, role)
+    return metric_of(_any_correct, role)
 
 
 def _any_correct(trajectories: Sequence[Trajectory]) -> float:
@@ -51,8 +51,35 @@ def term(role: str, /, *, name: str) -> Metric:
     role: the role that is measured
     name: the term, as the role's `weighted` reward calls it
     """
-    return Metric(partial(_mean_term, name), role, name)
+    return metric_of(partial(_mean_term, name), role, term=name)
 
 
 def _mean_term(name: str, trajectories: Sequence[Trajectory]) -> float:
     return sum(t.terms.get(name, 0.0) for t in trajectories) / max(1, len(trajectories))
+
+
+def rounds(loop: str, /) -> Metric:
+    """How many rounds a loop went, on the branch where it went furthest.
+
+    loop: the loop that is measured
+    """
+    return Metric(partial(_rounds, loop), loop=loop)
+
+
+def _rounds(loop: str, episode: Episode) -> float | None:
+    went = episode.metadata.get("rounds", {}).get(loop)
+    return None if went is None else float(went)
+
+
+def skipped(role: str, /) -> Metric:
+    """The share of a role's turns that were skipped: by its condition, or because its loop was over.
+
+    role: the role that is measured
+    """
+    return Metric(partial(_skipped, role), role)
+
+
+def _skipped(role: str, episode: Episode) -> float | None:
+    if episode.termination_reason is not TerminationReason.ENV_DONE:
+        return None
+    return episode.metadata.get("skipped", {}).get(role, 0.0)

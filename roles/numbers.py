@@ -52,3 +52,15 @@ def _value(written: str) -> int | float:
     if plain.isdecimal() and len(plain) <= sys.float_info.max_10_exp:
         return int(plain)
     return float(plain)
+
+
+def number_of(value: object) -> float:
+    """A number, or the last one of a text, 3/4 among them; raises ValueError where there is none."""
+    if isinstance(value, str):
+        value = find_number(value, fractions=True)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError(f"{value!r:.40} is no number")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ValueError("a number that is too large") from error

@@ -66,7 +66,7 @@ def tag(
             inside = words[inside.lower()]
         return f"<{name}>{inside}</{name}>" if keep_tag else inside
 
-    return Parser(parse, default)
+    return Parser(parse, default, strips=() if keep_tag else _tags(name))
 
 
 def choice(role: str, /, *, tag: str = "answer", default: str = "") -> Parser:
@@ -138,7 +138,7 @@ def number(
         except ValueError as error:
             raise _malformed(str(error)) from None
 
-    return Parser(parse, default)
+    return Parser(parse, default, strips=() if tag is None else _tags(tag))
 
 
 def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> Parser:
@@ -203,6 +203,10 @@ def _tag_finder(name: str, which: Which, ignore_case: bool) -> Callable[[str], s
         return response[starts[-1] : closings[bisect_left(closings, starts[-1])]].strip()
 
     return first if which == "first" else last
+
+
+def _tags(name: str) -> tuple[str, str]:
+    return f"<{name}>", f"</{name}>"
 
 
 def _words(words: list[str]) -> Mapping[str, str]:

@@ -6,39 +6,38 @@ picklable; one that may be slow has a `timeout` and runs in a process that can b
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import json
-import logging
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 from math import isnan, nan
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
+from pydantic import Field
 
 from engine.records import Task
-from engine.vocabulary import (
-    BadOptions,
-    BadParts,
-    Call,
-    CallField,
-    Reward,
-    Score,
-    Seen,
-    UnknownName,
-    UsageError,
-    did_you_mean,
-    rewards,
-)
+from engine.vocabulary import Reward, Score, Seen
 from roles import countdown as countdown_task
-from roles.numbers import find_number
+from roles.equality import MATH_SECONDS, as_text, math_library, require_math, same_math
+from roles.json_text import value_at
+from roles.numbers import number_of
+from roles.others import agrees_with
 from roles.patterns import compile_pattern
+from roles.weighted import weighted
 
-MATH_SECONDS = 10.0
+__all__ = [
+    "agrees_with",
+    "close_to",
+    "countdown",
+    "exact_match",
+    "f1",
+    "json_field",
+    "length",
+    "matches",
+    "math",
+    "tool_calls",
+    "weighted",
+]
 
 Bound = Annotated[int, Field(ge=0)]
 Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -98,8 +97,7 @@ def math(*, field: str = "answer", timeout: Annotated[float, Field(gt=0)] = MATH
     field: the task field that holds the answer
     timeout: seconds until a comparison is given up
     """
-    if importlib.util.find_spec("math_verify") is None:
-        raise UsageError("the reward math needs the library math-verify: pip install 'rolegraph[math]'")
+    require_math()
     return Reward(_Math(field), (field,), (field,), timeout=timeout)
 
 
@@ -110,25 +108,11 @@ class _Math:
         self.field = field
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        _math_library()
+        math_library()
         self.__dict__.update(state)
 
     def __call__(self, task: Task, action: Any, seen: Seen) -> Score:
-        library = _math_library()
-        # Its own limits are signals, which only work in a main thread; ours stops the whole process.
-        gold = library.parse(_as_math(task[self.field]), parsing_timeout=None)
-        answer = library.parse(_as_math(action), parsing_timeout=None)
-        return _scored(float(bool(library.verify(gold, answer, timeout_seconds=None))))
-
-
-def _math_library() -> Any:
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it remarks on limits that are off
-    return importlib.import_module("math_verify")
-
-
-def _as_math(value: object) -> str:
-    text = str(value)
-    return text if "$" in text or "\\boxed" in text else f"${text}$"
+        return _scored(float(same_math(task[self.field], action)))
 
 
 def f1(*, field: str = "answer") -> Reward:
@@ -182,14 +166,10 @@ def _json_field(path: str, field: str, task: Task, action: Any, seen: Seen) -> S
 
 
 def _json_value(path: str, wanted: Any, task: Task, action: Any, seen: Seen) -> Score:
-    at = action
-    for key in path.split("."):
-        if isinstance(at, Mapping) and key in at:
-            at = cast("Mapping[str, Any]", at)[key]
-        elif isinstance(at, list) and key.isdecimal() and int(key) < len(cast("list[Any]", at)):
-            at = cast("list[Any]", at)[int(key)]
-        else:
-            return _scored(0.0)
+    try:
+        at = value_at(action, path)
+    except LookupError:
+        return _scored(0.0)
     return _scored(float(at == wanted and isinstance(at, bool) == isinstance(wanted, bool)))
 
 
@@ -213,10 +193,8 @@ def _close_to(field: str, absolute: float, relative: float, task: Task, action: 
 def _number(value: object) -> float:
     """A number, or the last one of a text; where there is none, nan, which is close to nothing."""
     try:
-        if isinstance(value, str):
-            return float(find_number(value, fractions=True))
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else nan
-    except (ValueError, OverflowError):
+        return number_of(value)
+    except ValueError:
         return nan
 
 
@@ -227,17 +205,54 @@ def length(*, over: Bound | None = None, under: Bound | None = None, unit: Unit 
     under: the length that it must stay below
     unit: what is counted; words are what stands between white space
     """
-    if over is None and under is None:
-        raise ValueError("length needs a bound, such as {length: {over: 400}} or {length: {under: 50}}")
-    if over is not None and under is not None and under - over < 2:
-        raise ValueError(f"no length is over {over} and under {under}")
+    _check_bounds("length", "length", 400, over, under)
     return Reward(partial(_length, over, under, unit))
 
 
 def _length(over: int | None, under: int | None, unit: Unit, task: Task, action: Any, seen: Seen) -> Score:
-    text = _written(action)
+    text = as_text(action)
     size = len(text) if unit == "characters" else len(text.split())
-    return _scored(float((over is None or size > over) and (under is None or size < under)))
+    return _scored(float(_within(size, over, under)))
+
+
+def _check_bounds(name: str, kind: str, example: int, over: int | None, under: int | None) -> None:
+    if over is None and under is None:
+        high, low = f"{{{name}: {{over: {example}}}}}", f"{{{name}: {{under: {example}}}}}"
+        raise ValueError(f"{name} needs a bound, such as {high} or {low}")
+    if over is not None and under is not None and under - over < 2:
+        raise ValueError(f"no {kind} is over {over} and under {under}")
+
+
+def _within(size: int, over: int | None, under: int | None) -> bool:
+    return (over is None or size > over) and (under is None or size < under)
+
+
+def tool_calls(
+    *, over: Bound | None = None, under: Bound | None = None, name: str | None = None, failed: bool = False
+) -> Reward:
+    """1 when a turn called its tools more than `over` times, fewer than `under`, or both.
+
+    over: the number of calls that it must exceed
+    under: the number that it must stay below
+    name: the tool whose calls count; null counts those of all
+    failed: count only calls whose result was an error
+    """
+    _check_bounds("tool_calls", "number", 3, over, under)
+    return Reward(partial(_tool_calls, over, under, name, failed), of_turn=True)
+
+
+def _tool_calls(
+    over: int | None,
+    under: int | None,
+    name: str | None,
+    failed: bool,
+    task: Task,
+    action: Any,
+    seen: Seen,
+) -> Score:
+    calls = [call for step in seen.steps for call in step.metadata.get("calls", ())]
+    count = sum(name in (None, call["name"]) and (not failed or "error" in call) for call in calls)
+    return _scored(float(_within(count, over, under)))
 
 
 def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) -> Reward:
@@ -248,7 +263,7 @@ def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) 
     ignore_case: take capitals for small letters
     """
     _compiled(pattern, ignore_case=ignore_case)
-    return Reward(partial(_matches, pattern, whole, ignore_case))
+    return Reward(partial(_matches, pattern, whole, ignore_case), marks=(pattern,))
 
 
 def _matches(pattern: str, whole: bool, ignore_case: bool, task: Task, action: Any, seen: Seen) -> Score:
@@ -256,113 +271,9 @@ def _matches(pattern: str, whole: bool, ignore_case: bool, task: Task, action: A
     compiled = _compiled(pattern, ignore_case=ignore_case)
     find = compiled.fullmatch if whole else compiled.search
     try:
-        return _scored(float(find(_written(action)) is not None))
+        return _scored(float(find(as_text(action)) is not None))
     except UnicodeEncodeError:
         return _scored(0.0)
 
 
 _compiled = lru_cache(maxsize=256)(compile_pattern)
-
-
-def _written(action: object) -> str:
-    """An action as text: itself, or its JSON."""
-    return action if isinstance(action, str) else json.dumps(action, ensure_ascii=False, default=str)
-
-
-def agrees_with(role: str, /, *, right: str = "correct", wrong: str = "incorrect") -> Reward:
-    """1 when the action says `correct` of a role that is right, or `incorrect` of one that is wrong.
-
-    role: the role that is judged; of several instances all must be right, whichever of them were shown
-    right: the word for a role that is right
-    wrong: the word for one that is wrong
-    """
-    if right.lower() == wrong.lower():
-        raise ValueError("right and wrong must be different words")
-    return Reward(partial(_agrees_with, role, right.lower(), wrong.lower()), roles=(role,))
-
-
-def _agrees_with(role: str, right: str, wrong: str, task: Task, action: Any, seen: Seen) -> Score:
-    truth = all(score.is_correct for score in seen.scores[role])
-    return _scored(float(str(action).strip().lower() == (right if truth else wrong)))
-
-
-class Term(BaseModel):
-    """One term of a weighted sum."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    reward: Annotated[CallField, rewards]
-    """What it measures."""
-    weight: FiniteFloat = 1.0
-    """What it counts; less than 0 for a penalty, 0 for a term that is only reported."""
-    place: ClassVar[tuple[str, ...]] = ("reward",)
-    """Where in what was written the reward stands."""
-
-
-class BareTerm(Term):
-    """A term that is written as its reward alone."""
-
-    place: ClassVar[tuple[str, ...]] = ()
-
-
-def _in_full(written: object) -> object:
-    """A term from its short form, which is its reward alone; anything else as it is."""
-    return BareTerm(reward=Call.parse(written)) if _is_short(written) else written
-
-
-def _is_short(written: object) -> bool:
-    if isinstance(written, Mapping):
-        keys = cast("Mapping[object, object]", written).keys()
-        return bool(keys) and Term.model_fields.keys().isdisjoint(keys)
-    return isinstance(written, str) and written != ""
-
-
-_Short = Term | Annotated[CallField, rewards]
-
-
-def weighted(
-    terms: dict[str, Annotated[Term, BeforeValidator(_in_full, json_schema_input_type=_Short)]], /
-) -> Reward:
-    """A sum of named rewards, each with a weight; right when every term of positive weight is right.
-
-    terms: each term's reward, alone or as {reward: …, weight: …}: a weight is 1 unless given, below 0 for a
-      penalty, 0 to report only
-    """
-    if not any(term.weight > 0 for term in terms.values()):
-        raise ValueError("weighted needs a term of positive weight, such as {right: countdown}")
-    built: dict[str, tuple[float, Reward]] = {}
-    faults: dict[tuple[int | str, ...], UnknownName | BadOptions] = {}
-    for name, term in terms.items():
-        try:
-            built[name] = term.weight, rewards.build(term.reward)
-        except (UnknownName, BadOptions) as error:
-            if isinstance(error, UnknownName) and term.reward.has_value and not term.place:
-                error.hint = error.hint or did_you_mean(error.name, Term.model_fields)
-            faults[0, name, *term.place] = error
-    if faults:
-        raise BadParts(faults)
-    parts = [reward for _, reward in built.values()]
-    limits = [part.timeout for part in parts if part.timeout is not None]
-    return Reward(
-        partial(_weighted, {name: (weight, part.score) for name, (weight, part) in built.items()}),
-        fields=_union(part.fields for part in parts),
-        labels=_union(part.labels for part in parts),
-        roles=_union(part.roles for part in parts),
-        terms=tuple(built),
-        timeout=sum(limits) if limits else None,
-    )
-
-
-def _union(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for group in groups for name in group))
-
-
-def _weighted(terms: Mapping[str, tuple[float, Any]], task: Task, action: Any, seen: Seen) -> Score:
-    scores: dict[str, tuple[float, Score]] = {
-        name: (weight, score(task, action, seen)) for name, (weight, score) in terms.items()
-    }
-    return Score(
-        sum(weight * score.reward for weight, score in scores.values()),
-        all(score.is_correct for weight, score in scores.values() if weight > 0),
-        {name: score.reward for name, (_, score) in scores.items()},
-    )

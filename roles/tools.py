@@ -19,24 +19,19 @@ from engine.sandbox import Python, SandboxError
 from engine.sandbox.process import require_monty
 from engine.sandbox.python import MEMORY, SECONDS
 from engine.vocabulary import (
-    BadOptions,
-    BadParts,
-    Call,
-    CallField,
     Function,
     Pairs,
     Tool,
     ToolError,
-    UnknownName,
     Upstream,
     View,
     checked_url,
-    rewards,
 )
 from roles import calculator as arithmetic
 from roles import corpus as corpora
 from roles import retrieving
-from roles.choosing import Same, as_text, best, commonest, same_by
+from roles.choosing import Same, best, commonest
+from roles.equality import MATH_SECONDS, Equal, SameMath, require_math, same_text
 
 Seconds = Annotated[float, Field(gt=0, le=600)]
 
@@ -44,12 +39,12 @@ Seconds = Annotated[float, Field(gt=0, le=600)]
 # that choose
 
 
-def majority(*, equal: Annotated[CallField, rewards] | None = None) -> Tool:
+def majority(*, equal: Equal = "text") -> Tool:
     """The action that most of those it sees have; of equally common ones, the first. The failed do not vote.
 
-    equal: a reward by which two actions are the same, such as math; else their text is compared
+    equal: as text, or as mathematics (the math-verify library)
     """
-    return _comparing(_majority, "equal", equal)
+    return _comparing(_majority, equal)
 
 
 def _majority(same: Same, _: Sequence[str] | None, upstream: Upstream, pairs: Pairs) -> Any:
@@ -57,13 +52,13 @@ def _majority(same: Same, _: Sequence[str] | None, upstream: Upstream, pairs: Pa
     return commonest([view.action for view in seen if not view.failed] or [v.action for v in seen], same)
 
 
-def equal(names: list[str] | None = None, /, *, compare: Annotated[CallField, rewards] | None = None) -> Tool:
+def equal(names: list[str] | None = None, /, *, compare: Equal = "text") -> Tool:
     """Whether all that it sees is the same: true or false.
 
     names: the names whose actions are compared; null compares everything it needs
-    compare: a reward by which two actions are the same, such as math; else their text is compared
+    compare: as text, or as mathematics (the math-verify library)
     """
-    return _comparing(_equal, "compare", compare, names)
+    return _comparing(_equal, compare, names)
 
 
 def _equal(same: Same, names: Sequence[str] | None, upstream: Upstream, pairs: Pairs) -> bool:
@@ -109,23 +104,15 @@ def _ranked(of: str, scorer: str, path: Sequence[str], upstream: Upstream, pairs
 
 def _comparing(
     choose: Callable[[Same, Sequence[str] | None, Upstream, Pairs], Any],
-    option: str,
-    reward: Call | None,
+    equal: Equal,
     names: Sequence[str] | None = None,
 ) -> Tool:
-    """A tool that compares actions: as text, or by the reward that an option names."""
-    if reward is None:
-        return Tool(choose=partial(choose, as_text, names), roles=tuple(names or ()))
-    try:
-        built = rewards.build(reward)
-    except (UnknownName, BadOptions) as error:
-        raise BadParts({(option,): error}) from None
-    return Tool(
-        choose=partial(choose, same_by(built), names),
-        roles=tuple(names or ()),
-        timeout=built.timeout,
-        permissions=built.permissions,
-    )
+    """A tool that compares actions; mathematics in a process that can be stopped."""
+    roles = tuple(names or ())
+    if equal == "text":
+        return Tool(choose=partial(choose, same_text, names), roles=roles)
+    require_math()
+    return Tool(choose=partial(choose, SameMath(), names), roles=roles, timeout=MATH_SECONDS)
 
 
 def _seen(upstream: Upstream) -> list[View]:

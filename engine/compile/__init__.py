@@ -1,15 +1,15 @@
 """A spec to an immutable Plan, or to every fault that stands in the way."""
 
 from engine.compile.compiler import Compiled, Further, check_file, compile_file
-from engine.compile.plan import MAIN, Endpoint, Plan, RolePlan, graph
+from engine.compile.plan import Endpoint, Plan, PolicyPlan, RolePlan, graph
 from engine.compile.size import Size, size_of
 
 __all__ = [
-    "MAIN",
     "Compiled",
     "Endpoint",
     "Further",
     "Plan",
+    "PolicyPlan",
     "RolePlan",
     "Size",
     "check_file",

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
+from engine.compile.earned import earning_findings, scored
 from engine.compile.graph import Needs, check_graph, in_order, loop_of, repeated_needs, role_needs
 from engine.compile.lineage import Instances, instances_of
 from engine.compile.names import Names, resolve_names
-from engine.compile.plan import MAIN, Endpoint, LoopPlan, Plan, RolePlan
+from engine.compile.plan import LoopPlan, Plan, RolePlan
+from engine.compile.policies import check_policies, endpoints_of, samplings_of, trained_policies
 from engine.compile.resolve import digest
 from engine.compile.running import permission_findings, run_findings, withheld
 from engine.compile.size import Size, size_of
@@ -108,6 +110,8 @@ def _compile(
     names, of_names = resolve_names(spec, needs, instances, folders)
     findings += of_names
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
+    findings += earning_findings(spec, names)
+    findings += check_policies(spec, counts)
     findings += learning_findings(spec, counts, names.estimators, names.signals)
     if instances is None or any(map(_is_error, findings)):
         return None, findings
@@ -130,17 +134,15 @@ def _assemble(
     """The plan of a spec without fault. Pure but for `_hash`, which reads the files behind the vocabulary."""
     positions = {name: position for position, name in enumerate(spec.roles)}
     order = in_order(needs)
-    # A trained role speaks with the policy's weights.
-    endpoint_of = {
-        name: Endpoint(role.model or spec.model, MAIN if role.is_trained else None)
-        for name, role in spec.roles.items()
-        if role.run is None
-    }
-    endpoints = list(dict.fromkeys(endpoint_of.values()))
-    numbers = {name: endpoints.index(endpoint) for name, endpoint in endpoint_of.items()}
+    counts = {name: len(its) for name, its in instances.items()}
+    policies = trained_policies(spec, counts)
+    endpoint_of = {name: endpoints_of(spec, name, count, policies) for name, count in counts.items()}
+    endpoints = {endpoint: None for its in endpoint_of.values() for endpoint in its}
+    positions_of = {endpoint: position for position, endpoint in enumerate(endpoints)}
+    numbers = {name: [positions_of[endpoint] for endpoint in its] for name, its in endpoint_of.items()}
     untils = {name: until.mentions for name, until in names.untils.items() if until}
     own = {name for name in spec.roles if "self.history" in _mentions(names, name)}
-    read = {name: reward.roles for name, reward in names.rewards.items() if reward and reward.roles}
+    read = {name: reward.others for name, reward in names.rewards.items() if reward and reward.others}
     unrolled = unroll(spec, instances, numbers, until=untils, own=own, rewards=read)
     loops = list(spec.loops)
     roles = tuple(
@@ -157,8 +159,9 @@ def _assemble(
             signal=names.signal_plans.get(name),
             loss=loss_of(role, names.estimators[name], names.signals[name]),
             trainable=role.is_trained,
-            endpoint=numbers.get(name),
-            sampling=role.sampling or spec.sampling,
+            weight=role.weight,
+            endpoints=tuple(numbers[name]),
+            samplings=tuple(sampling for _, sampling in samplings_of(spec, name, counts[name])),
             on_failure=role.on_failure,
             timeout=role.timeout,
             when=names.whens[name],
@@ -166,6 +169,7 @@ def _assemble(
             asks_each="self" in _mentions(names, name),
             tools=tuple(map(_present, names.tools[name])),
             calls=role.calls,
+            shows=frozenset(role.shows),
         )
         for name, role in spec.roles.items()
     )
@@ -177,6 +181,7 @@ def _assemble(
         imports=_imports(names, imports),
         roles=roles,
         endpoints=tuple(endpoints),
+        policies=policies,
         nodes=unrolled.nodes,
         blocks=unrolled.blocks,
         wiring=unrolled.wiring,
@@ -185,7 +190,7 @@ def _assemble(
             LoopPlan(name, loop.times, names.untils[name], unrolled.tails[name])
             for name, loop in spec.loops.items()
         ),
-        scoring=tuple(positions[name] for name in order if (reward := names.rewards[name]) and reward.roles),
+        scoring=tuple(positions[name] for name in in_order(scored(names.rewards)) if name in read),
         correct=positions[spec.episode.correct or order[-1]],
         metrics={name: _present(metric) for name, metric in names.metrics.items()},
         hidden=names.hidden,

@@ -177,6 +177,18 @@ def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator
 
 
 def _cycles(spec: Spec, needs: Needs) -> Iterator[Finding]:
+    for cycle in circles(needs):
+        yield Finding(
+            ("roles", cycle[0], "needs"),
+            f"the roles wait for each other: {in_a_circle(cycle)}",
+            "edges that lead nowhere in a circle",
+            _way_out(spec, cycle),
+            word=cycle[-1],
+        )
+
+
+def circles(needs: Needs) -> Iterator[list[str]]:
+    """A circle out of each knot of roles that wait for each other, or for themselves; from the first on."""
     try:
         in_order(needs)
         return
@@ -187,19 +199,16 @@ def _cycles(spec: Spec, needs: Needs) -> Iterator[Finding]:
     graph.add_nodes_from(needs)
     graph.add_edges_from((before, name) for name in needs for before in needs[name])
     for component in nx.strongly_connected_components(graph):
-        if len(component) < 2:
-            continue
-        start = next(name for name in spec.roles if name in component)
-        edges = cast("list[tuple[str, str]]", nx.find_cycle(graph.subgraph(component), start))  # pyright: ignore[reportUnknownMemberType]
-        cycle = [before for before, _ in edges]
-        path = " -> ".join([*cycle, cycle[0]])
-        yield Finding(
-            ("roles", start, "needs"),
-            f"the roles wait for each other: {path}",
-            "edges that lead nowhere in a circle",
-            _way_out(spec, cycle),
-            word=cycle[-1],
-        )
+        start = next(name for name in needs if name in component)
+        if len(component) > 1 or start in needs[start]:
+            inside = graph.subgraph(component)
+            edges = cast("list[tuple[str, str]]", nx.find_cycle(inside, start))  # pyright: ignore[reportUnknownMemberType]
+            yield [before for before, _ in edges]
+
+
+def in_a_circle(cycle: Sequence[str]) -> str:
+    """A circle as it is written: `a -> b -> a`."""
+    return " -> ".join([*cycle, cycle[0]])
 
 
 def _way_out(spec: Spec, cycle: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from engine.compile.lineage import Instances, joined
 from engine.compile.plan import Permission, RunPlan, SignalPlan
 from engine.compile.resolve import resolve, resolve_dataset, resolve_prompt, resolve_teacher
 from engine.compile.running import pairs_of
+from engine.errors import did_you_mean
 from engine.prompts import (
     IN_A_LOOP,
     OF_SELF,
@@ -182,16 +183,8 @@ class _Resolver:
         if role.reward is None:
             return None
         reward = self.build(rewards, role.reward, path)
-        upstream: set[str] = ancestors(self.needs, name) if reward and reward.roles else set()
-        for other in reward.roles if reward else ():
-            if other in self.spec.roles and other not in upstream:
-                hint = f"add {other} to the `needs` of {name}"
-                message = f"the reward reads {other}, which is not done when {name} is"
-                self.findings.append(
-                    Finding(path, message, "a role that this one waits for", hint, word=other)
-                )
-            else:
-                self.findings += unknown_role(self.spec, other, path)
+        for other in reward.others if reward else ():
+            self.findings += unknown_role(self.spec, other, path)
         return reward
 
     def tools(self, name: str, role: Role) -> list[Tool | None]:
@@ -239,7 +232,12 @@ class _Resolver:
     def metric(self, name: str, call: Call, scored: Mapping[str, Reward | None]) -> Metric | None:
         path = ("episode", "metrics", name)
         metric = self.build(metrics, call, path)
-        if metric:
+        if metric and metric.loop is not None and metric.loop not in self.spec.loops:
+            expected = f"one of {', '.join(self.spec.loops)}" if self.spec.loops else "a loop, which is none"
+            hint = did_you_mean(metric.loop, self.spec.loops)
+            message = f"no loop {metric.loop!r}"
+            self.findings.append(Finding(path, message, expected, hint, word=metric.loop))
+        if metric and metric.role is not None:
             self.findings += unknown_role(self.spec, metric.role, path)
             reward = scored.get(metric.role)
             if metric.term and reward and metric.term not in reward.terms:
@@ -350,7 +348,7 @@ class _Resolver:
         seen = {key: self.seen(name, edge.of or key, edge) for key, edge in edges.items()}
         own = OF_SELF if loop_of(self.spec, name) is None else (*OF_SELF, *IN_A_LOOP)
         called = {edge.of: key for key, edge in edges.items() if edge.of not in (None, key, *edges)}
-        return Surroundings(seen, tuple(roles), columns, hidden, own=own, called=called)
+        return Surroundings(seen, tuple(roles), columns, hidden - {*role.shows}, own=own, called=called)
 
     def seen(self, name: str, other: str, edge: Edge) -> int:
         """How many of another role's instances are seen at most."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.prompts import Condition, Template
-from engine.records import NodeId
-from engine.spec import ModelRef, Path, Sampling, Spec
+from engine.records import MAIN, NodeId
+from engine.spec import Lora, ModelRef, Path, Sampling, Spec
 from engine.spec.models import OnFailure
 from engine.vocabulary import (
     Dataset,
@@ -32,9 +32,6 @@ from engine.vocabulary import (
 if TYPE_CHECKING:
     import networkx as nx
 
-MAIN = "main"
-"""The policy that trained roles share: the spec's `model`, and what training makes of it."""
-
 
 class Endpoint(NamedTuple):
     """Where a node's answers come from: a policy's latest weights, or a model as it is."""
@@ -42,6 +39,16 @@ class Endpoint(NamedTuple):
     model: ModelRef
     """The model; that which the policy starts from, where there is one."""
     policy: str | None = None
+
+
+class PolicyPlan(NamedTuple):
+    """What a policy that is trained is trained with."""
+
+    model: ModelRef
+    """What it starts from; its `checkpoint`, if any, are weights of that model."""
+    lora: Lora
+    learning_rate: float
+    """Before the schedule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +99,12 @@ class RolePlan:
     signal: SignalPlan | None
     loss: LossName
     trainable: bool
-    endpoint: int | None
-    """None where no model is asked."""
-    sampling: Sampling
+    weight: float
+    """What its losses count."""
+    endpoints: tuple[int, ...]
+    """Of each instance; none where no model is asked."""
+    samplings: tuple[Sampling, ...]
+    """Of each instance; none where no model is asked."""
     on_failure: OnFailure
     timeout: float | None
     when: Condition | None
@@ -107,6 +117,8 @@ class RolePlan:
     """What its model may call in its turn."""
     calls: int = 1
     """How often a turn asks its model at most."""
+    shows: frozenset[str] = frozenset()
+    """Hidden task fields that its own prompts and condition see."""
 
 
 Tail = tuple[tuple[int, int], ...]
@@ -197,15 +209,17 @@ class Plan:
     roles: tuple[RolePlan, ...]
     """In the order of the spec, which is the order of an episode's trajectories."""
     endpoints: tuple[Endpoint, ...]
+    policies: Mapping[str, PolicyPlan]
+    """Those that training changes, by name."""
     nodes: tuple[Node, ...]
     """In the order of the roles, then of index."""
     blocks: tuple[Block, ...]
     wiring: Wiring
     reads: Mapping[int, tuple[See, ...]]
-    """By node, the turns whose scores its reward reads."""
+    """By node, the turns that its reward reads, under their role's name."""
     loops: tuple[LoopPlan, ...]
     scoring: tuple[int, ...]
-    """The roles whose reward reads other roles' scores, each after those it reads."""
+    """The roles whose reward reads other roles, each after those whose scores it reads."""
     correct: int
     """The role whose correctness is the episode's."""
     metrics: Mapping[str, Metric]
@@ -246,10 +260,19 @@ class Plan:
         """How many turns an instance of a role takes at most."""
         return 1 if role.loop is None else self.loops[role.loop].times
 
-    def model_of(self, role: RolePlan) -> ModelRef:
-        """The model that a role's answers come from, or that its policy starts from."""
-        assert role.endpoint is not None, f"{role.name} runs a tool"
-        return self.endpoints[role.endpoint].model
+    def endpoints_of(self, role: RolePlan) -> list[Endpoint]:
+        """Where a role's answers come from, each once."""
+        return [self.endpoints[number] for number in dict.fromkeys(role.endpoints)]
+
+    def policies_of(self, role: str) -> set[str]:
+        """The policies in training whose weights a role's instances have."""
+        (plan,) = (plan for plan in self.roles if plan.name == role)
+        return {endpoint.policy for endpoint in self.endpoints_of(plan) if endpoint.policy is not None}
+
+    def policy_of(self, role: str, index: int) -> str:
+        """The policy in training whose weights an instance has; `main` for one that has none."""
+        (plan,) = (plan for plan in self.roles if plan.name == role)
+        return self.endpoints[plan.endpoints[index - 1]].policy or MAIN
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Sequence[Import], bytes]]:
         return _restored, (self.imports, pickle.dumps([getattr(self, field.name) for field in fields(self)]))

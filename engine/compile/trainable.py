@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from engine.compile.plan import Plan
+from engine.compile.plan import Plan, RolePlan
+from engine.compile.policies import samplings_of, smallest_group
 from engine.errors import did_you_mean
-from engine.spec import Finding, Path, Role, Spec
+from engine.spec import Finding, Path, Role, Sampling, Spec
 from engine.vocabulary import Estimator, LossName, Signal, estimators, signals
 
 TRAINED_PROVIDERS = ("local", "tinker")
@@ -28,7 +29,8 @@ def learning_findings(
     """
     for name, role in spec.roles.items():
         if role.is_trained:
-            yield from _role_findings(name, role, estimator_of[name], counts[name] * spec.train.rollouts)
+            group = smallest_group(role, counts[name]) * spec.train.rollouts
+            yield from _role_findings(name, role, estimator_of[name], group)
         signal = signal_of[name]
         if signal is not None and signal.advantages is None and role.loss not in (None, "cross_entropy"):
             message = f"{name} learns turns that it did not sample, which {role.loss} cannot train"
@@ -41,7 +43,7 @@ def learning_findings(
 
 
 def _role_findings(name: str, role: Role, estimator: Estimator | None, group: int) -> Iterator[Finding]:
-    """What keeps a trainable role from learning by its estimator. `group` is count × rollouts."""
+    """What keeps a trainable role from learning by its estimator. `group` is a policy's count × rollouts."""
     here: Path = ("roles", name)
     at = (*here, "estimator")
     if role.reward is None and role.signal is None:
@@ -84,18 +86,23 @@ def policy_findings(plan: Plan) -> Iterator[Finding]:
     if "train" not in plan.data:
         hint = "add `data: {train: …}`, such as a .jsonl file"
         yield Finding(("data",), f"{plan.name} has no training data", "", hint, at_key=True)
-    policy = plan.spec.model
-    if policy.provider not in TRAINED_PROVIDERS:
-        message = f"a model of {policy.provider} cannot be trained"
-        hint = "train another with --model"
-        yield Finding(("model",), message, "local, a local folder, or tinker:NAME", hint)
-    if policy.checkpoint is not None:
-        hint = "leave `checkpoint` out, or go on with --resume"
-        yield Finding(("model", "checkpoint"), "training begins at the model itself", "", hint)
+    at_model: dict[Path, str] = {}
+    for name, policy in plan.policies.items():
+        own = name in plan.spec.policies and plan.spec.policies[name].model is not None
+        at_model.setdefault(("policies", name, "model") if own else ("model",), policy.model.provider)
+    for path, provider in at_model.items():
+        if provider not in TRAINED_PROVIDERS:
+            hint = "train another with --model" if path == ("model",) else "or say `trainable: false`"
+            message = f"a model of {provider} cannot be trained"
+            yield Finding(path, message, "local, a local folder, or tinker:NAME", hint)
     for role in plan.trained.values():
-        if plan.model_of(role) != policy:
+        own = plan.spec.roles[role.name].model
+        if own is not None and own != plan.spec.model:
             message = f"{role.name} has a model of its own, but the roles that are trained share one policy"
-            hint = "remove its `model`, or say `trainable: false`"
+            hint = (
+                f"write `policies: {{{role.name}: {{model: …}}}}` and `policy: {role.name}`, or say "
+                "`trainable: false`"
+            )
             yield Finding(("roles", role.name, "model"), message, "", hint)
 
 
@@ -106,14 +113,19 @@ def sampling_findings(plan: Plan) -> Iterator[Finding]:
     """
     unlike: dict[Path, Finding] = {}
     for role in plan.trained.values():
-        temperature, top_p = role.sampling.temperature, role.sampling.top_p
-        if temperature == 1.0 and top_p == 1.0:
-            continue
-        at: Path = ("roles", role.name) if plan.spec.roles[role.name].sampling is not None else ()
-        path = (*at, "sampling", "temperature" if temperature != 1.0 else "top_p")
-        message = (
-            f"{role.name} samples with temperature {temperature:g} and top_p {top_p:g}, but learns from what "
-            "the policy itself says"
-        )
-        unlike.setdefault(path, Finding(path, message, "temperature 1 and top_p 1"))
+        for at, sampling in drawn(plan, role).items():
+            temperature, top_p = sampling.temperature, sampling.top_p
+            if temperature == 1.0 and top_p == 1.0:
+                continue
+            path = (*at, "temperature" if temperature != 1.0 else "top_p")
+            message = (
+                f"{role.name} samples with temperature {temperature:g} and top_p {top_p:g}, but learns from "
+                "what the policy itself says"
+            )
+            unlike.setdefault(path, Finding(path, message, "temperature 1 and top_p 1"))
     yield from unlike.values()
+
+
+def drawn(plan: Plan, role: RolePlan) -> dict[Path, Sampling]:
+    """How a role's answers are drawn, by where in the spec that is written."""
+    return dict(samplings_of(plan.spec, role.name, role.count))

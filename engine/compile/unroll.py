@@ -32,19 +32,22 @@ class Unrolled(NamedTuple):
 def unroll(
     spec: Spec,
     instances: Instances,
-    endpoints: Mapping[str, int],
+    endpoints: Mapping[str, Sequence[int]],
     *,
     until: Mapping[str, Iterable[str]],
     own: Set[str] = frozenset(),
     rewards: Mapping[str, Sequence[str]] = NOTHING,
+    by_turn: Set[str] = frozenset(),
 ) -> Unrolled:
-    """Unroll the roles of a spec, the rounds of its loops one after the other.
+    """Unroll the roles of a spec, the rounds of its loops one after the other. `endpoints` has one for each
+    instance of a role.
 
     Instances that join the same are a block: they become ready together and see the same. `until` has for
     each loop with an end the roles that its condition reads; `own` are the roles that read their own earlier
-    turns; `rewards` has for a role those whose scores its reward reads.
+    turns; `rewards` has for a role those that its reward reads; `by_turn`
+    are the roles whose turns are compared, each with the same turn of others.
     """
-    return _Unrolling(spec, instances, endpoints, until, own, rewards).unrolled()
+    return _Unrolling(spec, instances, endpoints, until, own, rewards, by_turn).unrolled()
 
 
 Seen = tuple[See, ...]
@@ -54,10 +57,11 @@ Seen = tuple[See, ...]
 class _Unrolling:
     spec: Spec
     instances: Instances
-    endpoints: Mapping[str, int]
+    endpoints: Mapping[str, Sequence[int]]
     until: Mapping[str, Iterable[str]]
     own: Set[str]
     rewards: Mapping[str, Sequence[str]]
+    by_turn: Set[str]
     loops: dict[str, str | None] = field(init=False)
     rounds: dict[str, int] = field(init=False)
     starts: dict[str, int] = field(init=False)
@@ -90,31 +94,43 @@ class _Unrolling:
             for number in range(1, self.rounds[name] + 1):
                 for index, instance in enumerate(self.instances[name], 1):
                     id, place = NodeId(name, index, number), len(nodes)
-                    nodes.append(
-                        Node(
-                            id,
-                            position,
-                            block_of[place],
-                            self.endpoints.get(name),
-                            salt_of(id),
-                            instance.path,
-                        )
-                    )
+                    endpoint = self.endpoints[name][index - 1] if self.endpoints[name] else None
+                    nodes.append(Node(id, position, block_of[place], endpoint, salt_of(id), instance.path))
         wiring = _wire(len(nodes), waits)
         tails = {loop: self.tails(loop, nodes, blocks, wiring) for loop in self.spec.loops}
         return Unrolled(tuple(nodes), tuple(blocks), wiring, tails, self.reads(nodes))
 
     def reads(self, nodes: Sequence[Node]) -> Mapping[int, tuple[See, ...]]:
-        """What each turn's reward reads: of other roles those on its own branch, of its round if they are in
-        its loop."""
-        names, branch = list(self.spec.roles), Edge(join="branch")
+        """What each turn's reward reads: of the instances on its own branch the last turn that ran; where
+        turns are compared, of those in its loop that of its own round."""
+        names = list(self.spec.roles)
+        shared: dict[tuple[str, tuple[int, ...], range], See] = {}
         read: dict[int, tuple[See, ...]] = {}
         for place, node in enumerate(nodes):
             name = names[node.role]
             if others := self.rewards.get(name):
                 me, number = self.instances[name][node.id.index - 1], node.id.round
-                read[place] = tuple(self.see(name, number, other, branch, me, {}) for other in others)
+                read[place] = tuple(self.earned(name, number, other, me, shared) for other in others)
         return read
+
+    def earned(
+        self,
+        name: str,
+        number: int,
+        other: str,
+        me: Instance,
+        shared: dict[tuple[str, tuple[int, ...], range], See],
+    ) -> See:
+        """What the reward of one turn reads of another role."""
+        members = tuple(joined(Edge(join="branch"), me, self.instances[other]))
+        inside = self.loops[other] is not None and self.loops[other] == self.loops[name]
+        own = inside and name in self.by_turn
+        rounds = range(number, number + 1) if own else range(1, self.rounds[other] + 1)
+        key = other, members, rounds
+        if key not in shared:
+            turns = tuple(self.at(other, member, r) for member in members for r in rounds)
+            shared[key] = See(other, self.positions[other], turns, len(rounds))
+        return shared[key]
 
     def tails(
         self, loop: str, nodes: Sequence[Node], blocks: Sequence[Block], wiring: Wiring

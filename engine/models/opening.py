@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from engine.errors import UsageError
 from engine.local import Running, check_model_folder, running
+from engine.local.weights import bring
 from engine.models.limit import LimitedModel
 from engine.records import RunFolder
 from engine.shipped import model_folder
@@ -44,16 +45,23 @@ class ServedModel:
 
 
 Open = Callable[[ModelRef], Awaitable["Model"]]
+_importing = threading.Lock()
+"""transformers finds its names when they are asked for, which two threads may not do at once."""
 
 
 class Services:
-    """The services of this machine's models, one for each folder; they end with the block."""
+    """The services of this machine's models, one for each folder; they end with the block.
 
-    def __init__(self, trusted_url: str | None = None) -> None:
-        self._trusted_url = trusted_url
+    With a `state_dir` all checkpoints go there, and those of other runs are copied to it. Without one,
+    weights are served from the folder of the run that they are of.
+    """
+
+    def __init__(self, trusted_url: str | None = None, state_dir: Path | None = None) -> None:
+        self._trusted_url, self._state_dir = trusted_url, state_dir
         self._stack = ExitStack()
-        self._running: dict[tuple[Path, Path | None], Running] = {}
-        self._starting: dict[tuple[Path, Path | None], threading.Lock] = {}
+        self._running: dict[Path, dict[Path | None, Running]] = {}
+        """By the model's folder, then by that of the checkpoints."""
+        self._starting: dict[Path, threading.Lock] = {}
         """Held while a service starts, so that it starts once; others start meanwhile."""
         self._lock = threading.Lock()
 
@@ -68,21 +76,26 @@ class Services:
                 started.enter_context(starting)
             self._stack.close()
 
-    def locate(self, ref: ModelRef, state_dir: Path | None = None) -> ServedModel:
-        """Where a model is served. Blocks while a service starts; its checkpoints go to `state_dir`.
+    def locate(self, ref: ModelRef, *, to_train: bool = False) -> ServedModel:
+        """Where a model is served. Blocks while a service starts.
 
-        A checkpoint may be the folder of a training: its best one is meant. Raises UsageError (no such
-        folder, no extra `local`) and WorldError (the service does not start).
+        A checkpoint may be the folder of a training, with `#POLICY` where it trained several: its best one is
+        meant, in the form to be sampled from or `to_train` on. Raises UsageError (no such folder, no extra
+        `local`) and WorldError (the service does not start).
         """
-        checkpoint, run = ref.checkpoint, None
+        checkpoint, weights = ref.checkpoint, None
         if checkpoint is not None and "://" not in checkpoint:
-            run = RunFolder(Path(checkpoint))
-            checkpoint = run.best().sampler
+            folder, _, policy = checkpoint.partition("#")
+            run = RunFolder(Path(folder))
+            saved = run.best_of(policy or None)
+            checkpoint, weights = saved.state if to_train else saved.sampler, run.weights
         if not ref.served_here:
             elsewhere = {"provider": served_as(ref.provider), "checkpoint": checkpoint}
             return ServedModel(ref.model_copy(update=elsewhere), trusted_url=self._trusted_url)
         folder = model_folder(ref.name)
-        service = self._service(folder, run.weights if run else state_dir)
+        service = self._service(folder, self._state_dir or weights)
+        if checkpoint is not None and weights is not None and self._state_dir is not None:
+            bring(checkpoint, weights, self._state_dir)
         served = {
             "provider": "tinker",
             "name": service.model_name,
@@ -91,14 +104,14 @@ class Services:
         }
         return ServedModel(ref.model_copy(update=served), service.api_key, folder)
 
-    async def located(self, ref: ModelRef, state_dir: Path | None = None) -> ServedModel:
+    async def located(self, ref: ModelRef, *, to_train: bool = False) -> ServedModel:
         """As `locate`, in a running event loop. While a service starts, what talks to it is imported."""
         if not ref.served_here:
-            return self.locate(ref)
+            return self.locate(ref, to_train=to_train)
         folder = model_folder(ref.name)
         check_model_folder(folder)  # before anything is waited for
         served, _ = await asyncio.gather(
-            asyncio.to_thread(self.locate, ref, state_dir), asyncio.to_thread(_import_client, folder)
+            asyncio.to_thread(self.locate, ref, to_train=to_train), asyncio.to_thread(_import_client, folder)
         )
         return served
 
@@ -113,22 +126,26 @@ class Services:
         )
 
     def _service(self, folder: Path, state_dir: Path | None) -> Running:
-        key = folder, state_dir
+        """The service of a model with the checkpoints of a folder; without one, any that has the model."""
         with self._lock:
-            starting = self._starting.setdefault(key, threading.Lock())
+            starting = self._starting.setdefault(folder, threading.Lock())
+            services = self._running.setdefault(folder, {})
         with starting:
-            if key not in self._running:
-                self._running[key] = self._stack.enter_context(running(folder, state_dir=state_dir))
-            return self._running[key]
+            if state_dir is None and services:
+                return next(iter(services.values()))
+            if state_dir not in services:
+                services[state_dir] = self._stack.enter_context(running(folder, state_dir=state_dir))
+            return services[state_dir]
 
 
 def _import_client(folder: Path) -> None:
     """What opening the model of a folder imports; it takes about as long as a service to start."""
-    import engine.models.tinker_open
-    from engine.models.tokenizer import tokenizer_class
+    with _importing:
+        import engine.models.tinker_open
+        from engine.models.tokenizer import tokenizer_class
 
-    tokenizer_class(folder)
-    _ = engine.models.tinker_open
+        tokenizer_class(folder)
+        _ = engine.models.tinker_open
 
 
 class Models:

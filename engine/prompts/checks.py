@@ -196,7 +196,9 @@ class _Walk:
     def task_field(self, node: nodes.Node, name: str) -> Kind:
         columns = self.around.columns
         if name in self.around.hidden:
-            return self.fault(node, name, f"task.{name} would leak the label: it is hidden from prompts")
+            hint = f"a role that may see it, as a judge with the reference, says `shows: [{name}]`"
+            message = f"task.{name} would leak the label: it is hidden from prompts"
+            return self.fault(node, name, message, hint)
         if columns is not None and name not in columns:
             seen = [column for column in columns if column not in self.around.hidden]
             hint = did_you_mean(name, seen, "task.{}")

@@ -17,10 +17,20 @@ from engine.records.episode import (
 from engine.records.episodes import read_episodes
 from engine.records.events import CallDone, EpisodeDone, Event, Note, Observer, StepLogged
 from engine.records.folder import RunFolder, Split
-from engine.records.identity import CallId, GroupKey, NodeId, call_seed, derive_seed, salt_of
-from engine.records.info import Checkpoint, Control, RunInfo
+from engine.records.identity import (
+    MAIN,
+    CallId,
+    GroupKey,
+    NodeId,
+    PolicyOf,
+    call_seed,
+    derive_seed,
+    salt_of,
+)
+from engine.records.info import Checkpoint, Control, RunInfo, Saved
 
 __all__ = [
+    "MAIN",
     "WITHHELD",
     "Advantage",
     "CallDone",
@@ -37,8 +47,10 @@ __all__ = [
     "NodeId",
     "Note",
     "Observer",
+    "PolicyOf",
     "RunFolder",
     "RunInfo",
+    "Saved",
     "Split",
     "Step",
     "StepLogged",

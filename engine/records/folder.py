@@ -23,7 +23,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from engine.errors import DataError, RolegraphError, UsageError, WorldError
 from engine.records.episode import Episode
 from engine.records.episodes import EpisodeFile, figures, write_episodes
-from engine.records.info import Checkpoint, Control, Kind, Resumed, RunInfo, without_credentials
+from engine.records.info import Checkpoint, Control, Kind, Resumed, RunInfo, Saved, without_credentials
 from engine.records.jsonl import JsonlWriter, Line, json_line, read_jsonl, reason, refuse, write_whole
 
 Split = Literal["train", "validation"]
@@ -191,13 +191,30 @@ class RunFolder:
             raise UsageError(f"{self.path} has no checkpoint yet")
         return next((c for c in reversed(checkpoints) if c.best), checkpoints[-1])
 
+    def best_of(self, policy: str | None) -> Saved:
+        """A policy's weights in the best checkpoint; without a name, `main`'s or the only one's.
+
+        Raises UsageError where there are none, naming those that there are.
+        """
+        best = self.best()
+        if (saved := best.of(policy)) is None:
+            names = ", ".join(best.policies)
+            one = f"{self.path}#{next(iter(best.policies))}"
+            wanted = f"no policy {policy!r}" if policy else "several policies"
+            raise UsageError(f"{self.path} has {wanted}; it trained {names}: name one, as in {one}")
+        return saved
+
     def weights_to_sample(self) -> str:
-        """The best checkpoint as a model's `checkpoint`: this folder where it holds the weights, else a path.
+        """The best checkpoint as a model's `checkpoint`: this folder where it holds the weights, or those of
+        several policies, else a path.
 
         Raises UsageError where there is none.
         """
-        best = self.best().sampler
-        return str(self.path) if self.weights.is_dir() else best
+        best = self.best()
+        if self.weights.is_dir() or len(best.policies) > 1:
+            return str(self.path)
+        (policy,) = best.policies.values()
+        return policy.sampler
 
     def controls(self) -> tuple[Control, ...]:
         """What the run is compared with; nothing where it was not measured."""

@@ -7,6 +7,7 @@ another system wants a string (rLLM's episode and group ids), it is rendered the
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 SEEDS = 0x7FFFFFFF
@@ -41,11 +42,18 @@ class CallId(NamedTuple):
         return f"task {self.task!r}, rollout {self.rollout}, {self.node}{call}"
 
 
+MAIN = "main"
+"""The policy that roles share which name none: the spec's `model`, and what training makes of it."""
+PolicyOf = Callable[[str, int], str]
+"""The policy of a role's instance, by the role's name and the instance's number."""
+
+
 class GroupKey(NamedTuple):
-    """Whom a trajectory is compared with: the same role on the same task, over all rollouts."""
+    """Whom a trajectory is compared with: the same role and policy on the same task, over all rollouts."""
 
     task: str
     role: str
+    policy: str = MAIN
 
 
 def derive_seed(seed: int, *purpose: object) -> int:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+
+from engine.records.identity import MAIN
 
 Kind = Literal["run", "train"]
 
@@ -33,6 +35,8 @@ class RoleInfo(_Record):
     estimator: str | None = None
     loss: str | None = None
     trainable: bool = True
+    policies: tuple[str, ...] = ()
+    """Whose weights each instance has; one for all of them stands once. None for models as they are."""
 
 
 class Resumed(_Record):
@@ -80,6 +84,19 @@ class RunInfo(_Record):
     """Of a run: `episodes`, `correct`, its metrics, `failures/{role}/{name}`. Of a training: `step`, and its
     validation's figures, the last under `validation/` and those of the best checkpoint under `best/`."""
 
+    @property
+    def trained_policies(self) -> tuple[str, ...]:
+        """The policies that it trained, in the order of its roles."""
+        roles = [role for role in self.roles.values() if role.trainable]
+        return tuple(dict.fromkeys(policy for role in roles for policy in role.policies))
+
+    def policy_of(self, role: str, index: int) -> str:
+        """The policy of a role's instance."""
+        policies = self.roles[role].policies if role in self.roles else ()
+        if not policies:
+            return MAIN
+        return policies[0] if len(policies) == 1 else policies[index - 1]
+
 
 class Control(_Record):
     """A figure measured beside the run, to compare with: its mean and an interval over n tasks."""
@@ -92,15 +109,38 @@ class Control(_Record):
     n: int = 0
 
 
-class Checkpoint(_Record):
-    """A place to go on from: after `step` batches, `version` of which changed the weights."""
+class Saved(_Record):
+    """A policy's weights after `version` updates."""
 
-    step: int
     version: int
     state: str
     """Path of the weights with the optimizer's state."""
     sampler: str
     """Path of the weights to sample from."""
+
+
+class Checkpoint(_Record):
+    """A place to go on from: after `step` batches."""
+
+    step: int
+    policies: dict[str, Saved]
+    """By name."""
     best: bool = False
     """Whether its validation was the best so far."""
     validation: dict[str, float] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_policy(cls, value: Any) -> Any:
+        """Earlier versions wrote the one policy's paths beside the step."""
+        if isinstance(value, dict) and "policies" not in value and "state" in value:
+            written = cast("dict[str, Any]", value)
+            main = {key: written[key] for key in ("version", "state", "sampler") if key in written}
+            return {**written, "policies": {MAIN: main}}
+        return cast("object", value)
+
+    def of(self, policy: str | None) -> Saved | None:
+        """A policy's weights; without a name those of `main`, or of the only one there is."""
+        if policy is None:
+            policy = next(iter(self.policies)) if len(self.policies) == 1 else MAIN
+        return self.policies.get(policy)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from engine.errors import DataError
-from engine.records import Episode, GroupKey, RunFolder, Trajectory, read_episodes
+from engine.records import MAIN, Episode, GroupKey, PolicyOf, RunFolder, Trajectory, read_episodes
 from engine.training.outcomes import Groups, Outcome, Outcomes, advantages
 
 SAMPLES = 2
@@ -102,14 +102,14 @@ class Digest:
     """Lines that are no episode and were passed over, not counting last ones cut short."""
 
 
-def read_digest(folder: Path, roles: Iterable[str]) -> Digest:
+def read_digest(folder: Path, roles: Iterable[str], policy_of: PolicyOf = lambda role, index: MAIN) -> Digest:
     """Read every episode of the run once. Raises DataError where a file cannot be read."""
     run = RunFolder(folder)
     broken: list[DataError] = []
     by_role = {role: RoleGroups(role) for role in roles}
     train: Samples | None = None
     for step, path in run.episodes_files("train"):
-        best, groups, questions = _Best(), Groups(), dict[str, str]()
+        best, groups, questions = _Best(), Groups(policy_of), dict[str, str]()
         for episode in read_episodes(path, broken.append):
             groups.add(episode)
             best.add(episode)
@@ -152,7 +152,7 @@ def _count(
     questions: Mapping[str, str],
     roles: dict[str, RoleGroups],
 ) -> None:
-    for (task, name), outcome in outcomes.items():
+    for (task, name, _), outcome in outcomes.items():
         role = roles.setdefault(name, RoleGroups(name))
         of_task = role.tasks.setdefault(task, TaskGroups(task, questions[task]))
         for counts in (role.steps.setdefault(step, Outcomes()), of_task.outcomes):

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from engine.backends import Backend
 from engine.compile import Plan, RolePlan
-from engine.compile.trainable import TRAINED_PROVIDERS, policy_findings, sampling_findings
+from engine.compile.trainable import TRAINED_PROVIDERS, drawn, policy_findings, sampling_findings
+from engine.records import MAIN
 from engine.rllm_bridge.config import model_name, renderer
 from engine.rllm_bridge.estimators import (
     custom_estimators,
@@ -19,8 +20,9 @@ from engine.rllm_bridge.estimators import (
     hook_reasons,
     is_precomputed,
 )
+from engine.rllm_bridge.prepared import is_rllms
 from engine.rllm_bridge.words import word_findings
-from engine.spec import Finding
+from engine.spec import Finding, Path
 
 BATCH_WIDE = frozenset({"reinforce_plus_plus_baseline", "prpo"})
 """Estimators that look at a role's whole batch."""
@@ -30,8 +32,11 @@ UNNAMED = "default_traj_name"
 def findings(plan: Plan, backend: Backend, words: Sequence[str] = ()) -> Iterator[Finding]:
     """Everything in a plan, and in the words that go to rLLM with it, that the backend cannot do."""
     yield from policy_findings(plan)
+    if not plan.asking:
+        return
     if backend != "verl":  # which scales the trainer's logits by the temperature: see `_sampling`
         yield from sampling_findings(plan)
+    yield from _policies(plan)
     yield from _model(plan, backend, words)
     for role in plan.asking:
         yield from _role(plan, role, backend)
@@ -44,6 +49,21 @@ def findings(plan: Plan, backend: Backend, words: Sequence[str] = ()) -> Iterato
     yield from _training(plan, backend)
     yield from _data(plan)
     yield from word_findings(words, backend)
+
+
+def _policies(plan: Plan) -> Iterator[Finding]:
+    """A policy other than the spec's model, and one that begins elsewhere."""
+    for name in plan.policies:
+        if name != MAIN:
+            # engine/unified_workflow_engine.py has one rollout engine, and a trainer backend one policy.
+            message = f"rLLM has one engine, for the spec's `model`, and cannot train {name} beside it"
+            hint = "let its roles share `main`, or train without --trainer rllm"
+            yield Finding(("policies", name), message, "one policy", hint, at_key=True)
+    if MAIN in plan.policies and plan.policies[MAIN].model.checkpoint is not None:
+        own = plan.spec.policies.get(MAIN)
+        at = ("policies", MAIN) if own is not None and own.checkpoint is not None else ("model",)
+        message = "rLLM's training begins at the model itself"
+        yield Finding((*at, "checkpoint"), message, "", "leave `checkpoint` out, or go on with --resume")
 
 
 def _model(plan: Plan, backend: Backend, words: Sequence[str]) -> Iterator[Finding]:
@@ -81,17 +101,16 @@ def _model(plan: Plan, backend: Backend, words: Sequence[str]) -> Iterator[Findi
 
 def _role(plan: Plan, role: RolePlan, backend: Backend) -> Iterator[Finding]:
     at, written = ("roles", role.name), plan.spec.roles[role.name]
-    model, policy = plan.model_of(role), plan.spec.model
+    apart = [endpoint.model for endpoint in plan.endpoints_of(role) if not is_rllms(plan, endpoint)]
     if role.name == UNNAMED:
         # types.py and trainer/algorithms/transform.py: that name means "unnamed", and is replaced.
         yield Finding(at, f"rLLM renames trajectories called {UNNAMED}", "another name", at_key=True)
-    apart = model != policy
-    if apart and not role.trainable and model.served_here and backend == "verl":
+    if backend == "verl" and not role.trainable and any(model.served_here for model in apart):
         # trainer/verl/verl_launcher.py: workflows are made in a Ray actor, perhaps on another machine.
         message = f"the model of {role.name} would be served here, and asked from wherever Ray runs"
         yield Finding((*at, "model"), message, "a model with a base_url that all machines reach")
     if not role.trainable:
-        if not apart:
+        if not apart and written.policy is None:
             # engine/unified_workflow_engine.py: the one rollout engine has the newest weights, and no others.
             message = (
                 f"under rLLM {role.name} answers from the policy as it learns, not from the model as it was"
@@ -157,19 +176,18 @@ def _estimators(plan: Plan, backend: Backend) -> Iterator[Finding]:
 
 
 def _sampling(plan: Plan, backend: Backend) -> Iterator[Finding]:
-    longest = max((role.sampling.max_tokens for role in plan.asking), default=0)
-    for role in plan.asking:
-        at = (
-            ("sampling",) if plan.spec.roles[role.name].sampling is None else ("roles", role.name, "sampling")
-        )
-        if backend != "verl" and role.sampling.stop:
+    longest = max(sampling.max_tokens for role in plan.asking for sampling in role.samplings)
+    first = next(iter(plan.trained.values()), plan.asking[0])
+    written = [(role, *drawing) for role in plan.asking for drawing in drawn(plan, role).items()]
+    for role, at, sampling in written:
+        if backend != "verl" and sampling.stop:
             # engine/rollout/tinker_engine.py and fireworks_engine.py: stop is the chat template's.
             message = f"{backend} ends an answer where the chat template does, and takes no `stop`"
             yield Finding((*at, "stop"), message, "", "remove it, and let the parser find the end")
-        if backend != "verl" and role.sampling.seed is not None:
+        if backend != "verl" and sampling.seed is not None:
             # The same two engines read temperature, top_p and top_k of a call, and no seed.
             yield _idle((*at, "seed"), f"{backend} draws without a seed")
-        if backend == "fireworks" and role.sampling.max_tokens < longest:
+        if backend == "fireworks" and sampling.max_tokens < longest:
             # engine/rollout/fireworks_engine.py: rllm.rollout.*.max_tokens goes before the call's own.
             message = (
                 f"fireworks has one limit for all roles: {role.name}'s answers may have {longest} tokens"
@@ -177,11 +195,11 @@ def _sampling(plan: Plan, backend: Backend) -> Iterator[Finding]:
             yield Finding((*at, "max_tokens"), message, f"{longest}", severity="warning")
         if not role.trainable:
             continue
-        first = next(iter(plan.trained.values()))
-        if backend == "verl" and role.sampling.temperature != first.sampling.temperature:
+        wanted = first.samplings[0].temperature
+        if backend == "verl" and sampling.temperature != wanted:
             # trainer/verl/utils.py: actor_rollout_ref.rollout.temperature also scales the trainer's logits.
             message = f"verl trains all roles at one temperature, and {role.name}'s is not {first.name}'s"
-            expected = f"temperature: {first.sampling.temperature:g}"
+            expected = f"temperature: {wanted:g}"
             yield Finding(("roles", role.name, "sampling"), message, expected, at_key=True)
 
 
@@ -232,5 +250,5 @@ def _data(plan: Plan) -> Iterator[Finding]:
             yield Finding(("train", "batch_size"), message, f"at most {len(names)}", hint)
 
 
-def _idle(path: tuple[str, ...], message: str) -> Finding:
+def _idle(path: Path, message: str) -> Finding:
     return Finding(path, message, hint="remove it", severity="warning")

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from engine.backends import Backend
-from engine.compile import Plan
+from engine.compile import Plan, PolicyPlan
+from engine.records import MAIN
 from engine.rllm_bridge.estimators import deviation, is_precomputed
 from engine.shipped import BASE_NAME, MODELS, model_folder
 from engine.spec import ModelRef, Sampling, Train
@@ -105,14 +106,14 @@ TABLE: tuple[Row, ...] = (
     Row("model.name", lambda run: renderer(run.plan.spec.model), tinker="rollout_engine.renderer_name"),
     Row(
         "train.lora.rank",
-        lambda run: run.train.lora.rank,
+        lambda run: _policy(run).lora.rank,
         tinker="model.lora_rank",
         verl="actor_rollout_ref.model.lora_rank",
         fireworks="model.lora_rank",
     ),
-    Row("train.lora.attention", lambda run: run.train.lora.attention, tinker="model.train_attn"),
-    Row("train.lora.mlp", lambda run: run.train.lora.mlp, tinker="model.train_mlp"),
-    Row("train.lora.unembed", lambda run: run.train.lora.unembed, tinker="model.train_unembed"),
+    Row("train.lora.attention", lambda run: _policy(run).lora.attention, tinker="model.train_attn"),
+    Row("train.lora.mlp", lambda run: _policy(run).lora.mlp, tinker="model.train_mlp"),
+    Row("train.lora.unembed", lambda run: _policy(run).lora.unembed, tinker="model.train_unembed"),
     # Rollouts
     Row(
         "train.rollouts",
@@ -129,7 +130,7 @@ TABLE: tuple[Row, ...] = (
     ),
     _everywhere(
         "sampling.max_tokens",
-        lambda run: max(role.sampling.max_tokens for role in run.plan.asking),
+        lambda run: max(s.max_tokens for role in run.plan.asking for s in role.samplings),
         "rllm.data.max_response_length",
     ),
     _everywhere(
@@ -150,7 +151,7 @@ TABLE: tuple[Row, ...] = (
     _everywhere("train.steps, train.epochs", lambda run: _epochs(run), "rllm.trainer.total_epochs"),
     Row(
         "train.learning_rate",
-        lambda run: run.train.learning_rate,
+        lambda run: _policy(run).learning_rate,
         tinker="training.learning_rate",
         verl="actor_rollout_ref.actor.optim.lr",
         fireworks="training.learning_rate",
@@ -257,7 +258,12 @@ def _written(value: Value) -> str:
 
 
 def _sampling(run: Launch) -> Sampling:
-    return next(iter(run.plan.trained.values()), run.plan.asking[0]).sampling
+    return next(iter(run.plan.trained.values()), run.plan.asking[0]).samplings[0]
+
+
+def _policy(run: Launch) -> PolicyPlan:
+    train = run.train
+    return run.plan.policies.get(MAIN) or PolicyPlan(run.plan.spec.model, train.lora, train.learning_rate)
 
 
 def _epochs(run: Launch) -> int:

@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine.compile import Plan
 from engine.errors import ModelError
 from engine.models import Completion, Request
 from engine.models.openai import wire_message
 from engine.prompts.tools import described, find_calls, tool_call
 from engine.records import NodeId
+from engine.spec import Sampling
 from engine.vocabulary import Function, ToolCall
 
 if TYPE_CHECKING:
@@ -24,14 +24,9 @@ if TYPE_CHECKING:
 _SAMPLING = ("temperature", "top_p", "max_tokens", "stop")
 
 
-def sampling_of(plan: Plan) -> dict[str, dict[str, Any]]:
-    """What each role's calls ask of the engine: only what the spec says; the rest is rLLM's configuration."""
-    return {
-        role.name: {
-            name: getattr(role.sampling, name) for name in _SAMPLING if name in role.sampling.model_fields_set
-        }
-        for role in plan.asking
-    }
+def _options(sampling: Sampling) -> dict[str, Any]:
+    """What a call asks of the engine: only what the spec says; the rest is rLLM's configuration."""
+    return {name: getattr(sampling, name) for name in _SAMPLING if name in sampling.model_fields_set}
 
 
 Call = tuple[NodeId, int]
@@ -56,8 +51,8 @@ class PolicyModel:
     its timeouts, else `model_error`; the event's reason is kept in `ended`.
     """
 
-    def __init__(self, engine: RolloutEngine, sampling: Mapping[str, dict[str, Any]]) -> None:
-        self._engine, self._sampling = engine, sampling
+    def __init__(self, engine: RolloutEngine) -> None:
+        self._engine = engine
         self.outputs: dict[Call, ModelOutput] = {}
         """The last answer to each call."""
         self.ended: dict[NodeId, TerminationReason] = {}
@@ -68,11 +63,11 @@ class PolicyModel:
         from rllm.workflows.workflow import TerminationEvent, TerminationReason
 
         node = request.id.node
-        options = self._sampling[node.role]
+        options = _options(request.sampling)
         if request.seed is not None:
-            options = {**options, "seed": request.seed}
+            options["seed"] = request.seed
         if request.tools:
-            options = {**options, "tools": described(request.tools)}
+            options["tools"] = described(request.tools)
         messages = list(map(wire_message, request.messages))
         try:
             output = await self._engine.get_model_response(messages, **options)

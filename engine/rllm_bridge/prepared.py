@@ -11,7 +11,6 @@ from engine.errors import UsageError
 from engine.models import LimitedModel, Models, open_model
 from engine.models.opening import Open
 from engine.records import Task
-from engine.rllm_bridge.models import sampling_of
 from engine.run import Isolation
 from engine.spec import ModelRef
 
@@ -59,9 +58,8 @@ class Prepared:
         self.answered_by_rllm = frozenset(
             role.name
             for role in plan.asking
-            if role.endpoint is not None and is_rllms(plan, plan.endpoints[role.endpoint])
+            if any(is_rllms(plan, endpoint) for endpoint in plan.endpoints_of(role))
         )
-        self.sampling = sampling_of(plan)
         self.isolation = Isolation(plan.imports)
         self._opened: OfLoop[dict[Open, Models]] = OfLoop(dict)
 

@@ -28,11 +28,11 @@ def served(run: Launch) -> Generator[tuple[Launch, Services], None, None]:
     """
     state = None if run.folder is None else RunFolder(Path(run.folder)).weights
     with ExitStack() as stack:
-        services = stack.enter_context(Services())
+        services = stack.enter_context(Services(state_dir=state))
         for ref in others(run.plan):
             services.locate(ref)
         if is_served(run):
-            policy = services.locate(run.plan.spec.model, state)
+            policy = services.locate(run.plan.spec.model)
             stack.enter_context(_key(policy.api_key or ""))
             run = replace(run, base_url=policy.ref.base_url)
         yield run, services

@@ -20,7 +20,7 @@ from engine.compile import Plan
 from engine.errors import UsageError
 from engine.models import LimitedModel
 from engine.models.opening import Open
-from engine.records import Episode, EpisodeDone, Event, FailureName
+from engine.records import MAIN, Episode, EpisodeDone, Event, FailureName
 from engine.records import TerminationReason as Reason
 from engine.rllm_bridge.convert import episode_to_rllm, trajectory_to_rllm
 from engine.rllm_bridge.models import PolicyModel
@@ -75,7 +75,7 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
         """One episode. What is finished when it is cancelled or fails is committed first."""
         shared, engine = self._prepared, self.rollout_engine
         row, rollout = task_of(task, uid)
-        policy = PolicyModel(engine, shared.sampling)
+        policy = PolicyModel(engine)
         limited = LimitedModel(policy, self.plan.spec.model.concurrency)
         table = await shared.table(limited, self._open_model)
         job, observe = Job(row, rollout), partial(self._hear, policy)
@@ -116,7 +116,7 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
     async def _signalled(self, episode: Episode) -> Episode:
         models = self._prepared.models(self._open_model)
         teachers = {ref: await models.model(ref) for ref in self.plan.teachers}
-        signalled = await apply_signals(self.plan, [episode], teachers, _no_demonstrations)
+        signalled = await apply_signals(self.plan, [episode], teachers, {MAIN: _no_demonstrations})
         return annotated([episode], signalled.advantages, signalled.details)[0]
 
 

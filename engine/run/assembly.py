@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from engine.compile import Plan, RolePlan
@@ -24,7 +25,6 @@ def assemble(
     Turns that did not finish, or were skipped, are left out. `noted` goes into the metadata.
     """
     task_id: str = task["id"]
-    by_role: dict[str, list[Trajectory]] = {role.name: [] for role in plan.roles}
     trajectories: list[Trajectory] = []
     failures: list[dict[str, object]] = []
     prefix = f"{task_id}:{rollout}/"
@@ -32,7 +32,6 @@ def assemble(
         index = turns[-1].view.index
         trajectory = _trajectory(role, f"{prefix}{role.name}/{index}", turns)
         trajectories.append(trajectory)
-        by_role[role.name].append(trajectory)
         for result in turns:
             if result.failure is not None:
                 where = {"role": role.name, "index": index}
@@ -43,26 +42,25 @@ def assemble(
     if stopped:
         last = failures[-1]["name"] if failures else ""
         reason = TerminationReason.TIMEOUT if last == FailureName.TIMEOUT.value else TerminationReason.ERROR
-    deciding = by_role[plan.roles[plan.correct].name]
+    deciding = [trajectory for trajectory in trajectories if trajectory.name == plan.roles[plan.correct].name]
     metadata: dict[str, object] = {"spec": plan.name, "hash": plan.hash, **noted}
     if plan.loops:
         metadata["rounds"] = _rounds(plan, results)
+    if plan.may_skip and not stopped and (skipped := _skipped(plan, results)):
+        metadata["skipped"] = skipped
     if failures:
         metadata["failures"] = failures
-    return Episode(
+    episode = Episode(
         task_id=task_id,
         rollout=rollout,
         task=task,
         trajectories=trajectories,
         is_correct=bool(deciding) and all(trajectory.is_correct for trajectory in deciding),
-        metrics={
-            name: metric.measure(by_role[metric.role])
-            for name, metric in plan.metrics.items()
-            if by_role[metric.role] or stopped or not plan.may_skip
-        },
         termination_reason=reason,
         metadata=metadata,
     )
+    measured = {name: metric.measure(episode) for name, metric in plan.metrics.items()}
+    return episode._replace(metrics={name: value for name, value in measured.items() if value is not None})
 
 
 def _instances(
@@ -72,11 +70,16 @@ def _instances(
     start = 0
     for role in plan.roles:
         end = start + role.count * plan.rounds_of(role)
-        by_index: dict[int, list[NodeResult]] = {}
-        for result in [result for result in results[start:end] if result is not None]:
-            by_index.setdefault(result.view.index, []).append(result)
-        for index in sorted(by_index):
-            yield role, by_index[index]
+        ran = [result for result in results[start:end] if result is not None]
+        if role.loop is None:
+            for result in ran:
+                yield role, (result,)
+        else:
+            by_index: dict[int, list[NodeResult]] = {}
+            for result in ran:
+                by_index.setdefault(result.view.index, []).append(result)
+            for index in sorted(by_index):
+                yield role, by_index[index]
         start = end
 
 
@@ -91,6 +94,15 @@ def _rounds(plan: Plan, results: Sequence[NodeResult | None]) -> dict[str, int]:
     return rounds
 
 
+def _skipped(plan: Plan, results: Sequence[NodeResult | None]) -> dict[str, float]:
+    """The share of each role's turns that were skipped, where any was."""
+    skipped = Counter(
+        plan.roles[node.role].name for node, result in zip(plan.nodes, results, strict=True) if result is None
+    )
+    turns = {role.name: role.count * plan.rounds_of(role) for role in plan.roles}
+    return {name: count / turns[name] for name, count in skipped.items()}
+
+
 def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajectory:
     """What one instance did; it earns what its last turn earned."""
     last = turns[-1]
@@ -98,9 +110,9 @@ def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajec
     return Trajectory(
         role.name,
         last.view.index,
-        [step for result in turns for step in _steps(role, result)],
+        [step for result in turns for step in steps_of(role, result)],
         None if score is None else score.reward,
-        is_correct=score is not None and score.is_correct,
+        is_correct=score is not None and bool(score.is_correct),
         uid=uid,
         terms={} if score is None else score.terms,
         failure=last.failure,
@@ -115,7 +127,7 @@ def _is_masked(role: RolePlan, result: NodeResult) -> bool:
     return result.score is None and role.reward is not None
 
 
-def _steps(role: RolePlan, result: NodeResult) -> Iterator[Step]:
+def steps_of(role: RolePlan, result: NodeResult) -> Iterator[Step]:
     """A turn's Steps, one for each call; the last has what the turn came to."""
     if result.tool:
         yield _tool_step(role, result)

@@ -29,13 +29,13 @@ from engine.records import (
 from engine.run.assembly import assemble
 from engine.run.frontier import Frontier
 from engine.run.isolation import Isolation
-from engine.run.scoring import score, score_isolated
-from engine.run.session import NO_SCORE, Job, NodeResult, Session
+from engine.run.reading import SEEN_NOTHING, Reader, turns
+from engine.run.scoring import is_earned, score, score_isolated
+from engine.run.session import Job, NodeResult, Session
 from engine.run.tool_turn import run_turn
 from engine.run.tools import OpenTools
-from engine.vocabulary import Own, Score, Seen, Upstream, View, Views
+from engine.vocabulary import Own, Reward, Seen, Upstream, View, Views
 
-SEEN_NOTHING = Seen({})
 SEES_NOTHING: Upstream = {}
 
 
@@ -78,6 +78,7 @@ class _Run:
         "models",
         "observe",
         "plan",
+        "reader",
         "results",
         "seed",
         "stopped",
@@ -103,6 +104,7 @@ class _Run:
         self.visible = {key: value for key, value in job.task.items() if key not in plan.hidden}
         self.frontier = Frontier(plan.wiring)
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
+        self.reader = Reader(plan, self.results)
         # What the nodes of a block see, and what they are asked.
         self.upstream: list[Upstream] = [SEES_NOTHING] * len(plan.blocks)
         self.messages: list[Sequence[Message] | Failure] = [()] * len(plan.blocks)
@@ -134,16 +136,12 @@ class _Run:
                 await self.tools.close()
 
     async def played(self) -> Episode:
-        self.finished = asyncio.get_running_loop().create_future()
         try:
             self.start(self.opened(self.frontier.start()))
-            if self.active:
-                await self.finished
-            if self.stopped is None:
-                try:
-                    await self.score_late()
-                except _Stop as stop:
-                    self.stopped = stop
+            await self.settled()
+            if self.stopped is None and self.plan.scoring:
+                self.spawn(self.score_late())
+                await self.settled()
             if self.stopped is not None and not isinstance(self.stopped, _Stop):
                 raise self.stopped
         except BaseException:
@@ -157,6 +155,12 @@ class _Run:
         episode = self.assembled(stopped=self.stopped is not None)
         self.tell(episode, finished=True)
         return episode
+
+    async def settled(self) -> None:
+        """Wait until nothing is under way, or a node ended the episode."""
+        self.finished = asyncio.get_running_loop().create_future()
+        if self.active:
+            await self.finished
 
     def tell(self, episode: Episode, *, finished: bool) -> None:
         if self.observe is not None:
@@ -210,20 +214,10 @@ class _Run:
 
     def seen(self, see: See) -> Views:
         """What is seen under a name; a single instance that has not run still answers for its fields."""
-        views = [result.view for result in self.joined(see)]
+        views = [r.view for node in turns(see, self.results) if (r := self.results[node]) is not None]
         if views or not see.single:
             return Views(views)
         return Views(views, View(see.single, self.plan.roles[see.role].parser.default, ran=False))
-
-    def joined(self, see: See) -> list[NodeResult]:
-        """Of each instance its turns that ran, or the last of them."""
-        if see.each == 1:
-            return [result for node in see.nodes if (result := self.results[node]) is not None]
-        found: list[NodeResult] = []
-        for start in range(0, len(see.nodes), see.each):
-            turns = (self.results[node] for node in see.nodes[start : start + see.each])
-            found += [result for result in turns if result is not None][-1:]
-        return found
 
     # who is skipped
 
@@ -284,7 +278,8 @@ class _Run:
 
     def shared(self, number: int) -> Mapping[str, Any]:
         """What the prompts and the condition of a block see that speak of no single one of its nodes."""
-        return {"task": self.visible, **self.upstream[number]}
+        role = self.plan.roles[self.plan.blocks[number].role]
+        return {"task": self.shown(role), **self.upstream[number]}
 
     def variables(self, node: int) -> Mapping[str, Any]:
         """What the prompts and the condition of one node see."""
@@ -300,7 +295,14 @@ class _Run:
             1 if role.loop is None else self.plan.loops[role.loop].times,
             Views([result.view for turn in earlier if (result := self.results[turn]) is not None]),
         )
-        return {"task": self.visible, SELF: own, **self.upstream[at.block]}
+        return {"task": self.shown(role), SELF: own, **self.upstream[at.block]}
+
+    def shown(self, role: RolePlan) -> Mapping[str, Any]:
+        """The task as a role's prompts and conditions see it."""
+        if not role.shows:
+            return self.visible
+        hidden = self.plan.hidden - role.shows
+        return {key: value for key, value in self.job.task.items() if key not in hidden}
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         self.active += 1
@@ -340,7 +342,8 @@ class _Run:
             isolation = self.isolation
             return run_turn(role, role.run, node, variables, upstream, tools=tools, isolation=isolation)
         assert node.endpoint is not None
-        seed = self.seed if role.sampling.seed is None else self.seed_from(role.sampling.seed)
+        fixed = role.samplings[node.id.index - 1].seed
+        seed = self.seed if fixed is None else self.seed_from(fixed)
         # By position: every model call passes here.
         session = Session(role, node, self.models[node.endpoint], self.job, seed, self.observe)
         asked = self.render(role, self.variables(position)) if role.asks_each else self.messages[node.block]
@@ -354,11 +357,13 @@ class _Run:
     def settle(self, node: int, result: NodeResult) -> None:
         """Score a result whose reward needs no other's; a slow reward does not hold up what comes after."""
         role = self.plan.roles[self.plan.nodes[node].role]
-        if result.failure is None and role.reward is not None and not role.reward.roles:
-            if role.reward.timeout is None:
-                score(role, self.job.task, result, SEEN_NOTHING)
+        reward = role.reward
+        if result.failure is None and reward is not None and not reward.roles and not reward.views:
+            seen = self.reader.own(node, reward) if reward.of_turn else SEEN_NOTHING
+            if reward.timeout is None:
+                score(role, self.job.task, result, seen)
             else:
-                self.spawn(self.score_beside(role, result))
+                self.spawn(self.score_beside(role, result, seen))
         if result.failure is not None:
             self.stop_at_failure(role, result)
 
@@ -366,26 +371,47 @@ class _Run:
         if result.failure is not None and role.on_failure.then == "fail":
             raise _Stop
 
-    async def score_beside(self, role: RolePlan, result: NodeResult) -> None:
-        await score_isolated(role, self.job.task, result, SEEN_NOTHING, isolation=self.isolation)
+    async def score_beside(self, role: RolePlan, result: NodeResult, seen: Seen) -> None:
+        await score_isolated(role, self.job.task, result, seen, isolation=self.isolation)
         self.stop_at_failure(role, result)
 
     async def score_late(self) -> None:
-        """Rewards that read other roles' scores, each after those it reads; where none of these ran, none."""
-        plan = self.plan
-        for position in plan.scoring:
-            role = plan.roles[position]
+        """Rewards that read other roles, each as soon as the scores are there that it reads."""
+        scoring: dict[int, asyncio.Task[None]] = {}
+        for position in self.plan.scoring:
+            role = self.plan.roles[position]
             for node, result in self.of_role(position):
-                if result.failure is not None:
+                reward = role.reward
+                if reward is None or not is_earned(role, result):
                     continue
-                scores = {see.name: self.scores(see) for see in plan.reads[node]}
-                if all(scores.values()):
-                    await score_isolated(role, self.job.task, result, Seen(scores), isolation=self.isolation)
+                before = self.scored_before(node, reward, scoring)
+                if before or reward.timeout is not None:
+                    self.spawn(self.score_after(before, node, role, reward, result))
+                    scoring[node] = self.tasks[-1]
+                else:
+                    score(role, self.job.task, result, self.reader.all(node, reward))
                     self.stop_at_failure(role, result)
 
-    def scores(self, see: See) -> tuple[Score, ...]:
-        """Those of the turns that are read, by instance."""
-        return tuple(result.score or NO_SCORE for result in self.joined(see))
+    def scored_before(
+        self, node: int, reward: Reward, scoring: Mapping[int, asyncio.Task[None]]
+    ) -> list[asyncio.Task[None]]:
+        """What a reward has to wait for."""
+        if not scoring:
+            return []
+        read = (see for see in self.plan.reads[node] if see.name in reward.roles)
+        return [scoring[other] for see in read for other in see.nodes if other in scoring]
+
+    async def score_after(
+        self,
+        before: Sequence[asyncio.Task[None]],
+        node: int,
+        role: RolePlan,
+        reward: Reward,
+        result: NodeResult,
+    ) -> None:
+        if before:
+            await asyncio.wait(before)
+        await self.score_beside(role, result, self.reader.all(node, reward))
 
     def of_role(self, position: int) -> list[tuple[int, NodeResult]]:
         """A role's turns that ran, with their nodes."""

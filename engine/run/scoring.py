@@ -7,7 +7,7 @@ import math
 from engine.compile import RolePlan
 from engine.records import Failure, FailureName, Task
 from engine.run.isolation import Isolation, LimitError
-from engine.run.session import NO_SCORE, NodeResult
+from engine.run.session import NodeResult, failing_earns
 from engine.vocabulary import Score, Seen
 
 
@@ -16,9 +16,9 @@ def score(role: RolePlan, task: Task, result: NodeResult, seen: Seen) -> None:
     if role.reward is None:
         return
     try:
-        _earn(result, role.reward.score(task, result.view.action, seen))
+        _earn(role, result, role.reward.score(task, result.view.action, seen))
     except Exception as error:  # a reward is the user's code: whatever it raises is its failure, by name
-        _fail(result, f"the reward raised {type(error).__name__}: {error}")
+        _fail(role, result, f"the reward raised {type(error).__name__}: {error}")
 
 
 async def score_isolated(
@@ -31,20 +31,32 @@ async def score_isolated(
         return
     try:
         arguments = (task, result.view.action, seen)
-        _earn(result, await isolation.run(reward.score, *arguments, limit=reward.timeout))
+        _earn(role, result, await isolation.run(reward.score, *arguments, limit=reward.timeout))
     except LimitError:
-        _fail(result, f"the reward took longer than {reward.timeout:g} s")
+        _fail(role, result, f"the reward took longer than {reward.timeout:g} s")
     except Exception as error:
-        _fail(result, f"the reward raised {type(error).__name__}: {error}")
+        _fail(role, result, f"the reward raised {type(error).__name__}: {error}")
 
 
-def _earn(result: NodeResult, earned: Score) -> None:
-    if math.isfinite(earned.reward):
+def is_earned(role: RolePlan, result: NodeResult) -> bool:
+    """Whether a turn earns its role's reward: it succeeded, or nothing hangs on that and nothing is set for
+    a failure."""
+    if role.reward is None:
+        return False
+    return result.failure is None or (role.reward.borrowed and role.on_failure.reward is None)
+
+
+def _earn(role: RolePlan, result: NodeResult, earned: Score | None) -> None:
+    if earned is None:
+        return
+    if not math.isfinite(earned.reward):
+        _fail(role, result, f"the reward is {earned.reward}")
+    elif result.failure is None:
         result.score = earned
-    else:
-        _fail(result, f"the reward is {earned.reward}")
+    else:  # who failed is not right
+        result.score = earned._replace(is_correct=False)
 
 
-def _fail(result: NodeResult, message: str) -> None:
-    result.score = NO_SCORE
-    result.failure = Failure(FailureName.REWARD_ERROR, message)
+def _fail(role: RolePlan, result: NodeResult, message: str) -> None:
+    result.score = failing_earns(role)
+    result.failure = result.failure or Failure(FailureName.REWARD_ERROR, message)

@@ -21,7 +21,10 @@ from engine.run.calls import Functions, offered, results_of
 from engine.run.tools import OpenTools
 from engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
 
-NO_SCORE = Score(0.0, False)
+
+def failing_earns(role: RolePlan) -> Score:
+    """What a failed turn of a role earns."""
+    return Score(role.on_failure.reward or 0.0, False)
 
 
 class Job(NamedTuple):
@@ -155,7 +158,9 @@ class Session:
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, call, self._attempt)
         # By position: with keywords here too, they would cost more than 1 % of an episode.
         id = CallId(self._job.task["id"], self._job.rollout, node.id, call, self._attempt)
-        request = Request(messages, self._role.sampling, seed, id, self._offered, self._continues)
+        request = Request(
+            messages, self._role.samplings[node.id.index - 1], seed, id, self._offered, self._continues
+        )
         return self._model.complete(request, self._role.timeout, self._observe)
 
     async def used(
@@ -181,7 +186,7 @@ class Session:
         response, thought = (completion.text, completion.thought) if completion else ("", "")
         (_, index, number), lineage = self._node.id, self._node.lineage
         view = View(index, self._role.parser.default, response, thought, number, lineage, failed=True)
-        score = NO_SCORE if self._role.reward else None
+        score = failing_earns(self._role) if self._role.reward else None
         return NodeResult(
             view,
             messages,

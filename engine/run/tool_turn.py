@@ -14,7 +14,7 @@ from engine.errors import RolegraphError
 from engine.prompts import PromptError
 from engine.records import Failure, FailureName
 from engine.run.isolation import Isolation, LimitError
-from engine.run.session import NO_SCORE, NodeResult
+from engine.run.session import NodeResult, failing_earns
 from engine.run.tools import OpenTools
 from engine.vocabulary import ToolError, Upstream, View
 
@@ -86,6 +86,6 @@ def _result(
         seconds=seconds,
         failure=failure,
         attempts=max(1, attempts),
-        score=NO_SCORE if failure and role.reward else None,
+        score=failing_earns(role) if failure and role.reward else None,
         tool=run.name if attempts else "",
     )

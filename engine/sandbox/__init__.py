@@ -2,6 +2,7 @@
 
 from engine.errors import SandboxError
 from engine.sandbox.grading import run_tests
+from engine.sandbox.process import require_monty
 from engine.sandbox.python import Python, Ran
 
-__all__ = ["Python", "Ran", "SandboxError", "run_tests"]
+__all__ = ["Python", "Ran", "SandboxError", "require_monty", "run_tests"]

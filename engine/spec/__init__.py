@@ -5,7 +5,7 @@ A check elsewhere says what it noticed as a `Finding`; the loader's source gives
 
 from engine.spec.diagnostics import Diagnostic, Finding, Path, Place
 from engine.spec.loader import find_spec, load_spec
-from engine.spec.models import Lora, ModelRef, PromptSource, Role, Sampling, Spec, Train
+from engine.spec.models import Lora, ModelRef, Policy, PromptSource, Role, Sampling, Spec, Train
 
 __all__ = [
     "Diagnostic",
@@ -14,6 +14,7 @@ __all__ = [
     "ModelRef",
     "Path",
     "Place",
+    "Policy",
     "PromptSource",
     "Role",
     "Sampling",

@@ -114,7 +114,7 @@ def choose_model(source: Source, model: str | None, base_url: str | None) -> Non
     """Apply the flags `--model` and `--base-url`, in place: they go before the spec and its overrides.
 
     Another model keeps how the spec asks one, and of the same provider the endpoint, but no checkpoint. An
-    endpoint is that of the roles' own models of its provider, too, where they have none.
+    endpoint is that of the roles' and policies' own models of its provider, too, where they have none.
     """
     if model:
         _replace_model(source, model)
@@ -123,10 +123,11 @@ def choose_model(source: Source, model: str | None, base_url: str | None) -> Non
     spot = _flag("--base-url", base_url)
     _put(source, ("model", "base_url"), base_url, spot)
     provider = served_as(_provider(source.data.get("model")))
-    for name, role in _mapping(source.data.get("roles")).items():
-        own = _mapping(role).get("model")
-        if own and _provider(own) == provider and not _full_model(own).get("base_url"):
-            _put(source, ("roles", name, "model", "base_url"), base_url, spot)
+    for key in ("roles", "policies"):
+        for name, it in _mapping(source.data.get(key)).items():
+            own = _mapping(it).get("model")
+            if own and _provider(own) == provider and not _full_model(own).get("base_url"):
+                _put(source, (key, name, "model", "base_url"), base_url, spot)
 
 
 def _replace_model(source: Source, model: str) -> None:

@@ -14,7 +14,15 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    StringConstraints,
+    model_validator,
+)
 
 from engine import vocabulary
 from engine.spec.diagnostics import Path
@@ -105,7 +113,8 @@ class ModelRef(_Model):
     base_url: str | None = None
     """The endpoint; None is the provider's own."""
     checkpoint: str | None = None
-    """Sampling weights: a `tinker://` path, a training's folder (its best), or None (as it is)."""
+    """Weights: a `tinker://` path, a training's folder (its best; `FOLDER#POLICY` where it trained several),
+    or None (as it is)."""
     concurrency: Annotated[int, Field(ge=1)] = 512
     """How many calls may be under way at once."""
     replay_any: bool = False
@@ -146,7 +155,9 @@ class OnFailure(_Model):
     retry: Annotated[int, Field(ge=0, le=100)] = 0
     """How many more times to ask."""
     then: Literal["zero", "mask", "fail"] = "zero"
-    """`zero`: reward 0. `mask`: keep the trajectory out of the gradient. `fail`: end the episode."""
+    """`zero`: it earns `reward`. `mask`: keep the turn out of the gradient. `fail`: end the episode."""
+    reward: FiniteFloat | None = None
+    """What a failed turn earns. None is 0, or what others decide where the role's reward is only theirs."""
 
 
 Join = Literal["all", "each", "branch"]
@@ -245,6 +256,8 @@ class Role(_Model):
     """Roles whose answers this one waits for."""
     when: str | None = None
     """The condition on which an instance runs; where it is false, the instance is skipped."""
+    shows: Strings = []
+    """Hidden fields of the task that this role's own prompts, tool values and `when` may read."""
     prompt: PromptSource | None = None
     """What it is asked: the user's turn."""
     run: Annotated[CallField, vocabulary.tools] | None = None
@@ -274,8 +287,13 @@ class Role(_Model):
     """Whether training changes it; then it needs an estimator, and a reward or a signal."""
     model: ModelRef | None = None
     """A model of its own; None uses the spec's."""
+    policy: Annotated[Strings, Field(min_length=1)] | None = None
+    """Whose weights it has: one of the spec's `policies`, or a list with one for each instance; None is
+    `main`, and for a role that is not trained its model as it is."""
+    weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
+    """What its losses count beside those of the other roles of its policy."""
     sampling: Sampling | None = None
-    """How its answers are drawn; None uses the spec's."""
+    """How its answers are drawn; None uses its policy's."""
     on_failure: OnFailure = OnFailure()
     """What happens when it fails."""
     timeout: Annotated[float, Field(gt=0.0)] | None = None
@@ -351,6 +369,22 @@ class Lora(_Model):
     """Whether it changes the layer that gives the logits."""
 
 
+class Policy(_Model):
+    """Weights that roles share, trained apart from others; what is left out is the spec's."""
+
+    model: ModelRef | None = None
+    """The model that it starts from."""
+    checkpoint: str | None = None
+    """Weights that it starts from: a training's folder (its best; `FOLDER#POLICY` where it trained several),
+    or a `tinker://` path."""
+    lora: Lora | None = None
+    """The adapter; what it leaves out is that of `train.lora`."""
+    learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Adam's, under the one schedule."""
+    sampling: Sampling | None = None
+    """How answers are drawn from it, unless a role says otherwise; what it leaves out is the spec's."""
+
+
 class Validation(_Model):
     """How the policy is measured on the validation data, with the same seeds every time."""
 
@@ -406,9 +440,11 @@ class Spec(_Model):
     data: Data = Data()
     """Where tasks come from."""
     model: ModelRef = ModelRef()
-    """Where answers come from, unless a role has a model of its own."""
+    """Where answers come from, unless a role has a model of its own: the policy `main`."""
     sampling: Sampling = Sampling()
     """How answers are drawn, unless a role says otherwise."""
+    policies: Mapping[Identifier, Policy] = {}
+    """Weights that are trained apart, by name; `main` is there without being named."""
     roles: Annotated[Mapping[Identifier, Role], Field(min_length=1)]
     """The roles by name. A role's name is its trajectory's name."""
     loops: Mapping[Identifier, Loop] = {}

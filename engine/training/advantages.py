@@ -9,14 +9,24 @@ Axes: P groups of one role, G members of a group (ragged), T response tokens of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
 from engine.errors import AdvantageError
-from engine.records import Advantage, Episode, GroupKey, Note, Step, Trajectory, TrajectoryGroup
+from engine.records import (
+    MAIN,
+    Advantage,
+    Episode,
+    GroupKey,
+    Note,
+    PolicyOf,
+    Step,
+    Trajectory,
+    TrajectoryGroup,
+)
 from engine.vocabulary import Estimator, Floats
 
 NOTHING = 1e-8
@@ -47,8 +57,10 @@ def teaches(advantages: Iterable[float]) -> bool:
     return any(abs(value) >= NOTHING for value in advantages)
 
 
-def group_episodes(episodes: Sequence[Episode]) -> tuple[tuple[TrajectoryGroup, ...], Metrics]:
-    """Groups by task and role, in the order in which they first occur, and the `groups/*` metrics.
+def group_episodes(
+    episodes: Sequence[Episode], policy_of: PolicyOf = lambda role, index: MAIN
+) -> tuple[tuple[TrajectoryGroup, ...], Metrics]:
+    """Groups by task, role and policy, in the order in which they first occur, and the `groups/*` metrics.
 
     A trajectory without a step (its model gave no answer) and one that is masked are in no group.
     """
@@ -56,7 +68,8 @@ def group_episodes(episodes: Sequence[Episode]) -> tuple[tuple[TrajectoryGroup, 
     for episode in episodes:
         for trajectory in episode.trajectories:
             if is_compared(trajectory):
-                key = GroupKey(episode.task_id, trajectory.name)
+                policy = policy_of(trajectory.name, trajectory.index)
+                key = GroupKey(episode.task_id, trajectory.name, policy)
                 members.setdefault(key, []).append((trajectory, episode.rollout))
     groups = tuple(
         TrajectoryGroup(key, tuple(t for t, _ in pairs), tuple(rollout for _, rollout in pairs))
@@ -232,22 +245,24 @@ def annotated(
     episodes: Sequence[Episode],
     advantages: StepAdvantages,
     details: Mapping[str, Sequence[Mapping[str, Any]]],
-    version: int | None = None,
+    version: Callable[[Trajectory], int] | None = None,
 ) -> list[Episode]:
     """The episodes with what was learnt of each step: its advantage, details for its metadata (by uid, as
-    advantages are) and, where a version is given, by how many updates its weights are behind that one."""
+    advantages are) and, where the `version` of a trajectory's policy is given, by how many updates its
+    weights are behind that one."""
 
-    def step_of(step: Step, advantage: Advantage | None, detail: Mapping[str, Any]) -> Step:
+    def step_of(step: Step, advantage: Advantage | None, detail: Mapping[str, Any], now: int | None) -> Step:
         metadata = {**step.metadata, **detail}
-        if version is not None and step.weight_version is not None:
-            metadata["staleness"] = version - step.weight_version
+        if now is not None and step.weight_version is not None:
+            metadata["staleness"] = now - step.weight_version
         return step._replace(advantage=advantage, metadata=metadata)
 
     def trajectory_of(trajectory: Trajectory) -> Trajectory:
         steps = trajectory.steps
         values = advantages.get(trajectory.uid) or [step.advantage for step in steps]
         notes = details.get(trajectory.uid) or [{} for _ in steps]
-        return trajectory._replace(steps=tuple(map(step_of, steps, values, notes)))
+        now = [version(trajectory) if version else None] * len(steps)
+        return trajectory._replace(steps=tuple(map(step_of, steps, values, notes, now)))
 
     return [
         episode._replace(trajectories=tuple(map(trajectory_of, episode.trajectories))) for episode in episodes

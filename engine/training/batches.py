@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import tinker
 
 from engine.compile import RolePlan
 from engine.errors import UsageError
-from engine.records import Episode, Step
+from engine.records import Episode, PolicyOf, Step, Trajectory
 from engine.training.advantages import is_compared, per_token, teaches
 from engine.training.signals import DEMONSTRATION
 from engine.vocabulary import LossName
@@ -29,24 +30,41 @@ class RoleBatch:
     sampled: Sequence[Sequence[float]]
     """The sampling log-probabilities of each datum's last T tokens; empty for a demonstration."""
 
+    @property
+    def mass(self) -> float:
+        """The sum of |advantage| over its tokens, times what the role's losses count."""
+        key = "weights" if self.loss == "cross_entropy" else "advantages"
+        return float(sum(np.abs(datum.loss_fn_inputs[key].data).sum() for datum in self.data))
 
-def role_batches(episodes: Sequence[Episode], roles: Mapping[str, RolePlan]) -> list[RoleBatch]:
-    """The batches of a step. Steps whose advantages are all zero are left out: they have no gradient.
 
-    Losses are sums over tokens; dividing each by the number of trajectories that were compared, those left
-    out included, makes the batch's loss a mean that does not depend on its size.
+def policy_batches(
+    episodes: Sequence[Episode], roles: Mapping[str, RolePlan], policy_of: PolicyOf
+) -> dict[str, list[RoleBatch]]:
+    """The batches of a step, by policy; policies with nothing to learn are left out."""
+    compared: dict[str, list[tuple[Episode, Trajectory]]] = {}
+    for episode in episodes:
+        for trajectory in episode.trajectories:
+            if trajectory.name in roles and is_compared(trajectory):
+                policy = policy_of(trajectory.name, trajectory.index)
+                compared.setdefault(policy, []).append((episode, trajectory))
+    batches = {policy: role_batches(theirs, roles) for policy, theirs in compared.items()}
+    return {policy: theirs for policy, theirs in batches.items() if theirs}
+
+
+def role_batches(
+    compared: Sequence[tuple[Episode, Trajectory]], roles: Mapping[str, RolePlan]
+) -> list[RoleBatch]:
+    """One policy's batches. Steps whose advantages are all zero are left out: they have no gradient.
+
+    Losses are sums over tokens; dividing each by the weights of all trajectories that the policy was compared
+    in, those left out included, makes its loss a weighted mean that does not depend on the batch's size.
     """
-    compared = [
-        (episode, trajectory)
-        for episode in episodes
-        for trajectory in episode.trajectories
-        if trajectory.name in roles and is_compared(trajectory)
-    ]
-    share = 1.0 / max(1, len(compared))
+    whole = sum(roles[trajectory.name].weight for _, trajectory in compared)
     batches: list[RoleBatch] = []
     for name, role in roles.items():
         data: list[tinker.Datum] = []
         sampled: list[Sequence[float]] = []
+        share = role.weight / (whole or 1.0)
         for episode, trajectory in compared:
             if trajectory.name != name:
                 continue

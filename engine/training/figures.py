@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from engine.compile import Plan
 from engine.records import Episode
 from engine.training.advantages import Metrics
+
+if TYPE_CHECKING:
+    from engine.training.policies import Updated
 
 
 def episode_figures(plan: Plan, episode: Episode) -> Metrics:
@@ -49,6 +53,30 @@ def rewards_by_role(episodes: Sequence[Episode]) -> Mapping[str, list[float]]:
             if t.reward is not None:
                 rewards.setdefault(t.name, []).append(t.reward)
     return rewards
+
+
+def update_figures(updates: Mapping[str, Updated], *, several: bool) -> Metrics:
+    """`loss/{role}/mean`, `kl/{role}` and `optim/grad_norm` of an update, by policy.
+
+    Where there are `several` policies, each has its own `optim/{grad_norm,loss,kl}/{policy}`.
+    """
+    metrics: Metrics = {}
+    tokens: Counter[str] = Counter()
+    for policy, updated in updates.items():
+        for role, value in updated.loss.items():
+            metrics[f"loss/{role}/mean"] = metrics.get(f"loss/{role}/mean", 0.0) + value
+        for role, value in updated.kl.items():
+            before, own = tokens[role], updated.tokens[role]
+            tokens[role] += own
+            metrics[f"kl/{role}"] = (metrics.get(f"kl/{role}", 0.0) * before + value * own) / (before + own)
+        if updated.grad_norm is not None:
+            metrics[f"optim/grad_norm/{policy}" if several else "optim/grad_norm"] = updated.grad_norm
+        if several:
+            metrics[f"optim/loss/{policy}"] = sum(updated.loss.values())
+        if several and (whole := sum(updated.tokens.values())):
+            sums = [value * updated.tokens[role] for role, value in updated.kl.items()]
+            metrics[f"optim/kl/{policy}"] = sum(sums) / whole
+    return metrics
 
 
 def response_tokens(episodes: Sequence[Episode]) -> Metrics:

@@ -16,17 +16,24 @@ from time import monotonic
 
 import numpy as np
 
-from engine.compile import MAIN
 from engine.errors import WorldError
-from engine.records import Checkpoint, Episode, Note, StepLogged, derive_seed
+from engine.records import Checkpoint, Episode, Note, StepLogged, Trajectory, derive_seed
 from engine.training.advantages import annotated, by_uid, estimate, group_episodes, reward_metrics
-from engine.training.batches import role_batches
-from engine.training.figures import Metrics, failures, figures, response_tokens, rewards_by_role
+from engine.training.batches import policy_batches
+from engine.training.figures import (
+    Metrics,
+    failures,
+    figures,
+    response_tokens,
+    rewards_by_role,
+    update_figures,
+)
 from engine.training.order import batch
 from engine.training.outcomes import outcome_figures
-from engine.training.rate import learning_rate
+from engine.training.rate import scheduled
 from engine.training.rollouts import Rollouts
 from engine.training.setup import Setup
+from engine.training.shares import captured, shares
 from engine.training.signals import apply_signals
 
 
@@ -47,10 +54,10 @@ class _Loop:
         self.setup, self.rollouts = setup, rollouts
         self.train = setup.plan.spec.train
         self.trained_roles = setup.plan.trained
+        self.lines = setup.folder.metrics()
+        """Those of all steps so far."""
         # Of all steps before: weights that never beat the untrained model are not the best there was.
-        self.best = max(
-            (line[self._figure] for line in setup.folder.metrics() if self._figure in line), default=None
-        )
+        self.best = max((line[self._figure] for line in self.lines if self._figure in line), default=None)
         self.warned: set[str] = set()
 
     @property
@@ -94,12 +101,13 @@ class _Loop:
         self._check_answers(step, episodes)
         self._note(f"step {step}: advantages")
         began = monotonic()
-        version = setup.policies.version(MAIN)
-        signalled = await apply_signals(plan, episodes, setup.models, setup.policies.chat(MAIN).turn)
-        groups, metrics = group_episodes(episodes)
+        policies = setup.policies
+        encode = {name: policies.chat(name).turn for name in plan.policies}
+        signalled = await apply_signals(plan, episodes, setup.models, encode)
+        groups, metrics = group_episodes(episodes, plan.policy_of)
         estimators = {name: role.estimator for name, role in self.trained_roles.items() if role.estimator}
         estimated = estimate(groups, estimators, signalled.advantages)
-        episodes = annotated(episodes, by_uid(groups, estimated), signalled.details, version)
+        episodes = annotated(episodes, by_uid(groups, estimated), signalled.details, self._version)
         self._warn([*signalled.warnings, *estimated.warnings])
         times["time/advantage"] = monotonic() - began
         setup.folder.write_episodes("train", step, episodes)
@@ -108,29 +116,32 @@ class _Loop:
             if f"reward/{name}/mean" not in metrics:
                 metrics |= reward_metrics(name, np.array(rewards))
         metrics |= figures(plan, episodes, "episode") | failures(episodes) | response_tokens(episodes)
-        metrics |= outcome_figures(episodes)
+        metrics |= outcome_figures(episodes, plan.policy_of)
         metrics["staleness/mean"] = _staleness(episodes)
-        rate = learning_rate(self.train, step, setup.steps)
-        metrics["optim/learning_rate"] = rate
-        return metrics | await self.update(step, episodes, rate, times)
+        return metrics | await self.update(step, episodes, times)
 
-    async def update(self, step: int, episodes: Sequence[Episode], rate: float, times: Metrics) -> Metrics:
-        batches = role_batches(episodes, self.trained_roles)
-        metrics = {"optim/data": float(sum(len(batch.data) for batch in batches))}
+    async def update(self, step: int, episodes: Sequence[Episode], times: Metrics) -> Metrics:
+        plan = self.setup.plan
+        rates = {
+            name: scheduled(self.train.schedule, policy.learning_rate, step, self.setup.steps)
+            for name, policy in plan.policies.items()
+        }
+        batches = policy_batches(episodes, self.trained_roles, plan.policy_of)
+        data = sum(len(batch.data) for theirs in batches.values() for batch in theirs)
+        metrics = {"optim/data": float(data)} | shares(batches, plan)
+        several = len(plan.policies) > 1
+        for name, rate in rates.items():
+            metrics[f"optim/learning_rate/{name}" if several else "optim/learning_rate"] = rate
         if not batches:
             text = f"step {step} taught nothing: every advantage in it is 0"
             self.setup.observe(Note(text, "warning"))
             return metrics
         self._note(f"step {step}: update")
         began = monotonic()
-        updates = await self.setup.policies.update({MAIN: batches}, {MAIN: rate}, self.train.gradient_clip)
+        updates = await self.setup.policies.update(batches, rates, self.train.gradient_clip)
         times["time/update"] = monotonic() - began
-        updated = updates[MAIN]
-        metrics |= {f"loss/{name}/mean": value for name, value in updated.loss.items()}
-        metrics |= {f"kl/{name}": value for name, value in updated.kl.items()}
-        if updated.grad_norm is not None:
-            metrics["optim/grad_norm"] = updated.grad_norm
-        return metrics
+        self._warn([*captured([*self.lines, metrics], plan)])
+        return metrics | update_figures(updates, several=several)
 
     async def validate(self, step: int, times: Metrics | None = None) -> Metrics:
         """Figures of the policy as it is now, on the held-out tasks, with the same seeds every time."""
@@ -156,17 +167,10 @@ class _Loop:
         if not (last or better or step % self.train.checkpoint_every == 0):
             return
         self._note(f"step {step}: checkpoint")
-        saved = (await self.setup.policies.save(f"step-{step:06d}"))[MAIN]
+        saved = await self.setup.policies.save(f"step-{step:06d}")
         validation = {name: value for name, value in metrics.items() if name.startswith("validation/")}
         self.setup.folder.add_checkpoint(
-            Checkpoint(
-                step=step,
-                version=self.setup.policies.version(MAIN),
-                state=saved.state,
-                sampler=saved.sampler,
-                best=better,
-                validation=validation,
-            )
+            Checkpoint(step=step, policies=dict(saved), best=better, validation=validation)
         )
         if better:
             self.best = figure
@@ -174,7 +178,13 @@ class _Loop:
     def log(self, step: int, metrics: Metrics) -> None:
         metrics = {"step": float(step), **metrics}
         self.setup.folder.add_metrics(metrics)
+        self.lines.append(metrics)
         self.setup.observe(StepLogged(step, metrics))
+
+    def _version(self, trajectory: Trajectory) -> int:
+        """How many updates the weights of a trajectory's policy have had; 0 for a model as it is."""
+        policy = self.setup.plan.policy_of(trajectory.name, trajectory.index)
+        return self.setup.policies.version(policy) if policy in self.setup.plan.policies else 0
 
     def _note(self, text: str) -> None:
         self.setup.observe(Note(text))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from engine.records import Episode, GroupKey, Step
+from engine.records import MAIN, Episode, GroupKey, PolicyOf, Step
 from engine.training.advantages import Metrics, is_compared, teaches
 
 
@@ -56,7 +56,8 @@ class _Group:
 class Groups:
     """The groups of one step's episodes: what has advantages and was compared."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy_of: PolicyOf = lambda role, index: MAIN) -> None:
+        self._policy_of = policy_of
         self._groups: dict[GroupKey, _Group] = {}
 
     def add(self, episode: Episode) -> None:
@@ -64,7 +65,9 @@ class Groups:
         for trajectory in episode.trajectories:
             values = advantages(trajectory.steps) if is_compared(trajectory) else []
             if values:
-                group = self._groups.setdefault(GroupKey(episode.task_id, trajectory.name), _Group())
+                policy = self._policy_of(trajectory.name, trajectory.index)
+                key = GroupKey(episode.task_id, trajectory.name, policy)
+                group = self._groups.setdefault(key, _Group())
                 group.taught = group.taught or teaches(values)
                 if trajectory.reward is not None:
                     group.rewards.append(trajectory.reward)
@@ -74,9 +77,9 @@ class Groups:
         return {key: group.outcome for key, group in self._groups.items()}
 
 
-def outcome_figures(episodes: Iterable[Episode]) -> Metrics:
+def outcome_figures(episodes: Iterable[Episode], policy_of: PolicyOf = lambda role, index: MAIN) -> Metrics:
     """`outcome/{role}/*`: the share of a role's groups that came to each outcome."""
-    groups = Groups()
+    groups = Groups(policy_of)
     for episode in episodes:
         groups.add(episode)
     by_role: dict[str, Outcomes] = {}

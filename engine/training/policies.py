@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,28 +23,21 @@ from engine.models.tinker_open import (
     saying_why,
 )
 from engine.prompts import ChatFormat
+from engine.records import Saved
 from engine.spec import Lora
 from engine.training.batches import RoleBatch
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a policy starts from: its model, or what was saved after `version` updates."""
+    """What a policy starts from: its model, that model's checkpoint, or what was saved of its own."""
 
     served: ServedModel
+    """With a checkpoint, its weights, whose adapter has a shape already, and a new optimizer."""
     lora: Lora
     seed: int
     """Of a new adapter."""
-    state: str | None = None
-    version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """One checkpoint's paths: weights with the optimizer's state, and weights to sample from."""
-
-    state: str
-    sampler: str
+    saved: Saved | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +47,8 @@ class Updated:
     loss: dict[str, float]
     kl: dict[str, float]
     """By role, the mean of log q - log p over its tokens: q sampled them, p is the policy to be updated."""
+    tokens: dict[str, int]
+    """By role, over how many."""
     grad_norm: float | None
 
 
@@ -132,20 +128,21 @@ class Policies:
         self, batches: Mapping[str, Sequence[RoleBatch]], rates: Mapping[str, float], clip: float
     ) -> Mapping[str, Updated]:
         """One step of Adam for each policy that has something to learn, on all its batches together."""
-        return {
-            name: await _update(self._policies[name], role_batches, rates[name], clip)
-            for name, role_batches in batches.items()
-            if role_batches
-        }
+        learning = {name: theirs for name, theirs in batches.items() if theirs}
+        updates = (
+            _update(self._policies[name], theirs, rates[name], clip) for name, theirs in learning.items()
+        )
+        return dict(zip(learning, await asyncio.gather(*updates), strict=True))
 
     async def save(self, label: str) -> Mapping[str, Saved]:
         """Write a checkpoint of each policy, in place of one of that label."""
-        return {name: await _save(policy, label) for name, policy in self._policies.items()}
+        saved = await asyncio.gather(*(_save(policy, label) for policy in self._policies.values()))
+        return dict(zip(self._policies, saved, strict=True))
 
 
 @asynccontextmanager
 async def _open(start: Start) -> AsyncGenerator[_Policy, None]:
-    served, lora = start.served, start.lora
+    served = start.served
     session = await open_session(served.ref, api_key=served.api_key, trusted_url=served.trusted_url)
     pulse, service = Pulse(session.url), session.service
     try:
@@ -153,20 +150,10 @@ async def _open(start: Start) -> AsyncGenerator[_Policy, None]:
         chat = await open_chat(name, served.tokenizer_dir)
         try:
             with saying_why(session.url, session.key):
-                client = await pulse.result(
-                    service.create_lora_training_client(
-                        name,
-                        lora.rank,
-                        start.seed,
-                        train_mlp=lora.mlp,
-                        train_attn=lora.attention,
-                        train_unembed=lora.unembed,
-                    )
-                    if start.state is None
-                    else service.create_training_client_from_state_with_optimizer(start.state)
-                )
+                client = await pulse.result(_client(service, name, start))
         except (tinker.APIStatusError, tinker.RequestFailedError) as error:
-            what = f"train {name!r}" if start.state is None else f"go on from {start.state}"
+            path = start.saved.state if start.saved else served.ref.checkpoint
+            what = f"train {name!r}" if path is None else f"go on from {path}"
             reason = redact(said(error), session.key)
             raise UsageError(f"{session.url} cannot {what}: {reason}") from error
         quiet(client)
@@ -176,13 +163,32 @@ async def _open(start: Start) -> AsyncGenerator[_Policy, None]:
             model=name,
             chat=chat,
             concurrency=served.ref.concurrency,
-            version=start.version,
+            version=start.saved.version if start.saved else 0,
             pulse=pulse,
         )
     except BaseException:
         service.close("errored")
         raise
     service.close("success")
+
+
+def _client(
+    service: tinker.ServiceClient, name: str, start: Start
+) -> tinker.APIFuture[tinker.TrainingClient]:
+    """A training client with what a policy starts from; `name` is its model's."""
+    if start.saved is not None:
+        return service.create_training_client_from_state_with_optimizer(start.saved.state)
+    if start.served.ref.checkpoint is not None:
+        return service.create_training_client_from_state(start.served.ref.checkpoint)
+    lora = start.lora
+    return service.create_lora_training_client(
+        name,
+        lora.rank,
+        start.seed,
+        train_mlp=lora.mlp,
+        train_attn=lora.attention,
+        train_unembed=lora.unembed,
+    )
 
 
 async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, clip: float) -> Updated:
@@ -199,6 +205,7 @@ async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, cl
     policy.version += 1
     loss: dict[str, float] = {}
     kl: dict[str, float] = {}
+    tokens: dict[str, int] = {}
     for batch, output in zip(batches, outputs, strict=True):
         loss[batch.role] = output.metrics.get("loss:sum", 0.0)
         gaps: list[float] = []
@@ -207,13 +214,19 @@ async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, cl
             gaps += [q - p for q, p in zip(sampled, now[len(now) - len(sampled) :], strict=True)]
         if gaps:
             kl[batch.role] = sum(gaps) / len(gaps)
-    return Updated(loss, kl, (stepped.metrics or {}).get("unclipped_grad_l2:mean"))
+            tokens[batch.role] = len(gaps)
+    return Updated(loss, kl, tokens, (stepped.metrics or {}).get("unclipped_grad_l2:mean"))
 
 
 async def _save(policy: _Policy, label: str) -> Saved:
+    version = policy.version
     try:
         state = policy.client.save_state(label, overwrite=True)
         sampler = policy.client.save_weights_for_sampler(label)
-        return Saved((await policy.pulse.result(state)).path, (await policy.pulse.result(sampler)).path)
+        return Saved(
+            version=version,
+            state=(await policy.pulse.result(state)).path,
+            sampler=(await policy.pulse.result(sampler)).path,
+        )
     except Exception as error:
         raise policy.fault(f"write the checkpoint {label}", error) from error

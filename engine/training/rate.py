@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 
-from engine.spec import Train
+from engine.spec.models import Schedule
 
 
-def learning_rate(train: Train, step: int, steps: int) -> float:
+def scheduled(schedule: Schedule, rate: float, step: int, steps: int) -> float:
     """The rate of step `step` (from 1) of `steps`: up from 0 in the warm-up, then by the schedule."""
-    schedule = train.schedule
     if step <= schedule.warmup:
-        return train.learning_rate * step / schedule.warmup
+        return rate * step / schedule.warmup
     done = (step - 1 - schedule.warmup) / max(1, steps - 1 - schedule.warmup)
     match schedule.kind:
         case "constant":
@@ -20,4 +19,4 @@ def learning_rate(train: Train, step: int, steps: int) -> float:
             left = 1.0 - done
         case "cosine":
             left = (1.0 + math.cos(math.pi * done)) / 2
-    return train.learning_rate * (schedule.floor + (1.0 - schedule.floor) * left)
+    return rate * (schedule.floor + (1.0 - schedule.floor) * left)

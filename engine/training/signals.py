@@ -50,9 +50,9 @@ async def apply_signals(
     plan: Plan,
     episodes: Sequence[Episode],
     teachers: Mapping[ModelRef, LimitedModel],
-    encode: Callable[[str], Sequence[int]],
+    encode: Mapping[str, Callable[[str], Sequence[int]]],
 ) -> Signalled:
-    """The advantages of every trainable role that has a signal. `encode` gives a turn's token ids.
+    """The advantages of every trainable role that has a signal. `encode` gives a turn's token ids, by policy.
 
     A demonstration that cannot be written for a row is warned of and counted, and teaches nothing there.
     Raises WorldError for a teacher that does not answer, AdvantageError for a signal that raises; both name
@@ -76,7 +76,8 @@ async def apply_signals(
                 plan, signal.demonstration, episode, where=here, tally=tally, warnings=done.warnings
             )
             advantages.append(signal.signal.weight if text else 0.0)
-            details.append({DEMONSTRATION: {"text": text, "ids": list(encode(text))}} if text else {})
+            ids = list(encode[plan.policy_of(learner.name, learner.index)](text)) if text else []
+            details.append({DEMONSTRATION: {"text": text, "ids": ids}} if text else {})
 
     try:
         async with asyncio.TaskGroup() as group:

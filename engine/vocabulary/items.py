@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from engine.errors import WorldError
-from engine.records import FailureName, Step, Task, Trajectory, TrajectoryGroup
+from engine.records import Episode, FailureName, Step, Task, TerminationReason, Trajectory, TrajectoryGroup
 from engine.vocabulary.registry import Item, Origin, Registry
 from engine.vocabulary.views import Upstream, View, Views
 
@@ -37,32 +37,50 @@ class Parser(Item):
     """The action that later roles see when nothing could be read."""
     roles: tuple[str, ...] = ()
     """Roles it picks from; the role that uses it must need them."""
+    strips: tuple[str, ...] = ()
+    """Marks that it takes off the answer: no action has them."""
 
 
 NO_TERMS: Mapping[str, float] = {}
+NOTHING: Mapping[str, Any] = {}
 
 
 class Score(NamedTuple):
     """What a reward says of one action."""
 
     reward: float
-    is_correct: bool
+    is_correct: bool | None
+    """None where it says nothing of right."""
     terms: Mapping[str, float] = NO_TERMS
     """The named parts of a composite reward."""
 
 
 class Seen(NamedTuple):
-    """What a reward may read beside the task and the action that it scores."""
+    """What a reward may read beside the task and the action that it scores.
 
-    scores: Mapping[str, Sequence[Score]]
-    """The scores of the roles that it declared in `roles`, each with its instances in order of index."""
+    Of other roles, the turns on its own branch that ran, in order of index.
+    """
+
+    scores: Mapping[str, Sequence[Score]] = NOTHING
+    """By role of its `roles`, what those turns earned that earned anything."""
+    views: Mapping[str, Sequence[View]] = NOTHING
+    """By role of its `views`, those turns."""
+    places: Mapping[str, Sequence[int | None]] = NOTHING
+    """By role of its `views`, where its own instance stood, from 0, in what each of those turns saw."""
+    own: View | None = None
+    """The turn that it scores; given to one that is `of_turn`, as are the next two."""
+    steps: Sequence[Step] = ()
+    """The turn's model calls."""
+    env: float | None = None
+    """What the environment of its loop gave the turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reward(Item):
     """Task and action to Score."""
 
-    score: Callable[[Task, Any, Seen], Score]
+    score: Callable[[Task, Any, Seen], Score | None]
+    """None where nobody ran whom it reads: then there is no reward."""
     fields: tuple[str, ...] = ()
     """Task fields it reads; the dataset must have them."""
     labels: tuple[str, ...] = ()
@@ -73,6 +91,20 @@ class Reward(Item):
     """The names of its parts, which its scores report."""
     timeout: float | None = None
     """Seconds. None: pure and fast, runs in place. A number: runs in a process stopped at the limit."""
+    views: tuple[str, ...] = ()
+    """Roles of which it reads what they said, whatever they earned."""
+    of_turn: bool = False
+    """Whether it reads more of its own turn than the action."""
+    borrowed: bool = False
+    """Whether it only hands on what others decide: then a failed turn earns it, too, and what it says of
+    right counts in a sum only where no other term says anything."""
+    marks: tuple[str, ...] = ()
+    """Patterns that it looks for in the action, marks that a parser may take off among them."""
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Every role that it reads."""
+        return tuple(dict.fromkeys((*self.roles, *self.views)))
 
 
 if TYPE_CHECKING:  # a spec is read in milliseconds; numpy is for those who compute
@@ -127,12 +159,33 @@ class Signal(Item):
 
 @dataclass(frozen=True, slots=True)
 class Metric(Item):
-    """A number for each episode, from the trajectories of one role."""
+    """A number for each episode; `metric_of` makes one of a function of a role's trajectories."""
 
-    measure: Callable[[Sequence[Trajectory]], float]
-    role: str
+    measure: Callable[[Episode], float | None]
+    """None where the episode has nothing to measure."""
+    role: str | None = None
+    """The role that it measures, if one."""
     term: str | None = None
     """The part of the role's reward that it reads, if it reads one."""
+    loop: str | None = None
+    """The loop that it measures, if one."""
+
+
+def metric_of(
+    measure: Callable[[Sequence[Trajectory]], float], role: str, *, term: str | None = None
+) -> Metric:
+    """A metric of one role's trajectories, less those whose reward found nobody to read.
+
+    Where the role was skipped there is nothing to measure; where the episode was stopped before it, it is
+    measured without any.
+    """
+    return Metric(partial(_of_role, measure, role), role, term)
+
+
+def _of_role(measure: Callable[[Sequence[Trajectory]], float], role: str, episode: Episode) -> float | None:
+    trajectories = [t for t in episode.trajectories if t.name == role and not (t.masked and t.reward is None)]
+    ended = episode.termination_reason is TerminationReason.ENV_DONE
+    return measure(trajectories) if trajectories or not ended else None
 
 
 @dataclass(frozen=True, slots=True)

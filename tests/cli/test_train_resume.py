@@ -58,6 +58,24 @@ def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folde
     assert_same(metrics(out), metrics(whole))
 
 
+def test_a_killed_run_of_two_policies_goes_on_with_both(service: Running, tmp_path: Path) -> None:
+    words = ("two_policies", *SMALL, "train.steps=3")
+    uninterrupted, out = tmp_path / "whole", tmp_path / "run"
+    train_command(uninterrupted, *words, service=service)
+    process = start(out, *words, service=service)
+    wait_for_lines(out, 3, process)  # of step 2, whose checkpoint may be half written
+    process.kill()
+    process.wait()
+    train_command(out, "--resume", service=service)
+    assert_same(metrics(out), metrics(uninterrupted))
+    saved = RunFolder(out).checkpoints()[-1].policies
+    assert {name: policy.version for name, policy in saved.items()} == {
+        name: policy.version for name, policy in RunFolder(uninterrupted).checkpoints()[-1].policies.items()
+    }
+    assert saved["solver"].version > 0 and saved["judge"].version > 0
+    assert RunFolder(out).training().roles["judge"].policies == ("judge",)
+
+
 def test_an_interrupted_run_says_so_and_leaves_a_report(service: Running, tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start(out, "solver_judge", *SMALL, service=service)

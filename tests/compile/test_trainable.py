@@ -44,12 +44,7 @@ def test_any_spec_is_refused_where_a_role_cannot_learn(override: str, message: s
     ("override", "message", "hint"),
     [
         ("model=openai:gpt-5", "a model of openai cannot be trained", "train another with --model"),
-        (
-            "model={provider: tinker, name: m, checkpoint: 'tinker://x'}",
-            "begins at the model itself",
-            "--resume",
-        ),
-        ("roles.judge.model=tinker:other", "judge has a model of its own", "remove its `model`"),
+        ("roles.judge.model=tinker:other", "judge has a model of its own", "policies: {judge: {model: …}}"),
         ("roles.judge.sampling={temperature: 0.5}", "judge samples with temperature 0.5 and top_p 1", ""),
         ("roles.judge.sampling={top_p: 0.9}", "judge samples with temperature 1 and top_p 0.9", ""),
         ("sampling.temperature=0", "solver samples with temperature 0 and top_p 1", ""),

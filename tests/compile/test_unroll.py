@@ -20,7 +20,9 @@ def unrolled(needs: dict[str, list[str]], counts: dict[str, int]) -> Unrolled:
         for name, needed in needs.items()
     }
     spec = Spec.model_validate({"rolegraph": 1, "name": "graph", "roles": roles})
-    return unroll(spec, instances_of(spec), dict.fromkeys(needs, 0), until={})
+    return unroll(
+        spec, instances_of(spec), {name: [0] * len(its) for name, its in instances_of(spec).items()}, until={}
+    )
 
 
 def test_every_instance_waits_for_every_instance_of_what_its_role_needs() -> None:
@@ -44,6 +46,44 @@ def test_index_counts_from_one_and_no_two_nodes_share_a_salt() -> None:
         NodeId("b", n) for n in (1, 2)
     ]
     assert len({node.salt for node in nodes}) == 5
+
+
+def test_a_reward_reads_the_last_turn_that_ran_or_its_own_round_where_turns_are_compared() -> None:
+    roles = {"a": {"count": 2}, "b": {"needs": {"a": "each"}}, "c": {}}
+    spec = Spec.model_validate(
+        {
+            "rolegraph": 1,
+            "name": "graph",
+            "roles": {name: {"prompt": {"inline": "x"}, **role} for name, role in roles.items()},
+            "loops": {"l": {"roles": ["a", "b"], "times": 2}},
+        }
+    )
+    rewards = {"a": ("b",), "b": ("c",), "c": ("a",)}
+
+    def read(by_turn: set[str]) -> dict[NodeId, list[list[NodeId]]]:
+        made = unroll(
+            spec,
+            instances_of(spec),
+            {name: [0] * len(its) for name, its in instances_of(spec).items()},
+            until={},
+            rewards=rewards,
+            by_turn=by_turn,
+        )
+        return {
+            made.nodes[node].id: [
+                [made.nodes[n].id for n in see.nodes[start : start + see.each]]
+                for see in sees
+                for start in range(0, len(see.nodes), see.each)
+            ]
+            for node, sees in made.reads.items()
+        }
+
+    last, own = read(set()), read({"a", "b", "c"})
+    assert last[NodeId("a", 2, 1)] == [[NodeId("b", 2, 1), NodeId("b", 2, 2)]]
+    assert own[NodeId("a", 2, 1)] == [[NodeId("b", 2, 1)]]
+    assert own[NodeId("b", 1, 2)] == last[NodeId("b", 1, 2)] == [[NodeId("c", 1, 1)]]
+    both = [[NodeId("a", 1, 1), NodeId("a", 1, 2)], [NodeId("a", 2, 1), NodeId("a", 2, 2)]]
+    assert own[NodeId("c", 1, 1)] == last[NodeId("c", 1, 1)] == both
 
 
 ROLES = "abcdef"

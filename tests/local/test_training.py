@@ -141,3 +141,40 @@ def test_fresh_sampling_weights_are_those_of_the_training_run_at_that_moment(
     assert from_disk.compute_logprobs(prompt()).result()[1:] == pytest.approx(expected, abs=1e-4)
     base = sampler(client, service).compute_logprobs(prompt()).result()[1:]
     assert base != pytest.approx(expected, abs=0.5)
+
+
+def test_an_update_of_one_policy_leaves_the_other_s_numbers_as_they_were_to_the_bit(
+    service: Running,
+) -> None:
+    """Each in a session of its own, on one base model; one is sampled from while the other is trained."""
+
+    def train(policy: tinker.TrainingClient, tokens: list[int]) -> None:
+        policy.forward_backward([datum("cross_entropy", tokens)], "cross_entropy").result()
+        policy.optim_step(types.AdamParams(learning_rate=1e-2)).result()
+
+    def numbers(policy: tinker.TrainingClient, weights: tinker.SamplingClient) -> list[list[float | None]]:
+        forward = policy.forward([datum("cross_entropy", PROMPT)], "cross_entropy").result()
+        fresh = policy.save_weights_and_get_sampling_client().result()
+        drawn = fresh.sample(prompt(), 1, types.SamplingParams(max_tokens=8, seed=3)).result().sequences[0]
+        return [
+            forward.loss_fn_outputs[0]["logprobs"].tolist(),
+            weights.compute_logprobs(prompt()).result(),
+            fresh.compute_logprobs(prompt()).result(),
+            [*map(float, drawn.tokens)],
+            drawn.logprobs or [],
+        ]
+
+    clients = [tinker.ServiceClient(base_url=service.base_url, api_key=service.api_key) for _ in range(2)]
+    one, other = (trainer(client, service, rank, rank) for client, rank in zip(clients, (8, 4), strict=True))
+    for policy in (one, other):
+        train(policy, PROMPT)
+    weights = other.save_weights_and_get_sampling_client().result()
+    before, ones = numbers(other, weights), numbers(one, weights)
+    meanwhile = [weights.sample(prompt(), 4, types.SamplingParams(max_tokens=64, seed=n)) for n in range(4)]
+    for tokens in ([20, 21, 22, 23], PROMPT, [7, 8, 9]):
+        train(one, tokens)
+    drawn = [[sequence.tokens for sequence in future.result().sequences] for future in meanwhile]
+    alone = [weights.sample(prompt(), 4, types.SamplingParams(max_tokens=64, seed=n)) for n in range(4)]
+    assert drawn == [[sequence.tokens for sequence in future.result().sequences] for future in alone]
+    assert numbers(other, weights) == before
+    assert numbers(one, weights)[0] != ones[0]

@@ -15,7 +15,7 @@ import pytest
 from engine.errors import UsageError, WorldError
 from engine.models import LimitedModel, Models, Request, ServedModel, Services, open_model
 from engine.records.folder import RunFolder
-from engine.records.info import Checkpoint
+from engine.records.info import Checkpoint, Saved
 from engine.spec.models import ModelRef, Sampling
 from tests.edge import ScriptedModel
 from tests.models.edges import CALL, write_tokenizer
@@ -33,7 +33,8 @@ def service() -> Iterator[Service]:
 
 def checkpoint(step: int, *, best: bool) -> Checkpoint:
     path = f"tinker://run/step-{step:06d}"
-    return Checkpoint(step=step, version=step, state=f"{path}/state", sampler=f"{path}/sampler", best=best)
+    saved = Saved(version=step, state=f"{path}/state", sampler=f"{path}/sampler")
+    return Checkpoint(step=step, policies={"main": saved}, best=best)
 
 
 def model_folder(folder: Path) -> Path:
@@ -151,6 +152,46 @@ def test_the_services_of_two_models_start_side_by_side_and_each_once(
         urls = [served.ref.base_url for served in threads.map(services.locate, [*refs, *refs])]
     assert urls[:2] == urls[2:]
     assert len(set(urls)) == len([*began.iterdir()]) == 2
+
+
+def test_a_model_is_served_once_for_all_policies_on_it_and_with_the_weights_of_other_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="needs the extra `local`")
+    model, began = model_folder(tmp_path), tmp_path / "began"
+    serve_by(f"echo x >> '{began}'; echo 8377; cat > /dev/null", tmp_path, monkeypatch)
+    before, weights = RunFolder(tmp_path / "before"), tmp_path / "weights"
+    paths = {kind: f"tinker://r:1/{kind}/step-000001" for kind in ("weights", "sampler_weights")}
+    for kind in paths:
+        saved = before.weights / "r:1" / kind / "step-000001"
+        saved.mkdir(parents=True)
+        for file in ("adapter.safetensors", "optimizer.pt"):
+            (saved / file).write_text(kind)
+    one = Saved(version=1, state=paths["weights"], sampler=paths["sampler_weights"])
+    before.add_checkpoint(Checkpoint(step=1, policies={"coder": one, "judge": one}))
+    with Services(state_dir=weights) as services:
+        ref = ModelRef(name=str(model))
+        begun = services.locate(ref.model_copy(update={"checkpoint": f"{before.path}#coder"}), to_train=True)
+        sampled = services.locate(ref.model_copy(update={"checkpoint": f"{before.path}#judge"}))
+        plain = services.locate(ref)
+    assert (begun.ref.checkpoint, sampled.ref.checkpoint) == (one.state, one.sampler)
+    assert {it.ref.base_url for it in (begun, sampled, plain)} == {"http://127.0.0.1:8377"}
+    assert began.read_text().splitlines() == ["x"]
+    for kind in paths:
+        copied = weights / "r:1" / kind / "step-000001"
+        assert [file.name for file in copied.iterdir()] == ["adapter.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [("", "has several policies; it trained coder, judge: name one, as in .*#coder"), ("#codr", "no policy")],
+)
+def test_a_run_of_several_policies_is_asked_for_one_of_them(policy: str, said: str, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    saved = Saved(version=1, state="tinker://r/weights/x", sampler="tinker://r/sampler_weights/x")
+    run.add_checkpoint(Checkpoint(step=1, policies={"coder": saved, "judge": saved}))
+    with Services() as services, pytest.raises(UsageError, match=said):
+        services.locate(ModelRef(checkpoint=f"{tmp_path}{policy}"))
 
 
 def test_a_service_that_still_starts_when_the_block_ends_is_ended_with_it(

@@ -54,6 +54,7 @@ class Service:
     base_url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
+    sessions: int = 0
     finished: int = 0
     results: dict[str, Sampled | Response] = field(default_factory=dict)
     ids: Iterator[int] = field(default_factory=itertools.count)
@@ -71,9 +72,9 @@ class Service:
         posts = {
             "client/config": lambda _: {},
             "client/dynamic_config": lambda _: {},
-            "create_session": lambda _: {"session_id": "session"},
+            "create_session": self._create_session,
             "session_heartbeat": lambda _: {},
-            "sessions/session/finish": self._finish,
+            "sessions/{session_id}/finish": self._finish,
             "create_sampling_session": self._open,
             "asample": self._sample,
             "create_model": self._create_model,
@@ -113,6 +114,10 @@ class Service:
     def _finish(self, _: dict[str, Any]) -> dict[str, Any]:
         self.finished += 1
         return {}
+
+    def _create_session(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.sessions += 1
+        return {"session_id": "session" if self.sessions == 1 else f"session-{self.sessions}"}
 
     def _open(self, body: dict[str, Any]) -> dict[str, Any] | Response:
         names = [model["model_name"] for model in self.models]
@@ -196,7 +201,7 @@ class Service:
         return self._done("optim_step", body, {"metrics": {"unclipped_grad_l2:mean": GRAD_NORM}})
 
     def _save_state(self, body: dict[str, Any]) -> dict[str, Any] | Response:
-        path = f"tinker://run/state/{body['path']}"
+        path = f"tinker://{_run(body)}/state/{body['path']}"
         self.updates[path] = self.updates[body["model_id"]]
         return self._done("save_weights", body, {"path": path})
 
@@ -205,7 +210,7 @@ class Service:
         if body.get("path") is None:  # weights to sample from at once
             where = {"sampling_session_id": f"{body['model_id']}:sampler:{body['sampling_session_seq_id']}"}
         else:
-            where = {"path": f"tinker://run/sampler/{body['path']}"}
+            where = {"path": f"tinker://{_run(body)}/sampler/{body['path']}"}
         self.updates |= dict.fromkeys(where.values(), updates)
         return self._done("save_weights_for_sampler", body, where)
 
@@ -213,6 +218,11 @@ class Service:
         model_id = f"{body['session_id']}:train:{body['model_seq_id']}"
         self.updates[model_id] = self.updates.get(body["path"], 0)
         return self._done("load_weights", body, {"path": body["path"], "model_id": model_id})
+
+
+def _run(body: Mapping[str, Any]) -> str:
+    """What the paths of a model begin with: `run`, and a number from the service's second session on."""
+    return str(body["model_id"]).partition(":")[0].replace("session", "run")
 
 
 def _learnt(datum: wire.Datum) -> Learnt:

@@ -13,7 +13,7 @@ from engine.errors import DataError, UsageError, WorldError
 from engine.records import Episode
 from engine.records.episodes import EpisodeWriter, index_path
 from engine.records.folder import RunFolder, newest
-from engine.records.info import Checkpoint, Control, Kind, RunInfo
+from engine.records.info import Checkpoint, Control, Kind, RunInfo, Saved
 
 VERSION_1 = {
     "name": "solver_judge",
@@ -48,9 +48,8 @@ def begun(path: Path, kind: Kind = "train", **values: object) -> RunFolder:
 
 def checkpoint(step: int, *, best: bool = False, correct: float = 0.0) -> Checkpoint:
     validation = {"validation/correct": correct}
-    return Checkpoint(
-        step=step, version=step, state=f"s{step}", sampler=f"w{step}", best=best, validation=validation
-    )
+    saved = Saved(version=step, state=f"s{step}", sampler=f"w{step}")
+    return Checkpoint(step=step, policies={"main": saved}, best=best, validation=validation)
 
 
 def trained(path: Path, steps: int, checkpoints: tuple[int, ...] = ()) -> RunFolder:
@@ -270,8 +269,18 @@ def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"metrics\.jsonl:2: not a step's metrics: it has no 'step'"):
         folder.metrics()
     folder.checkpoints_file.write_text('{"step": 1}\n')
-    with pytest.raises(DataError, match=r"checkpoints\.jsonl:1: not a checkpoint: version: Field required"):
+    with pytest.raises(DataError, match=r"checkpoints\.jsonl:1: not a checkpoint: policies: Field required"):
         folder.checkpoints()
+
+
+def test_a_checkpoint_that_an_earlier_version_wrote_is_main_s(tmp_path: Path) -> None:
+    folder = begun(tmp_path)
+    line = {"step": 2, "version": 1, "state": "s2", "sampler": "w2", "best": True, "validation": {}}
+    folder.checkpoints_file.write_text(json.dumps(line) + "\n")
+    main = Saved(version=1, state="s2", sampler="w2")
+    assert folder.checkpoints() == [Checkpoint(step=2, policies={"main": main}, best=True)]
+    assert folder.best_of(None) == folder.best_of("main") == main
+    assert folder.weights_to_sample() == "w2"
 
 
 def test_the_best_checkpoint_is_the_last_that_was_best_else_the_last(tmp_path: Path) -> None:

@@ -66,6 +66,18 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     ("tinker", (HOSTED, "loops={l: {roles: [solver, judge], times: 2}}"), "have several turns", "loops"),
     ("tinker", (HOSTED, "roles.judge.model=tinker:other"), "a model of its own", "roles.judge.model"),
     (
+        "tinker",
+        (HOSTED, "roles.judge.policy=judge", "policies={judge: {}}"),
+        "rLLM has one engine",
+        "policies",
+    ),
+    (
+        "verl",
+        (HOSTED, "policies={main: {checkpoint: 'tinker://x'}}"),
+        "begins at the model itself",
+        "policies",
+    ),
+    (
         "verl",
         (HOSTED, "roles.judge.model=local", "roles.judge.trainable=false"),
         "wherever Ray runs",

@@ -201,7 +201,8 @@ def test_a_metric_is_written_with_its_role() -> None:
         return len(trajectories)
 
     metric = metrics.build(Call.parse({"answers": "solver"}))
-    assert (metric.role, metric.measure([rg.Trajectory("solver")] * 3)) == ("solver", 3.0)
+    episode = rg.Episode("t", 0, {"id": "t"}, [rg.Trajectory("solver")] * 3)
+    assert (metric.role, metric.measure(episode)) == ("solver", 3.0)
 
 
 def test_a_dataset_is_rows_with_ids(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import tinker
 
 import rolegraph as rg
 from engine.records.episodes import read_episodes
+from engine.records.folder import RunFolder
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
@@ -100,7 +101,7 @@ def test_a_step_moves_each_role_by_the_sign_of_its_own_reward(
     ]
     out = tmp_path / "run"
     train(out, "solver_judge", *batch, *rewards, seed=seed, service=service)
-    sampler = sampler_of(service, json.loads((out / "checkpoints.jsonl").read_text())["sampler"])
+    sampler = sampler_of(service, last_weights(out))
     for role, sign in (("solver", solver), ("judge", judge)):
         moved = 0.0
         for steps in groups(out, role):
@@ -108,6 +109,11 @@ def test_a_step_moves_each_role_by_the_sign_of_its_own_reward(
             right = np.array([right for _, right in steps])
             moved += float(np.dot(right - right.mean(), gains))
         assert moved * sign > 0, (role, moved)
+
+
+def last_weights(out: Path, policy: str = "main") -> str:
+    """The path of what a policy came to."""
+    return RunFolder(out).checkpoints()[-1].policies[policy].sampler
 
 
 def groups(out: Path, role: str) -> list[list[tuple[rg.Step, float]]]:
@@ -152,10 +158,7 @@ def test_a_constant_reward_moves_nothing_where_the_true_one_does(
     heard: list[rg.Event] = []
     train(out, "solver_judge", *SMALL, "train.steps=2", *rewards, service=service, observe=heard.append)
     assert any("taught nothing" in event.text for event in heard if isinstance(event, rg.Note))
-    last = [
-        json.loads((run / "checkpoints.jsonl").read_text().splitlines()[-1])["sampler"]
-        for run in (out, whole)
-    ]
+    last = [last_weights(run) for run in (out, whole)]
     base = probe(service, None)
     constant, true = (np.abs(probe(service, path) - base).max() for path in last)
     assert constant < 1e-5
@@ -178,6 +181,43 @@ def test_three_estimators_share_a_run_and_show_their_own(service: Running, tmp_p
         assert abs(line["advantage/judge/mean"]) < 1e-6
         assert line["advantage/validator/mean"] == pytest.approx(line["reward/validator/mean"])
         assert {"loss/solver/mean", "loss/judge/mean", "loss/validator/mean"} <= {*line}
+
+
+@pytest.mark.parametrize("spec", ["mixture_of_agents", "router", "two_policies"])
+def test_a_shipped_spec_with_policies_is_trained_and_reported(
+    spec: str, service: Running, tmp_path: Path
+) -> None:
+    result = train(tmp_path / "run", spec, *SMALL, "train.steps=1", service=service)
+    trained = rg.load(spec).plan.policies
+    (saved,) = result.checkpoints
+    assert list(saved.policies) == list(trained)
+    assert len({policy.sampler for policy in saved.policies.values()}) == len(trained)
+    assert "<svg" in result.report.read_text("utf-8")
+
+
+def test_a_training_of_two_policies_is_evaluated_with_the_weights_of_both(
+    service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = train(tmp_path / "run", "two_policies", *SMALL, "train.steps=2", service=service)
+    monkeypatch.setenv("TINKER_API_KEY", service.api_key)
+    flow = rg.load("two_policies", base_url=service.base_url)
+    found = rg.evaluate(flow, result.folder, tasks=2, rollouts=1)
+    assert {"correct", "judge_acc", "reward/solver"} <= found.figures.keys()
+    with pytest.raises(rg.UsageError, match="trains solver, judge, and tinker://x is of one policy"):
+        rg.evaluate(flow, "tinker://x", tasks=2, rollouts=1)
+    with pytest.raises(rg.UsageError, match="no policy 'main'; it trained solver, judge"):
+        rg.evaluate(rg.load("solver_judge", base_url=service.base_url), result.folder, tasks=2, rollouts=1)
+
+
+def test_training_begins_at_a_checkpoint_that_a_policy_names(
+    whole: Path, service: Running, tmp_path: Path
+) -> None:
+    begin = f"policies={{main: {{checkpoint: '{whole}'}}}}"
+    out = train(tmp_path / "run", "solver_judge", *SMALL, "train.steps=1", begin, service=service).folder
+    best = RunFolder(whole).best()
+    first = metrics(out)[0]
+    assert {name: first[name] for name in best.validation} == pytest.approx(best.validation)
+    assert RunFolder(out).checkpoints()[-1].policies["main"].version == 1
 
 
 @pytest.mark.parametrize("spec", ["debate", "solver_verifier_loop"])

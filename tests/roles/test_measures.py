@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from engine.records import Trajectory
+from engine.records import Episode, TerminationReason, Trajectory
 from engine.vocabulary import BadOptions, Call, datasets, estimators, metrics, parsers, rewards
 from tests.roles.vocabulary import metric
 
@@ -27,13 +29,33 @@ BOTH = [
 def test_a_metric_is_a_number_of_one_role(yaml: object, both: float, first: float, none: float) -> None:
     made = metric(yaml)
     assert made.role == "solver"
-    assert made.measure(BOTH) == both
-    assert made.measure(BOTH[:1]) == first
-    assert made.measure([]) == none
+    assert made.measure(episode(BOTH)) == both
+    assert made.measure(episode(BOTH[:1])) == first
+    assert made.measure(episode([])) is None, "a role that was skipped has no mean"
+    assert made.measure(episode([])._replace(termination_reason=TerminationReason.ERROR)) == none
+
+
+def episode(trajectories: list[Trajectory], **metadata: Any) -> Episode:
+    return Episode("t", 0, {"id": "t"}, trajectories, metadata=metadata)
 
 
 def test_an_instance_without_a_reward_counts_as_one_that_earned_nothing() -> None:
-    assert metric({"mean_reward": "solver"}).measure([*BOTH, Trajectory("solver", 3)]) == 0.5
+    assert metric({"mean_reward": "solver"}).measure(episode([*BOTH, Trajectory("solver", 3)])) == 0.5
+
+
+def test_one_whose_reward_found_nobody_to_read_is_in_no_mean() -> None:
+    unread = Trajectory("solver", 3, masked=True)
+    assert metric({"mean_reward": "solver"}).measure(episode([*BOTH, unread])) == 0.75
+    assert metric({"mean_reward": "solver"}).measure(episode([unread])) is None
+
+
+def test_how_far_a_loop_went_and_how_much_was_skipped() -> None:
+    went = episode(BOTH, rounds={"refine": 2}, skipped={"solver": 0.25})
+    assert metric({"rounds": "refine"}).measure(went) == 2.0
+    assert metric({"skipped": "solver"}).measure(went) == 0.25
+    assert metric({"skipped": "judge"}).measure(went) == 0.0
+    stopped = episode([])._replace(termination_reason=TerminationReason.ERROR)
+    assert metric({"skipped": "judge"}).measure(stopped) is None, "nobody knows who would have been"
 
 
 def test_estimators_say_how_small_a_group_may_be() -> None:

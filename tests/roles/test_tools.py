@@ -85,9 +85,6 @@ def test_equal_of_some_names() -> None:
     assert chosen({"equal": ["a", "c"]}, seen) is False
     assert chosen("equal", seen) is False
     assert tool({"equal": ["a", "b"]}).roles == ("a", "b")
-    assert (
-        chosen({"equal": {"compare": {"exact_match": {"ignore_case": True}}}}, seeing(a=["x", "X"])) is True
-    )
 
 
 def test_a_path_leads_into_an_action_and_numbers_may_be_text() -> None:

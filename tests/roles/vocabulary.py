@@ -47,5 +47,13 @@ def solvers(*actions: Any) -> Upstream:
     return {"solver": Views([View(index, action) for index, action in enumerate(actions, 1)])}
 
 
-def earned(yaml: object, action: Any, scores: dict[str, Sequence[Score]] | None = None, **task: Any) -> Score:
-    return reward(yaml).score({"id": "t", **task}, action, Seen(scores or {}))
+def earned(
+    yaml: object,
+    action: Any,
+    scores: dict[str, Sequence[Score]] | None = None,
+    seen: Seen | None = None,
+    **task: Any,
+) -> Score:
+    score = reward(yaml).score({"id": "t", **task}, action, seen or Seen(scores or {}))
+    assert score is not None
+    return score

@@ -10,8 +10,8 @@ import pytest
 from engine.errors import ModelError, UsageError
 from engine.models import Completion, LimitedModel, Request
 from engine.records import CallDone, CallId, Event, Failure, FailureName, Message, NodeId, call_seed
-from engine.run.session import NO_SCORE, Job, NodeResult, Session
-from engine.vocabulary import View, Views
+from engine.run.session import Job, NodeResult, Session
+from engine.vocabulary import Score, View, Views
 from tests.edge import RIGHT, WRONG, Answer, ScriptedModel, run_one, solver_judge
 
 MESSAGES: list[Message] = [{"role": "user", "content": "Make 7 from 3 and 4"}]
@@ -155,7 +155,7 @@ def test_each_failure_has_its_name() -> None:
 def test_others_see_the_parser_s_default_for_one_that_failed() -> None:
     result = turn(lambda _: "no tags")
     assert result.view == View(2, "No solution found", "no tags", lineage=(2,), failed=True)
-    assert result.score == NO_SCORE
+    assert result.score == Score(0.0, False)
 
 
 def test_what_was_never_asked_failed_without_a_call() -> None:
@@ -164,7 +164,7 @@ def test_what_was_never_asked_failed_without_a_call() -> None:
     result = turn(model, RETRIES, messages=unwritten)
     assert model.requests == []
     assert (result.failure, result.messages, result.completion) == (unwritten, (), None)
-    assert (result.view.action, result.score) == ("No solution found", NO_SCORE)
+    assert (result.view.action, result.score) == ("No solution found", Score(0.0, False))
 
 
 def test_a_mistake_of_the_person_s_is_no_failure_of_a_node() -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from engine.compile import MAIN, compile_file
+from engine.compile import compile_file
 from engine.models import ServedModel
 from engine.prompts.chat import Tokenizer
 from engine.records import Episode, Event, Note, Observer, Task
@@ -84,11 +84,13 @@ class Training:
         plan = compile_file("solver_judge", (*SMALL, *overrides))
         ref = ModelRef(provider="tinker", name="tiny", base_url=self.service.base_url)
         served = ServedModel(ref, KEY, self.tokenizer)
-        state, version = (start.state, start.version) if start else (None, 0)
-        policy = Start(served, plan.spec.train.lora, SEED, state=state, version=version)
+        starts = {
+            name: Start(served, policy.lora, SEED, start.policies[name] if start else None)
+            for name, policy in plan.policies.items()
+        }
         if start is None:
             self.folder.begin(RunInfo(name=plan.name, roles={}), plan.resolved)
-        async with Policies.open({MAIN: policy}) as policies, Isolation(plan.imports) as isolation:
+        async with Policies.open(starts) as policies, Isolation(plan.imports) as isolation:
             yield Setup(
                 plan=plan,
                 seed=SEED,

@@ -13,10 +13,11 @@ from engine.errors import UsageError
 from engine.records import Episode, Step, Trajectory
 from engine.spec.models import Schedule, Train
 from engine.training.advantages import annotated, by_uid, estimate, group_episodes
-from engine.training.batches import datum, role_batches
+from engine.training.batches import datum, policy_batches
 from engine.training.compare import by_task, controls, difference, interval
 from engine.training.order import batch, planned_steps
-from engine.training.rate import learning_rate
+from engine.training.rate import scheduled
+from engine.training.shares import captured, shares
 from engine.vocabulary import Call, rewards
 from tests.edge import solver_judge
 
@@ -71,12 +72,12 @@ def test_data_that_does_not_fill_a_batch_is_refused() -> None:
 
 
 def test_the_rate_rises_in_the_warm_up_and_falls_to_the_floor() -> None:
-    train = Train(learning_rate=1.0, schedule=Schedule(kind="linear", warmup=2, floor=0.1))
-    rates = [learning_rate(train, step, 6) for step in range(1, 7)]
+    linear = Schedule(kind="linear", warmup=2, floor=0.1)
+    rates = [scheduled(linear, 1.0, step, 6) for step in range(1, 7)]
     assert rates == pytest.approx([0.5, 1.0, 1.0, 0.7, 0.4, 0.1])
-    cosine = Train(learning_rate=1.0, schedule=Schedule(kind="cosine"))
-    assert [learning_rate(cosine, step, 3) for step in (1, 2, 3)] == pytest.approx([1.0, 0.5, 0.0])
-    assert learning_rate(Train(learning_rate=0.5), 100, 100) == 0.5
+    cosine = Schedule(kind="cosine")
+    assert [scheduled(cosine, 1.0, step, 3) for step in (1, 2, 3)] == pytest.approx([1.0, 0.5, 0.0])
+    assert scheduled(Schedule(), 0.5, 100, 100) == 0.5
 
 
 # datums
@@ -146,10 +147,48 @@ def test_zero_advantages_are_left_out_but_count_in_the_mean() -> None:
     episodes = [episode("a", 0, [1.0, 0.0], 1.0), episode("b", 0, [1.0, 1.0], 0.0)]
     groups, _ = group_episodes(episodes)
     done = estimate(groups, {name: role.estimator for name, role in roles.items() if role.estimator})
-    solver, judge = role_batches(annotated(episodes, by_uid(groups, done), {}), roles)
+    batches = policy_batches(annotated(episodes, by_uid(groups, done), {}), roles, plan.policy_of)
+    solver, judge = batches["main"]
     assert (solver.role, solver.loss, len(solver.data)) == ("solver", "ppo", 2)  # the group of b is all equal
     assert (judge.role, judge.loss, len(judge.data)) == ("judge", "importance_sampling", 1)
     assert judge.data[0].loss_fn_inputs["advantages"].tolist()[-1] == pytest.approx(1 / 6)
+
+
+def judged(weight: float) -> list[dict[str, float]]:
+    """The share of a judge and its solvers in their policy, and the judge's advantage as it is sent."""
+    plan = solver_judge(f"roles.judge.weight={weight}")
+    episodes = [episode("a", 0, [1.0, 0.0], 1.0), episode("b", 0, [1.0, 1.0], 0.0)]
+    groups, _ = group_episodes(episodes)
+    estimators = {name: role.estimator for name, role in plan.trained.items() if role.estimator}
+    done = estimate(groups, estimators)
+    batches = policy_batches(annotated(episodes, by_uid(groups, done), {}), plan.trained, plan.policy_of)
+    sent = batches["main"][1].data[0].loss_fn_inputs["advantages"].tolist()[-1]
+    return [shares(batches, plan), {"sent": sent}]
+
+
+def test_a_weight_counts_in_the_mean_and_in_the_share() -> None:
+    (equal, one), (more, three) = judged(1), judged(3)
+    # Solvers: |a| = 1 twice, of two tokens; judge: 1 once.
+    assert equal == pytest.approx({"optim/share/solver": 2 / 3, "optim/share/judge": 1 / 3}, rel=1e-4)
+    assert more == pytest.approx({"optim/share/solver": 2 / 5, "optim/share/judge": 3 / 5}, rel=1e-4)
+    assert one["sent"] == pytest.approx(1 / 6)
+    assert three["sent"] == pytest.approx(3 / (4 * 1 + 2 * 3))
+
+
+def test_a_role_that_has_its_policy_for_itself_is_told_of_once() -> None:
+    plan = solver_judge()
+    steps = [{"optim/share/solver": 0.95, "optim/share/judge": 0.05}] * 25
+    told = [n for n in range(26) for note in captured(steps[:n], plan) if "solver has had" in note.text]
+    assert told == [10]
+    interrupted = [*steps[:9], {"optim/share/solver": 0.5, "optim/share/judge": 0.5}, *steps]
+    told = [n for n in range(len(interrupted) + 1) for _ in captured(interrupted[:n], plan)]
+    assert told == [20]
+    quiet = [*steps[:5], {"optim/data": 0.0}, *steps[:5]]
+    assert [n for n in range(len(quiet) + 1) for _ in captured(quiet[:n], plan)] == [11], (
+        "that taught nothing"
+    )
+    apart = solver_judge("policies={judge: {}}", "roles.judge.policy=judge")
+    assert not [*captured([{"optim/share/solver": 1.0, "optim/share/judge": 1.0}] * 10, apart)]
 
 
 # comparisons

@@ -11,13 +11,12 @@ import pytest
 import tinker
 from starlette.responses import JSONResponse, Response
 
-from engine.compile import MAIN
 from engine.errors import UsageError, WorldError
 from engine.models import Request, ServedModel
-from engine.records import CallId, NodeId, Step
+from engine.records import MAIN, CallId, NodeId, Saved, Step
 from engine.spec.models import Lora, ModelRef, Sampling
 from engine.training.batches import RoleBatch, datum
-from engine.training.policies import Policies, Saved, Start, Updated
+from engine.training.policies import Policies, Start, Updated
 from engine.vocabulary import LossName
 from tests.models.edges import write_tokenizer
 from tests.models.tinker_edge import GAP, GRAD_NORM, Learnt, Service, failed, tinker_service
@@ -48,7 +47,8 @@ class Training:
     ) -> AsyncGenerator[Policies]:
         ref = ModelRef(provider="tinker", name=name, base_url=self.service.base_url)
         served = ServedModel(ref, KEY, self.tokenizer)
-        start = Start(served, lora or Lora(), seed=7, state=state, version=version)
+        saved = Saved(version=version, state=state, sampler="") if state else None
+        start = Start(served, lora or Lora(), 7, saved)
         async with Policies.open({MAIN: start}) as policies:
             yield policies
 
@@ -242,7 +242,8 @@ def test_an_update_makes_a_version_and_nothing_to_learn_makes_none(training: Tra
 def test_a_checkpoint_is_a_state_and_weights_to_sample_from_under_one_label(training: Training) -> None:
     async def work(policies: Policies) -> None:
         saved = await policies.save("step-000002")
-        assert saved == {MAIN: Saved("tinker://run/state/step-000002", "tinker://run/sampler/step-000002")}
+        state, sampler = "tinker://run/state/step-000002", "tinker://run/sampler/step-000002"
+        assert saved == {MAIN: Saved(version=0, state=state, sampler=sampler)}
 
     training.do(work)
     (state,) = training.service.asked_for("save_weights")

@@ -13,7 +13,7 @@ import pytest
 from engine.compile import Plan, check_file, compile_file
 from engine.errors import AdvantageError, ModelError, WorldError
 from engine.models import Completion, LimitedModel, Request
-from engine.records import Advantage, Episode, Step, Trajectory
+from engine.records import MAIN, Advantage, Episode, Step, Trajectory
 from engine.training.signals import Signalled, apply_signals
 from tests.edge import COUNTDOWN
 
@@ -64,7 +64,7 @@ def encode(text: str) -> list[int]:
 def signalled(plan: Plan, model: ScriptedScorer | None = None, given: Episode | None = None) -> Signalled:
     async def run() -> Signalled:
         teachers = {ref: LimitedModel(model or ScriptedScorer(), 4) for ref in plan.teachers}
-        return await apply_signals(plan, [given or episode()], teachers, encode)
+        return await apply_signals(plan, [given or episode()], teachers, {MAIN: encode})
 
     return asyncio.run(run())
 

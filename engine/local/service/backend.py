@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_LOADED = 4
-"""Checkpoints that are kept loaded for sampling; others are read again when they are asked for."""
+"""Checkpoints that are kept loaded for sampling beside the newest of each training run; others are read
+again when they are asked for."""
 MAX_SNAPSHOTS = 12
-"""Unnamed sampling weights that are kept on disk; beyond it, those not used for longest are dropped."""
+"""Unnamed sampling weights that are kept on disk for each training run; beyond it, those not used for longest
+are dropped."""
 
 
 class Backend:
@@ -133,7 +135,7 @@ class Backend:
                 self._stale.add(path)
             if not kept:
                 self._snapshots[path] = None
-                while len(self._snapshots) > MAX_SNAPSHOTS:
+                while len(self._snapshots) > MAX_SNAPSHOTS * len(self._runs):
                     self.checkpoints.remove(self._snapshots.popitem(last=False)[0])
             return path
 
@@ -161,7 +163,7 @@ class Backend:
         if path not in self._loaded:
             saved = self.checkpoints.load(path, optimizer=False)
             idle = [other for other, name in self._loaded.items() if name not in self._batcher.in_use()]
-            for other in idle[: max(0, len(self._loaded) + 1 - MAX_LOADED)]:
+            for other in idle[: max(0, len(self._loaded) + 1 - MAX_LOADED - len(self._runs))]:
                 self._drop(other)
             adapter = f"sampler-{next(self._numbers)}"
             self.policy.add_adapter(adapter, saved.shape)

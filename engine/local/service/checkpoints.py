@@ -9,7 +9,6 @@ and, for a training state, `optimizer.pt`. It appears whole or not at all.
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -24,9 +23,9 @@ from torch import Tensor
 
 from engine.local.service.policy import LoraShape
 from engine.local.service.trainer import Missing, Refused
+from engine.local.weights import OPTIMIZER, folder_of
 
 Kind = Literal["weights", "sampler_weights"]
-_PATH = re.compile(r"tinker://(?P<run>[\w.:-]+)/(?P<kind>weights|sampler_weights)/(?P<name>[\w.-]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class Checkpoints:
                 whole.mkdir()
                 save_file(dict(weights), whole / "adapter.safetensors")
                 if optimizer is not None:
-                    torch.save(optimizer, whole / "optimizer.pt")
+                    torch.save(optimizer, whole / OPTIMIZER)
                 meta = {"shape": asdict(shape), "base_model": self._base_model}
                 (whole / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
                 if target.exists():
@@ -89,9 +88,9 @@ class Checkpoints:
             weights = load_file(where / "adapter.safetensors")
             state: dict[str, Any] | None = None
             if optimizer:
-                if not (where / "optimizer.pt").is_file():
+                if not (where / OPTIMIZER).is_file():
                     raise Refused(f"{path} holds no optimizer state; load it without")
-                state = torch.load(where / "optimizer.pt", weights_only=True)
+                state = torch.load(where / OPTIMIZER, weights_only=True)
             shape = LoraShape(**meta["shape"])
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             if isinstance(error, Refused):
@@ -102,7 +101,7 @@ class Checkpoints:
         return Checkpoint(shape, weights, state)
 
     def _where(self, path: str) -> Path:
-        parts = _PATH.fullmatch(path)
-        if parts is None or {parts["run"], parts["name"]} & {".", ".."}:
+        folder = folder_of(path, self._folder)
+        if folder is None:
             raise Refused(f"{path!r} is not a checkpoint's path; expected tinker://RUN/weights/NAME")
-        return self._folder / parts["run"] / parts["kind"] / parts["name"]
+        return folder

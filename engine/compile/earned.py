@@ -1,0 +1,110 @@
+"""What roles earn, held against the rest of a spec: whom rewards read, who is shown what is hidden.
+
+Pure: a spec with what its names stand for goes in; findings for its author come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from engine.compile.graph import Needs, ancestors, circles, in_a_circle
+from engine.compile.names import Names
+from engine.errors import did_you_mean
+from engine.spec import Finding, Path, Spec
+from engine.vocabulary import Parser, Reward
+
+
+def scored(rewards: Mapping[str, Reward | None]) -> Needs:
+    """The graph of rewards: by role, those whose scores its own waits for."""
+    return {
+        name: [other for other in reward.roles if other in rewards] if reward else []
+        for name, reward in rewards.items()
+    }
+
+
+def earning_findings(spec: Spec, names: Names) -> Iterator[Finding]:
+    """What is wrong, or looks wrong, with what roles earn and with the hidden fields that they are shown."""
+    yield from _read(spec, names.rewards)
+    yield from _failing(spec)
+    yield from _shown(spec, names)
+    for name in spec.roles:
+        yield from _stripped(name, names.parsers[name], names.rewards[name])
+
+
+def _read(spec: Spec, rewards: Mapping[str, Reward | None]) -> Iterator[Finding]:
+    """Roles that cannot be read: those without a reward, a role itself, and circles of rewards."""
+    for name, reward in rewards.items():
+        path: Path = ("roles", name, "reward")
+        for other in reward.roles if reward else ():
+            if other in spec.roles and spec.roles[other].reward is None:
+                message = f"the reward reads what {other} earns, which has no reward"
+                yield Finding(path, message, "a role with a reward", word=other)
+        if reward and name in reward.others:
+            message = f"the reward of {name} reads {name} itself"
+            yield Finding(path, message, "other roles", word=name)
+    for circle in circles(scored(rewards)):
+        if len(circle) > 1:
+            yield Finding(
+                ("roles", circle[0], "reward"),
+                f"the rewards wait for each other: {in_a_circle(circle)}",
+                "rewards of which one hangs on no other",
+                "one that reads only what a role said waits for nobody's: rated_by, same_as",
+                word=circle[-1],
+            )
+
+
+def _failing(spec: Spec) -> Iterator[Finding]:
+    """Rewards of failed turns that none of them would get."""
+    for name, role in spec.roles.items():
+        failing = role.on_failure
+        if failing.reward is None:
+            continue
+        path: Path = ("roles", name, "on_failure", "reward")
+        if role.reward is None:
+            yield Finding(path, f"{name} has no reward, so its failed turns earn nothing", at_key=True)
+        elif failing.then != "zero":
+            what = "is kept out of the gradient" if failing.then == "mask" else "ends the episode"
+            message = f"a failed turn of {name} {what}, whatever it earns"
+            yield Finding(path, message, "then: zero", "or leave `reward` out", at_key=True)
+
+
+def _shown(spec: Spec, names: Names) -> Iterator[Finding]:
+    """Fields shown that are not hidden, and words that carry them to who is rewarded by them."""
+    columns = {column for dataset in names.data.values() for column in dataset.columns}
+    edges: Needs = {
+        name: [other for key, edge in role.needs.items() if (other := edge.of or key) in spec.roles]
+        for name, role in spec.roles.items()
+    }
+    reads = scored(names.rewards)
+    for name, role in spec.roles.items():
+        reached = [
+            name,
+            *(other for other in spec.roles if other != name and name in ancestors(edges, other)),
+        ]
+        for field in role.shows:
+            path: Path = ("roles", name, "shows")
+            if columns and field not in columns:
+                expected = f"one of {', '.join(sorted(names.hidden & columns))}" if names.hidden else ""
+                hint = did_you_mean(field, columns)
+                yield Finding(path, f"the task has no field {field!r}", expected, hint, word=field)
+            elif field not in names.hidden:
+                message = f"task.{field} is not hidden: every role may read it"
+                yield Finding(path, message, "a hidden field", "leave it out here", word=field)
+                continue
+            for other in reached:
+                rewarded = (names.rewards[it] for it in {other, *ancestors(reads, other)})
+                if any(field in reward.fields for reward in rewarded if reward):
+                    reach = "" if other == name else f"its words reach {other}, which "
+                    message = f"{name} sees task.{field}, and {reach}is rewarded by it"
+                    yield Finding(path, message, word=field, severity="warning")
+
+
+def _stripped(name: str, parser: Parser | None, reward: Reward | None) -> Iterator[Finding]:
+    """A reward that looks for the very marks that the parser takes off."""
+    if parser is None or reward is None:
+        return
+    lost = [mark for mark in parser.strips if any(mark in pattern for pattern in reward.marks)]
+    if lost:
+        message = f"the reward of {name} looks for {', '.join(lost)}, which its parser takes off"
+        hint = "keep the tags (keep_tag: true), or look for what is inside them"
+        yield Finding(("roles", name, "reward"), message, "", hint, severity="warning")

@@ -1,0 +1,119 @@
+"""Whose weights speak for each instance of a role: a spec's policies, and what is wrong with them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from engine.compile.plan import Endpoint, PolicyPlan
+from engine.errors import did_you_mean
+from engine.records import MAIN
+from engine.spec import Finding, Lora, ModelRef, Path, Policy, Role, Sampling, Spec
+
+S = TypeVar("S", Lora, Sampling)
+
+
+def named(role: Role, count: int) -> Sequence[str]:
+    """The policy of each of a role's instances; nothing for a role that speaks with a model as it is."""
+    if role.policy is None:
+        return (MAIN,) * count if role.is_trained else ()
+    return role.policy * count if len(role.policy) == 1 else role.policy
+
+
+def smallest_group(role: Role, count: int) -> int:
+    """How many instances the policy of a role has that has fewest: only those are compared."""
+    return min(Counter(named(role, count)).values(), default=count)
+
+
+def trained_policies(spec: Spec, counts: Mapping[str, int]) -> dict[str, PolicyPlan]:
+    """The policies that a trainable role has, `main` first, then in the order of the spec."""
+    used = {
+        policy for name, role in spec.roles.items() if role.is_trained for policy in named(role, counts[name])
+    }
+    plans: dict[str, PolicyPlan] = {}
+    for name in dict.fromkeys((MAIN, *spec.policies)):
+        if name in used:
+            own, train = _written(spec, name), spec.train
+            lora = _laid_over(train.lora, own.lora)
+            plans[name] = PolicyPlan(_model(spec, name), lora, own.learning_rate or train.learning_rate)
+    return plans
+
+
+def endpoints_of(spec: Spec, name: str, count: int, trained: Mapping[str, PolicyPlan]) -> list[Endpoint]:
+    """Where the answers of each of a role's instances come from; nothing where no model is asked."""
+    role = spec.roles[name]
+    if role.run is not None:
+        return []
+    if not (policies := named(role, count)):
+        return [Endpoint(role.model or spec.model)] * count
+    # While a spec is only run, a trainable role may have a model of its own.
+    own = role.model if role.policy is None else None
+    return [
+        Endpoint(own or _model(spec, policy), policy if policy in trained else None) for policy in policies
+    ]
+
+
+def samplings_of(spec: Spec, name: str, count: int) -> list[tuple[Path, Sampling]]:
+    """How the answers of each of a role's instances are drawn, and where in the spec that is written; nothing
+    where no model is asked."""
+    role = spec.roles[name]
+    if role.run is not None:
+        return []
+    if role.sampling is not None:
+        return [(("roles", name, "sampling"), role.sampling)] * count
+    found: list[tuple[Path, Sampling]] = []
+    for policy in named(role, count) or ("",) * count:
+        own = _written(spec, policy).sampling
+        path: Path = ("sampling",) if own is None else ("policies", policy, "sampling")
+        found.append((path, _laid_over(spec.sampling, own)))
+    return found
+
+
+def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
+    """What is wrong with whose weights roles have. `counts` are each role's instances."""
+    used = {policy for name, role in spec.roles.items() for policy in named(role, counts[name])}
+    known = list(dict.fromkeys((MAIN, *spec.policies)))
+    for name, role in spec.roles.items():
+        path: Path = ("roles", name, "policy")
+        for policy in dict.fromkeys(named(role, counts[name])):
+            if policy not in known:
+                hint = did_you_mean(policy, known)
+                message = f"{name} has the policy {policy!r}, which is not there"
+                yield Finding(path, message, ", ".join(known), hint, word=policy)
+        if role.policy is not None and len(role.policy) not in (1, counts[name]):
+            message = f"{name} has {counts[name]} instances, and its list of policies has {len(role.policy)}"
+            yield Finding(path, message, "a policy for each instance, or one for all")
+        if role.policy is not None and role.model is not None:
+            message = f"{name} has a `policy`, whose model is what it speaks with, and a `model` besides"
+            hint = "remove one of the two; a policy's model stands under `policies`"
+            yield Finding(("roles", name, "model"), message, "", hint, at_key=True)
+    for name, policy in spec.policies.items():
+        here: Path = ("policies", name)
+        if name == MAIN and policy.model is not None:
+            message = "the model of the policy `main` is the spec's `model`"
+            yield Finding((*here, "model"), message, "", "write it there", at_key=True)
+        if policy.checkpoint is not None and policy.lora is not None:
+            message = f"{name} goes on from a checkpoint, whose adapter has a shape of its own"
+            yield Finding((*here, "lora"), message, "", "remove `lora` or `checkpoint`", at_key=True)
+        if name not in used:
+            hint = f"give a role `policy: {name}`, or remove it"
+            yield Finding(here, f"no role has the policy {name}", "", hint, at_key=True, severity="warning")
+
+
+def _written(spec: Spec, name: str) -> Policy:
+    return spec.policies.get(name) or Policy()
+
+
+def _model(spec: Spec, name: str) -> ModelRef:
+    """The model that a policy starts from."""
+    policy = _written(spec, name)
+    model = policy.model or spec.model
+    return model.model_copy(update={"checkpoint": policy.checkpoint}) if policy.checkpoint else model
+
+
+def _laid_over(base: S, over: S | None) -> S:
+    """What is written in one, and for the rest the other."""
+    if over is None:
+        return base
+    return base.model_copy(update={key: getattr(over, key) for key in over.model_fields_set})

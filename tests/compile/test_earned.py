@@ -1,0 +1,99 @@
+"""What `validate` remarks on about what roles earn and what they are shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from engine.compile import check_file
+from tests.edge import write_spec
+
+ROWS = '{"question": "q", "answer": "a", "hint": "h"}\n'
+
+
+def remarks(folder: Path, roles: dict[str, dict[str, Any]], **more: Any) -> list[tuple[str, str]]:
+    (folder / "tasks.jsonl").write_text(ROWS, encoding="utf-8")
+    spec = {
+        "rolegraph": 1,
+        "name": "x",
+        "data": {"validation": "tasks.jsonl", "hidden": ["hint"]},
+        "roles": {
+            name: {"prompt": {"inline": "Hi"}, "estimator": "grpo", **role} for name, role in roles.items()
+        },
+        **more,
+    }
+    found = check_file(write_spec(folder, yaml.safe_dump(spec, sort_keys=False))).diagnostics
+    # That a prompt mentions nothing of what its role needs is beside the point.
+    return [(d.severity, d.message) for d in found if "does not mention" not in d.message]
+
+
+SEES: dict[str, Any] = {"shows": ["answer"], "prompt": {"inline": "{{ task.answer }}"}, "reward": "f1"}
+PAID: dict[str, Any] = {"reward": "exact_match"}
+LEAK = "and its words reach {}, which is rewarded by it"
+
+
+@pytest.mark.parametrize(
+    ("roles", "reached"),
+    [
+        ({"judge": {**SEES, "needs": ["solver"], "trainable": False, "reward": None}, "solver": PAID}, []),
+        (
+            {"tutor": {**SEES, "reward": {"of": "solver"}}, "solver": {**PAID, "needs": ["tutor"]}},
+            ["and is rewarded by it", LEAK.format("solver")],
+        ),
+        (
+            {
+                "tutor": {**SEES, "reward": {"length": {"under": 9}}},
+                "middle": {"needs": ["tutor"], "reward": {"length": {"under": 9}}},
+                "solver": {"needs": ["middle"], "reward": {"weighted": {"right": "exact_match"}}},
+                "team": {"needs": ["middle"], "reward": {"of": "solver"}},
+            },
+            [LEAK.format("solver"), LEAK.format("team")],
+        ),
+        ({"judge": {**SEES}}, ["and is rewarded by it"]),
+    ],
+    ids=["nobody after it", "the next", "further on", "itself"],
+)
+def test_words_that_carry_a_hidden_field_to_who_is_rewarded_by_it_are_warned_of(
+    roles: dict[str, Any], reached: list[str], tmp_path: Path
+) -> None:
+    first = next(name for name, role in roles.items() if "shows" in role)
+    assert remarks(tmp_path, roles) == [("warning", f"{first} sees task.answer, {how}") for how in reached]
+
+
+def test_they_are_found_through_the_round_before_too(tmp_path: Path) -> None:
+    roles = {
+        "solver": {**PAID, "needs": {"judge": "last"}},
+        "judge": {**SEES, "needs": ["solver"], "reward": {"length": {"under": 9}}},
+    }
+    loops = {"l": {"roles": ["solver", "judge"], "times": 2}}
+    found = remarks(tmp_path, roles, loops=loops)
+    assert found == [("warning", f"judge sees task.answer, {LEAK.format('solver')}")]
+
+
+def test_a_hidden_field_that_nobody_is_rewarded_by_may_be_shown_to_one(tmp_path: Path) -> None:
+    tutor = {"shows": "hint", "prompt": {"inline": "{{ task.hint }}"}, "reward": {"of": "solver"}}
+    assert remarks(tmp_path, {"tutor": tutor, "solver": {**PAID, "needs": ["tutor"]}}) == []
+
+
+@pytest.mark.parametrize(
+    ("parser", "reward", "warned"),
+    [
+        ({"tag": "answer"}, {"matches": "<answer>.+</answer>"}, "<answer>, </answer>"),
+        ({"tag": "answer"}, {"weighted": {"right": "f1", "form": {"matches": "^<answer>"}}}, "<answer>"),
+        ({"number": {"tag": "answer"}}, {"matches": "<answer>"}, "<answer>"),
+        ({"tag": "answer", "keep_tag": True}, {"matches": "<answer>"}, ""),
+        ({"tag": "answer"}, {"matches": "<think>"}, ""),
+        ("text", {"matches": "<answer>"}, ""),
+        ({"tag": "answer"}, "f1", ""),
+    ],
+    ids=str,
+)
+def test_a_parser_that_takes_off_what_the_reward_looks_for_is_warned_of(
+    parser: object, reward: object, warned: str, tmp_path: Path
+) -> None:
+    message = f"the reward of solver looks for {warned}, which its parser takes off"
+    found = remarks(tmp_path, {"solver": {"parser": parser, "reward": reward}})
+    assert found == ([("warning", message)] if warned else [])

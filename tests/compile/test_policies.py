@@ -1,0 +1,120 @@
+"""Whose weights speak for each instance, and what each policy is trained with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.compile import Plan, check_file
+from engine.compile.trainable import training_findings
+from engine.spec.models import Lora, ModelRef
+from tests.edge import write_spec
+
+SPEC = """
+rolegraph: 1
+name: flow
+data: {train: countdown}
+sampling: {max_tokens: 64}
+train: {learning_rate: 0.002, lora: {mlp: false}, rollouts: 4}
+policies:
+  coder: {lora: {rank: 16}, learning_rate: 0.001}
+  hosted: {model: tinker:big, checkpoint: "tinker://run/weights/x"}
+  warm: {sampling: {temperature: 1.5}}
+roles:
+  planner: {prompt: {inline: x}, reward: countdown, estimator: grpo}
+  coder: {prompt: {inline: x}, reward: countdown, estimator: grpo, policy: coder, count: 2}
+  rival: {prompt: {inline: x}, trainable: false, policy: coder}
+  judge: {prompt: {inline: x}, trainable: false}
+  layer: {prompt: {inline: x}, trainable: false, count: 3, policy: [hosted, warm, coder]}
+"""
+
+
+def plan(folder: Path, text: str = SPEC, *overrides: str) -> Plan:
+    return check_file(write_spec(folder, text), overrides).valid()
+
+
+def endpoints(plan: Plan, role: str) -> list[tuple[str | None, str | None]]:
+    """By instance, the model's name and the policy in training."""
+    (found,) = (it for it in plan.roles if it.name == role)
+    return [(plan.endpoints[e].model.name, plan.endpoints[e].policy) for e in found.endpoints]
+
+
+def test_a_role_has_main_its_policy_its_policy_s_latest_weights_or_a_model_as_it_is(tmp_path: Path) -> None:
+    found = plan(tmp_path)
+    assert endpoints(found, "planner") == [(None, "main")]
+    assert endpoints(found, "coder") == [(None, "coder")] * 2
+    assert endpoints(found, "rival") == [(None, "coder")]
+    assert endpoints(found, "judge") == [(None, None)]
+    assert endpoints(found, "layer") == [("big", None), (None, None), (None, "coder")]
+    assert [node.endpoint for node in found.nodes if node.id.role == "layer"] == [*found.roles[-1].endpoints]
+    assert [found.policy_of("layer", index) for index in (1, 2, 3)] == ["main", "main", "coder"]
+
+
+def test_only_what_a_trainable_role_has_is_trained_and_what_it_leaves_out_is_the_spec_s(
+    tmp_path: Path,
+) -> None:
+    policies = plan(tmp_path).policies
+    assert list(policies) == ["main", "coder"]
+    assert policies["main"] == (ModelRef(), Lora(mlp=False), 0.002)
+    assert policies["coder"] == (ModelRef(), Lora(rank=16, mlp=False), 0.001)
+    assert [s.temperature for s in plan(tmp_path).roles[-1].samplings] == [1.0, 1.5, 1.0]
+    assert {s.max_tokens for role in plan(tmp_path).roles for s in role.samplings} == {64}
+
+
+def test_main_under_policies_sets_what_main_is_trained_with(tmp_path: Path) -> None:
+    found = plan(
+        tmp_path, SPEC.replace("  warm:", "  main: {learning_rate: 0.1, checkpoint: runs/x}\n  warm:")
+    )
+    assert found.policies["main"] == (ModelRef(checkpoint="runs/x"), Lora(mlp=False), 0.1)
+
+
+def test_a_policy_that_nobody_has_is_warned_of(tmp_path: Path) -> None:
+    (warning,) = check_file(
+        write_spec(tmp_path, SPEC.replace("hosted, warm, coder", "warm, warm, coder"))
+    ).diagnostics
+    assert (warning.severity, warning.message) == ("warning", "no role has the policy hosted")
+    assert warning.hint == "give a role `policy: hosted`, or remove it"
+
+
+def test_a_group_is_of_one_policy_so_instances_of_their_own_policies_are_alone(tmp_path: Path) -> None:
+    text = SPEC.replace("policy: coder, count: 2", "policy: [coder, main], count: 2")
+    assert check_file(write_spec(tmp_path, text)).diagnostics == ()
+    (fault,) = check_file(write_spec(tmp_path, text.replace("rollouts: 4", "rollouts: 1"))).diagnostics[-1:]
+    assert "coder's group has 1" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "hint"),
+    [
+        ("policy: coder, count: 2", "policy: served, count: 2", "a model of openai cannot be trained", ""),
+        (
+            "estimator: grpo}",
+            "estimator: grpo, model: tinker:x}",
+            "planner has a model of its own",
+            "policies: {planner: {model: …}}",
+        ),
+        (
+            "warm: {sampling: {temperature: 1.5}}",
+            "warm: {sampling: {temperature: 1.5}}\n  main: {sampling: {temperature: 0.5}}",
+            "planner samples with temperature 0.5",
+            "",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_at_its_policy(
+    old: str, new: str, message: str, hint: str, tmp_path: Path
+) -> None:
+    text = SPEC.replace(old, new, 1).replace("policies:", "policies:\n  served: {model: openai:x}", 1)
+    found = check_file(write_spec(tmp_path, text), (), training_findings).diagnostics
+    (fault,) = [diagnostic for diagnostic in found if diagnostic.severity == "error"]
+    assert message in fault.message
+    assert hint in fault.hint
+
+
+def test_policies_merge_by_key_and_a_role_s_list_is_replaced(tmp_path: Path) -> None:
+    write_spec(tmp_path, SPEC, "base.yaml")
+    text = "extends: base.yaml\npolicies: {coder: {learning_rate: 0.5}}\nroles: {layer: {policy: warm}}\n"
+    found = plan(tmp_path, text, "policies.coder.lora.attention=false")
+    assert found.policies["coder"] == (ModelRef(), Lora(rank=16, mlp=False, attention=False), 0.5)
+    assert endpoints(found, "layer") == [(None, None)] * 3

@@ -1,0 +1,140 @@
+"""Rewards that read other roles: what they take from them, and what they make of none."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.vocabulary import BadOptions, Score, Seen, View
+from tests.roles.vocabulary import earned, reward
+
+RIGHT, WRONG, SAYS_NOTHING = Score(1.0, True), Score(0.0, False), Score(0.5, None)
+numbers = st.floats(-1e6, 1e6)
+
+
+def saw(*actions: Any, places: list[int | None] | None = None) -> Seen:
+    """What a reward sees of a judge's instances that did these actions."""
+    views = [View(index, action) for index, action in enumerate(actions, 1)]
+    return Seen(views={"judge": views}, places={"judge": places or [None] * len(views)})
+
+
+def rated(yaml: dict[str, Any], *actions: Any, places: list[int | None] | None = None) -> float | None:
+    score = reward({"rated_by": "judge", **yaml}).score({"id": "t"}, "", saw(*actions, places=places))
+    assert score is None or score.is_correct is None, "a rating says nothing of right"
+    return None if score is None else score.reward
+
+
+@given(st.lists(numbers, min_size=1), numbers, numbers)
+def test_of_is_the_mean_of_what_others_earn_scaled_and_moved(
+    rewards: list[float], scale: float, offset: float
+) -> None:
+    scores = {"solver": [Score(value, True) for value in rewards]}
+    score = earned({"of": "solver", "scale": scale, "offset": offset}, "", scores)
+    assert score.reward == pytest.approx(scale * sum(rewards) / len(rewards) + offset)
+
+
+@pytest.mark.parametrize(
+    ("scale", "scores", "right"),
+    [
+        (1, [RIGHT, RIGHT], True),
+        (0.5, [RIGHT, WRONG], False),
+        (1, [RIGHT, SAYS_NOTHING], True),
+        (1, [SAYS_NOTHING], None),
+        (-1, [RIGHT], None),
+    ],
+)
+def test_of_says_of_right_what_the_others_do(scale: float, scores: list[Score], right: bool | None) -> None:
+    assert earned({"of": "solver", "scale": scale}, "", {"solver": scores}).is_correct is right
+
+
+@pytest.mark.parametrize(
+    "yaml",
+    [{"of": "judge"}, {"rated_by": "judge"}, {"same_as": "judge"}, {"agrees_with": "judge"}],
+    ids=str,
+)
+def test_where_nobody_ran_there_is_no_reward(yaml: object) -> None:
+    nobody = Seen(scores={"judge": ()}, views={"judge": ()}, places={"judge": ()})
+    assert reward(yaml).score({"id": "t"}, "x", nobody) is None
+    both = reward({"weighted": {"theirs": yaml, "mine": {"matches": "x"}}})
+    assert both.score({"id": "t"}, "x", nobody) == Score(1.0, True, {"mine": 1.0}), "the term counts 0"
+    alone = reward({"weighted": {"theirs": yaml}})
+    assert alone.score({"id": "t"}, "x", nobody) is None, "a sum of nothing is none"
+
+
+def test_a_rating_is_a_number_in_an_action() -> None:
+    assert rated({}, 7) == 7.0
+    assert rated({"scale": 0.1, "offset": -1}, "I give it 8") == pytest.approx(-0.2)
+    assert rated({"path": "scores.style"}, {"scores": {"style": 3}}) == 3.0
+    assert rated({"path": "ok"}, {"ok": True}) == 1.0
+    assert rated({"path": "score"}, {"score": 2}, {"score": 4}, {"scored": 9}) == 3.0, (
+        "the mean of what is there"
+    )
+    assert rated({"path": "score"}, "no JSON") is None
+    assert rated({}, None) is None
+
+
+def test_a_star_is_the_place_in_what_the_judge_saw() -> None:
+    assert rated({"path": "scores.*"}, {"scores": [5, 6, 7]}, places=[1]) == 6.0
+    assert rated({"path": "*.score"}, [{"score": 5}, {"score": 6}], places=[0]) == 5.0
+    assert rated({"path": "*"}, {"1": 5, "2": 6}, places=[1]) == 6.0, "in a mapping the number from 1"
+    assert rated({"path": "*"}, [5], places=[3]) is None
+    assert rated({"path": "*"}, [5], places=[None]) is None, "one that the judge did not see has no place"
+
+
+def test_words_may_rate() -> None:
+    votes = {"map": {"pro": 1, "con": -1}}
+    assert rated(votes, "Pro ") == 1.0
+    assert rated(votes, "con") == -1.0
+    assert rated(votes, "neither") is None
+    assert rated(votes, "pro", "con", "con") == pytest.approx(-1 / 3)
+    for wrong in ({}, {"Pro": 1, "pro": 2}):
+        with pytest.raises(BadOptions, match="map gives each of at least one word"):
+            reward({"rated_by": "judge", "map": wrong})
+
+
+def test_same_as_compares_actions() -> None:
+    def same(action: object, *theirs: object, **options: Any) -> Score:
+        return earned({"same_as": "judge", **options}, action, seen=saw(*theirs))
+
+    assert same(" 42", "42") == Score(1.0, None)
+    assert same("42", 42) == Score(1.0, None)
+    assert same({"a": 1}, {"a": 1}) == Score(1.0, None)
+    assert same("42", "42", "43").reward == 0.5
+    pytest.importorskip("math_verify")
+    assert same("1/2", "0.5").reward == 0.0
+    assert same("1/2", "0.5", equal="math").reward == 1.0
+    made = reward({"same_as": "judge", "equal": "math", "timeout": 3})
+    assert made.timeout == 3.0
+    again = pickle.loads(pickle.dumps(made.score))
+    assert again({"id": "t"}, "1/2", saw("0.5")).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("terms", "scores", "right"),
+    [
+        ({"team": {"of": "solver"}, "mine": {"matches": "x"}}, [WRONG], True),
+        ({"team": {"of": "solver"}, "mine": {"matches": "y"}}, [RIGHT], False),
+        ({"team": {"of": "solver"}}, [RIGHT], True),
+        ({"team": {"of": "solver"}, "mine": {"reward": {"matches": "y"}, "weight": 0}}, [RIGHT], True),
+        ({"team": {"of": "solver"}, "deep": {"weighted": {"mine": {"matches": "x"}}}}, [WRONG], True),
+        ({"deep": {"weighted": {"team": {"of": "solver"}}}, "mine": {"matches": "x"}}, [WRONG], True),
+        ({"against": {"of": "solver", "scale": -1}}, [RIGHT], None),
+    ],
+    ids=str,
+)
+def test_borrowed_terms_say_nothing_of_right_where_one_s_own_does(
+    terms: object, scores: list[Score], right: bool | None
+) -> None:
+    assert earned({"weighted": terms}, "x", {"solver": scores}).is_correct is right
+
+
+def test_a_sum_reads_what_its_terms_do() -> None:
+    made = reward({"weighted": {"a": {"of": "x"}, "b": {"same_as": "y"}, "c": {"tool_calls": {"over": 0}}}})
+    assert (made.roles, made.views, made.others) == (("x",), ("y",), ("x", "y"))
+    assert made.of_turn
+    assert not made.borrowed
+    assert reward({"weighted": {"a": {"of": "x"}, "b": {"rated_by": "y"}}}).borrowed

@@ -11,6 +11,7 @@ from engine.errors import WorldError as WorldError
 from engine.errors import did_you_mean as did_you_mean
 from engine.local import BASE_MODEL as BASE_MODEL
 from engine.local.service.serving import serve as serve
+from engine.records import MAIN as MAIN
 from engine.records import CallDone as CallDone
 from engine.records import Checkpoint as Checkpoint
 from engine.records import Control as Control
@@ -39,9 +40,14 @@ from rolegraph.decorators import reward as reward
 from rolegraph.evaluation import Evaluation as Evaluation
 from rolegraph.evaluation import evaluate as evaluate
 from rolegraph.evaluation import evaluate_async as evaluate_async
+from rolegraph.exporting import export as export
+from rolegraph.exporting import export_async as export_async
 from rolegraph.reporting import report as report
 from rolegraph.running import Ran as Ran
+from rolegraph.running import Run as Run
+from rolegraph.running import begin_run as begin_run
 from rolegraph.running import new_folder as new_folder
+from rolegraph.running import resume_run as resume_run
 from rolegraph.running import run as run
 from rolegraph.running import run_async as run_async
 from rolegraph.training import Trained as Trained

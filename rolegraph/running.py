@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,10 +26,11 @@ from engine.records import (
     Task,
     read_episodes,
 )
+from engine.records.folder import newest
 from engine.records.info import Kind, RoleInfo
-from engine.spec import ModelRef
+from engine.spec import ModelRef, load_spec
 from engine.vocabulary import Split
-from rolegraph.workflow import Workflow
+from rolegraph.workflow import Workflow, load
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -70,6 +71,61 @@ def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     return twin
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that is about to begin, or to go on; see `begin_run`."""
+
+    flow: Workflow
+    folder: RunFolder
+    info: RunInfo
+    tasks: Sequence[Task]
+    finished: Sequence[tuple[str, int]]
+    """The episodes that are there already: their task's id and their rollout."""
+    resumed: bool
+
+    @property
+    def episodes(self) -> int:
+        """How many there are when it is done."""
+        return len(self.tasks) * self.info.rollouts
+
+    @property
+    def done(self) -> int:
+        """How many of them are there."""
+        from engine.run import jobs, missing
+
+        return self.episodes - sum(1 for _ in missing(jobs(self.tasks, self.info.rollouts), self.finished))
+
+    async def run(self, observe: Observer | None = None, *, concurrency: int = 64) -> Ran:
+        """Run what is missing; raises as `run` does."""
+        from engine.records.episodes import EpisodeWriter
+
+        told, folder, info = observe or nobody, self.folder, self.info
+        if self.resumed:
+            folder.resume(command_line(), info.model_dump(include={"split", "limit", "rollouts"}))
+        else:
+            folder.begin(info, self.flow.plan.resolved)
+        with folder.ending(), EpisodeWriter(folder.episodes) as writer:
+            if self.done == self.episodes:
+                told(Note(""))
+                return Ran(folder.path)
+            told(Note("starting the model …"))
+            async with self.flow.open() as opened:
+                told(Note(""))
+                episodes = opened.stream(
+                    tasks=self.tasks,
+                    rollouts=info.rollouts,
+                    seed=info.seed,
+                    finished=self.finished,
+                    concurrency=concurrency,
+                    observe=partial(_but_episodes, observe) if observe else None,
+                )
+                async with aclosing(episodes):
+                    async for episode in episodes:
+                        writer.append(episode)
+                        told(EpisodeDone(episode, finished=True))
+        return Ran(folder.path)
+
+
 async def run_async(
     flow: Workflow,
     split: Split | None = None,
@@ -87,35 +143,101 @@ async def run_async(
     `limit` is how many tasks of the `split`, `tasks` are given in their place; `rollouts` is how many
     episodes of each. The default folder is `runs/NAME-TIME`. `observe` hears of each model call and each
     episode. Raises SpecError, UsageError (a folder that holds a run, no key) and WorldError. Cancelled, it
-    leaves what was finished on disk.
+    leaves what was finished on disk, and `resume_run` goes on from it.
     """
-    from engine.records.episodes import EpisodeWriter
-
-    told = observe or nobody
-    flow.check_allowed()
-    rows = flow.tasks(split, limit) if tasks is None else tasks
-    folder = RunFolder(Path(out) if out else new_folder(flow.name))
-    folder.check_new("run")
-    folder.begin(describe(flow, "run", seed=seed), flow.plan.resolved)
-    with folder.ending(), EpisodeWriter(folder.episodes) as writer:
-        told(Note("starting the model …"))
-        async with flow.open() as opened:
-            told(Note(""))
-            episodes = opened.stream(
-                tasks=rows,
-                rollouts=rollouts,
-                seed=seed,
-                concurrency=concurrency,
-                observe=partial(_but_episodes, observe) if observe else None,
-            )
-            async with aclosing(episodes):
-                async for episode in episodes:
-                    writer.append(episode)
-                    told(EpisodeDone(episode, finished=True))
-    return Ran(folder.path)
+    begun = begin_run(flow, split, limit=limit, rollouts=rollouts, seed=seed, tasks=tasks, out=out)
+    return await begun.run(observe, concurrency=concurrency)
 
 
 run = blocking(run_async)
+
+
+def begin_run(
+    flow: Workflow,
+    split: Split | None = None,
+    *,
+    limit: int | None = None,
+    rollouts: int = 1,
+    seed: int = 0,
+    tasks: Iterable[Task] | None = None,
+    out: str | Path | None = None,
+) -> Run:
+    """What `run` is about to do, before any of it is done: arguments and errors as there."""
+    flow.check_allowed()
+    folder = RunFolder(Path(out) if out else new_folder(flow.name))
+    folder.check_new("run")
+    rows = flow.tasks(split, limit) if tasks is None else list(tasks)
+    info = _of_run(flow, split, limit, rollouts, seed, own_tasks=tasks is not None)
+    return Run(flow, folder, info, rows, finished=(), resumed=False)
+
+
+def resume_run(
+    out: str | Path | None = None,
+    spec: str | Path | None = None,
+    *overrides: str,
+    model: str | None = None,
+    base_url: str | None = None,
+    imports: Iterable[str | Path] = (),
+    allow: Iterable[str] = (),
+    split: Split | None = None,
+    limit: int | None = None,
+    rollouts: int | None = None,
+    seed: int | None = None,
+    tasks: Iterable[Task] | None = None,
+    retry_failed: bool = False,
+) -> Run:
+    """A run that goes on with the episodes that are missing; `run` it.
+
+    The newest one in `runs/` (of `spec`) unless its folder `out` is named. What is not given is as it began;
+    `tasks` that were given in Python are given again. With `retry_failed`, episodes with a failure are
+    dropped here, and made again. Raises UsageError where it would be of another spec or seed.
+    """
+    folder = RunFolder(Path(out)) if out else newest(RUNS, load_spec(spec).spec.name if spec else None, "run")
+    begun = folder.info()
+    if begun.kind != "run":
+        raise UsageError(f"{folder.path} is the folder of a training; go on with `rolegraph train --resume`")
+    if begun.own_tasks and tasks is None:
+        raise UsageError(f"{folder.path} was begun with tasks of its own; give them again to go on")
+    if not (rollouts or begun.rollouts):
+        raise UsageError(f"{folder.path} does not say how many tasks and rollouts it had; give both to go on")
+    if seed not in (None, begun.seed):
+        raise UsageError(f"{folder.path} was begun with the seed {begun.seed}, and goes on with no other")
+    flow = load(
+        spec or begun.spec,
+        *(overrides or begun.overrides),
+        model=model or begun.model_flag,
+        base_url=base_url or begun.base_url,
+        imports=[*imports] or begun.imports,
+        allow=[*allow] or begun.allowed,
+    )
+    flow.check_allowed()
+    split, limit = split or begun.split, limit or begun.limit
+    rows = flow.tasks(split, limit) if tasks is None else list(tasks)
+    wanted = rollouts or begun.rollouts
+    info = _of_run(flow, split, limit, wanted, begun.seed, own_tasks=tasks is not None)
+    folder.check_same(info, flow.plan.resolved)
+    return Run(flow, folder, info, rows, finished=_finished(folder, retry_failed=retry_failed), resumed=True)
+
+
+def _of_run(
+    flow: Workflow, split: Split | None, limit: int | None, rollouts: int, seed: int, *, own_tasks: bool
+) -> RunInfo:
+    noted = {"split": split, "limit": limit, "rollouts": rollouts, "own_tasks": own_tasks}
+    return describe(flow, "run", seed=seed).model_copy(update=noted)
+
+
+def _finished(folder: RunFolder, *, retry_failed: bool) -> list[tuple[str, int]]:
+    from engine.records.episodes import EpisodeFile, drop_episodes
+
+    if not folder.episodes.exists():
+        return []
+    if retry_failed:
+        drop_episodes(folder.episodes, _has_failed)
+    return [(entry.task, entry.rollout) for entry in EpisodeFile(folder.episodes).entries()]
+
+
+def _has_failed(episode: Episode) -> bool:
+    return "failures" in episode.metadata or any(t.failure is not None for t in episode.trajectories)
 
 
 def new_folder(name: str) -> Path:

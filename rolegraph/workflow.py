@@ -150,20 +150,22 @@ class OpenWorkflow:
         rollouts: int = 1,
         seed: int = 0,
         tasks: Iterable[Task] | None = None,
+        finished: Iterable[tuple[str, int]] = (),
         concurrency: int = 64,
         observe: Observer | None = None,
     ) -> AsyncGenerator[Episode, None]:
         """Episodes as they finish: `rollouts` of each task, those of a `split` or the given `tasks`.
 
-        At most `concurrency` are in flight. The same seed and model give the same episodes. Leaving the loop
+        Those that are `finished`, by their task's id and their rollout, are not run again. At most
+        `concurrency` are in flight. The same seed and model give the same episodes. Leaving the loop
         early cancels what is in flight once the stream is closed. Each task needs an `id`.
         """
-        from engine.run import jobs, stream
+        from engine.run import jobs, missing, stream
 
         rows = self.flow.dataset(split).rows(limit) if tasks is None else _checked(self.flow, tasks)
         return stream(
             self.flow.plan,
-            jobs(rows, rollouts, seed),
+            missing(jobs(rows, rollouts, seed), finished),
             self._table,
             isolation=self._isolation,
             concurrency=concurrency,

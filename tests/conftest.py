@@ -30,12 +30,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the service keeps its checkpoints."""
+    return tmp_path_factory.mktemp("weights")
+
+
+@pytest.fixture(scope="session")
+def service(state_dir: Path) -> Iterator[Running]:
     """The shipped model, served for all tests of a process."""
     pytest.importorskip("torch", reason="needs the extra `local`")
     from engine.local.launcher import BASE_MODEL, running
 
-    with running(BASE_MODEL, state_dir=tmp_path_factory.mktemp("weights"), threads=1) as found:
+    with running(BASE_MODEL, state_dir=state_dir, threads=1) as found:
         yield found
 
 

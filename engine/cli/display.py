@@ -9,7 +9,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -31,11 +30,11 @@ from rolegraph import (
     EpisodeDone,
     Event,
     Note,
-    RunFolder,
+    Run,
     Trajectory,
     UsageError,
-    Workflow,
     did_you_mean,
+    read_episodes,
 )
 
 
@@ -85,8 +84,9 @@ class Display:
     `correct`, the spec's metrics and `reward/{role}`.
     """
 
-    def __init__(self, flow: Workflow, folder: Path, *, total: int, floors: Mapping[str, float]) -> None:
-        self._folder, self._floors, self._metric_names = folder, floors, [*flow.plan.metrics]
+    def __init__(self, run: Run, *, floors: Mapping[str, float]) -> None:
+        flow, self._folder = run.flow, run.folder
+        self._floors, self._metric_names = floors, [*flow.plan.metrics]
         self._roles = {role.name: _RoleSums(role.run is None) for role in flow.plan.roles}
         rewards = [f"reward/{role.name}" for role in flow.plan.roles if role.reward is not None]
         known = ["answered", "correct", *self._metric_names, *rewards]
@@ -107,7 +107,14 @@ class Display:
             TextColumn("{task.fields[live]}"),
             console=self._console,
         )
-        self._bar: TaskID = self._progress.add_task(flow.name, total=total, live="")
+        self._bar: TaskID = self._progress.add_task(flow.name, total=run.episodes, live="")
+        self._before = 0
+        """Episodes that were there already."""
+        if run.resumed and self._folder.episodes.exists():
+            for episode in read_episodes(self._folder.episodes):
+                self._count(episode)
+                self._before += 1
+        self._tokens_before = sum(sums.response_tokens for sums in self._roles.values())
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -160,11 +167,13 @@ class Display:
         out = Console(soft_wrap=True)
         if self._episodes:
             out.print(self._table())
-        tokens = sum(sums.response_tokens for sums in self._roles.values())
+        tokens = sum(sums.response_tokens for sums in self._roles.values()) - self._tokens_before
         means = "".join(f"   {name} {value:.3f}" for name, value in self._means().items())
         share = f"   correct {self._correct / self._episodes:.1%}" if self._episodes else ""
         rate = f"   {tokens / seconds:,.0f} tokens/s" if tokens and seconds else ""
-        out.print(f"{self._episodes} episodes in {seconds:.1f} s{share}{means}{rate}", highlight=False)
+        made = f"{self._episodes - self._before} episodes in {seconds:.1f} s"
+        made += f", {self._episodes} in all" if self._before else ""
+        out.print(f"{made}{share}{means}{rate}", highlight=False)
         for name, sums in self._roles.items():
             for failure, message in sums.first_message.items():
                 out.print(f"{name} {failure}: {message[:300]}", style="yellow", highlight=False, markup=False)
@@ -179,7 +188,7 @@ class Display:
             self._console.print(
                 f"error: {name} is {value:.3f}, under {floor:g}", style="red", highlight=False
             )
-        out.print(str(RunFolder(self._folder).episodes), highlight=False)
+        out.print(str(self._folder.episodes), highlight=False)
 
     def _low(self) -> Iterator[tuple[str, float, float]]:
         """The figures that are under their floor."""

@@ -21,6 +21,11 @@ def count(flag: str, default: int, meaning: str) -> Callable[[F], F]:
     )
 
 
+def optional_count(flag: str, meaning: str) -> Callable[[F], F]:
+    """A flag that says how many, at least 1; None where it is not given."""
+    return click.option(flag, type=click.IntRange(min=1), metavar="N", help=meaning)
+
+
 def model(meaning: str) -> Callable[[F], F]:
     """The flag `--model`."""
     return click.option("--model", metavar="MODEL", help=meaning)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 
 
 @click.command("run")
-@click.argument("spec")
+@click.argument("spec", required=False)
 @options.overrides
-@options.count("--limit", 64, "How many tasks.")
-@options.count("--rollouts", 1, "Episodes for each task.")
+@options.optional_count("--limit", "How many tasks. Default: 64.")
+@options.optional_count("--rollouts", "Episodes for each task. Default: 1.")
 @click.option(
     "--split",
     type=click.Choice(["validation", "train"]),
@@ -38,7 +39,13 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="Where the episodes go. Default: runs/NAME-TIME.",
 )
-@options.seed("The same seed and model give the same episodes.")
+@click.option(
+    "--seed", type=int, metavar="N", help="The same seed and model give the same episodes. Default: 0."
+)
+@click.option(
+    "--resume", is_flag=True, help="Go on with the episodes that are missing of the newest run, or of --out."
+)
+@click.option("--retry-failed", is_flag=True, help="With --resume: make those with a failure again, too.")
 @options.count("--concurrency", 64, "Episodes in flight.")
 @click.option(
     "--fail-under",
@@ -49,10 +56,10 @@ if TYPE_CHECKING:
     help="Exit with 1 where a figure is lower, such as answered=0.99 or judge_acc=0.5; may be given again.",
 )
 def command(
-    spec: str,
+    spec: str | None,
     overrides: tuple[str, ...],
-    limit: int,
-    rollouts: int,
+    limit: int | None,
+    rollouts: int | None,
     split: Split | None,
     model: str | None,
     base_url: str | None,
@@ -60,30 +67,44 @@ def command(
     imports: tuple[Path, ...],
     allow: tuple[str, ...],
     out: Path | None,
-    seed: int,
+    seed: int | None,
+    resume: bool,
+    retry_failed: bool,
     concurrency: int,
     floors: tuple[tuple[str, float], ...],
 ) -> int:
     """Run SPEC (a file, or the name of a shipped one) on its tasks and write the episodes.
 
-    KEY.PATH=VALUE changes a value of the spec, as in roles.solver.count=4.
+    KEY.PATH=VALUE changes a value of the spec, as in roles.solver.count=4. With --resume, what is not given
+    is as the run was begun.
     """
     import rolegraph as rg
     from engine.cli.display import Display
 
     if replay_any:
         overrides = (*overrides, "model.replay_any=true")
-    flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
-    tasks = flow.tasks(split, limit)
-    folder = out or rg.new_folder(flow.name)
-    with Display(flow, folder, total=len(tasks) * rollouts, floors=dict(floors)) as display:
-        rg.run(
-            flow,
-            tasks=tasks,
+    if resume:
+        job = rg.resume_run(
+            out,
+            spec,
+            *overrides,
+            model=model,
+            base_url=base_url,
+            imports=imports,
+            allow=allow,
+            split=split,
+            limit=limit,
             rollouts=rollouts,
             seed=seed,
-            out=folder,
-            concurrency=concurrency,
-            observe=display.observe,
+            retry_failed=retry_failed,
         )
+    elif retry_failed:
+        raise click.UsageError("--retry-failed goes with --resume")
+    elif spec is None:
+        raise rg.UsageError("which spec? Give a file, or the name of a shipped one, such as solver_judge")
+    else:
+        flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
+        job = rg.begin_run(flow, split, limit=limit or 64, rollouts=rollouts or 1, seed=seed or 0, out=out)
+    with Display(job, floors=dict(floors)) as display:
+        asyncio.run(job.run(display.observe, concurrency=concurrency))
     return display.exit_code()

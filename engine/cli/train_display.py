@@ -6,7 +6,7 @@ Everything it shows is in the run's folder too.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from rolegraph import Event, Note, StepLogged, Training
+from rolegraph import MAIN, Event, Note, StepLogged, Training
 
 Metrics = Mapping[str, float]
 _VALIDATION = "validation/"
@@ -120,24 +120,29 @@ class TrainDisplay:
         latest = self._latest
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         table.add_column("role", style="bold")
-        for heading in ("estimator", "reward", "advantage ±", "taught", "too easy", "too hard", "KL"):
+        # Only workflows that skip or fail have groups that are too small.
+        small = any(latest.get(f"outcome/{role.name}/too_small") for role in self._plan.roles)
+        columns = [
+            ("reward", "reward/{}/mean", "{:.3f}"),
+            ("advantage ±", "advantage/{}/std", "{:.3f}"),
+            ("taught", "outcome/{}/taught", "{:.0%}"),
+            ("too easy", "outcome/{}/too_easy", "{:.0%}"),
+            ("too hard", "outcome/{}/too_hard", "{:.0%}"),
+            *([("too small", "outcome/{}/too_small", "{:.0%}")] if small else []),
+            ("KL", "kl/{}", "{:.4f}"),
+        ]
+        for heading in ("estimator", *(heading for heading, _, _ in columns)):
             table.add_column(heading, justify="right", no_wrap=True)
         for role in self._plan.roles:
             name = role.name
-            cells = [
-                f"reward/{name}/mean",
-                f"advantage/{name}/std",
-                f"outcome/{name}/taught",
-                f"outcome/{name}/too_easy",
-                f"outcome/{name}/too_hard",
-                f"kl/{name}",
-            ]
-            formats = ("{:.3f}", "{:.3f}", "{:.0%}", "{:.0%}", "{:.0%}", "{:.4f}")
             estimator = role.estimator.name if role.estimator and role.trainable else "–"
             table.add_row(
                 name,
                 estimator,
-                *(f.format(latest[c]) if c in latest else "–" for c, f in zip(cells, formats, strict=True)),
+                *(
+                    shown.format(latest[key.format(name)]) if key.format(name) in latest else "–"
+                    for _, key, shown in columns
+                ),
             )
         figures = Table(box=SIMPLE_HEAD, pad_edge=False)
         figures.add_column("figure", style="bold")
@@ -150,8 +155,24 @@ class TrainDisplay:
                 self._first.get(f"validation/{name}"),
             )
             figures.add_row(name, *("–" if value is None else f"{value:.3f}" for value in row))
+        tables = [table, *self._policies(), figures]
         speed = f"{latest['tokens/per_second']:,.0f} tokens/s" if "tokens/per_second" in latest else ""
-        return Group(self._progress, table, figures, speed)
+        return Group(self._progress, *tables, speed)
+
+    def _policies(self) -> Iterator[Table]:
+        """What became of each policy, where there are several."""
+        if len(self._plan.policies) < 2:
+            return
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table.add_column("policy", style="bold")
+        headings = {"loss": "{:.4f}", "kl": "{:.4f}", "grad_norm": "{:.3f}", "learning_rate": "{:.2g}"}
+        for heading in headings:
+            name = "KL" if heading == "kl" else heading.replace("_", " ")
+            table.add_column(name, justify="right", no_wrap=True)
+        for policy in self._plan.policies:
+            values = ((form, self._latest.get(f"optim/{name}/{policy}")) for name, form in headings.items())
+            table.add_row(policy, *("–" if value is None else form.format(value) for form, value in values))
+        yield table
 
     def _close(self) -> None:
         out = Console(soft_wrap=True)
@@ -182,8 +203,26 @@ class TrainDisplay:
         )
         if done < self._steps:
             out.print(f"go on with: rolegraph train --resume --out {self._folder.path}", highlight=False)
+        self._say_where(out)
         report = self._folder.report
         out.print(str(report if report.exists() else self._folder.path), highlight=False)
+
+    def _say_where(self, out: Console) -> None:
+        """Where the best weights are, and how to use them."""
+        if not self._folder.checkpoints():
+            return
+        folder, best = self._folder.path, self._folder.best()
+        used = [
+            f"model.checkpoint={folder}" if name == MAIN else f"policies.{name}.checkpoint={folder}#{name}"
+            for name in best.policies
+        ]
+        taken = [f" --policy {name}" for name in best.policies] if len(best.policies) > 1 else [""]
+        lines = [
+            f"best weights: those of step {best.step}",
+            f"  use them:   rolegraph run {self._folder.info().spec} {' '.join(used)}",
+            *(f"  take them:  rolegraph export {folder}{policy}" for policy in taken),
+        ]
+        out.print("\n".join(lines), highlight=False, markup=False)
 
 
 def _clock(seconds: float) -> str:

@@ -18,7 +18,7 @@ from engine.compile.policies import check_policies, endpoints_of, samplings_of, 
 from engine.compile.resolve import digest
 from engine.compile.running import permission_findings, run_findings, withheld
 from engine.compile.size import Size, size_of
-from engine.compile.trainable import learning_findings, loss_of
+from engine.compile.trainable import learning_findings, loss_of, smallest_group
 from engine.compile.unroll import unroll
 from engine.errors import SpecError
 from engine.spec import Diagnostic, Finding, Spec, load_spec
@@ -112,7 +112,8 @@ def _compile(
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
     findings += earning_findings(spec, names)
     findings += check_policies(spec, counts)
-    findings += learning_findings(spec, counts, names.estimators, names.signals)
+    groups = {name: smallest_group(spec, name, instances, asked) for name, asked in names.templates.items()}
+    findings += learning_findings(spec, groups, names.estimators, names.signals)
     if instances is None or any(map(_is_error, findings)):
         return None, findings
     return _assemble(spec, data, needs, instances, names, imports, allow), findings
@@ -143,7 +144,10 @@ def _assemble(
     untils = {name: until.mentions for name, until in names.untils.items() if until}
     own = {name for name in spec.roles if "self.history" in _mentions(names, name)}
     read = {name: reward.others for name, reward in names.rewards.items() if reward and reward.others}
-    unrolled = unroll(spec, instances, numbers, until=untils, own=own, rewards=read)
+    by_turn = {
+        name for name, role in spec.roles.items() if role.credit.kind != "trajectory" or role.group != "task"
+    }
+    unrolled = unroll(spec, instances, numbers, until=untils, own=own, rewards=read, by_turn=by_turn)
     loops = list(spec.loops)
     roles = tuple(
         RolePlan(
@@ -155,6 +159,8 @@ def _assemble(
             system=names.templates[name][1],
             parser=_present(names.parsers[name]),
             reward=names.rewards[name],
+            credit=role.credit,
+            group=role.group,
             estimator=names.estimators[name],
             signal=names.signal_plans.get(name),
             loss=loss_of(role, names.estimators[name], names.signals[name]),

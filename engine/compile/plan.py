@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from engine.prompts import Condition, Template
 from engine.records import MAIN, NodeId
 from engine.spec import Lora, ModelRef, Path, Sampling, Spec
-from engine.spec.models import OnFailure
+from engine.spec.models import Credit, GroupBy, OnFailure
 from engine.vocabulary import (
     Dataset,
     Estimator,
@@ -95,6 +95,8 @@ class RolePlan:
     system: Template | None
     parser: Parser
     reward: Reward | None
+    credit: Credit
+    group: GroupBy
     estimator: Estimator | None
     signal: SignalPlan | None
     loss: LossName
@@ -119,6 +121,12 @@ class RolePlan:
     """How often a turn asks its model at most."""
     shows: frozenset[str] = frozenset()
     """Hidden task fields that its own prompts and condition see."""
+
+    @property
+    def compares_turns(self) -> bool:
+        """Whether its turns are compared, and not its trajectories; where rewards are compared at all."""
+        by_reward = self.estimator is not None and self.estimator.compute is not None
+        return by_reward and (self.credit.kind != "trajectory" or self.group != "task")
 
 
 Tail = tuple[tuple[int, int], ...]
@@ -272,7 +280,7 @@ class Plan:
     def policy_of(self, role: str, index: int) -> str:
         """The policy in training whose weights an instance has; `main` for one that has none."""
         (plan,) = (plan for plan in self.roles if plan.name == role)
-        return self.endpoints[plan.endpoints[index - 1]].policy or MAIN
+        return (self.endpoints[plan.endpoints[index - 1]].policy if plan.endpoints else None) or MAIN
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Sequence[Import], bytes]]:
         return _restored, (self.imports, pickle.dumps([getattr(self, field.name) for field in fields(self)]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -19,11 +18,6 @@ def named(role: Role, count: int) -> Sequence[str]:
     if role.policy is None:
         return (MAIN,) * count if role.is_trained else ()
     return role.policy * count if len(role.policy) == 1 else role.policy
-
-
-def smallest_group(role: Role, count: int) -> int:
-    """How many instances the policy of a role has that has fewest: only those are compared."""
-    return min(Counter(named(role, count)).values(), default=count)
 
 
 def trained_policies(spec: Spec, counts: Mapping[str, int]) -> dict[str, PolicyPlan]:

@@ -5,32 +5,41 @@ Pure: a spec with what its names stand for, or a plan, goes in; findings for its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
+from engine.compile.graph import loop_of
+from engine.compile.lineage import Instance, Instances, joined
 from engine.compile.plan import Plan, RolePlan
-from engine.compile.policies import samplings_of, smallest_group
+from engine.compile.policies import named, samplings_of
 from engine.errors import did_you_mean
+from engine.prompts import Template
+from engine.records import MAIN
 from engine.spec import Finding, Path, Role, Sampling, Spec
+from engine.spec.models import Edge
 from engine.vocabulary import Estimator, LossName, Signal, estimators, signals
 
 TRAINED_PROVIDERS = ("local", "tinker")
+SAME_FOR_ALL = frozenset({"self.role", "self.count", "self.round", "self.times"})
+"""What a prompt may say of the instance itself, and yet be that of its siblings."""
+WHAT_WAS_BEFORE = frozenset({"self.history", "self.observation"})
+"""What follows from the rounds before."""
 
 
 def learning_findings(
     spec: Spec,
-    counts: Mapping[str, int],
+    groups: Mapping[str, int],
     estimator_of: Mapping[str, Estimator | None],
     signal_of: Mapping[str, Signal | None],
 ) -> Iterator[Finding]:
     """What is wrong with any spec: estimator, reward, signal and loss of each role held against each other.
 
-    `counts` are each role's instances. The other mappings hold what its estimator and signal resolved to;
-    None where it has none.
+    `groups` are each role's `smallest_group`. The other mappings hold what its estimator and signal resolved
+    to; None where it has none.
     """
     for name, role in spec.roles.items():
         if role.is_trained:
-            group = smallest_group(role, counts[name]) * spec.train.rollouts
-            yield from _role_findings(name, role, estimator_of[name], group)
+            yield from _role_findings(name, role, estimator_of[name], groups[name])
         signal = signal_of[name]
         if signal is not None and signal.advantages is None and role.loss not in (None, "cross_entropy"):
             message = f"{name} learns turns that it did not sample, which {role.loss} cannot train"
@@ -42,8 +51,42 @@ def learning_findings(
         yield Finding(path, f"there is no figure {best!r}", ", ".join(figures), hint)
 
 
+def smallest_group(
+    spec: Spec, name: str, instances: Instances | None, asked: Iterable[Template | None]
+) -> int:
+    """How many a role's smallest group has if nothing is skipped and nothing fails.
+
+    `instances` are the spec's, None where its graph has a fault; `asked` are the role's templates. Only those
+    are sure to be asked the same that see the same.
+    """
+    role, rollouts = spec.roles[name], spec.train.rollouts
+    count = len(instances[name]) if instances else role.count
+    loop = loop_of(spec, name)
+    rounds = 1 if loop is None else spec.loops[loop].times
+    policies = named(role, count) or (MAIN,) * count
+    if role.group != "prompt":
+        pooled = role.group == "task" and role.credit.kind != "trajectory"
+        return min(Counter(policies).values()) * rollouts * (rounds if pooled else 1)
+    mentions = {mention for template in asked if template for mention in template.mentions}
+    edges = {key: edge for key, edge in role.needs.items() if key in mentions}
+    if any(mention.startswith("self.") for mention in mentions - SAME_FOR_ALL):
+        alike = 1
+    elif instances is None:
+        alike = count
+    else:
+        joins = (_joins(edges, me, instances) for me in instances[name])
+        alike = min(Counter(zip(joins, policies, strict=False)).values())
+    differs = rounds > 1 and bool(edges or mentions & WHAT_WAS_BEFORE)
+    upstream = differs or any(edge.round == "this" for edge in edges.values())
+    return alike * (1 if upstream else rollouts)
+
+
+def _joins(edges: Mapping[str, Edge], me: Instance, instances: Instances) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(joined(edge, me, instances[edge.of or key])) for key, edge in edges.items())
+
+
 def _role_findings(name: str, role: Role, estimator: Estimator | None, group: int) -> Iterator[Finding]:
-    """What keeps a trainable role from learning by its estimator. `group` is a policy's count × rollouts."""
+    """What keeps a trainable role from learning by its estimator. `group` is the size of its smallest."""
     here: Path = ("roles", name)
     at = (*here, "estimator")
     if role.reward is None and role.signal is None:
@@ -60,7 +103,17 @@ def _role_findings(name: str, role: Role, estimator: Estimator | None, group: in
     if estimator.compute is not None and role.signal is not None:
         message = f"{name} has a signal, which the estimator {estimator.name} would replace"
         yield Finding(at, message, "estimator: precomputed", "or remove the signal")
-    if group < estimator.min_group:
+    if estimator.compute is None:
+        for key in ("credit", "group"):
+            if key in role.model_fields_set:
+                message = f"{name} is {estimator.name}, so none of its rewards are compared"
+                yield Finding((*here, key), message, hint="remove it", severity="warning")
+        return
+    if group < estimator.min_group and role.group == "prompt":
+        message = f"{estimator.name} compares the members of a group, and {group} of {name} share a prompt"
+        hint = "raise `count`, or say `group: turn`"
+        yield Finding((*here, "group"), message, f"at least {estimator.min_group} that see the same", hint)
+    elif group < estimator.min_group:
         message = f"{estimator.name} compares the members of a group, and {name}'s group has {group}"
         hint = "raise `count` or `train.rollouts`, or use reinforce"
         yield Finding(at, message, f"count × rollouts of at least {estimator.min_group}", hint)

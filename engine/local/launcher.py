@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UsageError, WorldError
+from engine.local.weights import base_of
 from engine.shipped import BASE_NAME, MODELS
 
 BASE_MODEL = MODELS[BASE_NAME]
@@ -53,6 +54,8 @@ def check_model_folder(folder: Path) -> None:
         raise UsageError(f"the local service needs {', '.join(missing)}: pip install 'rolegraph[local]'")
     if not folder.is_dir():
         raise UsageError(f"there is no model folder {folder}")
+    if (base := base_of(folder)) is not None:
+        return check_model_folder(base)
     if not (folder / "config.json").is_file():
         raise UsageError(f"{folder} is not a Hugging Face model folder: it has no config.json")
     if _needs_code(folder):

@@ -262,11 +262,12 @@ class Trajectory(NamedTuple):
         """Read what `to_dict`, ours or rLLM's, wrote."""
         info: Mapping[str, Any] = data.get("info") or {}
         failure = info.get("failure")
-        steps: Sequence[Mapping[str, Any]] = data["steps"] or info.get(WITHHELD, ())
+        withheld: Sequence[Mapping[str, Any]] = info.get(WITHHELD, ())
+        steps = sorted(map(Step.from_dict, (*data["steps"], *withheld)), key=lambda step: step.round)
         return cls(
             name=data["name"],
             index=info.get("index", 1),
-            steps=tuple(Step.from_dict(step) for step in steps),
+            steps=tuple(steps),
             reward=data["reward"],
             is_correct=info.get("is_correct", False),
             uid=data.get("uid", ""),
@@ -278,14 +279,20 @@ class Trajectory(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryGroup:
-    """What one role did on one task, over all rollouts: G = count × K trajectories, fewer where some failed.
+    """What is compared: of one role on one task, over all rollouts.
 
-    `rollouts` tells the episode that each trajectory is from.
+    G = count × K trajectories, fewer where some failed; or turns of them, each as a trajectory of its own
+    with the Steps of that turn and the reward that it is credited with. `rollouts` tells the episode that
+    each is from.
     """
 
     key: GroupKey
     trajectories: Sequence[Trajectory]
     rollouts: Sequence[int] = ()
+    of_turns: bool = False
+    """Whether its members are turns."""
+    too_small: bool = False
+    """Whether skips and failures left less than the role's estimator compares, so that it teaches nothing."""
 
 
 class Episode(NamedTuple):

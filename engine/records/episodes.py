@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from engine.errors import DataError
+from engine.errors import DataError, WorldError
 from engine.records.episode import Episode
 from engine.records.jsonl import JsonlWriter, json_line, parse_json, read_jsonl, refuse, write_whole
 
@@ -165,6 +165,22 @@ def write_episodes(path: Path, episodes: Iterable[Episode]) -> None:
         offset += len(lines[-1])
     write_whole(path, b"".join(lines))
     write_whole(index_path(path), b"".join(entries))
+
+
+def drop_episodes(path: Path, dropped: Callable[[Episode], bool]) -> None:
+    """Take episodes out of a file, which changes whole or not at all; raises DataError and WorldError."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            for line in read_jsonl(path, _episode, _EPISODE):
+                if not dropped(line.value):
+                    file.write(line.text)
+        index_path(path).unlink(missing_ok=True)  # it would not fit the new file
+        part.replace(path)
+    except OSError as error:
+        raise WorldError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def figures(entries: Sequence[Entry]) -> dict[str, float]:

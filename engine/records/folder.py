@@ -63,7 +63,7 @@ class RunFolder:
         """Raises UsageError where there is a training already, or a run with an episode."""
         present = self.info().kind if self.info_file.exists() else None
         if present == "train" or (self.episodes.exists() and self.episodes.stat().st_size):
-            go_on = "go on with --resume, or " if present == kind == "train" else ""
+            go_on = "go on with --resume, or " if present == kind else ""
             raise UsageError(f"{self.path} already holds a run; {go_on}choose another folder with --out")
 
     def begin(self, info: RunInfo, spec: str) -> None:
@@ -75,11 +75,13 @@ class RunFolder:
         write_whole(self.spec_file, without_credentials(spec).encode())
         self._write_info(info.model_copy(update={"version": version("rolegraph"), "started": _now()}))
 
-    def resume(self, command: str) -> None:
-        """Note that a training is taken up again."""
-        info = self.training()
+    def resume(self, command: str, now: Mapping[str, object] | None = None) -> None:
+        """Note that a run or a training is taken up again, and what of it is otherwise `now`."""
+        info = self.info()
         resumed = (*info.resumed, Resumed(time=_now(), command=command))
-        self._write_info(info.model_copy(update={"resumed": resumed, "finished": None, "figures": {}}))
+        self._write_info(
+            info.model_copy(update={"resumed": resumed, "finished": None, "figures": {}, **(now or {})})
+        )
 
     @contextmanager
     def ending(self) -> Generator[None]:
@@ -120,8 +122,8 @@ class RunFolder:
             raise DataError(f"cannot read {self.spec_file}: {error.strerror}") from error
 
     def check_same(self, now: RunInfo, spec: str) -> None:
-        """Raises UsageError, showing the difference, where the training was begun with another spec."""
-        begun = self.training()
+        """Raises UsageError, showing the difference, where the run was begun with another spec."""
+        begun = self.info()
         if begun.hash == now.hash:
             return
         parts = [_difference("spec", self.spec(), without_credentials(spec))]
@@ -258,16 +260,17 @@ class RunFolder:
         write_whole(self.info_file, info.model_dump_json(indent=1).encode())
 
 
-def newest(runs: Path, name: str | None = None) -> RunFolder:
-    """The training in `runs` (of the spec of that name) that was begun last; raises UsageError."""
+def newest(runs: Path, name: str | None = None, kind: Kind = "train") -> RunFolder:
+    """The run or training in `runs` (of the spec of that name) that was begun last; raises UsageError."""
     begun: list[tuple[datetime, Path]] = []
     for file in runs.glob(f"*/{_INFO}"):
         info = RunFolder(file.parent).info()
-        if info.kind == "train" and name in (None, info.name):
+        if info.kind == kind and name in (None, info.name):
             changed = datetime.fromtimestamp(file.stat().st_mtime, UTC)
             begun.append((info.started or changed, file.parent))
     if not begun:
-        what = f"training run of {name}" if name else "training run"
+        run = "training run" if kind == "train" else "run"
+        what = f"{run} of {name}" if name else run
         raise UsageError(f"there is no {what} in {runs}/ to go on with; name its folder with --out")
     return RunFolder(max(begun)[1])
 

@@ -49,11 +49,25 @@ PolicyOf = Callable[[str, int], str]
 
 
 class GroupKey(NamedTuple):
-    """Whom a trajectory is compared with: the same role and policy on the same task, over all rollouts."""
+    """With what a trajectory or a turn is compared: its role's on the same task, over all rollouts."""
 
     task: str
     role: str
     policy: str = MAIN
+    """Whose weights its answers came from."""
+    round: int = 0
+    """Where turns of one round are compared; 0 where it makes no difference."""
+    prompt: str = ""
+    """Where turns that were asked the same are compared: a digest of the messages; else empty."""
+
+    @property
+    def apart(self) -> dict[str, str | int]:
+        """What sets the group apart from others of its task and role, by field; as JSON has it."""
+        return {
+            name: value
+            for name, value in zip(self._fields[2:], self[2:], strict=True)
+            if value != self._field_defaults[name]
+        }
 
 
 def derive_seed(seed: int, *purpose: object) -> int:

@@ -40,7 +40,7 @@ class RoleInfo(_Record):
 
 
 class Resumed(_Record):
-    """One time that a training was taken up again."""
+    """One time that a run or a training was taken up again."""
 
     time: datetime
     command: Typed
@@ -73,6 +73,14 @@ class RunInfo(_Record):
     model: Typed = ""
     """The model's name."""
     seed: int = 0
+    split: Literal["train", "validation"] | None = None
+    """Of a run: which tasks, if not the default ones."""
+    limit: int | None = None
+    """Of a run: how many tasks at most."""
+    own_tasks: bool = False
+    """Of a run: whether its tasks were given in Python, and are not the spec's."""
+    rollouts: int = 0
+    """Of a run: episodes of each task; 0 where an earlier version did not note it."""
     steps: int = 0
     """How many training steps were planned; 0 where it is not known."""
     roles: dict[str, RoleInfo]

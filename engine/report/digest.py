@@ -1,8 +1,9 @@
 """A run's episodes, read one at a time, reduced to what the report shows of them.
 
 Kept are counts for each task and each step and a few sample episodes, so that gigabytes of episodes fit. A
-group is what training compared: all that the instances of a role did on one task in one step, less what is
-masked and what has no step; what became of it, `engine.training.outcomes` says. This file knows no HTML.
+group is what training compared: all that the instances of a role did on one task in one step, or their turns
+of one round or one prompt, less what is masked and what has no step; what became of it,
+`engine.training.outcomes` says. This file knows no HTML.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from engine.errors import DataError
-from engine.records import MAIN, Episode, GroupKey, PolicyOf, RunFolder, Trajectory, read_episodes
+from engine.records import Episode, GroupKey, RunFolder, Trajectory, read_episodes
 from engine.training.outcomes import Groups, Outcome, Outcomes, advantages
 
 SAMPLES = 2
@@ -102,14 +103,14 @@ class Digest:
     """Lines that are no episode and were passed over, not counting last ones cut short."""
 
 
-def read_digest(folder: Path, roles: Iterable[str], policy_of: PolicyOf = lambda role, index: MAIN) -> Digest:
+def read_digest(folder: Path, roles: Iterable[str]) -> Digest:
     """Read every episode of the run once. Raises DataError where a file cannot be read."""
     run = RunFolder(folder)
     broken: list[DataError] = []
     by_role = {role: RoleGroups(role) for role in roles}
     train: Samples | None = None
     for step, path in run.episodes_files("train"):
-        best, groups, questions = _Best(), Groups(policy_of), dict[str, str]()
+        best, groups, questions = _Best(), Groups(), dict[str, str]()
         for episode in read_episodes(path, broken.append):
             groups.add(episode)
             best.add(episode)
@@ -152,9 +153,9 @@ def _count(
     questions: Mapping[str, str],
     roles: dict[str, RoleGroups],
 ) -> None:
-    for (task, name, _), outcome in outcomes.items():
-        role = roles.setdefault(name, RoleGroups(name))
-        of_task = role.tasks.setdefault(task, TaskGroups(task, questions[task]))
+    for key, outcome in outcomes.items():
+        role = roles.setdefault(key.role, RoleGroups(key.role))
+        of_task = role.tasks.setdefault(key.task, TaskGroups(key.task, questions[key.task]))
         for counts in (role.steps.setdefault(step, Outcomes()), of_task.outcomes):
             counts[outcome] += 1
 

@@ -16,7 +16,7 @@ from engine.report.digest import Digest, RoleGroups
 from engine.report.reading import Point, Run
 from engine.training.outcomes import Outcome
 
-REASONS = {Outcome.EASY: "easy", Outcome.HARD: "hard", Outcome.NEITHER: "rest"}
+REASONS = {Outcome.EASY: "easy", Outcome.HARD: "hard", Outcome.SMALL: "small", Outcome.NEITHER: "rest"}
 """Why a group taught nothing, and the reason's class."""
 STAGES = ("rollout", "advantage", "update", "validate")
 """In the order of a step; a stage of another name comes after them."""
@@ -64,8 +64,10 @@ def sections(run: Run, digest: Digest) -> list[Section]:
         Section(
             "groups",
             "What groups taught",
-            "A group is what a role did on one task in one step. It taught nothing where all its advantages "
-            "are 0: too easy if its rewards are all 1 or more, too hard if all are 0 or less, or neither.",
+            "A group is what a role did on one task in one step, or those of its turns that are compared. It "
+            "taught nothing where all its advantages are 0: too small if skips and failures left less than "
+            "its estimator compares, too easy if its rewards are all 1 or more, too hard if all are 0 or "
+            "less, or neither.",
             _present([*(_shares(run, groups) for groups in digest.groups), _group_rewards(run, roles)]),
         ),
         Section(
@@ -172,6 +174,8 @@ def _single(run: Run, title: str, key: str) -> Panel | None:
 
 def _shares(run: Run, groups: RoleGroups) -> Panel:
     outcomes = {Outcome.TAUGHT: "good", **REASONS}
+    if not any(counts[Outcome.SMALL] for counts in groups.steps.values()):
+        del outcomes[Outcome.SMALL]
     layers: list[tuple[str, str, list[Point]]] = [
         (outcome, kind, [(step, counts[outcome] / counts.total()) for step, counts in groups.steps.items()])
         for outcome, kind in outcomes.items()
@@ -179,7 +183,7 @@ def _shares(run: Run, groups: RoleGroups) -> Panel:
     title = f"Groups of {groups.role}"
     estimator = run.info.roles[groups.role].estimator if groups.role in run.info.roles else None
     legend = [(outcome.value, kind) for outcome, kind in outcomes.items()]
-    keys = frozenset(outcome.figure(groups.role) for outcome in outcomes)
+    keys = frozenset(outcome.figure(groups.role) for outcome in Outcome)
     return Panel(title, stack_chart(title, layers, whole=1.0), legend, keys, note=estimator or "")
 
 

@@ -24,8 +24,9 @@ from engine.compile import Plan, compile_file
 from engine.errors import UsageError
 from engine.models import LimitedModel
 from engine.models.openai import OpenAIModel
-from engine.records import CallDone, Episode, Event, NodeId
-from engine.rllm_bridge.convert import trajectory_to_rllm
+from engine.records import CallDone, Episode, Event
+from engine.rllm_bridge.convert import calls, unit_to_rllm, units
+from engine.rllm_bridge.models import Call
 from engine.rllm_bridge.prepared import OfLoop, prepared, task_of
 from engine.run import Job, run_episode
 from engine.shipped import SPECS
@@ -40,12 +41,12 @@ _clients = OfLoop(lambda: openai.AsyncOpenAI(base_url="http://127.0.0.1", api_ke
 
 @dataclass(frozen=True, slots=True)
 class SpecFlow:
-    """An AgentFlow. Its trajectories are in the order in which their calls were answered.
+    """An AgentFlow. Its trajectories are steps, in the order in which their calls were answered.
 
     rLLM's gateway gives the k-th step the k-th answer's tokens, whoever asked for it; with this order each
-    instance has its own. So a trajectory without an answer is left out (it is named in the episode's
-    metadata), as is that of a role with a model of its own. Masked trajectories and roles that are not
-    trained are kept from the gradient by `grouping_hook`.
+    has its own, and the Evaluator puts steps together that belong together. So a trajectory without an answer
+    is left out (it is named in the episode's metadata), as is that of a role with a model of its own. Masked
+    trajectories and roles that are not trained are kept from the gradient by `grouping_hook`.
     """
 
     plan: Plan
@@ -74,13 +75,13 @@ class SpecFlow:
         row, rollout = task_of(task, config.session_uid)
         model = OpenAIModel(_clients.get().with_options(base_url=config.base_url), config.model, tokens=False)
         policy = LimitedModel(model, self.plan.spec.model.concurrency)
-        answered: list[NodeId] = []
+        answered: list[Call] = []
 
         def note(event: Event) -> None:
             if isinstance(event, CallDone) and event.answered:
                 node = event.id.node
                 if node.role in shared.answered_by_rllm:
-                    answered.append(node)
+                    answered.append((node, event.id.call))
 
         table = await shared.table(policy, None)
         job = Job(row, rollout)
@@ -90,25 +91,42 @@ class SpecFlow:
         return _to_rllm(episode, answered, self.plan, validation=config.is_validation)
 
 
-def _to_rllm(episode: Episode, answered: Sequence[NodeId], plan: Plan, *, validation: bool) -> theirs.Episode:
-    place = {node: number for number, node in enumerate(answered)}
-    kept = [trajectory for trajectory in episode.trajectories if trajectory.node in place]
-    kept.sort(key=lambda trajectory: place[trajectory.node])
-    trajectories = [trajectory_to_rllm(trajectory, {}, None) for trajectory in kept]
+def _to_rllm(episode: Episode, answered: Sequence[Call], plan: Plan, *, validation: bool) -> theirs.Episode:
+    place = {call: number for number, call in enumerate(answered)}
+    whole: dict[str, list[theirs.Trajectory]] = {}
+    at: dict[str, int] = {}
+    for trajectory in episode.trajectories:
+        for unit in units(episode, trajectory, plan.trained):
+            places = [place[call] for call, _ in calls(unit.trajectory) if call in place]
+            if places:
+                made = unit_to_rllm(unit, {}, None)
+                whole[made.uid] = _by_step(made)
+                at |= zip((alone.uid for alone in whole[made.uid]), places, strict=True)
+    loose = {alone.uid: alone for steps in whole.values() for alone in steps}
     deciding = [t.reward or 0.0 for t in episode.trajectories if t.name == plan.roles[plan.correct].name]
     return theirs.Episode(
         id=episode.id,
         task=episode.task,
         is_correct=episode.is_correct,
-        trajectories=trajectories,
+        trajectories=[loose[uid] for uid in sorted(loose, key=at.__getitem__)],
         metrics=dict(episode.metrics),
         metadata={**episode.metadata, **({"validation": True} if validation else {})},
         artifacts={
             "reward": sum(deciding) / max(1, len(deciding)),
             "metrics": dict(episode.metrics),
-            "steps": {trajectory.uid: trajectory.steps for trajectory in trajectories},
+            "whole": whole,
         },
     )
+
+
+def _by_step(trajectory: theirs.Trajectory) -> list[theirs.Trajectory]:
+    """A trajectory for each step."""
+    if len(trajectory.steps) == 1:
+        return [trajectory]
+    return [
+        trajectory.model_copy(update={"uid": f"{trajectory.uid}#{number}", "steps": [step]})
+        for number, step in enumerate(trajectory.steps, 1)
+    ]
 
 
 class SpecEvaluator:
@@ -121,16 +139,23 @@ class SpecEvaluator:
         steps back, without tokens; in training this raises RuntimeError, and rLLM runs the episode again.
         """
         artifacts = episode.artifacts
-        seen: Mapping[str, list[theirs.Step]] = artifacts.pop("steps", {})
-        for trajectory in episode.trajectories:
-            ours = seen.get(trajectory.uid, trajectory.steps)
+        whole: Mapping[str, list[theirs.Trajectory]] = artifacts.pop("whole", {})
+        given = {trajectory.uid: trajectory for trajectory in episode.trajectories}
+        for uid, ours in whole.items():
+            first, mine = given[ours[0].uid], [step for alone in ours for step in alone.steps]
+            steps = [step for alone in ours for step in given.pop(alone.uid).steps]
             if any(
-                mine.model_response not in step.model_response
-                for mine, step in zip(ours, trajectory.steps, strict=True)
+                own.model_response not in step.model_response for own, step in zip(mine, steps, strict=True)
             ):
                 if not episode.metadata.get("validation"):
-                    raise RuntimeError(f"{trajectory.uid} was given the answer of another call")
-                trajectory.steps = ours
+                    raise RuntimeError(f"{uid} was given the answer of another call")
+                steps = mine
+            # As the compiled Workflow does, a trajectory leaves its masked turns behind.
+            taught = [s for own, s in zip(mine, steps, strict=True) if not (own.metadata or {}).get("masked")]
+            first.uid, first.steps = uid, taught or steps
+            given[uid] = first
+        episode.trajectories = [it for it in episode.trajectories if it.uid in given]
+        for trajectory in episode.trajectories:
             trajectory.signals = dict((trajectory.metadata or {}).get("signals", {}))
         signals = [Signal(name, value) for name, value in artifacts.get("metrics", {}).items()]
         return EvalOutput(artifacts.get("reward", 0.0), episode.is_correct, signals)

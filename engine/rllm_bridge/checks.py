@@ -15,6 +15,7 @@ from engine.compile.trainable import TRAINED_PROVIDERS, drawn, policy_findings, 
 from engine.records import MAIN
 from engine.rllm_bridge.config import model_name, renderer
 from engine.rllm_bridge.estimators import (
+    BATCH_WIDE,
     custom_estimators,
     estimator_name,
     hook_reasons,
@@ -24,8 +25,6 @@ from engine.rllm_bridge.prepared import is_rllms
 from engine.rllm_bridge.words import word_findings
 from engine.spec import Finding, Path
 
-BATCH_WIDE = frozenset({"reinforce_plus_plus_baseline", "prpo"})
-"""Estimators that look at a role's whole batch."""
 UNNAMED = "default_traj_name"
 
 
@@ -40,10 +39,6 @@ def findings(plan: Plan, backend: Backend, words: Sequence[str] = ()) -> Iterato
     yield from _model(plan, backend, words)
     for role in plan.asking:
         yield from _role(plan, role, backend)
-    for loop in plan.loops:
-        message = "a loop's trajectories have several turns, and those that leave for rLLM have one"
-        hint = "train it without --trainer rllm"
-        yield Finding(("loops", loop.name), message, "no loops", hint, at_key=True)
     yield from _estimators(plan, backend)
     yield from _sampling(plan, backend)
     yield from _training(plan, backend)

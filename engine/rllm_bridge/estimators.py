@@ -13,18 +13,37 @@ KNOWN_ESTIMATORS = frozenset({"grpo", "reinforce", "reinforce_plus_plus_baseline
 """Those that rLLM has itself (`rllm/trainer/algorithms/config.py`, rLLMAdvantageEstimator)."""
 
 
+BATCH_WIDE = frozenset({"reinforce_plus_plus_baseline", "prpo"})
+"""Estimators that look at a role's whole batch."""
+
+
+def name_of(role: RolePlan, number: int) -> str:
+    """What a trajectory is called there, or a turn of that round: rLLM compares what has one name."""
+    apart = role.compares_turns and role.group != "task"
+    return f"{role.name}@{number}" if apart else role.name
+
+
+def roles_by_name(plan: Plan) -> dict[str, RolePlan]:
+    """The trained roles by what rLLM knows them by: by their own names in groups that our hook has made."""
+    return {
+        name: role
+        for role in plan.trained.values()
+        for name in (role.name, *(name_of(role, number) for number in range(1, plan.rounds_of(role) + 1)))
+    }
+
+
 def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, str]]:
-    """Each trained role's estimator; on tinker with its loss, where rLLM would choose another.
+    """The estimator of what has each name; on tinker with its loss, where rLLM would choose another.
 
     Empty on fireworks, whose trainer cannot take what rLLM makes of a map (it iterates over datums that come
     as a dict by role then): there our grouping hook sets the advantages of every role.
     """
     estimators: dict[str, str | tuple[str, str]] = {}
-    for role in plan.trained.values() if backend != "fireworks" else ():
+    for known, role in roles_by_name(plan).items() if backend != "fireworks" else ():
         name = estimator_name(plan, role)
         default_loss = "ppo" if name == "grpo" else "importance_sampling"
         needs_loss = backend == "tinker" and role.loss != default_loss
-        estimators[role.name] = (name, role.loss) if needs_loss else name
+        estimators[known] = (name, role.loss) if needs_loss else name
     return estimators
 
 
@@ -46,9 +65,27 @@ def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
             reasons[role.name] = "brings its own advantages"
         elif role.on_failure.then == "mask":
             reasons[role.name] = "masks its failures"
+        elif role.compares_turns and role.group == "prompt":
+            reasons[role.name] = "compares turns that share a prompt"
+        elif role.compares_turns and role.group == "turn" and estimator_name(plan, role) in BATCH_WIDE:
+            reasons[role.name] = "looks at all its turns, and not at each round alone"
+        elif _may_be_too_few(plan, role):
+            reasons[role.name] = "may be skipped, which leaves groups too small to compare"
         elif backend == "fireworks":
             reasons[role.name] = "has an estimator of its own, which fireworks cannot be given"
     return reasons
+
+
+def _may_be_too_few(plan: Plan, role: RolePlan) -> bool:
+    """Whether turns need not run that a group may be made of."""
+    if role.estimator is None or role.estimator.min_group < 2:
+        return False
+    # Whoever took a first turn is compared by the task, however soon its loop ends.
+    return any(
+        block.may_skip and (block.round == 1 or role.group != "task")
+        for block in plan.blocks
+        if plan.roles[block.role] is role
+    )
 
 
 def estimator_name(plan: Plan, role: RolePlan) -> str:

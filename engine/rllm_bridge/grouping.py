@@ -1,4 +1,4 @@
-"""Groups rLLM's episodes as rLLM does, and gives every step the advantage that our estimators compute.
+"""Groups rLLM's episodes as the spec says, and gives every step the advantage that our estimators compute.
 
 rLLM's synchronous tinker backend computes no advantage at all once one step of a batch has one, and then
 drops every trajectory without. Here, where all episodes of a batch are in hand, each role gets its own.
@@ -11,7 +11,7 @@ Its asynchronous trainer ignores such hooks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,10 @@ from rllm.trainer.algorithms.transform import (
     _default_traj_grouping_hook as group_as_rllm,  # pyright: ignore[reportPrivateUsage]
 )
 
-from engine.compile import Plan
+from engine.compile import Plan, RolePlan
 from engine.records import Advantage, GroupKey, TrajectoryGroup, plain_advantage
 from engine.rllm_bridge.convert import trajectory_from_rllm
+from engine.rllm_bridge.estimators import roles_by_name
 from engine.training.advantages import Estimated, estimate
 
 log = logging.getLogger(__name__)
@@ -37,38 +38,51 @@ class Grouping:
     def __call__(
         self, episodes: list[theirs.Episode], transform_config: Any, compact_filtering_config: Any = None
     ) -> list[theirs.TrajectoryGroup]:
-        """rLLM's groups, without what is masked or not trained, their advantages set in place.
+        """The groups, without what is masked or not trained, nor those that are too small, their advantages
+        set in place.
 
         The groups of a validation get none: rLLM only wants their rewards. Raises AdvantageError.
         """
         estimators = {name: role.estimator for name, role in self.plan.trained.items() if role.estimator}
-        groups = group_as_rllm(episodes, transform_config, compact_filtering_config)
-        trainable = (_trainable(group, set(estimators)) for group in groups)
-        kept = [group for group in trainable if group.trajectories]
+        kept = _regrouped(
+            group_as_rllm(episodes, transform_config, compact_filtering_config), roles_by_name(self.plan)
+        )
         if any(not episode.metadata.get("validation") for episode in episodes):
-            ours = [_group_from_rllm(group) for group in kept]
-            estimated = estimate(ours, estimators)
-            for group, advantages in zip(kept, estimated.advantages, strict=True):
+            # Where skips and failures left less than an estimator compares, there is nothing to learn from.
+            kept = {
+                key: group
+                for key, group in kept.items()
+                if len(group.trajectories) >= estimators[key.role].min_group
+            }
+            estimated = estimate([_group_from_rllm(*item) for item in kept.items()], estimators)
+            for group, advantages in zip(kept.values(), estimated.advantages, strict=True):
                 _set_advantages(group, advantages)
             _report(estimated, {name: estimator.name for name, estimator in estimators.items()})
-        return kept
+        return list(kept.values())
 
 
-def _trainable(group: theirs.TrajectoryGroup, trained: set[str]) -> theirs.TrajectoryGroup:
-    """The group without its masked trajectories; empty if its role is not trained."""
-    keep = [
-        group.group_role in trained and not (trajectory.metadata or {}).get("masked")
-        for trajectory in group.trajectories
-    ]
-    if not all(keep):
-        group.trajectories = [it for it, kept in zip(group.trajectories, keep, strict=True) if kept]
-        group.metadata = [it for it, kept in zip(group.metadata, keep, strict=True) if kept]
-    return group
+def _regrouped(
+    groups: Iterable[theirs.TrajectoryGroup], roles: Mapping[str, RolePlan]
+) -> dict[GroupKey, theirs.TrajectoryGroup]:
+    """What of rLLM's groups is to be learnt from, in groups of ours; rLLM reads a group's role off its id."""
+    found: dict[GroupKey, theirs.TrajectoryGroup] = {}
+    for group in groups:
+        for trajectory, metadata in zip(group.trajectories, group.metadata, strict=True):
+            info: Mapping[str, Any] = trajectory.metadata or {}
+            if trajectory.name not in roles or info.get("masked"):
+                continue
+            key = GroupKey(str(metadata.get("task_id", group.task_id)), roles[trajectory.name].name)
+            key = key._replace(**info.get("group", {}))
+            if key not in found:
+                id = ":".join(map(str, (key.task, key.role, *key.apart.values())))
+                found[key] = theirs.TrajectoryGroup(trajectories=[], group_id=id, metadata=[])
+            found[key].trajectories.append(trajectory)
+            found[key].metadata.append(metadata)
+    return found
 
 
-def _group_from_rllm(group: theirs.TrajectoryGroup) -> TrajectoryGroup:
+def _group_from_rllm(key: GroupKey, group: theirs.TrajectoryGroup) -> TrajectoryGroup:
     rollouts = tuple(int(metadata["rollout_idx"]) for metadata in group.metadata)
-    key = GroupKey(str(group.metadata[0].get("task_id", group.task_id)), group.group_role)
     return TrajectoryGroup(key, tuple(map(trajectory_from_rllm, group.trajectories)), rollouts)
 
 

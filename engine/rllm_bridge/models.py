@@ -56,7 +56,7 @@ class PolicyModel:
         self.outputs: dict[Call, ModelOutput] = {}
         """The last answer to each call."""
         self.ended: dict[NodeId, TerminationReason] = {}
-        """Why the engine gave a role instance no answer."""
+        """Why the engine gave a turn no answer."""
 
     async def complete(self, request: Request) -> Completion:
         """Answer one request; raises ModelError or TimeoutError."""

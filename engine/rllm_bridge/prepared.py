@@ -45,7 +45,7 @@ class Prepared:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.trained = frozenset(plan.trained)
+        self.trained = plan.trained
         self.asking = frozenset(role.name for role in plan.asking)
         self.earning = frozenset(role.name for role in plan.roles if role.reward is not None)
         self.ending = frozenset(role.name for role in plan.roles if role.on_failure.then == "fail")

@@ -22,7 +22,7 @@ from engine.models import LimitedModel
 from engine.models.opening import Open
 from engine.records import MAIN, Episode, EpisodeDone, Event, FailureName
 from engine.records import TerminationReason as Reason
-from engine.rllm_bridge.convert import episode_to_rllm, trajectory_to_rllm
+from engine.rllm_bridge.convert import episode_to_rllm, unit_to_rllm, units
 from engine.rllm_bridge.models import PolicyModel
 from engine.rllm_bridge.prepared import prepared, task_of
 from engine.run import Job, run_episode
@@ -102,7 +102,8 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
         for trajectory in event.episode.trajectories:
             scored = trajectory.reward is not None or trajectory.name not in shared.earning
             if scored and trajectory.name in shared.asking:
-                self.commit(trajectory=trajectory_to_rllm(trajectory, policy.outputs, shared.trained))
+                for unit in units(event.episode, trajectory, shared.trained):
+                    self.commit(trajectory=unit_to_rllm(unit, policy.outputs, shared.trained))
 
     def postprocess_episode(self, *args: Any, **kwargs: Any) -> theirs.Episode:
         """Only an interrupted episode comes here: its figures are the spec's, of what was finished."""
@@ -158,11 +159,14 @@ def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> T
     stopped = episode.termination_reason is not Reason.ENV_DONE
     if not stopped and any(trajectory.by_model for trajectory in episode.trajectories):
         return TerminationReason.ENV_DONE
+    failures = episode.metadata.get("failures", ())
+    rounds = {(failure["role"], failure["index"]): failure.get("round", 1) for failure in failures}
     for trajectory in episode.trajectories:
         if trajectory.failure is None or (stopped and trajectory.name not in ending):
             continue
-        if trajectory.node in policy.ended:
-            return policy.ended[trajectory.node]
+        node = trajectory.node._replace(round=rounds.get((trajectory.name, trajectory.index), 1))
+        if node in policy.ended:
+            return policy.ended[node]
         if trajectory.steps and trajectory.steps[-1].metadata.get("finish_reason") == "length":
             return TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED
         return _REASONS[trajectory.failure.name]

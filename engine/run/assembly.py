@@ -157,7 +157,7 @@ def _noted(role: RolePlan, result: NodeResult, attempts: int) -> dict[str, objec
         noted["round"] = result.view.round
     if attempts > 1:
         noted["attempts"] = attempts
-    if role.loop is not None and _is_masked(role, result):
+    if _is_masked(role, result):
         noted["masked"] = True
     return noted
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import UserError, did_you_mean
 from engine.prompts.tools import BEGIN, END, result_message
 from engine.records import Message
-from engine.vocabulary import Function, Tool, ToolCall, ToolError
+from engine.vocabulary import TOOL_FAILED, Function, Tool, ToolCall, ToolError
 
 if TYPE_CHECKING:
     from engine.run.tools import OpenTools
@@ -63,14 +63,14 @@ async def _result(functions: Functions, call: ToolCall, seconds: float | None) -
             result = await function.call(call.arguments)
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
     except ToolError as error:
-        return f"Error: {error}"
+        return f"{TOOL_FAILED}{error}"
     except TimeoutError:
         within = "in time" if seconds is None else f"within {seconds:g} s"
-        return f"Error: {call.name} gave no result {within}"
+        return f"{TOOL_FAILED}{call.name} gave no result {within}"
     except UserError:
         raise
     except Exception as error:  # a tool may be a package's own code
-        return f"Error: {type(error).__name__}: {error}"
+        return f"{TOOL_FAILED}{type(error).__name__}: {error}"
 
 
 def _not_understood(functions: Functions, call: ToolCall) -> str:

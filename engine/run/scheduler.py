@@ -8,6 +8,7 @@ an episode is over. This file knows no provider, no disk and no training.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,17 @@ SEES_NOTHING: Upstream = {}
 def jobs(tasks: Iterable[Task], rollouts: int = 1, seed: int | None = None) -> Iterator[Job]:
     """A job for each task and rollout."""
     return (Job(task, rollout, seed) for task in tasks for rollout in range(rollouts))
+
+
+def missing(planned: Iterable[Job], finished: Iterable[tuple[str, int]]) -> Iterator[Job]:
+    """The jobs of whose episodes there is none yet: `finished` ones by their task's id and their rollout."""
+    there = Counter(finished)
+    for job in planned:
+        key = job.task["id"], job.rollout
+        if there[key]:
+            there[key] -= 1
+        else:
+            yield job
 
 
 def run_episode(

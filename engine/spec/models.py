@@ -12,7 +12,7 @@ import inspect
 import types
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, cast, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -233,6 +233,38 @@ def _of_two_shapes(schema: dict[str, Any]) -> None:
     schema["else"] = {"required": ["prompt"]}
 
 
+Discount = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Credit(_Model):
+    """What each turn of a trajectory is credited with."""
+
+    SHORT = Literal["trajectory", "turn", "margin"] | Mapping[Literal["return"], Discount]
+    kind: Literal["trajectory", "turn", "margin", "return"] = "trajectory"
+    """`trajectory`: what the trajectory earned; `turn`: what the turn earned itself; `margin`: that, less the
+    mean of the turns before; `{return: 0.95}`: that, and what the turns after it earned, discounted."""
+    discount: Discount | None = None
+    """With `return`: what the reward of a turn counts for the turn before it."""
+
+    @classmethod
+    def in_full(cls, value: object) -> object:
+        """A kind stands for itself, `{return: g}` for a return that is discounted by g."""
+        if isinstance(value, str):
+            return {"kind": value}
+        if isinstance(value, dict) and list(written := cast("dict[str, object]", value)) == ["return"]:
+            return {"kind": "return", "discount": written["return"]}
+        return cast("object", value)
+
+    @model_validator(mode="after")
+    def _discounted(self) -> Self:
+        if (self.kind == "return") != (self.discount is not None):
+            raise ValueError("trajectory, turn, margin, or a discount: {return: 0.95}")
+        return self
+
+
+GroupBy = Literal["task", "turn", "prompt"]
+
+
 ToolField = Annotated[CallField, vocabulary.tools]
 
 
@@ -276,6 +308,11 @@ class Role(_Model):
     """How often a turn asks its model at most, where it has tools; the last answer is parsed as it stands."""
     reward: Annotated[CallField, vocabulary.rewards] | None = None
     """What it earns. A trainable role needs one, or a signal."""
+    credit: Annotated[Credit, WHOLE] = Credit()
+    """What each of its turns is credited with: `trajectory`, `turn`, `margin` or `{return: 0.95}`."""
+    group: Annotated[GroupBy, WHOLE] = "task"
+    """With what it is compared: what else it did on the `task`, in that `turn`, or where the `prompt` was the
+    same."""
     estimator: Annotated[CallField, vocabulary.estimators] | None = None
     """How its advantage is computed. A trainable role needs one."""
     signal: Annotated[CallField, vocabulary.signals] | None = None

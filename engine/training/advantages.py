@@ -9,24 +9,28 @@ Axes: P groups of one role, G members of a group (ragged), T response tokens of 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from engine.compile import RolePlan
 from engine.errors import AdvantageError
 from engine.records import (
     MAIN,
     Advantage,
     Episode,
     GroupKey,
+    NodeId,
     Note,
     PolicyOf,
     Step,
     Trajectory,
     TrajectoryGroup,
 )
+from engine.training.credit import members, turn_uid, turns
 from engine.vocabulary import Estimator, Floats
 
 NOTHING = 1e-8
@@ -34,7 +38,9 @@ NOTHING = 1e-8
 
 Metrics = dict[str, float]
 StepAdvantages = Mapping[str, Sequence[Advantage]]
-"""By a trajectory's uid, for each of its steps."""
+"""By the uid of what was compared, a trajectory or a turn, for each of its steps."""
+NO_ROLES: Mapping[str, RolePlan] = {}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,43 +53,56 @@ class Estimated:
     warnings: tuple[Note, ...] = ()
 
 
-def is_compared(trajectory: Trajectory) -> bool:
-    """Whether it is in a group at all."""
-    return trajectory.by_model and not trajectory.masked
-
-
 def teaches(advantages: Iterable[float]) -> bool:
     """Whether there is anything to learn: an advantage that is not 0."""
     return any(abs(value) >= NOTHING for value in advantages)
 
 
 def group_episodes(
-    episodes: Sequence[Episode], policy_of: PolicyOf = lambda role, index: MAIN
+    episodes: Sequence[Episode],
+    roles: Mapping[str, RolePlan] = NO_ROLES,
+    policy_of: PolicyOf = lambda role, index: MAIN,
 ) -> tuple[tuple[TrajectoryGroup, ...], Metrics]:
-    """Groups by task, role and policy, in the order in which they first occur, and the `groups/*` metrics.
+    """Groups in the order in which they first occur, and the `groups/*` metrics.
 
-    A trajectory without a step (its model gave no answer) and one that is masked are in no group.
+    `roles` are those that learn: what of them is compared with what, and how many their estimators need; a
+    role that is not in it is compared by its trajectories on a task, however few. A trajectory or turn
+    without a step (its model gave no answer) and one that is masked are in no group.
     """
-    members: dict[GroupKey, list[tuple[Trajectory, int]]] = {}
+    found: dict[GroupKey, list[tuple[Trajectory, int]]] = {}
+    before = 0
     for episode in episodes:
         for trajectory in episode.trajectories:
-            if is_compared(trajectory):
-                policy = policy_of(trajectory.name, trajectory.index)
-                key = GroupKey(episode.task_id, trajectory.name, policy)
-                members.setdefault(key, []).append((trajectory, episode.rollout))
-    groups = tuple(
-        TrajectoryGroup(key, tuple(t for t, _ in pairs), tuple(rollout for _, rollout in pairs))
-        for key, pairs in members.items()
-    )
+            role = roles.get(trajectory.name)
+            before += len(turns(trajectory)) if role is not None and role.compares_turns else 1
+            for key, member in members(
+                episode, trajectory, role, policy_of(trajectory.name, trajectory.index)
+            ):
+                found.setdefault(key, []).append((member, episode.rollout))
+    groups = tuple(_group(key, pairs, roles.get(key.role)) for key, pairs in found.items())
     sizes = [len(group.trajectories) for group in groups]
+    small = Counter(f"groups/too_small/{group.key.role}" for group in groups if group.too_small)
     return groups, {
-        "groups/num_trajs_before_filter": float(sum(len(episode.trajectories) for episode in episodes)),
+        "groups/num_trajs_before_filter": float(before),
         "groups/num_trajs_after_filter": float(sum(sizes)),
         "groups/num_groups": float(len(groups)),
         "groups/avg_group_size": sum(sizes) / len(sizes) if sizes else 0.0,
         "groups/max_group_size": float(max(sizes, default=0)),
         "groups/min_group_size": float(min(sizes, default=0)),
+        **{name: float(count) for name, count in small.items()},
     }
+
+
+def _group(key: GroupKey, pairs: Sequence[tuple[Trajectory, int]], role: RolePlan | None) -> TrajectoryGroup:
+    # A spec whose groups are too small to begin with is refused, so skips and failures left it so.
+    least = role.estimator.min_group if role is not None and role.estimator is not None else 0
+    return TrajectoryGroup(
+        key,
+        tuple(member for member, _ in pairs),
+        tuple(rollout for _, rollout in pairs),
+        of_turns=role is not None and role.compares_turns,
+        too_small=len(pairs) < least,
+    )
 
 
 def estimate(
@@ -97,7 +116,7 @@ def estimate(
     stands for all T tokens, a list has T numbers. A list of another length becomes zeros, with a warning and
     a counted metric. Roles without an estimator get none. Raises AdvantageError for what nothing can be
     learnt from: a reward or advantage that is missing, of a wrong type or not finite, an estimator's result
-    of a wrong shape.
+    of a wrong shape. A group that is too small gets 0, and the estimator never sees it.
     """
     metrics: Metrics = {}
     warnings: list[Note] = []
@@ -146,7 +165,14 @@ def _rewards(group: TrajectoryGroup) -> Floats:
 def _estimated(
     role: str, estimator: Estimator, groups: Sequence[TrajectoryGroup], rewards: Sequence[Floats]
 ) -> tuple[list[list[Sequence[Advantage]]], Floats]:
-    computed = advantages_of(estimator, role, rewards, groups, [group.key.task for group in groups])
+    whole = [place for place, group in enumerate(groups) if not group.too_small]
+    computed = [np.zeros(len(values)) for values in rewards]
+    if whole:
+        compared = [groups[place] for place in whole]
+        tasks = [group.key.task for group in compared]
+        found = advantages_of(estimator, role, [rewards[place] for place in whole], compared, tasks)
+        for place, values in zip(whole, found, strict=True):
+            computed[place] = values
     steps: list[list[Sequence[Advantage]]] = []
     for group, values in zip(groups, computed, strict=True):
         if not np.isfinite(values).all():
@@ -155,7 +181,7 @@ def _estimated(
             raise AdvantageError(
                 f"the estimator {estimator.name} of {role} gave {values[member]} for {where}"
             )
-        members = zip(group.trajectories, cast("list[float]", values.tolist()), strict=True)
+        members = zip(group.trajectories, values.tolist(), strict=True)
         steps.append([(value,) * len(trajectory.steps) for trajectory, value in members])
     return steps, np.concatenate(computed)
 
@@ -232,7 +258,7 @@ def per_token(advantage: object, length: int, where: str) -> Sequence[float]:
 
 
 def by_uid(groups: Sequence[TrajectoryGroup], estimated: Estimated) -> StepAdvantages:
-    """The advantages of groups, by their trajectories' uids."""
+    """The advantages of groups, by their members' uids."""
     return {
         trajectory.uid: steps
         for group, members in zip(groups, estimated.advantages, strict=True)
@@ -259,8 +285,8 @@ def annotated(
 
     def trajectory_of(trajectory: Trajectory) -> Trajectory:
         steps = trajectory.steps
-        values = advantages.get(trajectory.uid) or [step.advantage for step in steps]
-        notes = details.get(trajectory.uid) or [{} for _ in steps]
+        values = _by_step(trajectory, advantages, [step.advantage for step in steps])
+        notes = _by_step(trajectory, details, [{} for _ in steps])
         now = [version(trajectory) if version else None] * len(steps)
         return trajectory._replace(steps=tuple(map(step_of, steps, values, notes, now)))
 
@@ -269,9 +295,22 @@ def annotated(
     ]
 
 
+def _by_step(trajectory: Trajectory, values: Mapping[str, Sequence[T]], default: Sequence[T]) -> Sequence[T]:
+    """What is known of each step of a trajectory by its uid, or by those of its turns."""
+    if whole := values.get(trajectory.uid):
+        return whole
+    found: list[T] = []
+    for steps in turns(trajectory):
+        own = values.get(turn_uid(trajectory, steps[0].round))
+        found += own or default[len(found) : len(found) + len(steps)]
+    return found
+
+
 def _where(group: TrajectoryGroup, member: int) -> str:
     rollout = f", rollout {group.rollouts[member]}" if group.rollouts else ""
-    return f"{group.key.role} {group.trajectories[member].index}, task {group.key.task}{rollout}"
+    trajectory = group.trajectories[member]
+    number = trajectory.steps[0].round if group.of_turns else 1
+    return f"{NodeId(group.key.role, trajectory.index, number)}, task {group.key.task}{rollout}"
 
 
 def reward_metrics(role: str, rewards: Floats) -> Metrics:

@@ -1,13 +1,16 @@
-"""Episodes with advantages to what the Tinker service learns from: one Datum a Step, a batch for each role.
+"""Episodes with advantages to what the Tinker service learns from: a batch of Datums for each role.
 
-Pure. A Datum is a sequence of prompt and response tokens shifted by one: input [L-1], targets [L-1], and for
-each target the sampling log-probability and the advantage (or weight), both 0 on the prompt.
+Pure. A Datum is a sequence of tokens shifted by one: input [L-1], targets [L-1], and for each target the
+sampling log-probability and the advantage (or weight), both 0 on what the model did not write. Where a Step's
+prompt continues the Step before it, token for token, both are one sequence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import tinker
@@ -15,9 +18,17 @@ import tinker
 from engine.compile import RolePlan
 from engine.errors import UsageError
 from engine.records import Episode, PolicyOf, Step, Trajectory
-from engine.training.advantages import is_compared, per_token, teaches
+from engine.training.advantages import per_token, teaches
+from engine.training.credit import is_compared, turns
 from engine.training.signals import DEMONSTRATION
 from engine.vocabulary import LossName
+
+
+class Span(NamedTuple):
+    """What was sampled of a datum: the place of its first token among the targets, and log-probabilities."""
+
+    start: int
+    logprobs: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +38,31 @@ class RoleBatch:
     role: str
     loss: LossName
     data: Sequence[tinker.Datum]
-    sampled: Sequence[Sequence[float]]
-    """The sampling log-probabilities of each datum's last T tokens; empty for a demonstration."""
+    sampled: Sequence[Sequence[Span]]
+    """Of each datum, the answers that are learnt from; none of a demonstration."""
+    steps: int
+    """How many Steps are learnt from."""
+    rewritten: int = 0
+    """How many Steps continue the conversation of the Step before, but not its tokens."""
 
     @property
     def mass(self) -> float:
         """The sum of |advantage| over its tokens, times what the role's losses count."""
         key = "weights" if self.loss == "cross_entropy" else "advantages"
         return float(sum(np.abs(datum.loss_fn_inputs[key].data).sum() for datum in self.data))
+
+
+class Taught(NamedTuple):
+    """A Step with the advantages of its T tokens, all of them 0 where nothing is learnt from it."""
+
+    step: Step
+    values: Sequence[float]
+    where: str
+
+    @property
+    def alone(self) -> bool:
+        """Whether something else than its answer is learnt, which the Step after it does not continue."""
+        return DEMONSTRATION in self.step.metadata
 
 
 def policy_batches(
@@ -44,7 +72,8 @@ def policy_batches(
     compared: dict[str, list[tuple[Episode, Trajectory]]] = {}
     for episode in episodes:
         for trajectory in episode.trajectories:
-            if trajectory.name in roles and is_compared(trajectory):
+            role = roles.get(trajectory.name)
+            if role is not None and is_compared(trajectory, role):
                 policy = policy_of(trajectory.name, trajectory.index)
                 compared.setdefault(policy, []).append((episode, trajectory))
     batches = {policy: role_batches(theirs, roles) for policy, theirs in compared.items()}
@@ -54,7 +83,7 @@ def policy_batches(
 def role_batches(
     compared: Sequence[tuple[Episode, Trajectory]], roles: Mapping[str, RolePlan]
 ) -> list[RoleBatch]:
-    """One policy's batches. Steps whose advantages are all zero are left out: they have no gradient.
+    """One policy's batches. Sequences whose advantages are all zero are left out: they have no gradient.
 
     Losses are sums over tokens; dividing each by the weights of all trajectories that the policy was compared
     in, those left out included, makes its loss a weighted mean that does not depend on the batch's size.
@@ -63,50 +92,112 @@ def role_batches(
     batches: list[RoleBatch] = []
     for name, role in roles.items():
         data: list[tinker.Datum] = []
-        sampled: list[Sequence[float]] = []
+        sampled: list[Sequence[Span]] = []
+        steps = rewritten = 0
         share = role.weight / (whole or 1.0)
         for episode, trajectory in compared:
             if trajectory.name != name:
                 continue
-            for number, step in enumerate(trajectory.steps):
-                where = f"{trajectory.uid or f'{episode.id}/{trajectory.node}'}, step {number}"
-                example = datum(step, role.loss, share, where)
-                if example is not None:
-                    data.append(example)
-                    sampled.append(() if DEMONSTRATION in step.metadata else step.logprobs)
+            rewritten += sum(_is_rewritten(step, before) for before, step in pairwise(trajectory.steps))
+            for sequence in sequences(taught(episode, trajectory)):
+                example, spans = datum(sequence, role.loss, share)
+                data.append(example)
+                sampled.append(spans)
+                steps += sum(teaches(own.values) for own in sequence)
         if data:
-            batches.append(RoleBatch(name, role.loss, data, sampled))
+            batches.append(RoleBatch(name, role.loss, data, sampled, steps, rewritten))
     return batches
 
 
-def datum(step: Step, loss: LossName, share: float, where: str) -> tinker.Datum | None:
-    """One step's Datum, None where there is nothing to learn. Raises UsageError for a step without tokens."""
-    if step.masked:
-        return None
-    demonstration = step.metadata.get(DEMONSTRATION)
-    values = per_token(step.advantage, len(step.response_ids), where)
-    if not teaches(values):
-        return None
-    response: Sequence[int] = step.response_ids
-    if demonstration is not None:
-        response = demonstration["ids"]
-        values = (values[0],) * len(response)
-    if not step.prompt_ids or not response:
-        raise UsageError(
-            f"{where} has no token ids, so nothing can be learnt from it; use a tinker or local model"
-        )
-    before = len(step.prompt_ids) - 1
-    tokens = [*step.prompt_ids, *response]
-    weights = [0.0] * before + [value * share for value in values]
+def taught(episode: Episode, trajectory: Trajectory) -> Iterator[Taught]:
+    """The Steps of a trajectory with what each of their tokens counts; nothing where its turn is masked.
+
+    Raises AdvantageError for a Step that should have an advantage, and has none.
+    """
+    uid = trajectory.uid or f"{episode.id}/{trajectory.node}"
+    number = 0
+    for turn in turns(trajectory):
+        masked = any(step.masked for step in turn)
+        for step in turn:
+            where, length = f"{uid}, step {number}", len(step.response_ids)
+            yield Taught(step, (0.0,) * length if masked else per_token(step.advantage, length, where), where)
+            number += 1
+
+
+def sequences(steps: Iterator[Taught]) -> Iterator[Sequence[Taught]]:
+    """Steps that continue each other, token for token, up to the last of them that teaches anything."""
+    run: list[Taught] = []
+    for own in steps:
+        if run and not own.alone and not run[-1].alone and continues(own.step, run[-1].step):
+            run.append(own)
+            continue
+        yield from _teaching(run)
+        run = [own]
+    yield from _teaching(run)
+
+
+def _teaching(run: Sequence[Taught]) -> Iterator[Sequence[Taught]]:
+    last = max((place for place, own in enumerate(run, 1) if teaches(own.values)), default=0)
+    if last:
+        yield run[:last]
+
+
+def continues(step: Step, before: Step) -> bool:
+    """Whether a Step's prompt begins with all the tokens of the Step before it."""
+    asked, answered = len(before.prompt_ids), len(before.response_ids)
+    return (
+        asked > 0
+        and asked + answered <= len(step.prompt_ids)
+        and list(step.prompt_ids[:asked]) == list(before.prompt_ids)
+        and list(step.prompt_ids[asked : asked + answered]) == list(before.response_ids)
+    )
+
+
+def datum(sequence: Sequence[Taught], loss: LossName, share: float) -> tuple[tinker.Datum, list[Span]]:
+    """One sequence's Datum, and what was sampled of it. Raises UsageError for a Step without tokens."""
+    tokens: list[int] = []
+    weights: list[float] = []
+    logprobs: list[float] = []
+    spans: list[Span] = []
+    for step, values, where in sequence:
+        response: Sequence[int] = step.response_ids
+        sampled: Sequence[float] = step.logprobs
+        if (demonstration := step.metadata.get(DEMONSTRATION)) is not None:
+            response, sampled = demonstration["ids"], ()
+            values = (values[0],) * len(response)
+        if not teaches(values):
+            sampled = ()
+        elif not step.prompt_ids or not response:
+            raise UsageError(
+                f"{where} has no token ids, so nothing can be learnt from it; use a tinker or local model"
+            )
+        elif loss != "cross_entropy" and len(sampled) != len(response):
+            raise UsageError(f"{where} has {len(sampled)} log-probabilities for {len(response)} tokens")
+        asked = [0.0] * (len(step.prompt_ids) - len(tokens))
+        if sampled:
+            spans.append(Span(len(step.prompt_ids) - 1, sampled))
+        weights += [*asked, *(value * share for value in values)]
+        logprobs += [*asked, *(sampled or [0.0] * len(response))]
+        tokens = [*step.prompt_ids, *response]
     inputs = {"target_tokens": _integers(tokens[1:])}
     if loss == "cross_entropy":
-        inputs["weights"] = _floats(weights)
+        inputs["weights"] = _floats(weights[1:])
     else:
-        if len(step.logprobs) != len(response):
-            raise UsageError(f"{where} has {len(step.logprobs)} log-probabilities for {len(response)} tokens")
-        inputs["logprobs"] = _floats([0.0] * before + list(step.logprobs))
-        inputs["advantages"] = _floats(weights)
-    return tinker.Datum(model_input=tinker.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
+        inputs["logprobs"] = _floats(logprobs[1:])
+        inputs["advantages"] = _floats(weights[1:])
+    model_input = tinker.ModelInput.from_ints(tokens[:-1])
+    return tinker.Datum(model_input=model_input, loss_fn_inputs=inputs), spans
+
+
+def _is_rewritten(step: Step, before: Step) -> bool:
+    """Whether a chat template has written what was said before in other tokens than it was said in."""
+    earlier = [_said(message) for message in before.chat_completions]
+    now = [_said(message) for message in step.chat_completions[: len(earlier)]]
+    return bool(step.prompt_ids) and bool(earlier) and now == earlier and not continues(step, before)
+
+
+def _said(message: Mapping[str, object]) -> tuple[object, object]:
+    return message.get("role"), message.get("content")
 
 
 def _integers(values: list[int]) -> tinker.TensorData:

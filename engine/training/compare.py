@@ -54,7 +54,7 @@ def by_task(plan: Plan, episodes: Sequence[Episode]) -> dict[str, ByTask]:
     values: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for episode in episodes:
         figures = episode_figures(plan, episode)
-        figures |= {f"reward/{name}": sum(r) / len(r) for name, r in rewards_by_role([episode]).items()}
+        figures |= {f"reward/{name}": sum(r) / len(r) for name, r in rewards_by_role(plan, [episode]).items()}
         for figure, value in figures.items():
             values[figure][episode.task_id].append(value)
     return {figure: {task: sum(v) / len(v) for task, v in tasks.items()} for figure, tasks in values.items()}

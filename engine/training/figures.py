@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from engine.compile import Plan
 from engine.records import Episode
 from engine.training.advantages import Metrics
+from engine.training.credit import own_rewards
 
 if TYPE_CHECKING:
     from engine.training.policies import Updated
@@ -29,7 +30,7 @@ def figures(plan: Plan, episodes: Sequence[Episode], prefix: str) -> Metrics:
         for name, value in episode_figures(plan, episode).items():
             values.setdefault(name, []).append(value)
     means = {f"{prefix}/{name}": sum(found) / len(found) for name, found in values.items()}
-    for name, rewards in rewards_by_role(episodes).items():
+    for name, rewards in rewards_by_role(plan, episodes).items():
         means[f"{prefix}/reward/{name}"] = sum(rewards) / len(rewards)
     return means
 
@@ -45,14 +46,20 @@ def failures(episodes: Sequence[Episode]) -> Metrics:
     return {name: float(count) for name, count in counts.items()}
 
 
-def rewards_by_role(episodes: Sequence[Episode]) -> Mapping[str, list[float]]:
-    """Each role's rewards; roles without a reward are left out."""
+def rewards_by_role(plan: Plan, episodes: Sequence[Episode]) -> Mapping[str, list[float]]:
+    """Each role's rewards: its trajectories', or what its turns earned themselves where they are compared.
+
+    Roles without a reward are left out.
+    """
+    by_turn = {role.name for role in plan.trained.values() if role.compares_turns}
     rewards: dict[str, list[float]] = {}
     for episode in episodes:
         for t in episode.trajectories:
-            if t.reward is not None:
+            if t.name in by_turn:
+                rewards.setdefault(t.name, []).extend(own_rewards(t))
+            elif t.reward is not None:
                 rewards.setdefault(t.name, []).append(t.reward)
-    return rewards
+    return {name: earned for name, earned in rewards.items() if earned}
 
 
 def update_figures(updates: Mapping[str, Updated], *, several: bool) -> Metrics:

@@ -19,7 +19,8 @@ import numpy as np
 from engine.errors import WorldError
 from engine.records import Checkpoint, Episode, Note, StepLogged, Trajectory, derive_seed
 from engine.training.advantages import annotated, by_uid, estimate, group_episodes, reward_metrics
-from engine.training.batches import policy_batches
+from engine.training.batches import RoleBatch, policy_batches
+from engine.training.credit import notes
 from engine.training.figures import (
     Metrics,
     failures,
@@ -104,19 +105,22 @@ class _Loop:
         policies = setup.policies
         encode = {name: policies.chat(name).turn for name in plan.policies}
         signalled = await apply_signals(plan, episodes, setup.models, encode)
-        groups, metrics = group_episodes(episodes, plan.policy_of)
+        groups, metrics = group_episodes(episodes, self.trained_roles, plan.policy_of)
         estimators = {name: role.estimator for name, role in self.trained_roles.items() if role.estimator}
         estimated = estimate(groups, estimators, signalled.advantages)
-        episodes = annotated(episodes, by_uid(groups, estimated), signalled.details, self._version)
+        details = {**signalled.details, **notes(groups)}
+        episodes = annotated(episodes, by_uid(groups, estimated), details, self._version)
         self._warn([*signalled.warnings, *estimated.warnings])
         times["time/advantage"] = monotonic() - began
         setup.folder.write_episodes("train", step, episodes)
         metrics |= estimated.metrics | signalled.metrics
-        for name, rewards in rewards_by_role(episodes).items():
-            if f"reward/{name}/mean" not in metrics:
+        for name, rewards in rewards_by_role(plan, episodes).items():
+            # What turns are credited with, a margin say, is no measure of what they do.
+            by_turn = name in self.trained_roles and self.trained_roles[name].compares_turns
+            if by_turn or f"reward/{name}/mean" not in metrics:
                 metrics |= reward_metrics(name, np.array(rewards))
         metrics |= figures(plan, episodes, "episode") | failures(episodes) | response_tokens(episodes)
-        metrics |= outcome_figures(episodes, plan.policy_of)
+        metrics |= outcome_figures(episodes)
         metrics["staleness/mean"] = _staleness(episodes)
         return metrics | await self.update(step, episodes, times)
 
@@ -132,6 +136,7 @@ class _Loop:
         several = len(plan.policies) > 1
         for name, rate in rates.items():
             metrics[f"optim/learning_rate/{name}" if several else "optim/learning_rate"] = rate
+        metrics |= self.merged([learnt for theirs in batches.values() for learnt in theirs])
         if not batches:
             text = f"step {step} taught nothing: every advantage in it is 0"
             self.setup.observe(Note(text, "warning"))
@@ -142,6 +147,23 @@ class _Loop:
         times["time/update"] = monotonic() - began
         self._warn([*captured([*self.lines, metrics], plan)])
         return metrics | update_figures(updates, several=several)
+
+    def merged(self, batches: Sequence[RoleBatch]) -> Metrics:
+        """By role, how many Steps went into how many data, where they could be fewer."""
+        metrics: Metrics = {}
+        for role in dict.fromkeys(learnt.role for learnt in batches):
+            theirs = [learnt for learnt in batches if learnt.role == role]
+            rewritten = any(learnt.rewritten for learnt in theirs)
+            if rewritten:
+                text = (
+                    f"{role}: the chat template writes earlier turns anew, in other tokens than they were "
+                    "sampled in, so that each of them is learnt from by itself"
+                )
+                self._warn([Note(text, "warning", f"how {role} goes on")])
+            steps, data = sum(of.steps for of in theirs), sum(len(of.data) for of in theirs)
+            if rewritten or steps > data:
+                metrics |= {f"optim/steps/{role}": float(steps), f"optim/data/{role}": float(data)}
+        return metrics
 
     async def validate(self, step: int, times: Metrics | None = None) -> Metrics:
         """Figures of the policy as it is now, on the held-out tasks, with the same seeds every time."""

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from engine.records import MAIN, Episode, GroupKey, PolicyOf, Step
-from engine.training.advantages import Metrics, is_compared, teaches
+from engine.records import Episode, GroupKey, Step
+from engine.training.advantages import Metrics, teaches
+from engine.training.credit import on_record
 
 
 class Outcome(StrEnum):
@@ -25,6 +26,8 @@ class Outcome(StrEnum):
     """All its advantages are 0, and all its rewards 1 or more."""
     HARD = "too hard"
     """All its advantages are 0, and all its rewards 0 or less."""
+    SMALL = "too small"
+    """Skips and failures left fewer members than its estimator compares, so that all its advantages are 0."""
     NEITHER = "neither"
     """All its advantages are 0, and its rewards are in between (or it has none)."""
 
@@ -39,15 +42,18 @@ Outcomes = Counter[Outcome]
 
 @dataclass(slots=True)
 class _Group:
-    """What one role did on one task in one step."""
+    """What was compared in one step."""
 
     taught: bool = False
+    too_small: bool = False
     rewards: list[float] = field(default_factory=list[float])
 
     @property
     def outcome(self) -> Outcome:
         if self.taught:
             return Outcome.TAUGHT
+        if self.too_small:
+            return Outcome.SMALL
         if self.rewards and min(self.rewards) >= 1:
             return Outcome.EASY
         return Outcome.HARD if self.rewards and max(self.rewards) <= 0 else Outcome.NEITHER
@@ -56,30 +62,28 @@ class _Group:
 class Groups:
     """The groups of one step's episodes: what has advantages and was compared."""
 
-    def __init__(self, policy_of: PolicyOf = lambda role, index: MAIN) -> None:
-        self._policy_of = policy_of
+    def __init__(self) -> None:
         self._groups: dict[GroupKey, _Group] = {}
 
     def add(self, episode: Episode) -> None:
         """Look at an episode; nothing of it is kept but rewards."""
-        for trajectory in episode.trajectories:
-            values = advantages(trajectory.steps) if is_compared(trajectory) else []
+        for key, member in on_record(episode):
+            values = advantages(member.steps)
             if values:
-                policy = self._policy_of(trajectory.name, trajectory.index)
-                key = GroupKey(episode.task_id, trajectory.name, policy)
                 group = self._groups.setdefault(key, _Group())
                 group.taught = group.taught or teaches(values)
-                if trajectory.reward is not None:
-                    group.rewards.append(trajectory.reward)
+                group.too_small = group.too_small or "too_small" in member.steps[0].metadata
+                if member.reward is not None:
+                    group.rewards.append(member.reward)
 
     def outcomes(self) -> Mapping[GroupKey, Outcome]:
         """What became of each, so far."""
         return {key: group.outcome for key, group in self._groups.items()}
 
 
-def outcome_figures(episodes: Iterable[Episode], policy_of: PolicyOf = lambda role, index: MAIN) -> Metrics:
+def outcome_figures(episodes: Iterable[Episode]) -> Metrics:
     """`outcome/{role}/*`: the share of a role's groups that came to each outcome."""
-    groups = Groups(policy_of)
+    groups = Groups()
     for episode in episodes:
         groups.add(episode)
     by_role: dict[str, Outcomes] = {}

@@ -209,9 +209,11 @@ async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, cl
     for batch, output in zip(batches, outputs, strict=True):
         loss[batch.role] = output.metrics.get("loss:sum", 0.0)
         gaps: list[float] = []
-        for sampled, outputs_of_datum in zip(batch.sampled, output.loss_fn_outputs, strict=True):
+        for spans, outputs_of_datum in zip(batch.sampled, output.loss_fn_outputs, strict=True):
             now = outputs_of_datum["logprobs"].tolist()
-            gaps += [q - p for q, p in zip(sampled, now[len(now) - len(sampled) :], strict=True)]
+            for start, sampled in spans:
+                answer = now[start : start + len(sampled)]
+                gaps += [q - p for q, p in zip(sampled, answer, strict=True)]
         if gaps:
             kl[batch.role] = sum(gaps) / len(gaps)
             tokens[batch.role] = len(gaps)

@@ -10,7 +10,8 @@ import pytest
 
 import rolegraph as rg
 from engine.cli.train_display import TrainDisplay
-from engine.records import RunFolder
+from engine.records import RunFolder, Saved
+from rolegraph.running import describe
 
 METRICS = {
     "step": 1.0,
@@ -36,3 +37,32 @@ def test_the_table_says_what_taught_as_the_report_does(
     assert "taught" in table
     (judge,) = {line for line in table.splitlines() if "reinforce" in line and "%" in line}
     assert "100%" in judge and "75%" not in judge
+
+
+@pytest.mark.parametrize(
+    ("policies", "use", "take"),
+    [
+        (["main"], "model.checkpoint={0}", [""]),
+        (
+            ["coder", "main"],
+            "policies.coder.checkpoint={0}#coder model.checkpoint={0}",
+            [" --policy coder", " --policy main"],
+        ),
+    ],
+)
+def test_its_end_says_where_the_best_weights_are_and_how_to_use_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], policies: list[str], use: str, take: list[str]
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    flow = rg.load("solver_judge")
+    folder.begin(describe(flow, "train", seed=0), flow.plan.resolved)
+    for step, best in ((2, True), (4, False)):
+        saved = {name: Saved(version=step, state="", sampler="") for name in policies}
+        folder.add_checkpoint(rg.Checkpoint(step=step, policies=saved, best=best))
+    training = SimpleNamespace(flow=flow, folder=folder, steps=4, done=4)
+    with TrainDisplay(cast("rg.Training", training)):
+        pass
+    said = capsys.readouterr().out
+    assert "step 2" in said
+    assert f"rolegraph run solver_judge {use.format(folder.path)}\n" in said
+    assert all(f"rolegraph export {folder.path}{words}\n" in said for words in take)

@@ -32,9 +32,14 @@ def plain_logprobs(model_dir: Path, tokens: list[int], temperature: float = 1.0)
     """log p(tokens[t] | tokens[:t]) for t > 0, by transformers alone."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    return logprobs_of(model, tokens, temperature)
+
+
+def logprobs_of(model: torch.nn.Module, tokens: list[int], temperature: float = 1.0) -> list[float]:
+    """log p(tokens[t] | tokens[:t]) for t > 0, by a model as transformers and peft have it."""
     with torch.inference_mode():
-        logprobs = (model(torch.tensor([tokens])).logits[0] / temperature).log_softmax(-1)
+        logprobs = (model.eval()(torch.tensor([tokens])).logits[0] / temperature).log_softmax(-1)
     return [logprobs[t - 1, token].item() for t, token in enumerate(tokens) if t]
 
 

@@ -57,8 +57,14 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def service(model_dir: Path) -> Iterator[Running]:
-    with running(model_dir, threads=2) as started:
+def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the service keeps its checkpoints."""
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture(scope="session")
+def service(model_dir: Path, state_dir: Path) -> Iterator[Running]:
+    with running(model_dir, state_dir=state_dir, threads=2) as started:
         yield started
 
 

@@ -23,7 +23,7 @@ from engine.local.service.policy import Policy
 from engine.local.service.server import Service
 
 folder, scratch, prompt = Path(sys.argv[1]), Path(sys.argv[2]), [int(token) for token in sys.argv[3:]]
-backend = Backend(Policy(folder, threads=1), Checkpoints(scratch, "tiny"))
+backend = Backend(Policy(folder, threads=1), Checkpoints(scratch, "tiny", folder))
 service = Service(backend, "tiny", frozenset({"tiny"}), tokenizer=str(folder))
 with TestClient(service.app(None)) as client:
     def post(path, **body):

@@ -133,9 +133,10 @@ def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path: Path) -> None:
     run.check_new("run")  # it failed before its first episode
     with EpisodeWriter(run.episodes) as writer:
         writer.append(Episode("t", 0, {"id": "t"}, ()))
-    for kind in ("run", "train"):
-        with pytest.raises(UsageError, match="already holds a run; choose another folder"):
-            run.check_new(kind)
+    with pytest.raises(UsageError, match="already holds a run; choose another folder"):
+        run.check_new("train")
+    with pytest.raises(UsageError, match="already holds a run; go on with --resume, or choose another"):
+        run.check_new("run")
 
 
 def test_a_folder_that_cannot_be_made_is_the_world_s_fault(tmp_path: Path) -> None:

@@ -124,6 +124,31 @@ def test_each_parallel_solver_has_its_own_tokens_when_they_finish_out_of_order()
     assert any(ordered != e.trajectories[:3] for ordered, e in zip(in_spec_order, episodes, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("unit", "names"),
+    [("task", ["judge", "solver", "solver"]), ("turn", ["judge", *["solver@1", "solver@2"] * 2])],
+)
+def test_the_turns_of_a_loop_have_their_own_tokens_and_are_put_together_again(
+    unit: str, names: list[str]
+) -> None:
+    draw = random.Random(6)
+    whole = ["roles.solver.parser=text", "roles.judge.parser=text"]
+    loop = ["loops={l: {roles: [solver], times: 2}}", f"roles.solver.group={unit}"]
+    flow, evaluator = compile_agent_flow("solver_judge", [*whole, *loop])
+    rows = tasks(8)
+    with gateway_before(Upstream(lambda: draw.uniform(0.0, 0.1))) as gateway:
+        engine = AgentFlowEngine(flow, evaluator, gateway, "policy", retry_limit=1)
+        episodes = asyncio.run(engine.execute_tasks(rows, [row["id"] for row in rows]))
+        engine.shutdown()
+    for episode in episodes:
+        assert sorted(t.name for t in episode.trajectories) == sorted(names)
+        for trajectory in episode.trajectories:
+            assert len(trajectory.steps) == (2 if trajectory.name == "solver" else 1)
+            assert [s.reward for s in trajectory.steps][-1] == trajectory.reward
+            said = [int(s.action.split()[1].rstrip(".")) for s in trajectory.steps]
+            assert [s.response_ids for s in trajectory.steps] == [[number] for number in said]
+
+
 def one_refused(*, is_validation: bool, retry_limit: int) -> Episode:
     upstream = Upstream(lambda: 0.0)
     upstream.refuse = 1

@@ -22,6 +22,7 @@ SERVED = (
     "roles.judge.model={provider: local, base_url: 'http://127.0.0.1:9'}",
     "roles.judge.trainable=false",
 )
+APART = "roles.solver.group=turn"
 RENDERER = "++rollout_engine.renderer_name=llama3"
 
 
@@ -63,7 +64,6 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
         "model",
     ),
     # Who learns, and how
-    ("tinker", (HOSTED, "loops={l: {roles: [solver, judge], times: 2}}"), "have several turns", "loops"),
     ("tinker", (HOSTED, "roles.judge.model=tinker:other"), "a model of its own", "roles.judge.model"),
     (
         "tinker",
@@ -113,6 +113,13 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
         "roles.judge.estimator",
     ),
     ("tinker", ("train.staleness=1", "train.rollouts=1"), "drops groups of one", "train.rollouts"),
+    ("tinker", ("train.staleness=1", "roles.solver.group=prompt"), "that share a prompt", "train.staleness"),
+    (
+        "tinker",
+        ("train.staleness=1", "loops={l: {roles: [solver], times: 2, until: 'solver[0].ran'}}", APART),
+        "may be skipped",
+        "train.staleness",
+    ),
     # Sampling
     ("tinker", ("sampling.stop=[END]",), "takes no `stop`", "sampling.stop"),
     (
@@ -168,6 +175,13 @@ def test_an_option_without_effect_is_said_and_let_through(
     assert message in found.message
     assert found.severity == "warning"
     assert compiled.plan is not None
+
+
+@pytest.mark.parametrize("backend", ["tinker", "verl"])
+@pytest.mark.parametrize("unit", ["credit=margin", "group=turn", "group=prompt"])
+def test_loops_and_their_turns_train_there(backend: Backend, unit: str) -> None:
+    words = (HOSTED, "loops={l: {roles: [solver, judge], times: 2}}", f"roles.solver.{unit}")
+    assert check(backend, *words).diagnostics == ()
 
 
 def test_what_works_elsewhere_is_no_fault_there() -> None:

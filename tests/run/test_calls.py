@@ -214,6 +214,28 @@ def test_several_calls_of_one_answer_have_their_results_in_order(compiled: Calla
 
 
 @pytest.mark.parametrize(
+    ("reward", "pays"),
+    [
+        ("{tool_calls: {over: 2}}", 1.0),
+        ("{tool_calls: {over: 3}}", 0.0),
+        ("{tool_calls: {under: 4}}", 1.0),
+        ("{tool_calls: {over: 1, under: 3, name: add}}", 1.0),
+        ("{tool_calls: {over: 0, failed: true}}", 1.0),
+        ("{tool_calls: {under: 1, failed: true, name: add}}", 1.0),
+        ("{weighted: {right: countdown, many: {reward: {tool_calls: {over: 2}}, weight: -0.5}}}", 0.5),
+    ],
+)
+def test_a_reward_counts_the_calls_whose_results_came(
+    reward: str, pays: float, compiled: Callable[..., Plan]
+) -> None:
+    """The fourth was not run, for no model call was left to read its result."""
+    both = call("add", a=1, b=2) + call("add", a=3, b=4)
+    model = script(both, call("fail", how="error"), f"{RIGHT} {call('add', a=1, b=1)}")
+    plan = compiled(f"roles.agent.reward={reward}", offered="[test_add, test_fail]", calls=3)
+    assert played(plan, model).trajectories[0].reward == pays
+
+
+@pytest.mark.parametrize(
     ("asked", "said"),
     [
         (call("ad", a=1), "Error: there is no tool 'ad'; there is add, fail; did you mean 'add'?"),

@@ -32,6 +32,7 @@ FRAME: dict[str, dict[str, Any]] = {
     "critic": {"needs": {"draft": "each"}},
     "debater": {"count": 2},
     "judge": {"needs": ["solver"], "reward": REWARD},
+    "vote": {"needs": ["solver"], "reward": REWARD},
 }
 LOOP = {"rounds": {"roles": ["mine", "debater", "critic"], "times": 2}}
 """The role that a part is of is in a loop, so that it may speak of rounds."""

@@ -88,7 +88,7 @@ def test_advantages_and_metrics_are_those_of_rllm(name: str) -> None:
     case = case_named(name)
     done, metrics = run(case)
     groups, _ = group_episodes(episodes_of(case))
-    assert [(":".join(group.key[:2]), len(group.trajectories)) for group in groups] == [
+    assert [(f"{group.key.task}:{group.key.role}", len(group.trajectories)) for group in groups] == [
         (group["group_id"], group["size"]) for group in case["groups"]
     ]
     for ours, theirs in zip(done.advantages, case["groups"], strict=True):

@@ -100,6 +100,25 @@ def test_what_is_learnt_is_what_was_sampled(training: Training) -> None:
     assert {datum.inputs["logprobs"][-1] for datum in sent} == {LOGPROB}
 
 
+LOOP = ("loops={l: {roles: [solver], times: 2}}", "roles.solver.credit=turn", "roles.solver.group=turn")
+
+
+def test_turns_are_compared_learnt_from_and_on_record(training: Training) -> None:
+    training.run(*LOOP)
+    for number, line in enumerate(training.folder.metrics()[1:], 1):
+        solvers = [t for e in training.episodes("train", number) for t in e["solver"]]
+        rewards = [step.reward for t in solvers for step in t.steps]
+        assert line["reward/solver/mean"] == pytest.approx(sum(rewards) / len(rewards))
+        assert line["groups/num_groups"] == 2 * (2 + 1)
+        assert line["groups/num_trajs_after_filter"] == 2 * 2 * (2 * 2 + 1)
+        for step in (step for t in solvers for step in t.steps):
+            assert step.metadata["credit"] == step.reward
+            assert step.metadata["group"] == {"round": step.round}
+            assert isinstance(step.advantage, float)
+    sent = [datum for body in training.service.asked_for("forward_backward") for datum in body["data"]]
+    assert len(sent) == sum(line["optim/data"] for line in training.folder.metrics()[1:])
+
+
 def test_events_tell_what_goes_on_in_order(training: Training) -> None:
     training.run()
     told = [

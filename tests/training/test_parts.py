@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+import tinker
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import UsageError
 from engine.records import Episode, Step, Trajectory
 from engine.spec.models import Schedule, Train
 from engine.training.advantages import annotated, by_uid, estimate, group_episodes
-from engine.training.batches import datum, policy_batches
+from engine.training.batches import Span, datum, policy_batches, sequences, taught
 from engine.training.compare import by_task, controls, difference, interval
 from engine.training.order import batch, planned_steps
 from engine.training.rate import scheduled
 from engine.training.shares import captured, shares
-from engine.vocabulary import Call, rewards
+from engine.vocabulary import Call, LossName, rewards
 from tests.edge import solver_judge
 
 ROWS = [{"id": str(i)} for i in range(10)]
@@ -85,9 +87,18 @@ def test_the_rate_rises_in_the_warm_up_and_falls_to_the_floor() -> None:
 STEP = Step(prompt_ids=[1, 2, 3], response_ids=[4, 5], logprobs=[-0.1, -0.2], advantage=2.0)
 
 
-def arrays(step: Step, loss: str = "ppo", share: float = 0.5) -> dict[str, list[float]]:
-    found = datum(step, loss, share, "here")
-    assert found is not None
+Learnt = tuple[tinker.Datum, list[Span]]
+
+
+def learnt(*steps: Step, loss: LossName = "ppo", share: float = 0.5) -> list[Learnt]:
+    """The data of one trajectory, each with what was sampled of it."""
+    trajectory = Trajectory("solver", steps=steps, uid="t:0/solver/1")
+    own = taught(Episode("t", 0, {"id": "t"}, [trajectory]), trajectory)
+    return [datum(sequence, loss, share) for sequence in sequences(own)]
+
+
+def arrays(*steps: Step, loss: LossName = "ppo", share: float = 0.5) -> dict[str, list[float]]:
+    ((found, _),) = learnt(*steps, loss=loss, share=share)
     return {"tokens": found.model_input.to_ints(), **{k: v.tolist() for k, v in found.loss_fn_inputs.items()}}
 
 
@@ -106,18 +117,108 @@ def test_advantages_of_tokens_keep_their_places() -> None:
 
 def test_a_demonstration_takes_the_place_of_what_was_sampled() -> None:
     step = STEP._replace(advantage=1.0, metadata={"demonstration": {"text": "…", "ids": [7, 8, 9]}})
-    found = arrays(step, "cross_entropy")
+    found = arrays(step, loss="cross_entropy")
     assert found["target_tokens"] == [2, 3, 7, 8, 9]
     assert found["weights"] == [0, 0, 0.5, 0.5, 0.5]
 
 
 def test_nothing_is_sent_where_there_is_nothing_to_learn() -> None:
-    assert datum(STEP._replace(advantage=0.0), "ppo", 1.0, "here") is None
+    assert learnt(STEP._replace(advantage=0.0)) == []
 
 
 def test_a_step_without_tokens_is_refused_by_its_place() -> None:
     with pytest.raises(UsageError, match="t:0/solver/1, step 0 has no token ids"):
-        datum(STEP._replace(prompt_ids=()), "ppo", 1.0, "t:0/solver/1, step 0")
+        learnt(STEP._replace(prompt_ids=()))
+
+
+NEXT = Step([1, 2, 3, 4, 5, 6], [7, 8, 9], [-0.3, -0.4, -0.5], advantage=-1.0, metadata={"round": 2})
+OTHER = Step([1, 2, 3, 4, 6], [5], [-0.6], advantage=1.0, metadata={"round": 3})
+
+
+def test_steps_that_continue_each_other_token_for_token_are_one_sequence() -> None:
+    assert arrays(STEP, NEXT, share=1.0) == {
+        "tokens": [1, 2, 3, 4, 5, 6, 7, 8],
+        "target_tokens": [2, 3, 4, 5, 6, 7, 8, 9],
+        "logprobs": pytest.approx([0, 0, -0.1, -0.2, 0, -0.3, -0.4, -0.5]),
+        "advantages": [0, 0, 2, 2, 0, -1, -1, -1],
+    }
+    ((_, spans),) = learnt(STEP, NEXT)
+    assert spans == [Span(2, STEP.logprobs), Span(5, NEXT.logprobs)]
+
+
+def test_steps_that_do_not_are_a_datum_each() -> None:
+    assert [len(found.model_input.to_ints()) for found, _ in learnt(STEP, NEXT, OTHER)] == [8, 5]
+    assert len(learnt(NEXT, STEP)) == 2
+
+
+def test_what_teaches_nothing_counts_nothing_in_a_sequence_and_ends_none() -> None:
+    masked = STEP._replace(metadata={"masked": True}, advantage=None)
+    assert arrays(masked, NEXT, share=1.0)["advantages"] == [0, 0, 0, 0, 0, -1, -1, -1]
+    ((_, spans),) = learnt(masked, NEXT)
+    assert spans == [Span(5, NEXT.logprobs)]
+    assert arrays(STEP, NEXT._replace(advantage=0.0)) == arrays(STEP)
+
+
+def test_a_turn_to_imitate_is_no_part_of_the_conversation_after_it() -> None:
+    shown = STEP._replace(advantage=1.0, metadata={"demonstration": {"text": "…", "ids": [7]}})
+    after = NEXT._replace(advantage=1.0, metadata={"demonstration": {"text": "…", "ids": [8]}, "round": 2})
+    assert [len(found.model_input.to_ints()) for found, _ in learnt(shown, after, loss="cross_entropy")] == [
+        3,
+        6,
+    ]
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_the_loss_of_a_sequence_is_that_of_its_steps_apart(data: st.DataObject) -> None:
+    torch = pytest.importorskip("torch", reason="needs the extra `local`")
+    from engine.local.service.losses import LOSSES
+
+    tokens = st.integers(0, 5)
+    steps: list[Step] = []
+    for number in range(1, data.draw(st.integers(1, 5)) + 1):
+        before = (
+            [*steps[-1].prompt_ids, *steps[-1].response_ids] if steps and data.draw(st.booleans()) else []
+        )
+        prompt = before + data.draw(st.lists(tokens, min_size=1, max_size=3))
+        response = data.draw(st.lists(tokens, min_size=1, max_size=4))
+        logprobs = [data.draw(st.floats(-3, 0)) for _ in response]
+        advantage = data.draw(st.sampled_from([0.0, 1.0, -0.5]))
+        steps.append(Step(prompt, response, logprobs, advantage=advantage, metadata={"round": number}))
+    loss: LossName = data.draw(st.sampled_from(["ppo", "importance_sampling", "cross_entropy"]))
+
+    def total(found: list[Learnt]) -> tuple[float, list[float]]:
+        """The loss under a policy that looks at all that is before a token, and each sampled token's gap."""
+        value, gaps = 0.0, list[float]()
+        for one, spans in found:
+            inputs = {name: torch.tensor(v.tolist()) for name, v in one.loss_fn_inputs.items()}
+            ids = [*one.model_input.to_ints(), int(inputs["target_tokens"][-1])]
+            now = [-1 - random.Random(str(ids[: n + 1])).random() for n in range(1, len(ids))]
+            value += float(LOSSES[loss](torch.tensor(now), inputs, {}))
+            for start, sampled in spans:
+                gaps += [q - p for q, p in zip(sampled, now[start : start + len(sampled)], strict=True)]
+        return value, gaps
+
+    together, apart = learnt(*steps, loss=loss), [one for step in steps for one in learnt(step, loss=loss)]
+    assert len(together) <= len(apart)
+    assert total(together)[0] == pytest.approx(total(apart)[0], abs=1e-4)
+    assert total(together)[1] == pytest.approx(total(apart)[1])
+
+
+def test_a_batch_says_how_many_steps_went_into_its_data_and_which_were_written_anew() -> None:
+    def conversation(*turns: Step) -> Trajectory:
+        said: list[dict[str, str]] = []
+        steps: list[Step] = []
+        for turn in turns:
+            said += [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+            steps.append(turn._replace(chat_completions=tuple(said)))
+        return Trajectory("solver", steps=steps, reward=1.0)
+
+    roles = {"solver": solver_judge().roles[0]}
+    one = conversation(STEP, NEXT, OTHER)
+    plan = solver_judge()
+    (found,) = policy_batches([Episode("t", 0, {"id": "t"}, [one])], roles, plan.policy_of)["main"]
+    assert (found.steps, len(found.data), found.rewritten) == (3, 2, 1)
 
 
 def unlearnt(action: object) -> Step:

@@ -15,7 +15,7 @@ from engine.errors import UsageError, WorldError
 from engine.models import Request, ServedModel
 from engine.records import MAIN, CallId, NodeId, Saved, Step
 from engine.spec.models import Lora, ModelRef, Sampling
-from engine.training.batches import RoleBatch, datum
+from engine.training.batches import RoleBatch, Taught, datum
 from engine.training.policies import Policies, Start, Updated
 from engine.vocabulary import LossName
 from tests.models.edges import write_tokenizer
@@ -68,9 +68,8 @@ def training(service: Service, tokenizer: Path) -> Training:
 def batch(role: str, *, data: int = 1, loss: LossName = "importance_sampling") -> RoleBatch:
     """Data of a prompt of two tokens and a response of two."""
     step = Step([10, 11], [12, 13], [-1.0, -2.0], advantage=0.5)
-    learnt = datum(step, loss, 1.0, role)
-    assert learnt is not None
-    return RoleBatch(role, loss, [learnt] * data, [step.logprobs] * data)
+    learnt, spans = datum([Taught(step, [0.5, 0.5], role)], loss, 1.0)
+    return RoleBatch(role, loss, [learnt] * data, [spans] * data, steps=data)
 
 
 async def update(policies: Policies, *batches: RoleBatch, rate: float = 0.01, clip: float = 1.0) -> Updated:

@@ -45,7 +45,7 @@ def launch(
         signal.signal(signal.SIGTERM, _leave)
     listener = _listen(host, port)
     policy = Policy(model_dir, threads)
-    backend = Backend(policy, Checkpoints(state_dir, name))
+    backend = Backend(policy, Checkpoints(state_dir, name, model_dir))
     folder = str(model_dir.resolve())
     app = Service(backend, name, frozenset({name, str(model_dir), folder}), tokenizer=folder).app(api_key)
     config = uvicorn.Config(

@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.func import functional_call
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from engine.errors import UsageError, first_line
+from engine.local.service.adapters import load_model, lora_config
 from engine.local.service.prefixes import Layout, layout, rows_of
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LORA_ALPHA = 32
-"""As hosted Tinker has it: the adapter's output is scaled by alpha / rank."""
 DEFAULT_CONTEXT = 4096
 SMALL_MODEL = 20_000_000
 """Parameters below which one thread samples faster than several that wait for each other, and a copy of the
@@ -71,15 +69,13 @@ class Policy:
         warnings.filterwarnings("ignore", module="peft")
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
-        # Without a word on remote code, transformers asks at the terminal, and waits.
-        loading = {"local_files_only": True, "trust_remote_code": False}
+        base: Any = load_model(folder, self.dtype)
         try:
-            base: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=self.dtype, **loading)
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), **loading)
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-            raise UsageError(
-                f"cannot load a causal language model from {folder}: {first_line(error)}"
-            ) from error
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False
+            )
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+            raise UsageError(f"cannot load the tokenizer of {folder}: {first_line(error)}") from error
         self._base: nn.Module = base.to(self.device).eval()
         self._plain = _twin(self._base)
         """The model without adapters; those of `_base` are in between its layers."""
@@ -104,17 +100,9 @@ class Policy:
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(shape.seed if shape.seed is not None else torch.seed())
-            layers = self._targets(shape)
-            # More rank than a layer's own adds cost and nothing else; the scale stays alpha / rank.
-            capped = {name: size for name, size in layers.items() if size < shape.rank}
-            config = LoraConfig(
-                r=shape.rank,
-                lora_alpha=LORA_ALPHA,
-                lora_dropout=0.0,
-                target_modules=list(layers),
-                rank_pattern=capped,
-                alpha_pattern={name: LORA_ALPHA * size / shape.rank for name, size in capped.items()},
-            )
+            # More rank than a layer's own adds cost and nothing else.
+            ranks = {name: min(size, shape.rank) for name, size in self._targets(shape).items()}
+            config = LoraConfig(**lora_config(ranks, shape.rank))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 if self._peft is None:
@@ -192,7 +180,7 @@ class Policy:
             torch.set_num_threads(before)
 
     def _targets(self, shape: LoraShape) -> dict[str, int]:
-        """The layers that an adapter of that shape trains, and their ranks."""
+        """The layers that an adapter of that shape trains, and the largest rank that each can have."""
         unembed = cast("Any", self._base).get_output_embeddings()
         layers: dict[str, int] = {}
         for name, module in self._base.named_modules():

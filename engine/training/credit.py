@@ -1,0 +1,135 @@
+"""What a turn is credited with, and what is compared with what. Pure.
+
+In: trajectories, and what a role's spec says under `credit` and `group`. Out: the members of groups, each
+with its group's key: a trajectory as it is, or a turn as a trajectory of its own, whose reward is what the
+turn is credited with. A turn is the Steps of one trajectory in one round; its own reward is that of the last
+of them. What a turn was credited with, and its group, are noted in its Steps' metadata, from which the report
+reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, groupby
+from typing import Any
+
+from engine.compile import RolePlan
+from engine.records import MAIN, Episode, GroupKey, Step, Trajectory, TrajectoryGroup
+from engine.spec.models import Credit
+
+Member = tuple[GroupKey, Trajectory]
+
+
+def turns(trajectory: Trajectory) -> list[tuple[Step, ...]]:
+    """The Steps of each turn that left any, oldest first."""
+    return [tuple(steps) for _, steps in groupby(trajectory.steps, key=lambda step: step.round)]
+
+
+def own_rewards(trajectory: Trajectory) -> list[float]:
+    """What each turn earned itself; those that are masked are left out."""
+    return [steps[-1].reward for steps in turns(trajectory) if not _masked(steps)]
+
+
+def is_compared(trajectory: Trajectory, role: RolePlan | None = None) -> bool:
+    """Whether a trajectory, or a turn of it, is in a group; `role` is None where there is no plan."""
+    if role is not None and role.compares_turns and role.credit.kind != "trajectory":
+        return any(not _masked(steps) for steps in turns(trajectory))
+    return trajectory.by_model and not trajectory.masked
+
+
+def members(
+    episode: Episode, trajectory: Trajectory, role: RolePlan | None = None, policy: str = MAIN
+) -> list[Member]:
+    """What of a trajectory is compared, each with its group; `role` is None where there is no plan."""
+    key = GroupKey(episode.task_id, trajectory.name, policy)
+    if role is None or not role.compares_turns:
+        return [(key, trajectory)] if is_compared(trajectory) else []
+    found: list[Member] = []
+    for turn in credited_turns(trajectory, role.credit):
+        number = turn.steps[0].round if role.group == "turn" else 0
+        prompt = _digest(turn.steps[0]) if role.group == "prompt" else ""
+        found.append((key._replace(round=number, prompt=prompt), turn))
+    return found
+
+
+def credited_turns(trajectory: Trajectory, credit: Credit) -> list[Trajectory]:
+    """The turns that are not masked, each as a trajectory with the reward that it is credited with."""
+    ran = [steps for steps in turns(trajectory) if not _masked(steps)]
+    if credit.kind != "trajectory":
+        rewards = credited([steps[-1].reward for steps in ran], credit)
+    elif trajectory.reward is None or trajectory.masked:
+        return []
+    else:
+        rewards = [trajectory.reward] * len(ran)
+    return [_as_trajectory(trajectory, *turn) for turn in zip(ran, rewards, strict=True)]
+
+
+def credited(rewards: Sequence[float], credit: Credit) -> list[float]:
+    """What turns are credited with that earned `rewards`, oldest first, where each counts for itself."""
+    if credit.kind == "margin":
+        before = accumulate(rewards, initial=0.0)
+        return [reward - total / max(1, n) for n, (reward, total) in enumerate(zip(rewards, before))]  # noqa: B905
+    discount = credit.discount or 0.0
+    found: list[float] = []
+    for reward in reversed(rewards):
+        found.append(reward + (discount * found[-1] if found else 0.0))
+    return found[::-1]
+
+
+def turn_uid(trajectory: Trajectory, number: int) -> str:
+    """The uid of a turn as a trajectory of its own."""
+    return f"{trajectory.uid}@{number}"
+
+
+def notes(groups: Sequence[TrajectoryGroup]) -> dict[str, list[Mapping[str, Any]]]:
+    """What groups leave in their members' metadata, by uid and for each step: what `on_record` reads."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for group in groups:
+        apart, small = group.key.apart, {"too_small": True} if group.too_small else {}
+        for member in group.trajectories:
+            note = {
+                **({"credit": member.reward} if group.of_turns else {}),
+                **({"group": apart} if apart else {}),
+                **small,
+            }
+            if note:
+                found[member.uid] = [note] * len(member.steps)
+    return found
+
+
+def on_record(episode: Episode) -> Iterator[Member]:
+    """What of an episode was compared, by what training has noted in it."""
+    for trajectory in episode.trajectories:
+        if not any("credit" in step.metadata for step in trajectory.steps):
+            if is_compared(trajectory):
+                yield _recorded(episode, trajectory), trajectory
+            continue
+        for steps in turns(trajectory):
+            if (reward := steps[-1].metadata.get("credit")) is not None:
+                turn = _as_trajectory(trajectory, steps, reward)
+                yield _recorded(episode, turn), turn
+
+
+def _recorded(episode: Episode, member: Trajectory) -> GroupKey:
+    apart: Mapping[str, Any] = member.steps[0].metadata.get("group", {})
+    return GroupKey(episode.task_id, member.name)._replace(**apart)
+
+
+def _masked(steps: Sequence[Step]) -> bool:
+    return any(step.masked for step in steps)
+
+
+def _as_trajectory(trajectory: Trajectory, steps: Sequence[Step], reward: float) -> Trajectory:
+    """A turn; what is said of the trajectory is said of its last turn alone."""
+    uid = turn_uid(trajectory, steps[0].round)
+    if steps[-1] is trajectory.steps[-1]:
+        return trajectory._replace(steps=steps, reward=reward, uid=uid, masked=False)
+    return Trajectory(trajectory.name, trajectory.index, steps, reward, uid=uid)
+
+
+def _digest(step: Step) -> str:
+    """Of the messages as they were sent; the last of a step's is the answer."""
+    sent = json.dumps([dict(message) for message in step.chat_completions[:-1]], sort_keys=True)
+    return hashlib.blake2b(sent.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,153 @@
+"""What was trained leaves: an adapter or whole weights, that others load and that can be run again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the extra `local`")
+
+import rolegraph as rg  # noqa: E402
+from engine.local.launcher import BASE_MODEL, check_model_folder  # noqa: E402
+from engine.records import RunFolder  # noqa: E402
+from tests.local.client import logprobs_of  # noqa: E402
+
+pytestmark = pytest.mark.service
+TOKENS = [5, 80, 90, 100, 110, 120, 7, 9]
+
+
+@pytest.fixture(scope="module")
+def run(whole: Path, state_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training that was done with a service of its own, whose weights are in its folder."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    shutil.copytree(whole, folder)
+    shutil.copytree(state_dir, folder / "weights")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapter(run: Path) -> Path:
+    return rg.export(run)
+
+
+@pytest.fixture(scope="module")
+def merged(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rg.export(str(run), tmp_path_factory.mktemp("out") / "merged", merged=True)
+
+
+def base() -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(BASE_MODEL)
+
+
+@pytest.fixture(scope="module")
+def expected(adapter: Path) -> list[float]:
+    """The adapter's logprobs, by transformers and peft alone."""
+    from peft import PeftModel
+
+    return logprobs_of(PeftModel.from_pretrained(base(), str(adapter)), TOKENS)
+
+
+def test_an_adapter_is_the_best_checkpoint_s(run: Path, adapter: Path, expected: list[float]) -> None:
+    from safetensors.torch import load_file
+
+    assert adapter == run / "adapter"
+    path = RunFolder(run).best_of("main").sampler.removeprefix("tinker://").replace(":", "_")
+    ours, theirs = (load_file(f / "adapter_model.safetensors") for f in (adapter, run / "weights" / path))
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert logprobs_of(base(), TOKENS) != pytest.approx(expected, abs=0.01)
+
+
+def test_merged_weights_give_the_adapter_s_logprobs(merged: Path, expected: list[float]) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(merged)
+    assert logprobs_of(model, TOKENS) == pytest.approx(expected, abs=1e-3)
+    assert model.lm_head.weight is not model.model.embed_tokens.weight
+
+
+def test_merged_weights_have_the_base_s_config_and_tokenizer(merged: Path) -> None:
+    from transformers import AutoTokenizer
+
+    was, now = (json.loads((folder / "config.json").read_text()) for folder in (BASE_MODEL, merged))
+    assert now == was | {"tie_word_embeddings": False}
+    messages = [{"role": "user", "content": "Make 7 from 3 and 4"}]
+    prompts = [
+        AutoTokenizer.from_pretrained(folder).apply_chat_template(messages, tokenize=False)
+        for folder in (BASE_MODEL, merged)
+    ]
+    assert prompts[0] == prompts[1]
+    files = [folder / "generation_config.json" for folder in (BASE_MODEL, merged)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["adapter", "merged"])
+def test_what_was_exported_can_be_served(
+    kind: str, expected: list[float], request: pytest.FixtureRequest
+) -> None:
+    from engine.local.service.policy import Policy
+
+    folder: Path = request.getfixturevalue(kind)
+    check_model_folder(folder)
+    policy = Policy(folder, threads=1)
+    with torch.inference_mode():
+        ((_, found),) = policy.logprobs(None, [TOKENS[:-1]], [torch.tensor(TOKENS[1:])], 1000)
+    assert found.tolist() == pytest.approx(expected, abs=1e-3)
+    assert policy.decode([[5, 80]])
+
+
+def test_the_card_says_what_the_weights_are(adapter: Path, merged: Path) -> None:
+    card = (adapter / "README.md").read_text()
+    assert card.startswith("---\nbase_model: rolegraph-base\nlibrary_name: peft\n")
+    for said in (
+        "solver (grpo), judge (reinforce)",
+        "{train: countdown, validation: countdown}",
+        "judge_acc",
+    ):
+        assert said in card
+    assert "library_name: transformers" in (merged / "README.md").read_text()
+
+
+def test_a_model_that_was_moved_is_named(run: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(BASE_MODEL, tmp_path / "moved")
+    folder = rg.export(run, tmp_path / "out", model=moved)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(moved)
+    other = shutil.copytree(BASE_MODEL.parent / "teacher", tmp_path / "other")
+    with pytest.raises(rg.UsageError, match="other weights"):
+        rg.export(run, tmp_path / "wrong", model=other)
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_what_cannot_be_exported_is_said(run: Path, adapter: Path, tmp_path: Path) -> None:
+    with pytest.raises(rg.UsageError, match="is there already"):
+        rg.export(run)
+    with pytest.raises(rg.UsageError, match="no policy 'coder'; it trained main"):
+        rg.export(run, policy="coder")
+    with pytest.raises(rg.UsageError, match="holds no run"):
+        rg.export(tmp_path)
+    with pytest.raises(rg.UsageError, match="say where"):
+        rg.export("tinker://a/weights/b")
+    assert not [file for file in run.iterdir() if file.name.startswith(".")]
+
+
+def test_each_policy_of_a_run_leaves_by_its_name(run: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    several = shutil.copytree(run, tmp_path / "several", ignore=shutil.ignore_patterns("adapter"))
+    first, *_, last = (checkpoint.policies["main"] for checkpoint in RunFolder(run).checkpoints())
+    RunFolder(several).add_checkpoint(
+        rg.Checkpoint(step=9, policies={"coder": first, "judge": last}, best=True)
+    )
+    with pytest.raises(rg.UsageError, match="several policies; it trained coder, judge"):
+        rg.export(several)
+    folders = rg.export(several, policy="coder"), rg.export(f"{several}#judge")
+    assert [folder.name for folder in folders] == ["adapter-coder", "adapter-judge"]
+    ours = [load_file(folder / "adapter_model.safetensors") for folder in folders]
+    assert any(not torch.equal(ours[0][name], ours[1][name]) for name in ours[0])
+    assert "| policy | judge |" in (folders[1] / "README.md").read_text()

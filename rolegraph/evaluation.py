@@ -58,6 +58,7 @@ async def evaluate_async(
     each of `tasks` tasks, with the same seeds on both sides. Raises UsageError (no validation data, no such
     weights) and WorldError.
     """
+    flow.check_allowed()
     if "validation" not in flow.plan.data:
         raise UsageError(f"{flow.name} has no validation data to compare on")
     told = observe or nobody

@@ -163,6 +163,7 @@ def begin_run(
     out: str | Path | None = None,
 ) -> Run:
     """What `run` is about to do, before any of it is done: arguments and errors as there."""
+    flow.check_allowed()
     folder = RunFolder(Path(out) if out else new_folder(flow.name))
     folder.check_new("run")
     rows = flow.tasks(split, limit) if tasks is None else list(tasks)
@@ -177,6 +178,7 @@ def resume_run(
     model: str | None = None,
     base_url: str | None = None,
     imports: Iterable[str | Path] = (),
+    allow: Iterable[str] = (),
     split: Split | None = None,
     limit: int | None = None,
     rollouts: int | None = None,
@@ -206,7 +208,9 @@ def resume_run(
         model=model or begun.model_flag,
         base_url=base_url or begun.base_url,
         imports=[*imports] or begun.imports,
+        allow=[*allow] or begun.allowed,
     )
+    flow.check_allowed()
     split, limit = split or begun.split, limit or begun.limit
     rows = flow.tasks(split, limit) if tasks is None else list(tasks)
     wanted = rollouts or begun.rollouts
@@ -257,6 +261,7 @@ def describe(flow: Workflow, kind: Kind, *, seed: int) -> RunInfo:
         spec=flow.source.spec,
         overrides=flow.source.overrides,
         imports=tuple(str(file) for file in flow.source.imports),
+        allowed=flow.source.allow,
         model_flag=flow.source.model,
         base_url=flow.source.base_url,
         model=_shown(plan.spec.model),
@@ -264,7 +269,7 @@ def describe(flow: Workflow, kind: Kind, *, seed: int) -> RunInfo:
         roles={
             role.name: RoleInfo(
                 estimator=role.estimator.name if role.estimator else None,
-                loss=role.loss,
+                loss=role.loss if role.run is None else None,
                 trainable=role.trainable,
                 policies=_policies(plan, role),
             )
@@ -301,7 +306,11 @@ def _templates(flow: Workflow) -> dict[str, str]:
     """Every template by a name that a person knows it by."""
     templates: dict[str, str] = {}
     for role in flow.plan.roles:
-        demonstration = role.signal.demonstration if role.signal else None
-        parts = {"prompt": role.prompt, "system": role.system, "demonstration": demonstration}
+        parts = {
+            "prompt": role.prompt,
+            "system": role.system,
+            "tool": role.run.value if role.run else None,
+            "demonstration": role.signal.demonstration if role.signal else None,
+        }
         templates |= {f"the {part} of {role.name}": t.source for part, t in parts.items() if t is not None}
     return templates

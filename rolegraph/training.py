@@ -133,6 +133,7 @@ def resume_training(
     model: str | None = None,
     base_url: str | None = None,
     imports: Iterable[str | Path] = (),
+    allow: Iterable[str] = (),
 ) -> Training:
     """A training that goes on at its last checkpoint, with the seed it had; `run` it.
 
@@ -147,11 +148,13 @@ def resume_training(
         model=model or begun.model_flag,
         base_url=base_url or begun.base_url,
         imports=[*imports] or begun.imports,
+        allow=[*allow] or begun.allowed,
     )
     return _training(flow, folder, begun.seed, resumed=True)
 
 
 def _training(flow: Workflow, folder: RunFolder, seed: int, *, resumed: bool) -> Training:
+    flow.check_allowed()
     if any(training_findings(flow.plan)):
         flow.source.check(training_findings).valid()  # raises, with their places
     tasks = flow.tasks("train")

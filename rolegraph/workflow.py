@@ -30,9 +30,13 @@ class Source:
     model: str | None = None
     base_url: str | None = None
     imports: tuple[str | Path, ...] = ()
+    allow: tuple[str, ...] = ()
 
-    def check(self, further: Further | None = None) -> Compiled:
-        """The plan, or every fault; `further` holds it against more than the language. Raises UsageError."""
+    def check(self, further: Further | None = None, *, runs: bool = False) -> Compiled:
+        """The plan, or every fault; `further` holds it against more than the language. Raises UsageError.
+
+        What is not allowed is a warning, and a fault where it `runs` now.
+        """
         imported = [import_file(Path(file)) for file in self.imports]
         return check_file(
             self.spec,
@@ -41,6 +45,8 @@ class Source:
             model=self.model,
             base_url=self.base_url,
             imports=imported,
+            allow=self.allow,
+            runs=runs,
         )
 
 
@@ -80,6 +86,11 @@ class Workflow:
             )
         return data[wanted]
 
+    def check_allowed(self) -> None:
+        """Raises SpecError where the spec asks for what `load` was not told to allow, with the places."""
+        if self.plan.withheld:
+            self.source.check(runs=True).valid()
+
     def open(
         self, model: str | None = None, *, base_url: str | None = None
     ) -> AbstractAsyncContextManager[OpenWorkflow]:
@@ -88,6 +99,7 @@ class Workflow:
         `model` and `base_url` go before the spec's, as in `load`. Raises SpecError, UsageError (no key, no
         such model) and WorldError (nothing answers).
         """
+        self.check_allowed()
         if model is None and base_url is None:
             return _open(self)
         source = self.source
@@ -173,15 +185,17 @@ def load(
     model: str | None = None,
     base_url: str | None = None,
     imports: Iterable[str | Path] = (),
+    allow: Iterable[str] = (),
 ) -> Workflow:
     """Read and check a spec: a file, or the name of a shipped one.
 
     Overrides are as on the command line: `roles.solver.count=4`. `model` is `local[:FOLDER]`, `tinker:NAME`,
     `openai:NAME` or `replay:FILE`, and `base_url` the endpoint; they go before the spec's. `imports` are
-    Python files that make rewards, parsers and so on known. Raises SpecError with every fault, each with its
-    place, and UsageError where there is no such file.
+    Python files that make rewards, parsers and so on known. `allow` is what the spec may use: `python`, or a
+    URL and all below it; without it the spec can be looked at, but not run. Raises SpecError with every
+    fault, each with its place, and UsageError where there is no such file.
     """
-    source = Source(str(spec), overrides, model, base_url, tuple(imports))
+    source = Source(str(spec), overrides, model, base_url, tuple(imports), tuple(allow))
     return Workflow(source.check().valid(), source)
 
 
@@ -191,6 +205,7 @@ def check(
     model: str | None = None,
     base_url: str | None = None,
     imports: Iterable[str | Path] = (),
+    allow: Iterable[str] = (),
     backend: Backend | None = None,
 ) -> Compiled:
     """What `load` would find: the plan, or every fault, and warnings. Raises UsageError for a missing file.
@@ -203,7 +218,7 @@ def check(
 
         spec_words, _, further = for_backend(backend, overrides)
         words = tuple(spec_words)
-    return Source(str(spec), words, model, base_url, tuple(imports)).check(further)
+    return Source(str(spec), words, model, base_url, tuple(imports), tuple(allow)).check(further)
 
 
 def shipped_specs() -> dict[str, str]:

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import logging
+from collections.abc import Callable
 from typing import Any, Literal
 
 from engine.vocabulary import UsageError
@@ -20,8 +21,12 @@ def as_text(action: object) -> str:
 
 
 def same_text(one: object, other: object) -> bool:
-    """Whether two actions read the same, but for space at the ends."""
-    return as_text(one).strip() == as_text(other).strip()
+    """Whether two actions read the same, but for space at the ends and the order of a mapping's keys."""
+    return _compared(one) == _compared(other)
+
+
+def _compared(action: object) -> str:
+    return action.strip() if isinstance(action, str) else json.dumps(action, sort_keys=True, default=str)
 
 
 def require_math() -> None:
@@ -42,6 +47,22 @@ def same_math(gold: object, answer: object) -> bool:
     # Its own limits are signals, which only work in a main thread; ours stops the whole process.
     read = (library.parse(_marked(value), parsing_timeout=None) for value in (gold, answer))
     return bool(library.verify(*read, timeout_seconds=None))
+
+
+class SameMath:
+    """Compares mathematics. A worker that receives it loads the library before its time starts."""
+
+    def __reduce__(self) -> tuple[Callable[[], SameMath], tuple[()]]:
+        return _loaded, ()
+
+    def __call__(self, one: object, other: object) -> bool:
+        """Whether both are equal."""
+        return same_math(one, other)
+
+
+def _loaded() -> SameMath:
+    math_library()
+    return SameMath()
 
 
 def _marked(value: object) -> str:

@@ -13,7 +13,7 @@ from pydantic import Field, FiniteFloat
 
 from engine.records import Task
 from engine.vocabulary import Reward, Score, Seen
-from roles.equality import MATH_SECONDS, Equal, as_text, math_library, require_math, same_math, same_text
+from roles.equality import MATH_SECONDS, Equal, SameMath, as_text, require_math, same_text
 from roles.json_text import value_at
 from roles.numbers import number_of
 
@@ -98,22 +98,7 @@ def same_as(
     if equal == "text":
         return Reward(partial(_same_as, role, same_text), views=(role,))
     require_math()
-    return Reward(partial(_same_as, role, _SameMath()), views=(role,), timeout=timeout)
-
-
-class _SameMath:
-    """Compares mathematics. A worker that receives it loads the library before its time starts."""
-
-    def __reduce__(self) -> tuple[Callable[[], _SameMath], tuple[()]]:
-        return _loaded, ()
-
-    def __call__(self, one: object, other: object) -> bool:
-        return same_math(one, other)
-
-
-def _loaded() -> _SameMath:
-    math_library()
-    return _SameMath()
+    return Reward(partial(_same_as, role, SameMath()), views=(role,), timeout=timeout)
 
 
 def _same_as(

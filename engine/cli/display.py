@@ -40,8 +40,11 @@ from rolegraph import (
 
 @dataclass(slots=True)
 class _RoleSums:
+    asks: bool
+    """Whether it asks a model, and not a tool."""
     trajectories: int = 0
     answered: int = 0
+    """By a model."""
     reward: float = 0.0
     rewarded: int = 0
     correct: int = 0
@@ -57,12 +60,15 @@ class _RoleSums:
 
     def add(self, trajectory: Trajectory) -> None:
         self.trajectories += 1
-        self.answered += bool(trajectory.steps)
+        self.answered += trajectory.by_model
         if trajectory.reward is not None:
             self.rewarded += 1
             self.reward += trajectory.reward
             self.correct += trajectory.is_correct
         for step in trajectory.steps:
+            if not self.asks:
+                self.calls += 1
+                self.seconds += step.metadata["seconds"]
             self.prompt_tokens += step.prompt_tokens
             self.response_tokens += step.response_tokens
         if trajectory.failure is not None:
@@ -81,7 +87,7 @@ class Display:
     def __init__(self, run: Run, *, floors: Mapping[str, float]) -> None:
         flow, self._folder = run.flow, run.folder
         self._floors, self._metric_names = floors, [*flow.plan.metrics]
-        self._roles = {role.name: _RoleSums() for role in flow.plan.roles}
+        self._roles = {role.name: _RoleSums(role.run is None) for role in flow.plan.roles}
         rewards = [f"reward/{role.name}" for role in flow.plan.roles if role.reward is not None]
         known = ["answered", "correct", *self._metric_names, *rewards]
         for name in floors:
@@ -139,7 +145,7 @@ class Display:
 
     def exit_code(self) -> int:
         """1 when no model call at all gave an answer, for such a run did nothing, or a figure is too low."""
-        asked = sum(sums.trajectories for sums in self._roles.values())
+        asked = self._asked()
         silent = asked and not any(sums.answered for sums in self._roles.values())
         return 1 if silent or any(self._low()) else 0
 
@@ -171,7 +177,7 @@ class Display:
         for name, sums in self._roles.items():
             for failure, message in sums.first_message.items():
                 out.print(f"{name} {failure}: {message[:300]}", style="yellow", highlight=False, markup=False)
-        asked = sum(sums.trajectories for sums in self._roles.values())
+        asked = self._asked()
         answered = sum(sums.answered for sums in self._roles.values())
         if answered < asked:
             text = f"warning: {asked - answered} of {asked} trajectories got no answer"
@@ -193,7 +199,7 @@ class Display:
                 yield name, value, floor
 
     def _figures(self) -> dict[str, float]:
-        asked = sum(sums.trajectories for sums in self._roles.values())
+        asked = self._asked()
         answered = sum(sums.answered for sums in self._roles.values())
         figures = {"answered": answered / max(1, asked), "correct": self._correct / max(1, self._episodes)}
         rewards = {
@@ -202,6 +208,10 @@ class Display:
             if sums.rewarded
         }
         return figures | self._means() | rewards
+
+    def _asked(self) -> int:
+        """How many trajectories a model was to answer."""
+        return sum(sums.trajectories for sums in self._roles.values() if sums.asks)
 
     def _means(self) -> dict[str, float]:
         return {name: self._metrics[name] / max(1, self._episodes) for name in self._metric_names}
@@ -219,8 +229,8 @@ class Display:
                 f"{sums.trajectories:,}",
                 f"{sums.reward / sums.rewarded:.3f}" if sums.rewarded else "–",
                 f"{sums.correct / sums.rewarded:.1%}" if sums.rewarded else "–",
-                f"{sums.prompt_tokens:,}",
-                f"{sums.response_tokens:,}",
+                f"{sums.prompt_tokens:,}" if sums.asks else "–",
+                f"{sums.response_tokens:,}" if sums.asks else "–",
                 f"{sums.seconds / max(1, sums.calls):.2f}",
                 failures or "none",
             )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @click.option("--backend", type=options.backends, default="tinker", show_default=True)
 @options.model("What to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
 @options.imports
+@options.allow
 @options.seed("Of the order of the data.")
 @click.option(
     "--out",
@@ -32,6 +33,7 @@ def command(
     backend: Backend,
     model: str | None,
     imports: tuple[Path, ...],
+    allow: tuple[str, ...],
     seed: int,
     out: Path | None,
 ) -> int:
@@ -40,7 +42,7 @@ def command(
     from rolegraph import UsageError
     from rolegraph.rllm import prepare, script
 
-    job = prepare(spec, overrides, backend, model=model, seed=seed, imports=imports)
+    job = prepare(spec, overrides, backend, model=model, seed=seed, imports=imports, allow=allow)
     show_warnings(job)
     text = script(job)
     if out is None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @options.model("What the checkpoint is of: local[:FOLDER] or tinker:NAME. Default: the spec's.")
 @options.base_url("The Tinker service that holds it.")
 @options.imports
+@options.allow
 @options.count("--tasks", 128, "How many.")
 @options.count("--rollouts", 4, "Episodes of each.")
 @options.seed("Of the draws, the same for both.")
@@ -36,6 +37,7 @@ def command(
     model: str | None,
     base_url: str | None,
     imports: tuple[Path, ...],
+    allow: tuple[str, ...],
     tasks: int,
     rollouts: int,
     seed: int,
@@ -49,7 +51,7 @@ def command(
 
     import rolegraph as rg
 
-    flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports)
+    flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
     with Console(stderr=True).status("starting the model …") as status:
 
         def observe(event: rg.Event) -> None:

@@ -17,6 +17,7 @@ WRITTEN_AT = {
     "estimators": "roles.ROLE.estimator",
     "signals": "roles.ROLE.signal",
     "metrics": "episode.metrics.NAME",
+    "tools": "roles.ROLE.run",
     "datasets": "data.train, data.validation",
     "environments": "loops.NAME.env",
 }

@@ -51,6 +51,14 @@ imports = click.option(
 )
 
 
+allow = click.option(
+    "--allow",
+    multiple=True,
+    metavar="NAME_OR_URL",
+    help="What the spec may use: python, or a URL and all below it; may be given again.",
+)
+
+
 class Floor(click.ParamType[tuple[str, float]]):
     """A figure and how low it may be."""
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     help="Replay answers to prompts that have changed since they were recorded, too.",
 )
 @options.imports
+@options.allow
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -64,6 +65,7 @@ def command(
     base_url: str | None,
     replay_any: bool,
     imports: tuple[Path, ...],
+    allow: tuple[str, ...],
     out: Path | None,
     seed: int | None,
     resume: bool,
@@ -89,6 +91,7 @@ def command(
             model=model,
             base_url=base_url,
             imports=imports,
+            allow=allow,
             split=split,
             limit=limit,
             rollouts=rollouts,
@@ -100,7 +103,7 @@ def command(
     elif spec is None:
         raise rg.UsageError("which spec? Give a file, or the name of a shipped one, such as solver_judge")
     else:
-        flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports)
+        flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
         job = rg.begin_run(flow, split, limit=limit or 64, rollouts=rollouts or 1, seed=seed or 0, out=out)
     with Display(job, floors=dict(floors)) as display:
         asyncio.run(job.run(display.observe, concurrency=concurrency))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @options.model("What to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
 @options.base_url("A Tinker service to train on, in place of one started for the run.")
 @options.imports
+@options.allow
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -50,6 +51,7 @@ def command(
     model: str | None,
     base_url: str | None,
     imports: tuple[Path, ...],
+    allow: tuple[str, ...],
     out: Path | None,
     seed: int,
     resume: bool,
@@ -75,6 +77,7 @@ def command(
             model=model,
             base_url=base_url,
             imports=imports,
+            allow=allow,
             seed=seed,
             folder=out,
             resume=resume,
@@ -85,11 +88,13 @@ def command(
     import rolegraph as rg
 
     if resume:
-        training = rg.resume_training(out, spec, *overrides, model=model, base_url=base_url, imports=imports)
+        training = rg.resume_training(
+            out, spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow
+        )
     elif spec is None:
         raise rg.UsageError("which spec? Give a file, or the name of a shipped one, such as solver_judge")
     else:
-        flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports)
+        flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
         training = rg.begin_training(flow, out=out, seed=seed)
     if training.done >= training.steps:
         click.echo(f"{training.folder.path} is finished: all {training.steps} steps are done")

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     help="Also say what this backend of rLLM cannot do, or would do in silence.",
 )
 @options.imports
-def command(specs: tuple[str, ...], backend: Backend | None, imports: tuple[Path, ...]) -> int:
+@options.allow
+def command(
+    specs: tuple[str, ...], backend: Backend | None, imports: tuple[Path, ...], allow: tuple[str, ...]
+) -> int:
     """Check specs and show every fault, each with its file, line and column.
 
     Overrides apply to each spec; with --backend, those that begin with `rllm.` or `++` are for rLLM.
@@ -36,7 +39,7 @@ def command(specs: tuple[str, ...], backend: Backend | None, imports: tuple[Path
     faulty = 0
     for name in names:
         try:
-            compiled = rg.check(name, *overrides, imports=imports, backend=backend)
+            compiled = rg.check(name, *overrides, imports=imports, allow=allow, backend=backend)
             read = {split: len(list(data.rows(None))) for split, data in compiled.files().items()}
         except rg.UserError as error:
             click.echo(f"error: {error}\n", err=True)

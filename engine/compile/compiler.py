@@ -25,6 +25,7 @@ from engine.compile.names import Names, resolve_names
 from engine.compile.plan import EnvPlan, LoopPlan, Plan, RolePlan
 from engine.compile.policies import check_policies, endpoints_of, samplings_of, trained_policies
 from engine.compile.resolve import digest
+from engine.compile.running import permission_findings, run_findings, withheld
 from engine.compile.size import Size, size_of
 from engine.compile.trainable import learning_findings, loss_of, smallest_group
 from engine.compile.unroll import unroll
@@ -65,9 +66,15 @@ class Compiled:
         return written
 
 
-def compile_file(name: str | FilePath, overrides: Sequence[str] = (), further: Further | None = None) -> Plan:
+def compile_file(
+    name: str | FilePath,
+    overrides: Sequence[str] = (),
+    further: Further | None = None,
+    *,
+    allow: Sequence[str] = (),
+) -> Plan:
     """The plan of a spec's file; raises SpecError with every fault, or UsageError where there is no file."""
-    return check_file(name, overrides, further).valid()
+    return check_file(name, overrides, further, allow=allow).valid()
 
 
 def check_file(
@@ -78,27 +85,36 @@ def check_file(
     model: str | None = None,
     base_url: str | None = None,
     imports: Sequence[Import] = (),
+    allow: Sequence[str] = (),
+    runs: bool = False,
 ) -> Compiled:
     """Load, check and compile; faults and warnings are in the result.
 
     `model` and `base_url` are the command line's flags; `imports` are the files that it allows, already
-    imported. `further` holds a plan without faults against more than the language: a trainer that it is meant
-    for, say.
+    imported; `allow` is what else it does, without which a plan that needs it has a warning, and a fault
+    where it `runs` now. `further` holds a plan without faults against more than the language: a trainer that
+    it is meant for, say.
     """
     loaded = load_spec(name, overrides, model=model, base_url=base_url)
-    plan, findings = _compile(loaded.spec, loaded.data, loaded.folders, imports)
+    plan, findings = _compile(loaded.spec, loaded.data, loaded.folders, imports, allow)
     loaded.report(findings)
+    if plan is not None:
+        loaded.report(permission_findings(plan.withheld, "error" if runs else "warning"))
     if further is not None and plan is not None and not loaded.faults:
         loaded.report(further(plan))
     return Compiled(None if loaded.faults else plan, tuple(loaded.diagnostics))
 
 
 def _compile(
-    spec: Spec, data: Mapping[str, Any], folders: tuple[FilePath, ...], imports: Sequence[Import]
+    spec: Spec,
+    data: Mapping[str, Any],
+    folders: tuple[FilePath, ...],
+    imports: Sequence[Import],
+    allow: Sequence[str],
 ) -> tuple[Plan | None, list[Finding]]:
     """The plan, unless a finding is an error, and all findings. `data` is the spec as it was read."""
     needs = role_needs(spec)
-    findings = [*check_graph(spec, needs), *repeated_needs(data)]
+    findings = [*check_graph(spec, needs), *repeated_needs(data), *run_findings(spec, data)]
     instances = None if any(map(_is_error, findings)) else instances_of(spec)
     names, of_names = resolve_names(spec, needs, instances, folders)
     findings += of_names
@@ -109,7 +125,7 @@ def _compile(
     findings += learning_findings(spec, groups, names.estimators, names.signals)
     if instances is None or any(map(_is_error, findings)):
         return None, findings
-    return _assemble(spec, data, needs, instances, names, imports), findings
+    return _assemble(spec, data, needs, instances, names, imports, allow), findings
 
 
 def _is_error(finding: Finding) -> bool:
@@ -123,6 +139,7 @@ def _assemble(
     instances: Instances,
     names: Names,
     imports: Sequence[Import],
+    allow: Sequence[str],
 ) -> Plan:
     """The plan of a spec without fault. Pure but for `_hash`, which reads the files behind the vocabulary."""
     positions = {name: position for position, name in enumerate(spec.roles)}
@@ -158,7 +175,8 @@ def _assemble(
             name=name,
             count=len(instances[name]),
             needs=tuple(needs[name]),
-            prompt=_present(names.templates[name][0]),
+            prompt=None if role.run else _present(names.templates[name][0]),
+            run=names.runs[name],
             system=names.templates[name][1],
             parser=_present(names.parsers[name]),
             reward=names.rewards[name],
@@ -167,7 +185,7 @@ def _assemble(
             estimator=names.estimators[name],
             signal=names.signal_plans.get(name),
             loss=loss_of(role, names.estimators[name], names.signals[name]),
-            trainable=role.trainable,
+            trainable=role.is_trained,
             weight=role.weight,
             endpoints=tuple(numbers[name]),
             samplings=tuple(sampling for _, sampling in samplings_of(spec, name, counts[name])),
@@ -217,6 +235,8 @@ def _assemble(
         metrics={name: _present(metric) for name, metric in names.metrics.items()},
         hidden=names.hidden,
         data=names.data,
+        permissions=tuple(names.permissions),
+        withheld=withheld(names.permissions, allow),
     )
 
 

@@ -74,7 +74,9 @@ def players_of(spec: Spec, loop: str) -> list[str]:
     """The roles that move in a loop's environment, in the order of the players' numbers."""
     found = spec.loops[loop]
     named = [role for role in dict.fromkeys(found.players) if role in found.roles]
-    return [role for role in named or found.roles if role in spec.roles]
+    return [
+        role for role in named or found.roles if role in spec.roles and (named or not spec.roles[role].run)
+    ]
 
 
 def trains_on_seeds(spec: Spec) -> bool:

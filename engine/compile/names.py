@@ -20,8 +20,9 @@ from engine.compile.graph import (
     unknown_role,
 )
 from engine.compile.lineage import Instances, joined
-from engine.compile.plan import SignalPlan
+from engine.compile.plan import Permission, RunPlan, SignalPlan
 from engine.compile.resolve import resolve, resolve_dataset, resolve_prompt, resolve_teacher
+from engine.compile.running import pairs_of
 from engine.errors import did_you_mean
 from engine.prompts import (
     IN_A_LOOP,
@@ -32,6 +33,7 @@ from engine.prompts import (
     Template,
     read_condition,
     read_template,
+    read_text,
 )
 from engine.spec import Finding, Path, PromptSource, Role, Spec
 from engine.spec.models import Edge, Loop
@@ -79,7 +81,9 @@ class Names:
     signal_plans: Mapping[str, SignalPlan]
     """The same signals, with the teacher and the template that each names."""
     templates: Mapping[str, tuple[Template | None, Template | None]]
-    """Prompt and system."""
+    """Prompt and system; of a role that runs a tool, what the tool is asked, if anything, and None."""
+    runs: Mapping[str, RunPlan | None]
+    """What is run where no model is asked."""
     whens: Mapping[str, Condition | None]
     """On which condition an instance runs."""
     untils: Mapping[str, Condition | None]
@@ -95,6 +99,8 @@ class Names:
     """Task fields that no prompt sees."""
     used: Sequence[tuple[Registry[Any], str]]
     """Every vocabulary item that is used, also inside others."""
+    permissions: Sequence[Permission]
+    """What they ask for."""
 
 
 def resolve_names(
@@ -119,6 +125,7 @@ class _Resolver:
     folders: tuple[FilePath, ...]
     findings: list[Finding] = field(default_factory=list[Finding])
     used: dict[tuple[Registry[Any], str], None] = field(default_factory=dict[tuple[Registry[Any], str], None])
+    permissions: list[Permission] = field(default_factory=list[Permission])
 
     def names(self) -> Names:
         spec = self.spec
@@ -139,13 +146,24 @@ class _Resolver:
         labels = {label for reward in scored.values() if reward for label in reward.labels}
         hidden = frozenset({*spec.data.hidden, *labels, *(f for d in data.values() for f in d.hidden)})
         columns = _columns(data)
+        run = {name: self.tool(name, role) for name, role in spec.roles.items()}
+        templates = {
+            name: (self.value(name, tool, columns, hidden), None)
+            if (tool := run[name])
+            else self.templates(name, role, columns, hidden)
+            for name, role in spec.roles.items()
+        }
         return Names(
             parsers=parsed,
             rewards=scored,
             estimators=estimated,
             signals=signalled,
-            templates={
-                name: self.templates(name, role, columns, hidden) for name, role in spec.roles.items()
+            templates=templates,
+            runs={
+                name: RunPlan(call.name, tool, templates[name][0], pairs_of(spec, self.instances, name, tool))
+                if (tool := run[name]) and (call := spec.roles[name].run)
+                else None
+                for name in spec.roles
             },
             whens={
                 name: self.condition(("roles", name, "when"), role.when, self.around(name, columns, hidden))
@@ -163,6 +181,7 @@ class _Resolver:
             data=data,
             hidden=hidden,
             used=tuple(self.used),
+            permissions=tuple(self.permissions),
         )
 
     # vocabulary
@@ -209,7 +228,7 @@ class _Resolver:
         found: list[Tool | None] = []
         for place, call in enumerate(role.tools):
             path: Path = ("roles", name, "tools", place)
-            tool = self.build(tools, call, path)
+            tool = self.build(tools, call, path, folder=self.folders[0])
             found.append(tool)
             if tool is not None and tool.open is None:
                 message = f"{call.name} picks from what a role sees, and cannot be called by a model"
@@ -263,10 +282,43 @@ class _Resolver:
                 self.findings.append(Finding(path, message, known, word=metric.term))
         return metric
 
+    def tool(self, name: str, role: Role) -> Tool | None:
+        """What a role runs, if it runs anything."""
+        if role.run is None:
+            return None
+        path = ("roles", name, "run")
+        tool = self.build(tools, role.run, path, folder=self.folders[0])
+        if tool is None:
+            return None
+        for other in tool.roles:
+            self.check_needed(name, other, path, "reads")
+        message, expected = "", ""
+        if tool.choose is not None and not role.needs:
+            message, expected = f"{role.run.name} picks from what {name} needs, which is nothing", "`needs`"
+        elif tool.choose is None and tool.source is None:
+            message, expected = f"{role.run.name} is asked nothing", f'{{{role.run.name}: "{{{{ … }}}}"}}'
+        if message:
+            self.findings.append(Finding(path, message, expected, word=role.run.name))
+        return tool
+
+    def value(
+        self, name: str, tool: Tool, columns: Sequence[str] | None, hidden: frozenset[str]
+    ) -> Template | None:
+        """The template of what a role's tool is asked."""
+        call = self.spec.roles[name].run
+        if tool.source is None or call is None:
+            return None
+        path = ("roles", name, "run", *call.path_of((0,)))
+        template, findings = read_text(path, tool.source, self.around(name, columns, hidden))
+        self.findings += findings
+        return template
+
     def check_needed(self, name: str, other: str, path: Path, verb: str) -> None:
+        if other in self.spec.roles[name].needs:
+            return
         unknown = list(unknown_role(self.spec, other, path))
         self.findings += unknown
-        if not unknown and other not in self.spec.roles[name].needs:
+        if not unknown:
             hint = f"add {other} to the `needs` of {name}"
             for key, edge in self.spec.roles[name].needs.items():
                 if edge.of == other:
@@ -275,11 +327,12 @@ class _Resolver:
                 Finding(path, f"{name} {verb} {other}, which it does not need", "", hint, word=other)
             )
 
-    def build(self, registry: Registry[ItemT], call: Call, path: Path) -> ItemT | None:
+    def build(self, registry: Registry[ItemT], call: Call, path: Path, **context: Any) -> ItemT | None:
         """An item of the vocabulary, or None and findings."""
         with noting(self.used):
-            item, findings = resolve(registry, call, path)
+            item, findings = resolve(registry, call, path, **context)
         self.findings += findings
+        self.permissions += [Permission(name, path) for name in item.permissions] if item else []
         return item
 
     # data

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.prompts import Condition, Template
 from engine.records import MAIN, NodeId
-from engine.spec import Lora, ModelRef, Sampling, Spec
+from engine.spec import Lora, ModelRef, Path, Sampling, Spec
 from engine.spec.models import Credit, GroupBy, OnFailure
 from engine.vocabulary import (
     Dataset,
@@ -22,6 +22,7 @@ from engine.vocabulary import (
     Import,
     LossName,
     Metric,
+    Pairs,
     Parser,
     Reward,
     Signal,
@@ -61,13 +62,37 @@ class SignalPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What a role does in place of asking a model."""
+
+    name: str
+    """The tool's."""
+    tool: Tool
+    value: Template | None
+    """Rendered, what its function is asked; None for a tool that picks from what the role sees."""
+    pairs: Pairs
+    """Those that the tool wants to know."""
+
+
+class Permission(NamedTuple):
+    """Something in a plan that a person must allow."""
+
+    name: str
+    """As `--allow` names it."""
+    path: Path
+    """Where in the spec it is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
 class RolePlan:
     """One role, with its names resolved."""
 
     name: str
     count: int
     needs: tuple[str, ...]
-    prompt: Template
+    prompt: Template | None
+    """None for a role that runs a tool."""
+    run: RunPlan | None
     system: Template | None
     parser: Parser
     reward: Reward | None
@@ -80,9 +105,9 @@ class RolePlan:
     weight: float
     """What its losses count."""
     endpoints: tuple[int, ...]
-    """Of each instance."""
+    """Of each instance; none where no model is asked."""
     samplings: tuple[Sampling, ...]
-    """Of each instance."""
+    """Of each instance; none where no model is asked."""
     on_failure: OnFailure
     timeout: float | None
     when: Condition | None
@@ -147,7 +172,7 @@ class Node(NamedTuple):
     id: NodeId
     role: int
     block: int
-    endpoint: int
+    endpoint: int | None
     salt: int
     """What sets its seeds apart."""
     lineage: tuple[int, ...]
@@ -230,6 +255,15 @@ class Plan:
     hidden: frozenset[str]
     """Task fields that no prompt sees."""
     data: Mapping[Split, Dataset]
+    permissions: tuple[Permission, ...]
+    """What its vocabulary asks for."""
+    withheld: tuple[Permission, ...]
+    """What of it was not allowed: a plan with any does not run."""
+
+    @property
+    def asking(self) -> tuple[RolePlan, ...]:
+        """The roles that ask a model."""
+        return tuple(role for role in self.roles if role.run is None)
 
     @property
     def trained(self) -> dict[str, RolePlan]:
@@ -272,7 +306,7 @@ class Plan:
     def policy_of(self, role: str, index: int) -> str:
         """The policy in training whose weights an instance has; `main` for one that has none."""
         (plan,) = (plan for plan in self.roles if plan.name == role)
-        return self.endpoints[plan.endpoints[index - 1]].policy or MAIN
+        return (self.endpoints[plan.endpoints[index - 1]].policy if plan.endpoints else None) or MAIN
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Sequence[Import], bytes]]:
         return _restored, (self.imports, pickle.dumps([getattr(self, field.name) for field in fields(self)]))

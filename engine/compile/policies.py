@@ -16,14 +16,14 @@ S = TypeVar("S", Lora, Sampling)
 def named(role: Role, count: int) -> Sequence[str]:
     """The policy of each of a role's instances; nothing for a role that speaks with a model as it is."""
     if role.policy is None:
-        return (MAIN,) * count if role.trainable else ()
+        return (MAIN,) * count if role.is_trained else ()
     return role.policy * count if len(role.policy) == 1 else role.policy
 
 
 def trained_policies(spec: Spec, counts: Mapping[str, int]) -> dict[str, PolicyPlan]:
     """The policies that a trainable role has, `main` first, then in the order of the spec."""
     used = {
-        policy for name, role in spec.roles.items() if role.trainable for policy in named(role, counts[name])
+        policy for name, role in spec.roles.items() if role.is_trained for policy in named(role, counts[name])
     }
     plans: dict[str, PolicyPlan] = {}
     for name in dict.fromkeys((MAIN, *spec.policies)):
@@ -35,8 +35,10 @@ def trained_policies(spec: Spec, counts: Mapping[str, int]) -> dict[str, PolicyP
 
 
 def endpoints_of(spec: Spec, name: str, count: int, trained: Mapping[str, PolicyPlan]) -> list[Endpoint]:
-    """Where the answers of each of a role's instances come from."""
+    """Where the answers of each of a role's instances come from; nothing where no model is asked."""
     role = spec.roles[name]
+    if role.run is not None:
+        return []
     if not (policies := named(role, count)):
         return [Endpoint(role.model or spec.model)] * count
     # While a spec is only run, a trainable role may have a model of its own.
@@ -47,8 +49,11 @@ def endpoints_of(spec: Spec, name: str, count: int, trained: Mapping[str, Policy
 
 
 def samplings_of(spec: Spec, name: str, count: int) -> list[tuple[Path, Sampling]]:
-    """How the answers of each of a role's instances are drawn, and where in the spec that is written."""
+    """How the answers of each of a role's instances are drawn, and where in the spec that is written; nothing
+    where no model is asked."""
     role = spec.roles[name]
+    if role.run is not None:
+        return []
     if role.sampling is not None:
         return [(("roles", name, "sampling"), role.sampling)] * count
     found: list[tuple[Path, Sampling]] = []

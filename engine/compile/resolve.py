@@ -31,9 +31,10 @@ T = TypeVar("T", bound=Item)
 M = TypeVar("M", bound=BaseModel)
 
 
-def resolve(registry: Registry[T], call: Call, path: Path) -> tuple[T | None, list[Finding]]:
-    """The item that a call at `path` of the spec names, or what is wrong with the call."""
-    return _resolved(partial(registry.build, call), path)
+def resolve(registry: Registry[T], call: Call, path: Path, **context: Any) -> tuple[T | None, list[Finding]]:
+    """The item that a call at `path` of the spec names, or what is wrong with the call; `context` as for
+    `Registry.build`."""
+    return _resolved(partial(registry.build, call, **context), path)
 
 
 def resolve_dataset(

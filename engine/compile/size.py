@@ -32,7 +32,7 @@ def size_of(plan: Plan) -> Size:
 
 def calls_of(role: RolePlan) -> int:
     """The model calls of one turn at most."""
-    return role.calls
+    return role.calls if role.run is None else 0
 
 
 def _longest(plan: Plan, calls: list[int]) -> int:

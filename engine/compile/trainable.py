@@ -38,7 +38,7 @@ def learning_findings(
     to; None where it has none.
     """
     for name, role in spec.roles.items():
-        if role.trainable:
+        if role.is_trained:
             yield from _role_findings(name, role, estimator_of[name], groups[name])
         signal = signal_of[name]
         if signal is not None and signal.advantages is None and role.loss not in (None, "cross_entropy"):

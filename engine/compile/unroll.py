@@ -106,7 +106,7 @@ class _Unrolling:
             for number in range(1, self.rounds[name] + 1):
                 for index, instance in enumerate(self.instances[name], 1):
                     id, place = NodeId(name, index, number), len(nodes)
-                    endpoint = self.endpoints[name][index - 1]
+                    endpoint = self.endpoints[name][index - 1] if self.endpoints[name] else None
                     nodes.append(Node(id, position, block_of[place], endpoint, salt_of(id), instance.path))
         turns = self.turns_of_players()
         transitions: list[list[Sequence[int]]] = [[()], *([turn] for turn in turns)] if turns else []

@@ -52,6 +52,8 @@ class Replay:
         calls: dict[CallId, Recorded] = {}
         for episode in episodes:
             for node, trajectory in _nodes(episode):
+                if trajectory.steps and not trajectory.by_model:
+                    continue  # a tool is run again
                 asked: Counter[int] = Counter()
                 for step in trajectory.steps:
                     asked[step.round] += 1

@@ -21,9 +21,7 @@ def read_template(
     if (source.file is None) == (source.inline is None):
         return None, [Finding(path, "a prompt is one template", "a file's name, or {inline: text}")]
     if source.inline is not None:
-        template, faults = compile_template(source.inline, around)
-        at = (*path, "inline")
-        return template, [Finding(at, f.message, hint=f.hint, word=f.word, offset=f.at) for f in faults]
+        return read_text((*path, "inline"), source.inline, around)
     file, findings = _find(path, source.file or "", folders)
     if file is None:
         return None, findings
@@ -37,6 +35,12 @@ def read_template(
         Finding(path, fault.message, hint=fault.hint, place=point_at(name, text, fault.at, fault.word))
         for fault in faults
     ]
+
+
+def read_text(path: Path, source: str, around: Surroundings) -> tuple[Template | None, list[Finding]]:
+    """The template that is the text at `path` of a spec, or findings."""
+    template, faults = compile_template(source, around)
+    return template, [Finding(path, f.message, hint=f.hint, word=f.word, offset=f.at) for f in faults]
 
 
 def read_condition(path: Path, source: str, around: Surroundings) -> tuple[Condition | None, list[Finding]]:

@@ -42,7 +42,7 @@ class FailureName(StrEnum):
     """A choice was given, but it names none of the candidates."""
 
     TIMEOUT = "timeout"
-    """The model call took longer than the role's `timeout`."""
+    """The model call, or that of a role's tool, took longer than the role's `timeout`."""
 
     MODEL_ERROR = "model_error"
     """The model gave no answer: refused, overloaded, unreachable."""
@@ -101,11 +101,12 @@ class Failure:
 
 
 class Step(NamedTuple):
-    """One model call. T is the number of response tokens.
+    """One model call, or what a role without a model did. T is the number of response tokens.
 
     `response_ids` and `logprobs` have length T, or 0 where the model gives none; `logprobs` are natural
     logs at the sampling temperature. `advantage` is None until an estimator or signal sets it: a number
-    (meant for all T tokens) or T numbers. `metadata` may hold `usage`, an endpoint's own count of tokens.
+    (meant for all T tokens) or T numbers. `metadata` may hold `usage`, an endpoint's own count of tokens, or
+    `tool`, what a role ran in place of a model.
     """
 
     prompt_ids: Sequence[int] = ()
@@ -140,6 +141,11 @@ class Step(NamedTuple):
     def round(self) -> int:
         """The round of its role's loop, from 1."""
         return self.metadata.get("round", 1)
+
+    @property
+    def tool(self) -> str:
+        """What was run, where no model was asked; else empty."""
+        return self.metadata.get("tool", "")
 
     @property
     def masked(self) -> bool:
@@ -223,6 +229,11 @@ class Trajectory(NamedTuple):
     def node(self) -> NodeId:
         """Which role instance it is of."""
         return NodeId(self.name, self.index)
+
+    @property
+    def by_model(self) -> bool:
+        """Whether a model answered: a role that runs a tool has none, and so is never compared."""
+        return any(not step.tool for step in self.steps)
 
     @property
     def action(self) -> Any:

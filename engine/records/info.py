@@ -66,6 +66,8 @@ class RunInfo(_Record):
     overrides: tuple[Typed, ...] = ()
     imports: tuple[Typed, ...] = ()
     """The Python files that `--import` named."""
+    allowed: tuple[Typed, ...] = ()
+    """What `--allow` named."""
     model_flag: Typed | None = None
     base_url: Typed | None = None
     model: Typed = ""

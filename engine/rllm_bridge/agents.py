@@ -1,7 +1,8 @@
 """A spec as rLLM's AgentFlow, and the Evaluator beside it: for its gateway, `rllm eval` and `rllm train`.
 
 Each shipped spec is an attribute of this module (`--agent engine.rllm_bridge.agents:solver_judge`); the entry
-point `rolegraph` is the spec that the environment variable ROLEGRAPH_SPEC names, a shipped one or a file.
+point `rolegraph` is the spec that the environment variable ROLEGRAPH_SPEC names, a shipped one or a file;
+ROLEGRAPH_ALLOW names what it may use.
 """
 # rLLM is on no registry, so it is missing where types are checked.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -31,6 +32,8 @@ from engine.run import Job, run_episode
 from engine.shipped import SPECS
 
 SPEC_VARIABLE = "ROLEGRAPH_SPEC"
+ALLOW_VARIABLE = "ROLEGRAPH_ALLOW"
+"""What `--allow` names elsewhere, between spaces."""
 
 _clients = OfLoop(lambda: openai.AsyncOpenAI(base_url="http://127.0.0.1", api_key="none", max_retries=0))
 """Whose connections all sessions of an event loop share; each session has its own URL."""
@@ -164,6 +167,9 @@ evaluator = SpecEvaluator()
 def flow(plan: Plan) -> SpecFlow:
     """The flow of a plan; raises UsageError for what the gateway's way of matching tokens cannot carry."""
     shared = prepared(plan)
+    if plan.withheld:
+        names = " ".join(permission.name for permission in plan.withheld)
+        raise UsageError(f"{plan.name} uses what has to be allowed: set {ALLOW_VARIABLE}={names!r}")
     for name in plan.signals:
         raise UsageError(f"{name}: rLLM's gateway carries no advantages; use the compiled Workflow")
     shared.check_opening(None)
@@ -179,7 +185,8 @@ def flow(plan: Plan) -> SpecFlow:
 
 def __getattr__(name: str) -> SpecFlow:
     if name == "rolegraph":
-        return flow(compile_file(os.environ.get(SPEC_VARIABLE, "solver_judge")))
+        allow = os.environ.get(ALLOW_VARIABLE, "").split()
+        return flow(compile_file(os.environ.get(SPEC_VARIABLE, "solver_judge"), allow=allow))
     if (SPECS / f"{name}.yaml").is_file():
         return flow(compile_file(name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

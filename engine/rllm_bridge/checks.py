@@ -31,11 +31,13 @@ UNNAMED = "default_traj_name"
 def findings(plan: Plan, backend: Backend, words: Sequence[str] = ()) -> Iterator[Finding]:
     """Everything in a plan, and in the words that go to rLLM with it, that the backend cannot do."""
     yield from policy_findings(plan)
+    if not plan.asking:
+        return
     if backend != "verl":  # which scales the trainer's logits by the temperature: see `_sampling`
         yield from sampling_findings(plan)
     yield from _policies(plan)
     yield from _model(plan, backend, words)
-    for role in plan.roles:
+    for role in plan.asking:
         yield from _role(plan, role, backend)
     yield from _estimators(plan, backend)
     yield from _sampling(plan, backend)
@@ -169,9 +171,9 @@ def _estimators(plan: Plan, backend: Backend) -> Iterator[Finding]:
 
 
 def _sampling(plan: Plan, backend: Backend) -> Iterator[Finding]:
-    longest = max(sampling.max_tokens for role in plan.roles for sampling in role.samplings)
-    first = next(iter(plan.trained.values()), plan.roles[0])
-    written = [(role, *drawing) for role in plan.roles for drawing in drawn(plan, role).items()]
+    longest = max(sampling.max_tokens for role in plan.asking for sampling in role.samplings)
+    first = next(iter(plan.trained.values()), plan.asking[0])
+    written = [(role, *drawing) for role in plan.asking for drawing in drawn(plan, role).items()]
     for role, at, sampling in written:
         if backend != "verl" and sampling.stop:
             # engine/rollout/tinker_engine.py and fireworks_engine.py: stop is the chat template's.

@@ -130,7 +130,7 @@ TABLE: tuple[Row, ...] = (
     ),
     _everywhere(
         "sampling.max_tokens",
-        lambda run: max(s.max_tokens for role in run.plan.roles for s in role.samplings),
+        lambda run: max(s.max_tokens for role in run.plan.asking for s in role.samplings),
         "rllm.data.max_response_length",
     ),
     _everywhere(
@@ -258,7 +258,7 @@ def _written(value: Value) -> str:
 
 
 def _sampling(run: Launch) -> Sampling:
-    return next(iter(run.plan.trained.values()), run.plan.roles[0]).samplings[0]
+    return next(iter(run.plan.trained.values()), run.plan.asking[0]).samplings[0]
 
 
 def _policy(run: Launch) -> PolicyPlan:

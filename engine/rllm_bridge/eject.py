@@ -49,7 +49,12 @@ def script(job: Job) -> str:
         overrides=job.words,
         options=[
             (name, value)
-            for name, value in (("model", job.model), ("base_url", job.base_url), ("imports", job.imports))
+            for name, value in (
+                ("model", job.model),
+                ("base_url", job.base_url),
+                ("imports", job.imports),
+                ("allow", job.allow),
+            )
             if value
         ],
         config=[*as_words(values), *job.passed],

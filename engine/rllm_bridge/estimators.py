@@ -58,7 +58,7 @@ def custom_estimators(plan: Plan, backend: Backend) -> dict[str, Estimator]:
 def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
     """The roles whose advantages rLLM would get wrong by itself, so that our grouping hook sets them."""
     reasons: dict[str, str] = {}
-    for role in plan.roles:
+    for role in plan.asking:
         if not role.trainable:
             reasons[role.name] = "is not trained"
         elif is_precomputed(role):

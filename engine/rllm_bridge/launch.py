@@ -41,6 +41,8 @@ class Job:
     base_url: str | None
     imports: tuple[str, ...]
     """Python files that make vocabulary known."""
+    allow: tuple[str, ...]
+    """What the spec may use."""
     passed: tuple[str, ...]
     """The words for rLLM, which come last."""
     run: Launch
@@ -65,6 +67,7 @@ def prepare(
     model: str | None = None,
     base_url: str | None = None,
     imports: Sequence[Path] = (),
+    allow: Sequence[str] = (),
     seed: int = 0,
     folder: Path | None = None,
     resume: bool = False,
@@ -73,7 +76,16 @@ def prepare(
     """Compile and check a spec for a backend; raises SpecError, or UsageError where there is no file."""
     spec_words, passed, further = for_backend(backend, words)
     imported = [import_file(file) for file in imports]
-    compiled = check_file(spec, spec_words, further, model=model, base_url=base_url, imports=imported)
+    compiled = check_file(
+        spec,
+        spec_words,
+        further,
+        model=model,
+        base_url=base_url,
+        imports=imported,
+        allow=allow,
+        runs=True,
+    )
     plan = compiled.valid()
     _check_keys(plan.spec.model, backend, base_url)
     from engine.training.order import planned_steps
@@ -96,6 +108,7 @@ def prepare(
         model=model,
         base_url=base_url,
         imports=tuple(str(file) for file in imports),
+        allow=tuple(allow),
         passed=tuple(passed),
         run=run,
         warnings=compiled.diagnostics,

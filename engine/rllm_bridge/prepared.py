@@ -46,6 +46,7 @@ class Prepared:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.trained = plan.trained
+        self.asking = frozenset(role.name for role in plan.asking)
         self.earning = frozenset(role.name for role in plan.roles if role.reward is not None)
         self.ending = frozenset(role.name for role in plan.roles if role.on_failure.then == "fail")
         for name, signal in plan.signals.items():
@@ -56,7 +57,7 @@ class Prepared:
                 )
         self.answered_by_rllm = frozenset(
             role.name
-            for role in plan.roles
+            for role in plan.asking
             if any(is_rllms(plan, endpoint) for endpoint in plan.endpoints_of(role))
         )
         self.isolation = Isolation(plan.imports)

@@ -85,6 +85,9 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
             episode = episode._replace(metadata={**episode.metadata, "validation": True})
         elif self.plan.signals:
             episode = await self._signalled(episode)
+        # What ran a tool stays here: rLLM would look for its tokens.
+        leaving = [trajectory for trajectory in episode.trajectories if trajectory.name in shared.asking]
+        episode = episode._replace(trajectories=leaving)
         converted = episode_to_rllm(episode, shared.trained, policy.outputs, reason)
         if reason is TerminationReason.ERROR:
             converted.metadata["error"] = _error(episode)
@@ -97,7 +100,8 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
         shared = self._prepared
         self._partial = event.episode
         for trajectory in event.episode.trajectories:
-            if trajectory.reward is not None or trajectory.name not in shared.earning:
+            scored = trajectory.reward is not None or trajectory.name not in shared.earning
+            if scored and trajectory.name in shared.asking:
                 for unit in units(event.episode, trajectory, shared.trained):
                     self.commit(trajectory=unit_to_rllm(unit, policy.outputs, shared.trained))
 
@@ -142,6 +146,7 @@ _REASONS = {
     FailureName.MODEL_ERROR: TerminationReason.ERROR,
     FailureName.PROMPT_ERROR: TerminationReason.ERROR,
     FailureName.REWARD_ERROR: TerminationReason.ERROR,
+    FailureName.TOOL_ERROR: TerminationReason.UNKNOWN,
     FailureName.MALFORMED_OUTPUT: TerminationReason.UNKNOWN,
     FailureName.UNPARSEABLE_CHOICE: TerminationReason.UNKNOWN,
     FailureName.CONTEXT_FULL: TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED,
@@ -154,7 +159,7 @@ start, then gives up the run; an answer that cannot be read is the model's, and 
 def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> TerminationReason:
     """rLLM's reason: why a role in `ending` ended the episode, or why no call of it was answered."""
     stopped = episode.termination_reason is not Reason.ENV_DONE
-    if not stopped and any(trajectory.steps for trajectory in episode.trajectories):
+    if not stopped and any(trajectory.by_model for trajectory in episode.trajectories):
         return TerminationReason.ENV_DONE
     failures = episode.metadata.get("failures", ())
     rounds = {(failure["role"], failure["index"]): failure.get("round", 1) for failure in failures}

@@ -171,10 +171,38 @@ def _is_masked(role: RolePlan, result: NodeResult) -> bool:
 
 def steps_of(role: RolePlan, result: NodeResult) -> Sequence[Step]:
     """A turn's Steps, one for each call that was answered; the last has what the turn came to."""
+    if result.tool:
+        return [_tool_step(role, result)]
     if not result.earlier:  # as for nearly all
         return [] if result.completion is None else [_step(role, result, result)]
     calls = result.calls
     return [_step(role, result, call, at, is_last=at == len(calls)) for at, call in enumerate(calls, 1)]
+
+
+def _tool_step(role: RolePlan, result: NodeResult) -> Step:
+    """What a role did that runs a tool; there are no tokens and no messages."""
+    return Step(
+        action=result.view.action,
+        model_response=result.view.response,
+        reward=result.score.reward if result.score else 0.0,
+        metadata={
+            "tool": result.tool,
+            "seconds": result.seconds,
+            **_noted(role, result, result.attempts),
+        },
+    )
+
+
+def _noted(role: RolePlan, result: NodeResult, attempts: int) -> dict[str, object]:
+    """What is said of any Step."""
+    noted: dict[str, object] = {}
+    if role.loop is not None:
+        noted["round"] = result.view.round
+    if attempts > 1:
+        noted["attempts"] = attempts
+    if _is_masked(role, result):
+        noted["masked"] = True
+    return noted
 
 
 def _step(
@@ -183,18 +211,13 @@ def _step(
     completion, score = call.completion, result.score
     assert completion is not None
     metadata: dict[str, object] = {"finish_reason": completion.finish_reason, "seconds": call.seconds}
-    if role.loop is not None:
-        metadata["round"] = result.view.round
+    metadata |= _noted(role, result, call.attempts)
     if role.tools:
         metadata["call"] = number
         if call.used:
             metadata["calls"] = call.used
-    if call.attempts > 1:
-        metadata["attempts"] = call.attempts
     if completion.usage:
         metadata["usage"] = completion.usage
-    if _is_masked(role, result):
-        metadata["masked"] = True
     return Step(
         completion.prompt_ids,
         completion.response_ids,

@@ -14,6 +14,7 @@ from typing import Any
 
 from engine.compile import Plan, RolePlan
 from engine.compile.plan import Block, See
+from engine.errors import UsageError
 from engine.models import LimitedModel
 from engine.prompts import SELF, Condition, PromptError, render_messages
 from engine.records import (
@@ -32,6 +33,7 @@ from engine.run.isolation import Isolation
 from engine.run.reading import SEEN_NOTHING, Reader, turns
 from engine.run.scoring import is_earned, score, score_isolated
 from engine.run.session import Job, NodeResult, Session
+from engine.run.tool_turn import run_turn
 from engine.run.tools import OpenTools
 from engine.run.world import World
 from engine.vocabulary import EnvironmentFailure, Own, Reward, Seen, Upstream, View, Views
@@ -143,6 +145,9 @@ class _Run:
 
     async def episode(self) -> Episode:
         """The episode; what was opened for it is closed whatever happens."""
+        if self.plan.withheld:
+            names = ", ".join(permission.name for permission in self.plan.withheld)
+            raise UsageError(f"{self.plan.name} runs only where this is allowed: {names}")
         try:
             return await self.played()
         finally:
@@ -227,7 +232,7 @@ class _Run:
                 if block.sees:
                     self.upstream[number] = {see.name: self.seen(see) for see in block.sees}
                 nodes = self.running(block, role, number) if block.may_skip else block.nodes
-                if nodes and not role.asks_each:
+                if nodes and not role.asks_each and role.run is None:
                     self.messages[number] = self.render(role, self.shared(number))
                 ready += nodes
                 if len(nodes) < len(block.nodes):
@@ -387,6 +392,7 @@ class _Run:
         self, role: RolePlan, variables: Mapping[str, Any], *, first: bool = True
     ) -> Sequence[Message] | Failure:
         """What a role is asked; only the first turn of a conversation has the system's."""
+        assert role.prompt is not None
         try:
             return render_messages(role.prompt, role.system if first else None, variables)
         except PromptError as error:
@@ -395,6 +401,12 @@ class _Run:
     def turn(self, position: int) -> Coroutine[None, None, NodeResult]:
         node = self.plan.nodes[position]
         role = self.plan.roles[node.role]
+        if role.run is not None:
+            variables, upstream = self.variables(position), self.upstream[node.block]
+            tools = self.tools = self.tools or OpenTools()
+            isolation = self.isolation
+            return run_turn(role, role.run, node, variables, upstream, tools=tools, isolation=isolation)
+        assert node.endpoint is not None
         fixed = role.samplings[node.id.index - 1].seed
         seed = self.seed if fixed is None else self.seed_from(fixed)
         # By position: every model call passes here.

@@ -68,6 +68,8 @@ class NodeResult:
     failure: Failure | None = None
     attempts: int = 1
     score: Score | None = None
+    tool: str = ""
+    """What was run, where no model was asked."""
     used: ClassVar[Sequence[Mapping[str, str]]] = ()
     earlier: Sequence[Answered] = ()
     """The calls before, which asked for tools."""
@@ -224,7 +226,7 @@ class Session:
         """The result of a failed node: later roles see the parser's default as its action."""
         response, thought = (completion.text, completion.thought) if completion else ("", "")
         (_, index, number), lineage = self._node.id, self._node.lineage
-        view = View(index, self._role.parser.default, response, thought, number, lineage)
+        view = View(index, self._role.parser.default, response, thought, number, lineage, failed=True)
         score = failing_earns(self._role) if self._role.reward else None
         return NodeResult(
             view,

@@ -221,6 +221,18 @@ def _as_edges(value: object) -> object:
     return {name: Edge() for name in cast("list[str]", names)}
 
 
+OF_A_TOOL = ("run", "count", "needs", "when", "shows", "reward", "on_failure", "timeout")
+"""All that may be said of a role that runs a tool."""
+
+
+def _of_two_shapes(schema: dict[str, Any]) -> None:
+    """Let a role's JSON Schema have a prompt, or else a tool and what goes with one."""
+    others = {key: {"type": "null"} for key in schema["properties"] if key not in OF_A_TOOL}
+    schema["if"] = {"required": ["run"], "properties": {"run": {"not": {"type": "null"}}}}
+    schema["then"] = {"properties": others}
+    schema["else"] = {"required": ["prompt"]}
+
+
 Discount = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -264,6 +276,8 @@ def _as_items(value: object) -> object:
 class Role(_Model):
     """Who takes part, what it is asked, how its answer is read, what it earns and how it learns."""
 
+    model_config = ConfigDict(json_schema_extra=_of_two_shapes)
+
     count: Annotated[int, Field(ge=1, le=4096)] = 1
     """How many instances run side by side; with a join of `each` or `chunks`, for each parent."""
     needs: Annotated[
@@ -275,9 +289,11 @@ class Role(_Model):
     when: str | None = None
     """The condition on which an instance runs; where it is false, the instance is skipped."""
     shows: Strings = []
-    """Hidden fields of the task that this role's own prompts and `when` may read."""
-    prompt: PromptSource
+    """Hidden fields of the task that this role's own prompts, tool values and `when` may read."""
+    prompt: PromptSource | None = None
     """What it is asked: the user's turn."""
+    run: Annotated[CallField, vocabulary.tools] | None = None
+    """A tool in place of a model: what it gives is the role's action."""
     system: PromptSource | None = None
     """The system turn before it."""
     memory: Literal["chat"] | None = None
@@ -320,7 +336,12 @@ class Role(_Model):
     on_failure: OnFailure = OnFailure()
     """What happens when it fails."""
     timeout: Annotated[float, Field(gt=0.0)] | None = None
-    """Seconds for one model call; None waits as long as the model's client does."""
+    """Seconds for one call of its model, or of its tool; None waits as long as that does."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether training changes it: a role without a model has nothing to change."""
+        return self.trainable and self.run is None
 
 
 class Loop(_Model):

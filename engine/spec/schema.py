@@ -106,7 +106,7 @@ def _laid_over(schema: Any, language: Mapping[str, Schema]) -> Any:
             over[key] = _or_null(_laid_over(part, language))
         elif key == "$ref" and part.removeprefix(REFERENCE) in language:
             over[key] = f"{part}{LAID_OVER}"
-        elif key not in ("required", "minProperties"):
+        elif key not in ("required", "minProperties", "if", "then", "else"):
             over[key] = _laid_over(part, language)
     return over
 
@@ -161,6 +161,8 @@ def _calls(registry: Registry[Any], name: str, definitions: dict[str, Schema]) -
     keys = {option.name: _option(option, prefix, definitions) for option in options}
     more = registry.takes_more(name)
     first = _option(value, prefix, definitions) if value else _inside(keys, more=more)
+    if value and not value.required and value.default is None:  # its options may stand there, too
+        first = {"anyOf": [first, _inside(keys, more=more)]}
     beside = [option.name for option in options if option.required and value is not None]
     yield {
         "type": "object",

@@ -19,11 +19,11 @@ from engine.spec.models import Role, Spec
 
 M = TypeVar("M", bound=BaseModel)
 
-_REQUIRED_OF_ROLE: Mapping[str, Any] = {"prompt": {"inline": ""}}
+_REQUIRED_OF_ROLE: Mapping[str, Any] = {}
 REQUIRED: Mapping[str, Any] = {
     "rolegraph": 1,
     "name": "unnamed",
-    "roles": {"unnamed": {**_REQUIRED_OF_ROLE, "trainable": False}},
+    "roles": {"unnamed": {"prompt": {"inline": ""}, "trainable": False}},
 }
 """What every spec must have, in a form that no check has anything against. Stands in for what is missing."""
 
@@ -82,7 +82,7 @@ def _written_at(value: Any, path: Path) -> Path:
         try:
             value = cast("Any", value)[key]
         except LookupError:
-            return path
+            return path[:depth] or path  # what lacks it, but for what the whole part lacks
     return path
 
 

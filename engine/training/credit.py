@@ -36,7 +36,7 @@ def is_compared(trajectory: Trajectory, role: RolePlan | None = None) -> bool:
     """Whether a trajectory, or a turn of it, is in a group; `role` is None where there is no plan."""
     if role is not None and role.compares_turns and role.credit.kind != "trajectory":
         return any(not _masked(steps) for steps in turns(trajectory))
-    return bool(trajectory.steps) and not trajectory.masked and "tool" not in trajectory.steps[0].metadata
+    return trajectory.by_model and not trajectory.masked
 
 
 def members(

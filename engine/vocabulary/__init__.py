@@ -1,6 +1,6 @@
 """What a role can be made of: the kinds of items, how a spec calls one, and the registry of each kind.
 
-Whoever writes a parser, reward, estimator, signal, metric, dataset or environment needs this room and
+Whoever writes a parser, reward, estimator, signal, metric, dataset, environment or tool needs this room and
 `engine.records`.
 """
 
@@ -21,6 +21,7 @@ from engine.vocabulary.items import (
     LiveEnvironment,
     LossName,
     Metric,
+    Pairs,
     ParseFailure,
     Parser,
     Reward,
@@ -42,6 +43,7 @@ from engine.vocabulary.items import (
     tools,
 )
 from engine.vocabulary.options import Option, options_of
+from engine.vocabulary.permissions import checked_url, is_allowed
 from engine.vocabulary.registry import (
     BadOptions,
     BadParts,
@@ -76,6 +78,7 @@ __all__ = [
     "Metric",
     "Option",
     "Own",
+    "Pairs",
     "ParseFailure",
     "Parser",
     "Registry",
@@ -95,6 +98,7 @@ __all__ = [
     "UsageError",
     "View",
     "Views",
+    "checked_url",
     "dataset_of",
     "datasets",
     "did_you_mean",
@@ -103,6 +107,7 @@ __all__ = [
     "environments",
     "estimators",
     "import_file",
+    "is_allowed",
     "metric_of",
     "metrics",
     "noting",

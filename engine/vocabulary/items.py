@@ -7,7 +7,7 @@ Packages add their own items through the entry-point groups named here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from engine.errors import WorldError
 from engine.records import Episode, FailureName, Step, Task, TerminationReason, Trajectory, TrajectoryGroup
 from engine.vocabulary.registry import Item, Origin, Registry
-from engine.vocabulary.views import Upstream, View
+from engine.vocabulary.views import Upstream, View, Views
 
 
 class ParseFailure(ValueError):
@@ -99,8 +99,6 @@ class Reward(Item):
     borrowed: bool = False
     """Whether it only hands on what others decide: then a failed turn earns it, too, and what it says of
     right counts in a sum only where no other term says anything."""
-    permissions: tuple[str, ...] = ()
-    """What the command line must allow, as `--allow` names it: `python`, or a URL."""
     marks: tuple[str, ...] = ()
     """Patterns that it looks for in the action, marks that a parser may take off among them."""
     environment: bool = False
@@ -310,6 +308,29 @@ class Function(NamedTuple):
     """Arguments to a result: text, or a JSON value. Raises ToolError."""
 
 
+class Pairs(NamedTuple):
+    """Which of the instances that a second name stands for are on the branch of each of a first one's."""
+
+    numbers: Mapping[int, Collection[int]]
+    """By an instance's number, theirs."""
+    by_round: bool = False
+    """Whether both are in one loop: then a turn is paired with those of its own round."""
+
+    def of(self, view: View, others: Views) -> list[View]:
+        """Those that belong to one of the first, in order."""
+        numbers = self.numbers.get(view.index, ())
+        return [
+            other
+            for other in others
+            if isinstance(other, View)
+            and other.index in numbers
+            and (other.round == view.round or not self.by_round)
+        ]
+
+
+NO_PAIRS = Pairs({})
+
+
 @dataclass(frozen=True, slots=True)
 class Tool(Item):
     """What a `run:` role does in place of asking a model, or what a model may call in its turn.
@@ -320,14 +341,16 @@ class Tool(Item):
 
     open: Callable[[], AbstractAsyncContextManager[Sequence[Function]]] | None = None
     """Its functions for one episode: what they keep, they keep as long. `run:` takes a tool of one."""
-    choose: Callable[[Upstream], Any] | None = None
+    choose: Callable[[Upstream, Pairs], Any] | None = None
     """What is seen, in order of `needs`, to a result; raises ToolError. Pure."""
     source: str | None = None
     """The template that a `run:` role gives as its value; rendered, it is the function's first argument."""
     roles: tuple[str, ...] = ()
     """Names of `needs` that it reads."""
-    permissions: tuple[str, ...] = ()
-    """What the command line must allow, as `--allow` names it: `python`, or a URL."""
+    pairs: tuple[str, str] | None = None
+    """Two of them, which `choose` is told the pairs of."""
+    timeout: float | None = None
+    """Seconds for `choose`. None: fast, runs in place. A number: runs in a process stopped at the limit."""
 
 
 parsers = Registry(Parser, "rolegraph.parsers")
@@ -337,4 +360,4 @@ signals = Registry(Signal, "rolegraph.signals")
 metrics = Registry(Metric, "rolegraph.metrics")
 datasets = Registry(Dataset, "rolegraph.datasets", context=("split", "folder"))
 environments = Registry(Environment, "rolegraph.environments")
-tools = Registry(Tool, "rolegraph.tools")
+tools = Registry(Tool, "rolegraph.tools", context=("folder",))

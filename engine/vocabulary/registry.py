@@ -55,6 +55,8 @@ class Item:
     So its functions may be anything; one that no registry made is pickled as it stands.
     """
 
+    permissions: tuple[str, ...] = field(default=(), kw_only=True)
+    """What a person must allow before it is used, as `--allow` names it: `python`, or a URL."""
     origin: Origin | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
@@ -221,7 +223,7 @@ class Registry(Generic[T]):
             used[self, call.name] = None
         parameters = inspect.signature(factory).parameters
         given = {name: value for name, value in context.items() if name in parameters}
-        own_value = call.has_value and takes_value(parameters)
+        own_value = call.has_value and takes_value(parameters) and not _are_options(call, parameters)
         args = (call.value,) if own_value else ()
         options = call.options if own_value else self.keywords(call, call.name)
         taken = [name for name in options if name in self.context]
@@ -316,6 +318,12 @@ def _own_points(group: str) -> Mapping[str, EntryPoint]:
 def _installed_points(group: str) -> Mapping[str, EntryPoint]:
     """Every package's items. Looked up anew: a notebook may install one as it goes."""
     return {point.name: point for point in entry_points(group=group)}
+
+
+def _are_options(call: Call, parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Whether a mapping beside the name holds options, of an item that may have no value of its own."""
+    first = next(iter(parameters.values()))
+    return isinstance(call.value, Mapping) and first.default is None
 
 
 def _error(loc: tuple[int | str, ...], kind: str, message: str, value: object = None) -> ErrorDetails:

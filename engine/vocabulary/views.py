@@ -28,6 +28,8 @@ class View(NamedTuple):
     """Its number under each parent; the last is its own."""
     ran: bool = True
     """False where it was skipped: then the action is the parser's default."""
+    failed: bool = False
+    """Whether it gave no usable answer; for tools, which may pass it over."""
 
 
 class Own(NamedTuple):
@@ -82,6 +84,9 @@ class Views:
 
     def __iter__(self) -> Iterator[View | ScoredView]:
         return iter(self._views)
+
+    def __reduce__(self) -> tuple[type[Views], tuple[object, View | None]]:
+        return Views, (self._views, self._absent)
 
     def __getattr__(self, name: str) -> Any:
         if self._absent is not None and not self._views and not name.startswith("_"):

@@ -145,7 +145,7 @@ data: {{validation: countdown}}
 
 
 def test_a_role_uses_a_server(url: str, tmp_path: Path) -> None:
-    plan = compile_file(write_spec(tmp_path, SPEC.format(url=url)))
+    plan = compile_file(write_spec(tmp_path, SPEC.format(url=url)), allow=[url])
     model = script(call("price", what="milk"), call("price", what="air"), RIGHT)
     done = asyncio.run(episode(plan, limited(plan, model)))
     assert done.trajectories[0].reward == 1.0
@@ -155,7 +155,8 @@ def test_a_role_uses_a_server(url: str, tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_gone_fails_its_role_alone(tmp_path: Path) -> None:
-    plan = compile_file(write_spec(tmp_path, SPEC.format(url=f"http://127.0.0.1:{free_port()}/mcp")))
+    url = f"http://127.0.0.1:{free_port()}/mcp"
+    plan = compile_file(write_spec(tmp_path, SPEC.format(url=url)), allow=[url])
     (trajectory,) = asyncio.run(episode(plan, limited(plan, script(RIGHT)))).trajectories
     assert trajectory.failure is not None
     assert trajectory.failure.name is FailureName.TOOL_ERROR

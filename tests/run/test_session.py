@@ -154,7 +154,7 @@ def test_each_failure_has_its_name() -> None:
 
 def test_others_see_the_parser_s_default_for_one_that_failed() -> None:
     result = turn(lambda _: "no tags")
-    assert result.view == View(2, "No solution found", "no tags", lineage=(2,))
+    assert result.view == View(2, "No solution found", "no tags", lineage=(2,), failed=True)
     assert result.score == Score(0.0, False)
 
 

@@ -37,6 +37,13 @@ FRAME: dict[str, dict[str, Any]] = {
 LOOP = {"rounds": {"roles": ["mine", "debater", "critic"], "times": 2}}
 """The role that a part is of is in a loop, so that it may speak of rounds."""
 DATA = {"train": "tasks.jsonl"}
+NEEDED = {
+    "reasoning_gym": "reasoning_gym",
+    "math_verify": "math",
+    "bm25s": "corpus:",
+    "pydantic_monty": "python:",
+}
+"""Libraries of extras, each with the word that asks for it."""
 TASK = {"question": "3 + 4?", "answer": "7", "nums": [3, 4], "target": 7, "solution": "3 + 4"}
 
 
@@ -45,6 +52,7 @@ def faults(folder: Path, spec: str) -> list[str]:
     path = folder / "spec.yaml"
     path.write_text(spec, encoding="utf-8")
     (folder / DATA["train"]).write_text(json.dumps(TASK), encoding="utf-8")
+    (folder / "wiki.jsonl").write_text('{"text": "The Seine runs through Paris."}', encoding="utf-8")
     for name in re.findall(r"[\w-]+\.j2", spec):
         if not (PROMPTS / name).exists():
             (folder / name).write_text("{{ task.question }}", encoding="utf-8")
@@ -95,8 +103,8 @@ def test_every_whole_spec_in_the_documents_compiles(where: str, text: str, tmp_p
 
 @pytest.mark.parametrize(("where", "text"), [b for b in yaml_in(LANGUAGE) if not is_spec(b[1])])
 def test_every_part_of_a_spec_in_the_reference_compiles(where: str, text: str, tmp_path: Path) -> None:
-    for module in ("reasoning_gym", "math_verify"):
-        if module.removesuffix("_verify") in text:
+    for module, word in NEEDED.items():
+        if word in text:
             pytest.importorskip(module)
     for part in parts_in(text):
         unknown = part.keys() - Spec.model_fields.keys() - Role.model_fields.keys()

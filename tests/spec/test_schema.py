@@ -139,6 +139,32 @@ def test_a_word_that_the_language_does_not_have_is_refused(wrong: dict[str, Any]
     assert faults(wrong)
 
 
+@pytest.mark.parametrize(
+    "role",
+    [
+        {"run": "majority", "needs": "solver", "reward": "countdown"},
+        {"run": {"majority": {"equal": "math"}}, "prompt": None, "when": "self.index == 1"},
+        {"run": {"argmax": "solver", "by": "scorer.score"}, "timeout": 2},
+        {"run": {"search": {"url": "http://127.0.0.1"}}},
+        {"run": {"python": "{{ solver.action }}", "seconds": 2}, "count": 3, "on_failure": {"retry": 1}},
+        {"run": None, "prompt": "solver.j2", "trainable": False},
+    ],
+    ids=str,
+)
+def test_a_role_may_run_a_tool_in_place_of_a_prompt(role: dict[str, Any]) -> None:
+    assert not faults({**MINE, "roles": {"mine": role}})
+    assert not faults({"extends": "solver_judge.yaml", "roles": {"mine": {**role, "parser": None}}})
+
+
+@pytest.mark.parametrize(
+    "role",
+    [{"count": 2}, {"run": "majority", "prompt": "x.j2"}, {"run": "majority", "parser": "text"}],
+    ids=str,
+)
+def test_a_role_has_one_of_both_shapes(role: dict[str, Any]) -> None:
+    assert faults({**MINE, "roles": {"mine": role}})
+
+
 def test_a_spec_that_extends_another_says_only_what_differs_and_null_removes() -> None:
     assert not faults({"extends": "solver_judge.yaml", "roles": {"judge": None, "solver": {"count": 4}}})
     assert not faults({"extends": "solver_judge.yaml", "train": {"lora": {"rank": 4}, "steps": None}})
@@ -168,7 +194,7 @@ def test_each_key_has_its_line_and_each_short_form_its_type() -> None:
 
 def test_every_item_that_a_spec_may_name_is_listed() -> None:
     definitions = json_schema()["$defs"]
-    for kind in ("parsers", "rewards", "estimators", "signals", "metrics", "datasets"):
+    for kind in ("parsers", "rewards", "estimators", "signals", "metrics", "tools", "datasets"):
         registry = getattr(vocabulary, kind)
         forms = definitions[registry.group]["anyOf"]
         for name in registry.names():

@@ -44,7 +44,6 @@ def test_faults_of_the_top_and_of_every_role_come_together() -> None:
     assert [finding.message for finding in fitting.findings] == [
         "unknown key 'nmae'",
         "prompt cannot be 3",
-        "roles.b has no 'prompt'",
         "c cannot be null",
     ]
 
@@ -83,9 +82,10 @@ def test_a_list_of_needs_holds_names() -> None:
     assert "names of roles, not 1" in fitting.findings[0].message + (fitting.findings[0].expected or "")
 
 
-def test_what_stands_in_for_a_prompt_that_says_nothing_is_an_empty_one() -> None:
+def test_nothing_stands_in_for_a_prompt_that_does_not_fit() -> None:
     fitting = validate(spec_of(roles={"solver": {**SOLVER, "prompt": {"flie": "x.j2"}}}))
-    assert fitting.value.roles["solver"].prompt.inline == ""
+    assert fitting.value.roles["solver"].prompt is None
+    assert fitting.left_out == {("roles", "solver", "prompt", "flie")}
 
 
 def test_two_thousand_roles_with_two_faults_each_are_reported_with_their_places() -> None:

@@ -1,0 +1,91 @@
+"""The turn of a role that runs a tool in place of asking a model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any
+
+from engine.compile import RolePlan
+from engine.compile.plan import Node, RunPlan
+from engine.errors import RolegraphError
+from engine.prompts import PromptError
+from engine.records import Failure, FailureName
+from engine.run.isolation import Isolation, LimitError
+from engine.run.session import NodeResult, failing_earns
+from engine.run.tools import OpenTools
+from engine.vocabulary import ToolError, Upstream, View
+
+
+async def run_turn(
+    role: RolePlan,
+    run: RunPlan,
+    node: Node,
+    variables: Mapping[str, Any],
+    upstream: Upstream,
+    *,
+    tools: OpenTools,
+    isolation: Isolation,
+) -> NodeResult:
+    """The turn of a node that runs a tool, whose result is its action; of one that failed, why.
+
+    Only cancellation and faults of the user or of this program raise.
+    """
+    try:
+        value = "" if run.value is None else run.value.render(variables)
+    except PromptError as error:
+        return _result(role, run, node, Failure(FailureName.PROMPT_ERROR, str(error)), 0, 0.0)
+    for attempt in range(role.on_failure.retry + 1):
+        began = perf_counter()
+        try:
+            async with asyncio.timeout(role.timeout):
+                result: Any = await _call(run, value, upstream, tools, isolation)
+        except ToolError as error:
+            result = Failure(FailureName.TOOL_ERROR, str(error))
+        except (TimeoutError, LimitError):
+            limit = role.timeout or run.tool.timeout
+            within = "in time" if limit is None else f"within {limit:g} s"
+            result = Failure(FailureName.TIMEOUT, f"no result {within}")
+        except RolegraphError:
+            raise
+        except Exception as error:  # a tool from elsewhere: its fault ends this node only
+            result = Failure(FailureName.TOOL_ERROR, f"{type(error).__name__}: {error}")
+        if not isinstance(result, Failure) or attempt == role.on_failure.retry:
+            return _result(role, run, node, result, attempt + 1, perf_counter() - began)
+    raise AssertionError("there is at least one attempt")
+
+
+async def _call(
+    run: RunPlan, value: str, upstream: Upstream, tools: OpenTools, isolation: Isolation
+) -> object:
+    tool = run.tool
+    if tool.choose is not None:
+        if tool.timeout is None:
+            return tool.choose(upstream, run.pairs)
+        return await isolation.run(tool.choose, upstream, run.pairs, limit=tool.timeout)
+    functions = await tools.functions(tool)
+    if len(functions) != 1:
+        raise ToolError(f"{run.name} has {len(functions)} functions; a role can run a tool of one")
+    (function,) = functions
+    first = next(iter(function.parameters.get("properties", {})), "value")
+    return await function.call({first: value})
+
+
+def _result(
+    role: RolePlan, run: RunPlan, node: Node, result: object, attempts: int, seconds: float
+) -> NodeResult:
+    """What a turn came to. A failure's message is its result, so that later roles can see what went wrong."""
+    failure = result if isinstance(result, Failure) else None
+    action = failure.message if failure else result
+    text = action if isinstance(action, str) else json.dumps(action, ensure_ascii=False, default=str)
+    (_, index, number), lineage = node.id, node.lineage
+    return NodeResult(
+        View(index, action, text, "", number, lineage, failed=failure is not None),
+        seconds=seconds,
+        failure=failure,
+        attempts=max(1, attempts),
+        score=failing_earns(role) if failure and role.reward else None,
+        tool=run.name if attempts else "",
+    )

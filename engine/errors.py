@@ -7,6 +7,7 @@
     │   ├── AdvantageError   a reward, signal or estimator gave what nothing can learn from
     │   └── UsageError       a command, flag, key or name is wrong
     ├── ModelError           one call to a model failed: becomes a named failure, not the end of a run
+    │   └── ContextFull      what it would be asked leaves no room for an answer
     ├── SandboxError         a program that a model wrote failed: likewise
     └── WorldError           the machine or network failed: exit code 1
 
@@ -66,6 +67,10 @@ class ModelError(RolegraphError, RuntimeError):
     def __init__(self, message: str, *, transient: bool = False) -> None:
         self.transient = transient
         super().__init__(message)
+
+
+class ContextFull(ModelError):
+    """A call that was not made, because its prompt leaves no room in the model's context for an answer."""
 
 
 class SandboxError(RolegraphError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Rewards that read other roles: what they earned, what they said of this turn, what they said themselves.
+"""Rewards that others decide: what roles earned, what they said of this turn or themselves; environments.
 
 Each reads the turns on its own branch, and is None where none of them ran.
 """
@@ -131,3 +131,12 @@ def _agrees_with(role: str, right: str, wrong: str, task: Task, action: Any, see
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+def env() -> Reward:
+    """What the environment gave this player from this turn until its next one; a trajectory earns the sum."""
+    return Reward(_env, environment=True)
+
+
+def _env(task: Task, action: Any, seen: Seen) -> Score | None:
+    return None if seen.env is None else Score(seen.env, seen.env >= 1.0)

@@ -92,6 +92,7 @@ def weighted(
         borrowed=all(part.borrowed for part in parts),
         permissions=_union(part.permissions for part in parts),
         marks=_union(part.marks for part in parts),
+        environment=any(part.environment for part in parts),
     )
 
 

@@ -19,6 +19,7 @@ WRITTEN_AT = {
     "metrics": "episode.metrics.NAME",
     "tools": "roles.ROLE.run",
     "datasets": "data.train, data.validation",
+    "environments": "loops.NAME.env",
 }
 """Where in a spec each kind stands."""
 KINDS = ("specs", *WRITTEN_AT)

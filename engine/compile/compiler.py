@@ -10,10 +10,19 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from engine.compile.earned import earning_findings, scored
-from engine.compile.graph import Needs, check_graph, in_order, loop_of, repeated_needs, role_needs
+from engine.compile.graph import (
+    Needs,
+    check_graph,
+    env_loop,
+    in_order,
+    loop_of,
+    players_of,
+    repeated_needs,
+    role_needs,
+)
 from engine.compile.lineage import Instances, instances_of
 from engine.compile.names import Names, resolve_names
-from engine.compile.plan import LoopPlan, Plan, RolePlan
+from engine.compile.plan import EnvPlan, LoopPlan, Plan, RolePlan
 from engine.compile.policies import check_policies, endpoints_of, samplings_of, trained_policies
 from engine.compile.resolve import digest
 from engine.compile.running import permission_findings, run_findings, withheld
@@ -142,12 +151,24 @@ def _assemble(
     positions_of = {endpoint: position for position, endpoint in enumerate(endpoints)}
     numbers = {name: [positions_of[endpoint] for endpoint in its] for name, its in endpoint_of.items()}
     untils = {name: until.mentions for name, until in names.untils.items() if until}
-    own = {name for name in spec.roles if "self.history" in _mentions(names, name)}
+    chats = {name for name, role in spec.roles.items() if role.memory == "chat"}
+    own = {name for name in spec.roles if name in chats or "self.history" in _mentions(names, name)}
     read = {name: reward.others for name, reward in names.rewards.items() if reward and reward.others}
+    played = env_loop(spec)
+    players = players_of(spec, played) if played is not None else []
     by_turn = {
         name for name, role in spec.roles.items() if role.credit.kind != "trajectory" or role.group != "task"
     }
-    unrolled = unroll(spec, instances, numbers, until=untils, own=own, rewards=read, by_turn=by_turn)
+    unrolled = unroll(
+        spec,
+        instances,
+        numbers,
+        until=untils,
+        own=own,
+        rewards=read,
+        by_turn=by_turn,
+        players=players,
+    )
     loops = list(spec.loops)
     roles = tuple(
         RolePlan(
@@ -172,7 +193,8 @@ def _assemble(
             timeout=role.timeout,
             when=names.whens[name],
             loop=None if (loop := loop_of(spec, name)) is None else loops.index(loop),
-            asks_each="self" in _mentions(names, name),
+            asks_each=name in chats or "self" in _mentions(names, name),
+            keeps_chat=name in chats,
             tools=tuple(map(_present, names.tools[name])),
             calls=role.calls,
             shows=frozenset(role.shows),
@@ -193,10 +215,22 @@ def _assemble(
         wiring=unrolled.wiring,
         reads=unrolled.reads,
         loops=tuple(
-            LoopPlan(name, loop.times, names.untils[name], unrolled.tails[name])
+            LoopPlan(name, loop.times, names.untils[name], unrolled.tails[name], unrolled.branches[name])
             for name, loop in spec.loops.items()
         ),
-        scoring=tuple(positions[name] for name in in_order(scored(names.rewards)) if name in read),
+        env=None
+        if played is None
+        else EnvPlan(
+            _present(names.environment),
+            loops.index(played),
+            {positions[name]: sum(len(instances[p]) for p in players[:n]) for n, name in enumerate(players)},
+            unrolled.turns,
+        ),
+        scoring=tuple(
+            positions[name]
+            for name in in_order(scored(names.rewards))
+            if (reward := names.rewards[name]) and reward.waits
+        ),
         correct=positions[spec.episode.correct or order[-1]],
         metrics={name: _present(metric) for name, metric in names.metrics.items()},
         hidden=names.hidden,

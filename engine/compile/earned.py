@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from engine.compile.graph import Needs, ancestors, circles, in_a_circle
+from engine.compile.graph import Needs, ancestors, circles, env_loop, in_a_circle, players_of
 from engine.compile.names import Names
 from engine.errors import did_you_mean
 from engine.spec import Finding, Path, Spec
@@ -32,13 +32,19 @@ def earning_findings(spec: Spec, names: Names) -> Iterator[Finding]:
 
 
 def _read(spec: Spec, rewards: Mapping[str, Reward | None]) -> Iterator[Finding]:
-    """Roles that cannot be read: those without a reward, a role itself, and circles of rewards."""
+    """What cannot be read: roles without a reward, a role itself, circles of rewards, no environment."""
+    loop = env_loop(spec)
+    players = [] if loop is None else players_of(spec, loop)
     for name, reward in rewards.items():
         path: Path = ("roles", name, "reward")
         for other in reward.roles if reward else ():
             if other in spec.roles and spec.roles[other].reward is None:
                 message = f"the reward reads what {other} earns, which has no reward"
                 yield Finding(path, message, "a role with a reward", word=other)
+        if reward and reward.environment and name not in players:
+            message = f"the reward reads what {name} gets from an environment, but {name} moves in none"
+            expected = f"a player: {', '.join(players)}" if players else "a loop with `env`"
+            yield Finding(path, message, expected, word="env")
         if reward and name in reward.others:
             message = f"the reward of {name} reads {name} itself"
             yield Finding(path, message, "other roles", word=name)

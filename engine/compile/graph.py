@@ -10,6 +10,7 @@ from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
+from engine.errors import did_you_mean
 from engine.prompts.checks import RESERVED
 from engine.spec import Finding, Spec
 from engine.spec.faults import no_role
@@ -28,7 +29,14 @@ def check_graph(spec: Spec, needs: Needs) -> list[Finding]:
 
     `needs` are the spec's `role_needs`.
     """
-    return [*_names(spec), *_loops(spec), *_edges(spec), *_cycles(spec, needs), *_size(spec)]
+    return [
+        *_names(spec),
+        *_loops(spec),
+        *_players(spec, needs),
+        *_edges(spec),
+        *_cycles(spec, needs),
+        *_size(spec),
+    ]
 
 
 def role_needs(spec: Spec) -> Needs:
@@ -57,6 +65,23 @@ def loop_of(spec: Spec, role: str) -> str | None:
     return next((name for name, loop in spec.loops.items() if role in loop.roles), None)
 
 
+def env_loop(spec: Spec) -> str | None:
+    """The loop that has an environment."""
+    return next((name for name, loop in spec.loops.items() if loop.env is not None), None)
+
+
+def players_of(spec: Spec, loop: str) -> list[str]:
+    """The roles that move in a loop's environment, in the order of the players' numbers."""
+    found = spec.loops[loop]
+    named = [role for role in dict.fromkeys(found.players) if role in found.roles]
+    return [role for role in named or found.roles if role in spec.roles]
+
+
+def trains_on_seeds(spec: Spec) -> bool:
+    """Whether the seeds of an environment are the tasks, because there is no data."""
+    return spec.data.train is None and spec.data.validation is None and env_loop(spec) is not None
+
+
 def in_order(needs: Needs) -> list[str]:
     """The roles, each after those that it needs; raises graphlib.CycleError."""
     sorter: TopologicalSorter[str] = TopologicalSorter()
@@ -81,6 +106,10 @@ def ancestors(needs: Needs, name: str) -> set[str]:
 
 def _names(spec: Spec) -> Iterator[Finding]:
     for name, role in spec.roles.items():
+        if role.memory is not None and loop_of(spec, name) is None:
+            message = f"{name} is in no loop, so it has one turn and nothing to remember"
+            hint = "remove it, or put the role into `loops`"
+            yield Finding(("roles", name, "memory"), message, "a role of a loop", hint, at_key=True)
         if name.lower() in RESERVED:
             yield Finding(
                 ("roles", name),
@@ -127,6 +156,40 @@ def _loops(spec: Spec) -> Iterator[Finding]:
             if first != name:
                 yield Finding(
                     path, f"{role} is in the loop {first} already", "a loop for each role", word=role
+                )
+
+
+def _players(spec: Spec, needs: Needs) -> Iterator[Finding]:
+    """Environments beyond the first, and players that cannot be."""
+    first = env_loop(spec)
+    for name, loop in spec.loops.items():
+        path = ("loops", name, "players")
+        if loop.env is not None and name != first:
+            message = f"{first} has an environment already"
+            yield Finding(("loops", name, "env"), message, "one loop with `env` in a spec", at_key=True)
+        if loop.players and loop.env is None:
+            message = f"{name} has players, but nothing that they move in"
+            yield Finding(path, message, "an environment beside them", "add `env`, such as env: grid")
+        for place, role in enumerate(loop.players):
+            if role not in loop.roles:
+                message = f"{role} is a player of {name}, but none of its roles"
+                expected = f"one or more of {', '.join(loop.roles)}"
+                yield Finding(path, message, expected, did_you_mean(role, loop.roles), word=role)
+            elif role in loop.players[:place]:
+                yield Finding(path, f"{role} is named twice", "each player once", word=role)
+        players = players_of(spec, name) if loop.env is not None else []
+        for role in players:
+            before = ancestors(needs, role).intersection(players) - {role}
+            if before:
+                other = min(before, key=players.index)
+                message = f"{role} would see what {other} moves in the same round, and both are players"
+                hint = f"let {role} see the round before: needs: {{{other}: last}}, or name the `players`"
+                yield Finding(
+                    ("roles", role, "needs"),
+                    message,
+                    "players who see no move of their own round",
+                    hint,
+                    word=other,
                 )
 
 

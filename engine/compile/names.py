@@ -10,7 +10,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-from engine.compile.graph import Needs, ancestors, loop_of, unknown_role
+from engine.compile.graph import (
+    Needs,
+    ancestors,
+    env_loop,
+    loop_of,
+    players_of,
+    trains_on_seeds,
+    unknown_role,
+)
 from engine.compile.lineage import Instances, joined
 from engine.compile.plan import Permission, RunPlan, SignalPlan
 from engine.compile.resolve import resolve, resolve_dataset, resolve_prompt, resolve_teacher
@@ -19,6 +27,7 @@ from engine.errors import did_you_mean
 from engine.prompts import (
     IN_A_LOOP,
     OF_SELF,
+    WITH_AN_ENVIRONMENT,
     Condition,
     Surroundings,
     Template,
@@ -33,6 +42,7 @@ from engine.vocabulary import (
     VIEW_FIELDS,
     Call,
     Dataset,
+    Environment,
     Estimator,
     Item,
     Metric,
@@ -42,11 +52,13 @@ from engine.vocabulary import (
     Signal,
     Split,
     Tool,
+    environments,
     estimators,
     metrics,
     noting,
     parsers,
     rewards,
+    seeds,
     signals,
     tools,
 )
@@ -76,6 +88,8 @@ class Names:
     """On which condition an instance runs."""
     untils: Mapping[str, Condition | None]
     """By the loop's name, the condition that ends it."""
+    environment: Environment | None
+    """That of the loop that has one."""
     metrics: Mapping[str, Metric | None]
     """By the metric's own name."""
     tools: Mapping[str, Sequence[Tool | None]]
@@ -161,6 +175,7 @@ class _Resolver:
                 for name, signal in signalled.items()
                 if signal and (call := spec.roles[name].signal)
             },
+            environment=self.environment(),
             metrics=measured,
             tools={name: self.tools(name, role) for name, role in spec.roles.items()},
             data=data,
@@ -186,6 +201,27 @@ class _Resolver:
         for other in reward.others if reward else ():
             self.findings += unknown_role(self.spec, other, path)
         return reward
+
+    def environment(self) -> Environment | None:
+        """The environment, which takes as many players as there are."""
+        name = env_loop(self.spec)
+        call = None if name is None else self.spec.loops[name].env
+        if name is None or call is None:
+            return None
+        path = ("loops", name, "env")
+        environment = self.build(environments, call, path)
+        if environment is None or self.instances is None:
+            return environment
+        counts = {role: len(self.instances[role]) for role in players_of(self.spec, name)}
+        least, most, number = environment.least, environment.most, sum(counts.values())
+        if not least <= number <= most:
+            takes = f"{least}" if least == most else f"{least} to {most}"
+            plural = "player" if takes == "1" else "players"
+            has = ", ".join(f"{role} × {count}" for role, count in counts.items())
+            message = f"{call.name} takes {takes} {plural}, and {name} has {number}: {has}"
+            hint = "name those that move: players: […]" if number > most else "raise a player's `count`"
+            self.findings.append(Finding(path, message, f"{takes} {plural}", hint, word=call.name))
+        return environment
 
     def tools(self, name: str, role: Role) -> list[Tool | None]:
         """What a role's model may call: the value beside a tool's name is the model's to say."""
@@ -306,6 +342,10 @@ class _Resolver:
         for split in SPLITS:
             call = getattr(self.spec.data, split)
             if call is None:
+                if trains_on_seeds(self.spec):
+                    train = self.spec.train
+                    many = (train.steps or 1) * train.batch_size
+                    data[split] = seeds(split, many if split == "train" else train.validation.tasks)
                 continue
             path = ("data", split)
             with noting(self.used):
@@ -346,7 +386,10 @@ class _Resolver:
         role, roles = self.spec.roles[name], self.spec.roles
         edges = {key: edge for key, edge in role.needs.items() if (edge.of or key) in roles}
         seen = {key: self.seen(name, edge.of or key, edge) for key, edge in edges.items()}
-        own = OF_SELF if loop_of(self.spec, name) is None else (*OF_SELF, *IN_A_LOOP)
+        loop = loop_of(self.spec, name)
+        own = OF_SELF if loop is None else (*OF_SELF, *IN_A_LOOP)
+        if loop is not None and loop == env_loop(self.spec):
+            own = (*own, *WITH_AN_ENVIRONMENT)
         called = {edge.of: key for key, edge in edges.items() if edge.of not in (None, key, *edges)}
         return Surroundings(seen, tuple(roles), columns, hidden - {*role.shows}, own=own, called=called)
 

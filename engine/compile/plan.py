@@ -7,7 +7,7 @@ pickled; it brings along what has to be imported before it is whole again.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +17,7 @@ from engine.spec import Lora, ModelRef, Path, Sampling, Spec
 from engine.spec.models import Credit, GroupBy, OnFailure
 from engine.vocabulary import (
     Dataset,
+    Environment,
     Estimator,
     Import,
     LossName,
@@ -121,6 +122,8 @@ class RolePlan:
     """How often a turn asks its model at most."""
     shows: frozenset[str] = frozenset()
     """Hidden task fields that its own prompts and condition see."""
+    keeps_chat: bool = False
+    """Whether its turns go on with the conversation of those before."""
 
     @property
     def compares_turns(self) -> bool:
@@ -142,8 +145,25 @@ class LoopPlan:
     until: Condition | None
     """Where it holds after a round, there is no other on that branch."""
     tails: tuple[Tail, ...]
-    """What its end lets go, by the round that would have been the next, less two; nothing where its branches
+    """What its end lets go, by the round that would have been the next, less one; nothing where its branches
     end each for itself."""
+    branches: int
+    """How many of these there are."""
+
+
+class EnvPlan(NamedTuple):
+    """The environment of a loop, and who moves in it.
+
+    Its transitions are in the wiring, one before each round and one after the last: behind the nodes and the
+    blocks, numbered on, each waits for the players' turns of the round before and releases those of its own.
+    """
+
+    environment: Environment
+    loop: int
+    players: Mapping[int, int]
+    """By role, the number of the player that is its first instance."""
+    turns: tuple[tuple[int, ...], ...]
+    """By round, less one, the nodes of all players, by their numbers."""
 
 
 class Node(NamedTuple):
@@ -226,8 +246,9 @@ class Plan:
     reads: Mapping[int, tuple[See, ...]]
     """By node, the turns that its reward reads, under their role's name."""
     loops: tuple[LoopPlan, ...]
+    env: EnvPlan | None
     scoring: tuple[int, ...]
-    """The roles whose reward reads other roles, each after those whose scores it reads."""
+    """The roles whose reward reads more than their own turn, each after those it reads."""
     correct: int
     """The role whose correctness is the episode's."""
     metrics: Mapping[str, Metric]
@@ -262,7 +283,12 @@ class Plan:
     @property
     def may_skip(self) -> bool:
         """Whether there are turns that need not run."""
-        return any(role.when for role in self.roles) or any(loop.until for loop in self.loops)
+        conditions = any(role.when for role in self.roles) or any(loop.until for loop in self.loops)
+        return conditions or self.env is not None
+
+    def transition_at(self, block: int) -> int | None:
+        """The place behind the nodes of the transition that stands behind the blocks; None for a block."""
+        return None if block < len(self.blocks) else len(self.nodes) + block - len(self.blocks)
 
     def rounds_of(self, role: RolePlan) -> int:
         """How many turns an instance of a role takes at most."""
@@ -299,8 +325,14 @@ def graph(plan: Plan) -> nx.DiGraph[NodeId]:
 
     drawn: nx.DiGraph[NodeId] = nx.DiGraph()
     drawn.add_nodes_from(node.id for node in plan.nodes)
-    for node, joins in zip(plan.nodes, plan.wiring.feeds, strict=True):
-        for join in joins:
-            for block in plan.wiring.releases[join]:
-                drawn.add_edges_from((node.id, plan.nodes[after].id) for after in plan.blocks[block].nodes)
+    for place, node in enumerate(plan.nodes):
+        drawn.add_edges_from((node.id, plan.nodes[after].id) for after in _after(plan, place))
     return drawn
+
+
+def _after(plan: Plan, place: int) -> Iterator[int]:
+    """The nodes that wait for one, or for an environment's answer to it."""
+    for join in plan.wiring.feeds[place]:
+        for block in plan.wiring.releases[join]:
+            transition = plan.transition_at(block)
+            yield from plan.blocks[block].nodes if transition is None else _after(plan, transition)

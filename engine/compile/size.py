@@ -39,16 +39,17 @@ def _longest(plan: Plan, calls: list[int]) -> int:
     """The longest way: each block is passed after the last of what it waits for."""
     wiring = plan.wiring
     left, waits = list(wiring.joins), list(wiring.waits)
-    before = [0] * len(plan.blocks)
+    before = [0] * len(waits)
     joined = [0] * len(left)
     ready = [block for block, count in enumerate(waits) if not count]
     longest = 0
     while ready:
         number = ready.pop()
-        block = plan.blocks[number]
-        end = before[number] + calls[block.role]
+        transition = plan.transition_at(number)
+        own = calls[plan.blocks[number].role] if transition is None else 0
+        end = before[number] + own
         longest = max(longest, end)
-        for node in block.nodes:
+        for node in plan.blocks[number].nodes if transition is None else (transition,):
             for join in wiring.feeds[node]:
                 joined[join] = max(joined[join], end)
                 left[join] -= 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from engine.compile.graph import loop_of
+from engine.compile.graph import loop_of, trains_on_seeds
 from engine.compile.lineage import Instance, Instances, joined
 from engine.compile.plan import Plan, RolePlan
 from engine.compile.policies import named, samplings_of
@@ -139,6 +139,10 @@ def policy_findings(plan: Plan) -> Iterator[Finding]:
     if "train" not in plan.data:
         hint = "add `data: {train: …}`, such as a .jsonl file"
         yield Finding(("data",), f"{plan.name} has no training data", "", hint, at_key=True)
+    elif trains_on_seeds(plan.spec) and plan.spec.train.steps is None:
+        message = f"{plan.name} has no data, so its tasks are seeds, which have no end"
+        hint = "say how long to train: train: {steps: 100}, or add `data`"
+        yield Finding(("train", "steps"), message, "train.steps", hint, at_key=True)
     at_model: dict[Path, str] = {}
     for name, policy in plan.policies.items():
         own = name in plan.spec.policies and plan.spec.policies[name].model is not None

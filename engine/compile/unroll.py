@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from engine.compile.graph import loop_of
+from engine.compile.graph import env_loop, loop_of
 from engine.compile.lineage import Instance, Instances, joined
 from engine.compile.plan import Block, Node, See, Tail, Wiring
 from engine.records import NodeId, salt_of
@@ -23,10 +23,14 @@ class Unrolled(NamedTuple):
     nodes: tuple[Node, ...]
     blocks: tuple[Block, ...]
     wiring: Wiring
-    tails: Mapping[str, tuple[Tail, ...]]
-    """By loop; see `LoopPlan`."""
     reads: Mapping[int, tuple[See, ...]]
     """See `Plan`."""
+    tails: Mapping[str, tuple[Tail, ...]]
+    """By loop; see `LoopPlan`."""
+    branches: Mapping[str, int]
+    """By loop; see `LoopPlan`."""
+    turns: tuple[tuple[int, ...], ...]
+    """See `EnvPlan`; none without one."""
 
 
 def unroll(
@@ -37,6 +41,7 @@ def unroll(
     until: Mapping[str, Iterable[str]],
     own: Set[str] = frozenset(),
     rewards: Mapping[str, Sequence[str]] = NOTHING,
+    players: Sequence[str] = (),
     by_turn: Set[str] = frozenset(),
 ) -> Unrolled:
     """Unroll the roles of a spec, the rounds of its loops one after the other. `endpoints` has one for each
@@ -44,10 +49,11 @@ def unroll(
 
     Instances that join the same are a block: they become ready together and see the same. `until` has for
     each loop with an end the roles that its condition reads; `own` are the roles that read their own earlier
-    turns; `rewards` has for a role those that its reward reads; `by_turn`
-    are the roles whose turns are compared, each with the same turn of others.
+    turns; `rewards` has for a role those that its reward reads; `by_turn` are the roles whose turns are
+    compared, each with the same turn of others; `players` are the roles that move in the environment of the
+    loop that has one.
     """
-    return _Unrolling(spec, instances, endpoints, until, own, rewards, by_turn).unrolled()
+    return _Unrolling(spec, instances, endpoints, until, own, rewards, by_turn, players).unrolled()
 
 
 Seen = tuple[See, ...]
@@ -62,12 +68,15 @@ class _Unrolling:
     own: Set[str]
     rewards: Mapping[str, Sequence[str]]
     by_turn: Set[str]
+    players: Sequence[str]
+    env: str | None = field(init=False)
     loops: dict[str, str | None] = field(init=False)
     rounds: dict[str, int] = field(init=False)
     starts: dict[str, int] = field(init=False)
     positions: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.env = env_loop(self.spec)
         self.loops = {name: loop_of(self.spec, name) for name in self.spec.roles}
         self.rounds = {name: self.spec.loops[loop].times if loop else 1 for name, loop in self.loops.items()}
         self.positions = {name: position for position, name in enumerate(self.spec.roles)}
@@ -80,15 +89,18 @@ class _Unrolling:
         nodes: list[Node] = []
         blocks: list[Block] = []
         waits: list[list[Sequence[int]]] = []
+        total = sum(len(self.instances[name]) * rounds for name, rounds in self.rounds.items())
         for position, name in enumerate(self.spec.roles):
             for number in range(1, self.rounds[name] + 1):
                 for members, sees, ends, before in self.blocks(name, number):
                     places = range(self.at(name, members[0], number), self.at(name, members[-1], number) + 1)
                     contiguous = len(places) == len(members)
                     own = places if contiguous else tuple(self.at(name, m, number) for m in members)
+                    moves = self.loops[name] is not None and self.loops[name] == self.env
                     conditional = bool(ends or self.spec.roles[name].when or any(see.parents for see in sees))
-                    blocks.append(Block(position, number, own, sees, ends, conditional))
-                    waits.append([see.nodes for see in (*sees, *ends)] + ([before] if before else []))
+                    blocks.append(Block(position, number, own, sees, ends, conditional or moves))
+                    seen = (total + number - 1,) if moves else ()
+                    waits.append([*(see.nodes for see in (*sees, *ends)), before, seen])
         block_of = {node: number for number, block in enumerate(blocks) for node in block.nodes}
         for position, name in enumerate(self.spec.roles):
             for number in range(1, self.rounds[name] + 1):
@@ -96,9 +108,30 @@ class _Unrolling:
                     id, place = NodeId(name, index, number), len(nodes)
                     endpoint = self.endpoints[name][index - 1] if self.endpoints[name] else None
                     nodes.append(Node(id, position, block_of[place], endpoint, salt_of(id), instance.path))
-        wiring = _wire(len(nodes), waits)
-        tails = {loop: self.tails(loop, nodes, blocks, wiring) for loop in self.spec.loops}
-        return Unrolled(tuple(nodes), tuple(blocks), wiring, tails, self.reads(nodes))
+        turns = self.turns_of_players()
+        transitions: list[list[Sequence[int]]] = [[()], *([turn] for turn in turns)] if turns else []
+        wiring = _wire(len(nodes) + len(transitions), [*waits, *transitions])
+        names = list(self.spec.roles)
+        branches = {
+            name: {b.ends for b in blocks if b.round == 2 and self.loops[names[b.role]] == name}
+            for name in self.spec.loops
+        }
+        tails = {
+            loop: self.tails(loop, nodes, blocks, wiring) if len(ends) == 1 else ()
+            for loop, ends in branches.items()
+        }
+        counted = {loop: max(1, len(ends)) for loop, ends in branches.items()}
+        return Unrolled(tuple(nodes), tuple(blocks), wiring, self.reads(nodes), tails, counted, turns)
+
+    def turns_of_players(self) -> tuple[tuple[int, ...], ...]:
+        """By round, the nodes of those who move in the environment."""
+        if self.env is None:
+            return ()
+        members = [(name, place) for name in self.players for place in range(len(self.instances[name]))]
+        times = self.spec.loops[self.env].times
+        return tuple(
+            tuple(self.at(name, place, number) for name, place in members) for number in range(1, times + 1)
+        )
 
     def reads(self, nodes: Sequence[Node]) -> Mapping[int, tuple[See, ...]]:
         """What each turn's reward reads: of the instances on its own branch the last turn that ran; where
@@ -135,23 +168,21 @@ class _Unrolling:
     def tails(
         self, loop: str, nodes: Sequence[Node], blocks: Sequence[Block], wiring: Wiring
     ) -> tuple[Tail, ...]:
-        """What the rest of a loop holds up outside of it, by the round that it begins with."""
+        """What the rest of a loop that ends as a whole holds up outside, by the round that it begins with."""
         inside = {self.positions[name] for name, its in self.loops.items() if its == loop}
-        if len({block.ends for block in blocks if block.role in inside and block.round == 2}) != 1:
-            return ()
         outside = {
             join
             for join, released in enumerate(wiring.releases)
-            if any(blocks[block].role not in inside for block in released)
+            if any(block < len(blocks) and blocks[block].role not in inside for block in released)
         }
         times = self.spec.loops[loop].times
         counts = [Counter[int]() for _ in range(times + 2)]
-        for node, joins in zip(nodes, wiring.feeds, strict=True):
+        for node, joins in zip(nodes, wiring.feeds, strict=False):
             if node.role in inside:
                 counts[node.id.round].update(outside.intersection(joins))
-        for number in range(times, 1, -1):
+        for number in range(times, 0, -1):
             counts[number] += counts[number + 1]
-        return tuple(tuple(counts[number].items()) for number in range(2, times + 1))
+        return tuple(tuple(counts[number].items()) for number in range(1, times + 1))
 
     def at(self, name: str, member: int, number: int) -> int:
         """The position of a node: its instance's place, from 0, and its round, from 1."""

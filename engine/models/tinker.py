@@ -17,7 +17,7 @@ import httpx
 import tinker
 from tinker.types import RequestErrorCategory
 
-from engine.errors import ModelError, WorldError
+from engine.errors import ContextFull, ModelError, WorldError
 from engine.models.keys import redact
 from engine.models.types import Completion, Request
 from engine.prompts import ChatFormat, Prompt
@@ -122,7 +122,7 @@ class TinkerModel:
         if self._context is not None:
             room = self._context - len(prompt.ids)
             if room < 1:
-                raise ModelError(
+                raise ContextFull(
                     f"The prompt does not fit: it has {len(prompt.ids)} tokens, and the model's context is "
                     f"{self._context} tokens, prompt and answer together."
                 )

@@ -1,7 +1,7 @@
 """Prompts: looked up, checked from their syntax tree, rendered in a sandbox, put into a chat format."""
 
 from engine.prompts.chat import ChatFormat, Continued, Prompt, Tokenizer
-from engine.prompts.checks import IN_A_LOOP, OF_SELF
+from engine.prompts.checks import IN_A_LOOP, OF_SELF, WITH_AN_ENVIRONMENT
 from engine.prompts.lookup import read_condition, read_template, read_text
 from engine.prompts.messages import render_messages
 from engine.prompts.sandbox import SELF, PromptError
@@ -11,6 +11,7 @@ __all__ = [
     "IN_A_LOOP",
     "OF_SELF",
     "SELF",
+    "WITH_AN_ENVIRONMENT",
     "ChatFormat",
     "Condition",
     "Continued",

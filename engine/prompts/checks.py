@@ -24,6 +24,8 @@ OF_SELF = ("role", "index", "lineage", "count")
 """What a prompt may read of the instance that it is for."""
 IN_A_LOOP = ("round", "times", "history")
 """And besides, where its role is in a loop."""
+WITH_AN_ENVIRONMENT = ("observation",)
+"""And where that loop has an environment."""
 
 _KEEPS_VIEWS = {"list", "reverse", "sort", "select", "selectattr", "reject", "rejectattr", "unique"}
 _NODES = (
@@ -189,6 +191,7 @@ class _Walk:
                 "put the role into `loops`" if in_a_loop else did_you_mean(name, self.around.own, "self.{}")
             )
             only = "only in a loop" if in_a_loop else f"there is {_names(self.around.own)}"
+            only = "only in a loop with `env`" if name in WITH_AN_ENVIRONMENT else only
             return self.fault(node, name, f"self has no {name!r} here; {only}", hint)
         self.mentions |= {"self", f"self.{name}"}
         return "several" if name == "history" else "other"

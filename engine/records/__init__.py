@@ -19,6 +19,7 @@ from engine.records.events import CallDone, EpisodeDone, Event, Note, Observer, 
 from engine.records.folder import RunFolder, Split
 from engine.records.identity import (
     MAIN,
+    SEEDS,
     CallId,
     GroupKey,
     NodeId,
@@ -31,6 +32,7 @@ from engine.records.info import Checkpoint, Control, RunInfo, Saved
 
 __all__ = [
     "MAIN",
+    "SEEDS",
     "WITHHELD",
     "Advantage",
     "CallDone",

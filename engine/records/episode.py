@@ -56,6 +56,12 @@ class FailureName(StrEnum):
     REWARD_ERROR = "reward_error"
     """The reward function raised, ran out of time, or returned something that is not a finite number."""
 
+    CONTEXT_FULL = "context_full"
+    """What the model would be asked leaves no room in its context for an answer."""
+
+    ENVIRONMENT_ERROR = "environment_error"
+    """The environment could not go on, which ended the episode; it is no fault of its players."""
+
 
 class TerminationReason(StrEnum):
     """Why an episode ended; the values are rLLM's."""

@@ -78,8 +78,8 @@ def sections(run: Run, digest: Digest) -> list[Section]:
                 [
                     _by_role(run, "KL: sampling policy to trained", "kl/{}", roles),
                     _by_role(run, "Loss", "loss/{}/mean", roles),
-                    _single(run, "Gradient norm", "optim/grad_norm"),
-                    _single(run, "Learning rate", "optim/learning_rate"),
+                    _by_role(run, "Share of its policy's gradient", "optim/share/{}", roles),
+                    *_by_policy(run),
                     _single(run, "Mean tokens of a response", "tokens/per_response"),
                     _single(run, "Response tokens of a batch", "tokens/response"),
                     _single(run, "Tokens per second", "tokens/per_second"),
@@ -166,6 +166,16 @@ def _by_role(run: Run, title: str, key: str, roles: Sequence[str]) -> Panel | No
     keys = [key.format(role) for role in roles]
     pairs = zip(roles, keys, strict=True)
     return _lines(title, [Line(role, run.series(name), at) for at, (role, name) in enumerate(pairs)], keys)
+
+
+def _by_policy(run: Run) -> list[Panel | None]:
+    """What is one figure where one policy is trained, and a line for each where there are several."""
+    policies = run.info.trained_policies
+    figures = {"Gradient norm": "grad_norm", "Learning rate": "learning_rate"}
+    if len(policies) < 2:
+        return [_single(run, title, f"optim/{name}") for title, name in figures.items()]
+    figures |= {"Loss of each policy": "loss", "KL of each policy": "kl"}
+    return [_by_role(run, title, f"optim/{name}/{{}}", policies) for title, name in figures.items()]
 
 
 def _single(run: Run, title: str, key: str) -> Panel | None:

@@ -149,6 +149,8 @@ _REASONS = {
     FailureName.TOOL_ERROR: TerminationReason.UNKNOWN,
     FailureName.MALFORMED_OUTPUT: TerminationReason.UNKNOWN,
     FailureName.UNPARSEABLE_CHOICE: TerminationReason.UNKNOWN,
+    FailureName.CONTEXT_FULL: TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED,
+    FailureName.ENVIRONMENT_ERROR: TerminationReason.ERROR,
 }
 """Why an episode ended that a role with `then: fail` ended. rLLM runs an episode with ERROR again from the
 start, then gives up the run; an answer that cannot be read is the model's, and no reason for that."""
@@ -162,7 +164,10 @@ def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> T
     failures = episode.metadata.get("failures", ())
     rounds = {(failure["role"], failure["index"]): failure.get("round", 1) for failure in failures}
     for trajectory in episode.trajectories:
-        if trajectory.failure is None or (stopped and trajectory.name not in ending):
+        if trajectory.failure is None:
+            continue
+        ends = trajectory.name in ending or trajectory.failure.name is FailureName.ENVIRONMENT_ERROR
+        if stopped and not ends:
             continue
         node = trajectory.node._replace(round=rounds.get((trajectory.name, trajectory.index), 1))
         if node in policy.ended:

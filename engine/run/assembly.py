@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 from engine.compile import Plan, RolePlan
-from engine.prompts.tools import answer_message
+from engine.compile.plan import See
 from engine.records import Episode, FailureName, Step, Task, TerminationReason, Trajectory
 from engine.run.session import Answered, NodeResult
+from engine.vocabulary import Score
+
+Ending = Literal["until", "env"]
+"""What ends a loop before its last round: its condition, or its environment."""
+Endings = Mapping[int, Mapping[tuple[See, ...], Ending]]
+"""By loop and branch, what ended it."""
 
 
 def assemble(
@@ -16,13 +23,16 @@ def assemble(
     task: Task,
     rollout: int,
     results: Sequence[NodeResult | None],
+    endings: Endings,
+    over: int | None,
     *,
     stopped: bool,
     noted: Mapping[str, object],
 ) -> Episode:
     """The Episode: a trajectory for each instance that took a turn, in the order of roles and numbers.
 
-    Turns that did not finish, or were skipped, are left out. `noted` goes into the metadata.
+    Turns that did not finish, or were skipped, are left out. `over` is the loop whose environment is over;
+    `noted` goes into the metadata.
     """
     task_id: str = task["id"]
     trajectories: list[Trajectory] = []
@@ -46,6 +56,7 @@ def assemble(
     metadata: dict[str, object] = {"spec": plan.name, "hash": plan.hash, **noted}
     if plan.loops:
         metadata["rounds"] = _rounds(plan, results)
+        metadata["ended"] = _ended(plan, endings, over, stopped=stopped)
     if plan.may_skip and not stopped and (skipped := _skipped(plan, results)):
         metadata["skipped"] = skipped
     if failures:
@@ -94,6 +105,21 @@ def _rounds(plan: Plan, results: Sequence[NodeResult | None]) -> dict[str, int]:
     return rounds
 
 
+def _ended(
+    plan: Plan, endings: Endings, over: int | None, *, stopped: bool
+) -> dict[str, str | dict[str, int]]:
+    """What ended each loop: `until`, `env` or `times`; how often, where its branches end each for itself."""
+    ended: dict[str, str | dict[str, int]] = {}
+    for number, loop in enumerate(plan.loops):
+        found = Counter[str](endings.get(number, {}).values())
+        if not stopped:
+            found["env" if number == over else "times"] += loop.branches - found.total()
+        counted = {name: times for name, times in found.items() if times}
+        if counted:
+            ended[loop.name] = counted if loop.branches > 1 else next(iter(counted))
+    return ended
+
+
 def _skipped(plan: Plan, results: Sequence[NodeResult | None]) -> dict[str, float]:
     """The share of each role's turns that were skipped, where any was."""
     skipped = Counter(
@@ -104,9 +130,11 @@ def _skipped(plan: Plan, results: Sequence[NodeResult | None]) -> dict[str, floa
 
 
 def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajectory:
-    """What one instance did; it earns what its last turn earned."""
+    """What one instance did; it earns what its last turn earned, or the sum of what an environment gave."""
     last = turns[-1]
     score = last.score
+    if role.reward is not None and role.reward.environment:
+        score = _sum([turn.score for turn in turns if turn.score is not None and not _is_masked(role, turn)])
     return Trajectory(
         role.name,
         last.view.index,
@@ -120,10 +148,22 @@ def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajec
     )
 
 
+def _sum(scores: Sequence[Score]) -> Score | None:
+    """What turns earned together: right if the last was."""
+    if not scores:
+        return None
+    terms = dict.fromkeys((name for score in scores for name in score.terms), 0.0)
+    for score in scores:
+        for name, value in score.terms.items():
+            terms[name] += value
+    return Score(sum(score.reward for score in scores), scores[-1].is_correct, terms)
+
+
 def _is_masked(role: RolePlan, result: NodeResult) -> bool:
-    """Whether a turn teaches nothing: it failed and says so, or nobody ran whom its reward reads."""
+    """Whether a turn teaches nothing: it failed and says so, nobody ran whom its reward reads, or the
+    environment broke off."""
     if result.failure is not None:
-        return role.on_failure.then == "mask"
+        return role.on_failure.then == "mask" or result.failure.name is FailureName.ENVIRONMENT_ERROR
     return result.score is None and role.reward is not None
 
 
@@ -163,7 +203,7 @@ def _noted(role: RolePlan, result: NodeResult, attempts: int) -> dict[str, objec
 
 
 def _step(role: RolePlan, result: NodeResult, call: Answered, number: int, *, is_last: bool) -> Step:
-    messages, completion, seconds, attempts = call
+    _, completion, seconds, attempts = call
     score = result.score
     metadata: dict[str, object] = {"finish_reason": completion.finish_reason, "seconds": seconds}
     metadata |= _noted(role, result, attempts)
@@ -175,7 +215,7 @@ def _step(role: RolePlan, result: NodeResult, call: Answered, number: int, *, is
         completion.prompt_ids,
         completion.response_ids,
         completion.logprobs,
-        (*messages, answer_message(completion.text, completion.thought, completion.calls)),
+        call.chat,
         thought=completion.thought,
         action=result.view.action if is_last else None,
         model_response=completion.text,

@@ -8,6 +8,7 @@ from engine.compile import Plan
 from engine.compile.plan import See
 from engine.run.assembly import steps_of
 from engine.run.session import NodeResult
+from engine.run.world import World
 from engine.vocabulary import Reward, Seen
 
 Results = Sequence[NodeResult | None]
@@ -28,8 +29,8 @@ def turns(see: See, results: Results) -> list[int]:
 class Reader:
     """What the rewards of one episode read, when those that they read are settled."""
 
-    def __init__(self, plan: Plan, results: Results) -> None:
-        self._plan, self._results = plan, results
+    def __init__(self, plan: Plan, results: Results, world: World | None) -> None:
+        self._plan, self._results, self._world = plan, results, world
         self._places: dict[tuple[int, int], Mapping[tuple[int, int], int]] = {}
 
     def own(self, node: int, reward: Reward) -> Seen:
@@ -41,9 +42,9 @@ class Reader:
         return Seen(own=result.view, steps=tuple(steps_of(role, result)))
 
     def all(self, node: int, reward: Reward) -> Seen:
-        """What it reads of its own turn and of others."""
+        """What it reads of its own turn, of others and of the environment."""
         results, at = self._results, self._plan.nodes[node]
-        ran = {see.name: turns(see, results) for see in self._plan.reads[node]}
+        ran = {see.name: turns(see, results) for see in self._plan.reads.get(node, ())}
         scores = {
             role: tuple(r.score for n in ran[role] if (r := results[n]) is not None and r.score is not None)
             for role in reward.roles
@@ -55,7 +56,8 @@ class Reader:
             role: tuple(self.places(other, at.role).get((at.id.index, at.id.round)) for other in ran[role])
             for role in reward.views
         }
-        return self.own(node, reward)._replace(scores=scores, views=views, places=places)
+        env = self._world.earned(node) if reward.environment and self._world is not None else None
+        return self.own(node, reward)._replace(scores=scores, views=views, places=places, env=env)
 
     def places(self, node: int, role: int) -> Mapping[tuple[int, int], int]:
         """Where each turn of a role stood in what a node saw, by index and round.

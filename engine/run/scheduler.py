@@ -27,7 +27,7 @@ from engine.records import (
     Task,
     derive_seed,
 )
-from engine.run.assembly import assemble
+from engine.run.assembly import Ending, assemble
 from engine.run.frontier import Frontier
 from engine.run.isolation import Isolation
 from engine.run.reading import SEEN_NOTHING, Reader, turns
@@ -35,7 +35,8 @@ from engine.run.scoring import is_earned, score, score_isolated
 from engine.run.session import Job, NodeResult, Session
 from engine.run.tool_turn import run_turn
 from engine.run.tools import OpenTools
-from engine.vocabulary import Own, Reward, Seen, Upstream, View, Views
+from engine.run.world import World
+from engine.vocabulary import EnvironmentFailure, Own, Reward, Seen, Upstream, View, Views
 
 SEES_NOTHING: Upstream = {}
 
@@ -82,6 +83,7 @@ class _Run:
     __slots__ = (
         "active",
         "ended",
+        "endings",
         "finished",
         "frontier",
         "isolation",
@@ -100,6 +102,7 @@ class _Run:
         "upstream",
         "verdicts",
         "visible",
+        "world",
     )
 
     def __init__(
@@ -116,7 +119,8 @@ class _Run:
         self.visible = {key: value for key, value in job.task.items() if key not in plan.hidden}
         self.frontier = Frontier(plan.wiring)
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
-        self.reader = Reader(plan, self.results)
+        self.world = None if plan.env is None else World(plan.env, job.task)
+        self.reader = Reader(plan, self.results, self.world)
         # What the nodes of a block see, and what they are asked.
         self.upstream: list[Upstream] = [SEES_NOTHING] * len(plan.blocks)
         self.messages: list[Sequence[Message] | Failure] = [()] * len(plan.blocks)
@@ -124,6 +128,8 @@ class _Run:
         """By block, whether its loop ended before it."""
         self.ended: set[tuple[int | None, int]] = set()
         """The loops that ended as a whole, each with the round that was spared first."""
+        self.endings: dict[int, dict[tuple[See, ...], Ending]] = {}
+        """By loop, what ended it; by what the end was read from, where its branches end each for itself."""
         self.uncomputed = 0
         """How many conditions could not be computed."""
         self.tools: OpenTools | None = None
@@ -138,6 +144,7 @@ class _Run:
         return derive_seed(seed, self.job.task["id"], self.job.rollout)
 
     async def episode(self) -> Episode:
+        """The episode; what was opened for it is closed whatever happens."""
         if self.plan.withheld:
             names = ", ".join(permission.name for permission in self.plan.withheld)
             raise UsageError(f"{self.plan.name} runs only where this is allowed: {names}")
@@ -146,6 +153,8 @@ class _Run:
         finally:
             if self.tools is not None:
                 await self.tools.close()
+            if self.world is not None:
+                await self.world.close()
 
     async def played(self) -> Episode:
         try:
@@ -179,8 +188,13 @@ class _Run:
             self.observe(EpisodeDone(episode, finished))
 
     def assembled(self, *, stopped: bool) -> Episode:
-        job, noted = self.job, {"uncomputed_conditions": self.uncomputed} if self.uncomputed else {}
-        return assemble(self.plan, job.task, job.rollout, self.results, stopped=stopped, noted=noted)
+        job, world = self.job, self.world
+        noted: dict[str, object] = {"uncomputed_conditions": self.uncomputed} if self.uncomputed else {}
+        if world is not None and world.info:
+            noted["environment"] = world.info
+        over = world.loop if world is not None and world.over else None
+        ran = job.task, job.rollout, self.results, self.endings, over
+        return assemble(self.plan, *ran, stopped=stopped, noted=noted)
 
     # which node runs when
 
@@ -207,10 +221,13 @@ class _Run:
         while waiting:
             released: list[int] = []
             for number in waiting:
+                if (transition := self.plan.transition_at(number)) is not None:
+                    self.spawn(self.go_on(transition))
+                    continue
                 block = self.plan.blocks[number]
                 role = self.plan.roles[block.role]
-                if block.ends and self.is_over(number):
-                    released += self.end(block, role)
+                if role.loop is not None and self.is_over(number, role.loop):
+                    released += self.end(block, role.loop)
                     continue
                 if block.sees:
                     self.upstream[number] = {see.name: self.seen(see) for see in block.sees}
@@ -237,48 +254,80 @@ class _Run:
         """The nodes of a block that run: a parent ran, its condition is true."""
         if any(see.parents and not len(self.upstream[number][see.name]) for see in block.sees):
             return ()
+        nodes = block.nodes
+        if self.world is not None and self.world.loop == role.loop:
+            nodes = [node for node in nodes if self.world.moves(self.plan.nodes[node])]
         if role.when is None:
-            return block.nodes
+            return nodes
         if "self" not in role.when.mentions:  # the same for all of them
-            return block.nodes if self.holds(role.when, self.shared(number)) else ()
-        return [node for node in block.nodes if self.holds(role.when, self.variables(node))]
+            return nodes if self.holds(role.when, self.shared(number)) else ()
+        return [node for node in nodes if self.holds(role.when, self.variables(node))]
 
-    def is_over(self, number: int) -> bool:
+    def is_over(self, block: int, loop: int) -> bool:
         """Whether the loop of a block's nodes ended before their round; once ended, it stays so."""
-        plan, undecided = self.plan, list[int]()
-        while number not in self.verdicts and (block := plan.blocks[number]).ends:
+        plan, undecided, number = self.plan, list[int](), block
+        while number not in self.verdicts and (at := plan.blocks[number]).ends:
             undecided.append(number)  # and its own turn before, which may not have been reached yet
-            number = plan.nodes[block.nodes[0] - plan.roles[block.role].count].block
+            number = plan.nodes[at.nodes[0] - plan.roles[at.role].count].block
         over = self.verdicts.get(number, False)
         for number in reversed(undecided):
-            over = self.verdicts[number] = over or self.ended_before(plan.blocks[number])
+            over = self.verdicts[number] = over or self.ended_before(plan.blocks[number], loop)
+        if not over and self.world is not None and self.world.loop == loop and self.world.over:
+            over = self.verdicts[block] = self.ended_by("env", plan.blocks[block], loop)
         return over
 
-    def ended_before(self, block: Block) -> bool:
+    def ended_before(self, block: Block, loop: int) -> bool:
         """Whether the loop of a block's nodes ended with the round before: the condition holds of those that
         it still went on for, or there are none."""
-        role, before = self.plan.roles[block.role], [node for see in block.ends for node in see.nodes]
-        if (role.loop, block.round) in self.ended:
+        if (loop, block.round) in self.ended:
             return True
+        before = [node for see in block.ends for node in see.nodes]
         if all(self.verdicts.get(self.plan.nodes[node].block) for node in before):
-            return True
+            return self.ended_by("until", block, loop)
         results = [self.results[node] for node in before]
         if any(result is not None and result.failure is not None for result in results):
             return False
-        until = None if role.loop is None else self.plan.loops[role.loop].until
+        until = self.plan.loops[loop].until
         seen = {see.name: self.seen(see) for see in block.ends}
-        return until is not None and self.holds(until, {"task": self.visible, **seen})
+        if until is None or not self.holds(until, {"task": self.visible, **seen}):
+            return False
+        return self.ended_by("until", block, loop)
 
-    def end(self, block: Block, role: RolePlan) -> Sequence[int]:
+    def ended_by(self, ending: Ending, block: Block, loop: int) -> bool:
+        """Note what ended a loop; true."""
+        self.endings.setdefault(loop, {}).setdefault(block.ends, ending)
+        return True
+
+    def end(self, block: Block, loop: int) -> Sequence[int]:
         """Skip a block whose loop is over, and with it all that is left of the loop where its end is one."""
-        assert role.loop is not None
-        tails = self.plan.loops[role.loop].tails
+        tails = self.plan.loops[loop].tails
         if not tails:
             return self.frontier.skip(block.nodes)
-        if (role.loop, block.round) in self.ended:
+        if (loop, block.round) in self.ended:
             return ()
-        self.ended.add((role.loop, block.round))
-        return self.frontier.end(tails[block.round - 2])
+        self.ended.add((loop, block.round))
+        return self.frontier.end(tails[block.round - 1])
+
+    async def go_on(self, transition: int) -> None:
+        """Let the environment answer the turns of a round, and open what waited for that."""
+        assert self.world is not None
+        try:
+            await self.world.go_on(self.results)
+        except EnvironmentFailure as error:
+            self.stop_at_environment(self.world, str(error))
+            raise _Stop from None
+        self.start(self.opened(self.frontier.done(transition)))
+
+    def stop_at_environment(self, world: World, message: str) -> None:
+        """Say in each player's last turn that nothing came of it."""
+        for place in world.stopped():
+            node = self.plan.nodes[place]
+            result = self.results[place]
+            if result is None:
+                default = self.plan.roles[node.role].parser.default
+                view = View(node.id.index, default, round=node.id.round, lineage=node.lineage)
+                result = self.results[place] = NodeResult(view)
+            result.failure, result.score = Failure(FailureName.ENVIRONMENT_ERROR, message), None
 
     def holds(self, condition: Condition, variables: Mapping[str, Any]) -> bool:
         """Whether a condition is true; one that cannot be computed is not, and is counted."""
@@ -306,6 +355,7 @@ class _Run:
             at.id.round,
             1 if role.loop is None else self.plan.loops[role.loop].times,
             Views([result.view for turn in earlier if (result := self.results[turn]) is not None]),
+            self.world.observation(at) if self.world is not None and self.world.loop == role.loop else "",
         )
         return {"task": self.shown(role), SELF: own, **self.upstream[at.block]}
 
@@ -338,10 +388,13 @@ class _Run:
 
     # one node
 
-    def render(self, role: RolePlan, variables: Mapping[str, Any]) -> Sequence[Message] | Failure:
+    def render(
+        self, role: RolePlan, variables: Mapping[str, Any], *, first: bool = True
+    ) -> Sequence[Message] | Failure:
+        """What a role is asked; only the first turn of a conversation has the system's."""
         assert role.prompt is not None
         try:
-            return render_messages(role.prompt, role.system, variables)
+            return render_messages(role.prompt, role.system if first else None, variables)
         except PromptError as error:
             return Failure(FailureName.PROMPT_ERROR, str(error))
 
@@ -358,11 +411,27 @@ class _Run:
         seed = self.seed if fixed is None else self.seed_from(fixed)
         # By position: every model call passes here.
         session = Session(role, node, self.models[node.endpoint], self.job, seed, self.observe)
-        asked = self.render(role, self.variables(position)) if role.asks_each else self.messages[node.block]
+        if role.keeps_chat:
+            asked = self.next_of_chat(session, role, position)
+        else:
+            asked = (
+                self.render(role, self.variables(position)) if role.asks_each else self.messages[node.block]
+            )
         if not role.tools:
             return session.turn(asked, self.upstream[node.block])
         self.tools = self.tools or OpenTools()
         return session.turn(asked, self.upstream[node.block], self.tools)
+
+    def next_of_chat(self, session: Session, role: RolePlan, position: int) -> Sequence[Message] | Failure:
+        """What goes on with the last turn of its instance that was neither skipped nor failed."""
+        number = self.plan.nodes[position].id.round
+        earlier = (self.results[position - role.count * back] for back in range(1, number))
+        last = next((result for result in earlier if result is not None and result.is_remembered), None)
+        asked = self.render(role, self.variables(position), first=last is None)
+        if last is None or isinstance(asked, Failure):
+            return asked
+        session.goes_on_from(last)
+        return (*last.chat, *asked)
 
     # what it earns
 
@@ -370,7 +439,7 @@ class _Run:
         """Score a result whose reward needs no other's; a slow reward does not hold up what comes after."""
         role = self.plan.roles[self.plan.nodes[node].role]
         reward = role.reward
-        if result.failure is None and reward is not None and not reward.roles and not reward.views:
+        if result.failure is None and reward is not None and not reward.waits:
             seen = self.reader.own(node, reward) if reward.of_turn else SEEN_NOTHING
             if reward.timeout is None:
                 score(role, self.job.task, result, seen)
@@ -410,7 +479,7 @@ class _Run:
         """What a reward has to wait for."""
         if not scoring:
             return []
-        read = (see for see in self.plan.reads[node] if see.name in reward.roles)
+        read = (see for see in self.plan.reads.get(node, ()) if see.name in reward.roles)
         return [scoring[other] for see in read for other in see.nodes if other in scoring]
 
     async def score_after(

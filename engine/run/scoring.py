@@ -43,7 +43,8 @@ def is_earned(role: RolePlan, result: NodeResult) -> bool:
     a failure."""
     if role.reward is None:
         return False
-    return result.failure is None or (role.reward.borrowed and role.on_failure.reward is None)
+    elsewhere = role.reward.borrowed or role.reward.environment
+    return result.failure is None or (elsewhere and role.on_failure.reward is None)
 
 
 def _earn(role: RolePlan, result: NodeResult, earned: Score | None) -> None:

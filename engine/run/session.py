@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from engine.compile import RolePlan
 from engine.compile.plan import Node
-from engine.errors import ModelError, RolegraphError
+from engine.errors import ContextFull, ModelError, RolegraphError
 from engine.models import Completion, LimitedModel, Request
 from engine.prompts import Continued
 from engine.prompts.tools import answer_message
@@ -43,6 +43,20 @@ class Answered(NamedTuple):
     seconds: float
     attempts: int
 
+    @property
+    def chat(self) -> Sequence[Message]:
+        """What was asked, and the answer."""
+        said = self.completion
+        return (*self.messages, answer_message(said.text, said.thought, said.calls))
+
+    @property
+    def continued(self) -> Continued | None:
+        """The same as the tokens that it is, where the model gives them."""
+        said = self.completion
+        if not said.response_ids:
+            return None
+        return Continued((*said.prompt_ids, *said.response_ids), len(self.messages) + 1)
+
 
 @dataclass(slots=True)
 class NodeResult:
@@ -68,6 +82,17 @@ class NodeResult:
         if self.completion is None:
             return self.earlier
         return (*self.earlier, Answered(self.messages, self.completion, self.seconds, self.attempts))
+
+    @property
+    def chat(self) -> Sequence[Message]:
+        """What was asked, and the answer; the tools' messages among it."""
+        return self.calls[-1].chat if self.calls else self.messages
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether a conversation goes on from it; what its reward came to has no part in that."""
+        failed = self.failure is not None and self.failure.name is not FailureName.REWARD_ERROR
+        return self.completion is not None and not failed
 
 
 class Session:
@@ -104,6 +129,10 @@ class Session:
         self._offered: Sequence[Function] = ()
         self._continues: Continued | None = None
 
+    def goes_on_from(self, before: NodeResult) -> None:
+        """Let the turn begin with the conversation that another one left."""
+        self._continues = before.calls[-1].continued
+
     async def turn(
         self, messages: Sequence[Message] | Failure, upstream: Upstream, tools: OpenTools | None = None
     ) -> NodeResult:
@@ -130,6 +159,8 @@ class Session:
             except TimeoutError:
                 within = "in time" if role.timeout is None else f"within {role.timeout:g} s"
                 failure = Failure(FailureName.TIMEOUT, f"no answer {within}")
+            except ContextFull as error:
+                failure = Failure(FailureName.CONTEXT_FULL, str(error))
             except ModelError as error:
                 failure = Failure(FailureName.MODEL_ERROR, str(error))
             except ParseFailure as error:
@@ -168,12 +199,9 @@ class Session:
     ) -> Sequence[Message]:
         """Do what an answer asks of tools; the messages of the next call, which goes on from this one."""
         results = await results_of(functions, completion.calls, self._role.timeout)
-        answer = answer_message(completion.text, completion.thought, completion.calls)
-        self._earlier = (*self._earlier, Answered(messages, completion, seconds, self._attempt + 1))
-        self._attempt = 0
-        ids = (*completion.prompt_ids, *completion.response_ids)
-        self._continues = Continued(ids, len(messages) + 1) if completion.response_ids else None
-        return (*messages, answer, *results)
+        call = Answered(messages, completion, seconds, self._attempt + 1)
+        self._earlier, self._attempt, self._continues = (*self._earlier, call), 0, call.continued
+        return (*call.chat, *results)
 
     def failed(
         self,

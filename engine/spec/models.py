@@ -296,6 +296,8 @@ class Role(_Model):
     """A tool in place of a model: what it gives is the role's action."""
     system: PromptSource | None = None
     """The system turn before it."""
+    memory: Literal["chat"] | None = None
+    """`chat`, in a loop: each instance keeps one conversation for the episode, to which its turns add."""
     parser: Annotated[CallField, vocabulary.parsers] = Call("text")
     """How its answer is read."""
     tools: Annotated[
@@ -351,6 +353,11 @@ class Loop(_Model):
     """How many rounds there are at most."""
     until: str | None = None
     """The condition that ends it, asked after each round; on each branch for itself."""
+    env: Annotated[CallField, vocabulary.environments] | None = None
+    """The environment that its players move in, a step of it each round; its end is the loop's."""
+    players: Strings = []
+    """The roles that move in `env`, in the order of the players' numbers; all that have a model unless some
+    are named."""
 
 
 class Data(_Model):

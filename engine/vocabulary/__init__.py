@@ -7,7 +7,7 @@ Whoever writes a parser, reward, estimator, signal, metric, dataset, environment
 from engine.errors import DataError, UsageError, did_you_mean
 from engine.records import Split
 from engine.vocabulary.call import Call, CallField
-from engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, open_dataset, plain_row
+from engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, open_dataset, plain_row, seeds
 from engine.vocabulary.environments import environment_of
 from engine.vocabulary.imports import Import, digest_of, import_file
 from engine.vocabulary.items import (
@@ -117,6 +117,7 @@ __all__ = [
     "plain_row",
     "registry_of",
     "rewards",
+    "seeds",
     "signals",
     "tools",
 ]

@@ -11,7 +11,7 @@ from typing import Any, cast
 from pydantic_core import to_jsonable_python
 
 from engine.errors import DataError
-from engine.records import Split, Task
+from engine.records import SEEDS, Split, Task
 from engine.vocabulary.call import Call
 from engine.vocabulary.items import Dataset, datasets
 from engine.vocabulary.registry import BadOptions
@@ -35,6 +35,20 @@ def open_dataset(call: Call, *, split: Split, folder: Path) -> Dataset:
     except BadOptions as error:
         error.call = call  # places are those of what was written
         raise
+
+
+def seeds(split: Split, many: int) -> Dataset:
+    """Tasks that are only seeds, of which there are always more; `many` without a limit.
+
+    Those to train on count up from 0, those of the validation down from the largest.
+    """
+    return Dataset(("id", "seed"), frozenset(), partial(_seeds, split, many))
+
+
+def _seeds(split: Split, many: int, limit: int | None) -> Iterator[Task]:
+    for number in range(many if limit is None else limit):
+        seed = number if split == "train" else SEEDS - number
+        yield {"id": f"seed-{seed}", "seed": seed}
 
 
 def dataset_of(

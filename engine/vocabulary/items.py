@@ -68,11 +68,12 @@ class Seen(NamedTuple):
     places: Mapping[str, Sequence[int | None]] = NOTHING
     """By role of its `views`, where its own instance stood, from 0, in what each of those turns saw."""
     own: View | None = None
-    """The turn that it scores; given to one that is `of_turn`, as are the next two."""
+    """The turn that it scores; given to one that is `of_turn`, as are its steps."""
     steps: Sequence[Step] = ()
     """The turn's model calls."""
     env: float | None = None
-    """What the environment of its loop gave the turn."""
+    """What the environment gave the player from this turn until its next one; given to one that reads an
+    `environment`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,19 @@ class Reward(Item):
     right counts in a sum only where no other term says anything."""
     marks: tuple[str, ...] = ()
     """Patterns that it looks for in the action, marks that a parser may take off among them."""
+    environment: bool = False
+    """Whether it reads what an environment gave. A failed turn earns that, too, because what is no move is
+    the environment's to judge; and a trajectory earns the sum of its turns."""
 
     @property
     def others(self) -> tuple[str, ...]:
         """Every role that it reads."""
         return tuple(dict.fromkeys((*self.roles, *self.views)))
+
+    @property
+    def waits(self) -> bool:
+        """Whether it reads more than its own turn, so that it is there only later."""
+        return bool(self.roles or self.views) or self.environment
 
 
 if TYPE_CHECKING:  # a spec is read in milliseconds; numpy is for those who compute

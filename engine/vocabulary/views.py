@@ -45,6 +45,8 @@ class Own(NamedTuple):
     """How many rounds there are at most."""
     history: Views
     """Its own earlier turns that ran."""
+    observation: str = ""
+    """What it sees of its loop's environment before this turn."""
 
 
 class ScoredView(NamedTuple):

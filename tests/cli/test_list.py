@@ -55,6 +55,13 @@ def test_an_item_without_a_value_has_its_options_below_its_name(rolegraph: Comma
     assert written["countdown"]["operators"] == "+-*/"
 
 
+def test_an_environment_is_shown_where_a_loop_names_it(rolegraph: Command) -> None:
+    shown = rolegraph("list", "environments", "tic_tac_toe").stdout.partition("\n\n")[2]
+    assert yaml.safe_load(shown) == {
+        "loops.NAME.env": {"tic_tac_toe": {"opening": 0, "illegal": "loses"}},
+    }
+
+
 def test_an_item_without_options_is_its_name(rolegraph: Command) -> None:
     assert rolegraph("list", "parsers", "text").stdout.endswith("\nroles.ROLE.parser: text\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -23,17 +24,27 @@ METRICS = {
 }
 
 
-def test_the_table_says_what_taught_as_the_report_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+Shown = Callable[[str, dict[str, float]], str]
+
+
+@pytest.fixture
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shown:
+    """What a terminal shows of a spec's training after a step with some metrics."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "160")
-    training = SimpleNamespace(
-        flow=rg.load("solver_judge"), folder=RunFolder(tmp_path / "run"), steps=1, done=0
-    )
-    with TrainDisplay(cast("rg.Training", training)) as display:
-        display.log(1, METRICS)
-    table = capsys.readouterr().err
+
+    def show(spec: str, metrics: dict[str, float]) -> str:
+        training = SimpleNamespace(flow=rg.load(spec), folder=RunFolder(tmp_path / "run"), steps=1, done=0)
+        with TrainDisplay(cast("rg.Training", training)) as display:
+            display.log(1, metrics)
+        return capsys.readouterr().err
+
+    return show
+
+
+def test_the_table_says_what_taught_as_the_report_does(shown: Shown) -> None:
+    table = shown("solver_judge", METRICS)
+    assert "grad norm" not in table
     assert "taught" in table
     (judge,) = {line for line in table.splitlines() if "reinforce" in line and "%" in line}
     assert "100%" in judge and "75%" not in judge
@@ -66,3 +77,11 @@ def test_its_end_says_where_the_best_weights_are_and_how_to_use_them(
     assert "step 2" in said
     assert f"rolegraph run solver_judge {use.format(folder.path)}\n" in said
     assert all(f"rolegraph export {folder.path}{words}\n" in said for words in take)
+
+
+def test_several_policies_have_a_table_of_their_own(shown: Shown) -> None:
+    figures = {"grad_norm": 1.25, "loss": -0.5, "kl": 0.0625, "learning_rate": 0.001}
+    table = shown("two_policies", {"step": 1.0} | {f"optim/{k}/judge": v for k, v in figures.items()})
+    assert "grad norm" in table
+    (judge,) = {line for line in table.splitlines() if "judge" in line and "1.250" in line}
+    assert "-0.5000" in judge and "0.0625" in judge and "0.001" in judge

@@ -192,7 +192,9 @@ def test_a_shipped_spec_with_policies_is_trained_and_reported(
     (saved,) = result.checkpoints
     assert list(saved.policies) == list(trained)
     assert len({policy.sampler for policy in saved.policies.values()}) == len(trained)
-    assert "<svg" in result.report.read_text("utf-8")
+    report, learnt = result.report.read_text("utf-8"), metrics(result.folder)[-1]
+    assert ("Loss of each policy" in report) == any(name.startswith("optim/loss/") for name in learnt)
+    assert ("Share of its policy" in report) == any(name.startswith("optim/share/") for name in learnt)
 
 
 def test_a_training_of_two_policies_is_evaluated_with_the_weights_of_both(

@@ -1,0 +1,401 @@
+"""Roles that move in an environment: who is asked when, what each sees and earns, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.compile import Plan, graph, size_of
+from engine.errors import ModelError
+from engine.models import Request
+from engine.models.replay import Replay
+from engine.records import Episode, EpisodeDone, Event, FailureName, NodeId, TerminationReason
+from engine.training.advantages import group_episodes
+from engine.vocabulary import Environment, EnvironmentFailure, LiveEnvironment, Transition, environments
+from tests.edge import ScriptedModel, episode, limited, run_one
+from tests.run.clock import longest, run_on_a_virtual_clock
+from tests.run.test_loops import Roles, asked, plan, said, whose
+
+Say = Callable[[int, Mapping[int, Any]], Transition]
+"""The number of a step, 0 for the start, and the actions, to what comes of them."""
+
+
+class Scripted:
+    """An environment that says what a function says, and takes a while for it."""
+
+    def __init__(self, say: Say, seconds: float = 0.0) -> None:
+        self.say, self.seconds = say, seconds
+        self.steps: list[Mapping[int, Any]] = []
+        self.seeds: list[int] = []
+        self.closed = 0
+
+    async def _said(self, actions: Mapping[int, Any]) -> Transition:
+        if self.seconds:
+            await asyncio.sleep(self.seconds)
+        return self.say(len(self.steps), actions)
+
+    async def reset(self, seed: int, players: int) -> Transition:
+        self.seeds.append(seed)
+        return await self._said({})
+
+    async def step(self, actions: Mapping[int, Any]) -> Transition:
+        self.steps.append(dict(actions))
+        return await self._said(actions)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+WORLD: list[LiveEnvironment] = []
+"""The one that is opened next."""
+
+
+def scripted() -> Environment:
+    """What the test says."""
+    return Environment(WORLD.pop, 1, 9)
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """It is known for the time of a test only."""
+    for table in ("_factories", "_definitions", "_adapters"):
+        monkeypatch.setattr(environments, table, dict(getattr(environments, table)))
+    environments.register("scripted")(scripted)
+    yield
+    WORLD.clear()
+
+
+def world(say: Say, seconds: float = 0.0) -> Scripted:
+    WORLD[:] = [made := Scripted(say, seconds)]
+    return made
+
+
+def in_turn(number: int, actions: Mapping[int, Any]) -> Transition:
+    """Two players, one after the other."""
+    return Transition({number % 2: f"board {number}"})
+
+
+PLAYER = {"prompt": "{{ self.observation }}", "reward": "env"}
+TWO: Roles = {"x": PLAYER, "o": PLAYER}
+
+
+def game(folder: Path, roles: Roles = TWO, times: int = 4, **loop: Any) -> Plan:
+    env = {"roles": list(roles), "times": times, "env": "scripted", **loop}
+    return plan(folder, roles, {"play": env})
+
+
+def test_those_whose_turn_it_is_not_are_skipped(tmp_path: Path) -> None:
+    env = world(in_turn)
+    done = run_one(game(tmp_path), ScriptedModel(whose))
+    assert asked(done, "x") == [["board 0", "board 2"]]
+    assert asked(done, "o") == [["board 1", "board 3"]]
+    assert env.steps == [{0: "x1.1"}, {1: "o1.2"}, {0: "x1.3"}, {1: "o1.4"}]
+    assert env.closed == 1
+    assert done.metadata["ended"] == {"play": "times"}
+    assert "failures" not in done.metadata
+
+
+def test_who_moves_at_once_is_asked_at_once_and_sees_no_others_move(tmp_path: Path) -> None:
+    def together(number: int, actions: Mapping[int, Any]) -> Transition:
+        return Transition({player: f"{player} after {number}" for player in range(3)})
+
+    env = world(together)
+    roles: Roles = {"x": {**PLAYER, "count": 2}, "o": {**PLAYER, "needs": {"x": "last"}}}
+    roles["o"]["prompt"] += "{% for t in x %} {{ t.action }}{% endfor %}"
+    model = ScriptedModel(whose, latency=lambda _: 0.01)
+    done = run_one(game(tmp_path, roles, times=2, players=["o", "x"]), model)
+    assert model.most_under_way == 3
+    assert asked(done, "o") == [["0 after 0", "0 after 1 x1.1 x2.1"]]
+    assert asked(done, "x")[1] == ["2 after 0", "2 after 1"]
+    assert env.steps[0] == {0: "o1.1", 1: "x1.1", 2: "x2.1"}
+
+
+def test_a_reward_between_two_turns_belongs_to_the_first_and_a_trajectory_earns_the_sum(
+    tmp_path: Path,
+) -> None:
+    def say(number: int, actions: Mapping[int, Any]) -> Transition:
+        earned = {0: 10.0**number, 1: -(10.0**number)}
+        return Transition({} if number == 5 else {number % 2: "b"}, earned if number else {}, number == 5)
+
+    world(say)
+    done = run_one(game(tmp_path, times=9), ScriptedModel(whose))
+    (x,), (o,) = done["x"], done["o"]
+    assert [step.reward for step in x.steps] == [110.0, 11000.0, 100000.0]
+    assert [step.reward for step in o.steps] == [-(10.0 + 100 + 1000), -110000.0], (
+        "what came before the first turn belongs to it"
+    )
+    assert x.reward == 111110.0 and o.reward == -111110.0
+    assert done.metadata["ended"] == {"play": "env"}
+    assert done.metadata["rounds"] == {"play": 5}
+
+
+def test_the_last_round_is_answered_too_and_an_end_as_a_whole_loses_no_reward(tmp_path: Path) -> None:
+    def say(number: int, actions: Mapping[int, Any]) -> Transition:
+        return Transition({0: "b"}, {0: 1.0} if number else {})
+
+    env = world(say)
+    solo: Roles = {"x": PLAYER, "judge": {"needs": ["x"], "prompt": "{{ x.action }} {{ self.observation }}"}}
+    done = run_one(game(tmp_path, solo, times=3, players=["x"]), ScriptedModel(whose))
+    assert (done["x"][0].reward, len(env.steps)) == (3.0, 3)
+    env = world(say)
+    until = {"players": ["x"], "until": 'judge.action == "judge1.2"'}
+    done = run_one(game(tmp_path, solo, times=9, **until), ScriptedModel(whose))
+    assert (done["x"][0].reward, len(env.steps)) == (2.0, 2)
+    assert done.metadata["ended"] == {"play": "until"}
+
+
+def test_other_roles_advise_and_see_what_the_movers_see(tmp_path: Path) -> None:
+    def say(number: int, actions: Mapping[int, Any]) -> Transition:
+        return Transition({0: f"left {number}", 1: f"right {number}"})
+
+    env = world(say)
+    roles: Roles = {
+        "advisor": {"prompt": "{{ self.observation }}"},
+        "walker": {**PLAYER, "count": 2, "needs": ["advisor"]},
+    }
+    roles["walker"]["prompt"] += " {{ advisor.action }}"
+    done = run_one(game(tmp_path, roles, times=2, players=["walker"]), ScriptedModel(whose))
+    assert asked(done, "advisor") == [["left 0\n\nright 0", "left 1\n\nright 1"]]
+    assert asked(done, "walker")[1] == ["right 0 advisor1.1", "right 1 advisor1.2"]
+    assert env.steps[1] == {0: "walker1.2", 1: "walker2.2"}
+
+
+def test_a_condition_may_read_the_observation_and_nobodys_move_changes_nothing(tmp_path: Path) -> None:
+    env = world(in_turn)
+    roles: Roles = {"x": {**PLAYER, "when": "self.round == 3"}, "o": PLAYER}
+    done = run_one(game(tmp_path, roles), ScriptedModel(whose))
+    assert asked(done, "x") == [["board 0"]], "it was asked again before the same board"
+    assert env.steps == [{0: "x1.3"}, {1: "o1.4"}]
+    env = world(in_turn)
+    roles["x"]["when"] = 'self.observation == "board 0"'
+    assert asked(run_one(game(tmp_path, roles), ScriptedModel(whose)), "x") == [["board 0"]]
+
+
+def test_a_move_that_cannot_be_read_and_one_that_never_came_are_the_environments_to_judge(
+    tmp_path: Path,
+) -> None:
+    def say(number: int, actions: Mapping[int, Any]) -> Transition:
+        return Transition({number % 2: "b"}, {number % 2 ^ 1: -1.0} if number else {})
+
+    def answer(request: Request) -> str:
+        if request.id.node.role == "o":
+            raise ModelError("down")
+        return "no tag"
+
+    env = world(say)
+    roles: Roles = {"x": {**PLAYER, "parser": {"tag": "answer", "default": "pass"}}, "o": PLAYER}
+    done = run_one(game(tmp_path, roles, times=2), ScriptedModel(answer))
+    assert env.steps == [{0: "pass"}, {1: ""}]
+    assert [t.reward for t in done.trajectories] == [-1.0, -1.0]
+    assert [t.failure and t.failure.name for t in done.trajectories] == [
+        FailureName.MALFORMED_OUTPUT,
+        FailureName.MODEL_ERROR,
+    ]
+
+
+def test_a_masked_turn_is_in_no_sum(tmp_path: Path) -> None:
+    def say(number: int, actions: Mapping[int, Any]) -> Transition:
+        return Transition({0: "b"}, {0: 1.0} if number else {})
+
+    world(say)
+    solo: Roles = {"x": {**PLAYER, "on_failure": {"then": "mask"}}}
+    model = ScriptedModel(lambda r: "no tag" if r.id.node.round == 1 else said("a"))
+    (x,) = run_one(game(tmp_path, solo, times=3), model).trajectories
+    assert (x.reward, [step.masked for step in x.steps]) == (2.0, [True, False, False])
+
+
+def test_what_the_environment_gives_may_be_one_term_of_many(tmp_path: Path) -> None:
+    def say(number: int, actions: Mapping[int, Any]) -> Transition:
+        return Transition({0: "b"}, {0: 1.0} if number else {})
+
+    world(say)
+    terms = {"won": "env", "short": {"reward": {"length": {"under": 9}}, "weight": 0.5}}
+    (x,) = run_one(
+        game(tmp_path, {"x": {**PLAYER, "reward": {"weighted": terms}}}, times=2), ScriptedModel(whose)
+    ).trajectories
+    assert (x.reward, x.terms) == (3.0, {"won": 2.0, "short": 2.0})
+
+
+SEED: Say = lambda number, actions: Transition({0: "b"})  # noqa: E731
+
+
+def seeds(compiled: Plan, tasks: Sequence[Mapping[str, Any]], rollouts: int = 3) -> list[list[int]]:
+    found: list[list[int]] = []
+    for task in tasks:
+        found.append([])
+        for rollout in range(rollouts):
+            env = world(SEED)
+            model = limited(compiled, ScriptedModel(whose))
+            asyncio.run(episode(compiled, model, task, rollout, seed=rollout))
+            found[-1] += env.seeds
+    return found
+
+
+def test_all_rollouts_of_a_task_start_from_the_same_state(tmp_path: Path) -> None:
+    compiled = game(tmp_path, {"x": PLAYER}, times=1)
+    one, other, named = seeds(compiled, [{"id": "a"}, {"id": "b"}, {"id": "c", "seed": 7}])
+    assert len({*one}) == len({*other}) == 1
+    assert one != other
+    assert named == [7, 7, 7], "a task may name its seed"
+
+
+def test_an_environment_that_is_over_at_once_spares_the_loop_and_what_waits_goes_on(tmp_path: Path) -> None:
+    env = world(lambda number, actions: Transition({}, done=True, info={"reason": "nothing to do"}))
+    roles: Roles = {"x": PLAYER, "o": PLAYER, "after": {"needs": ["x"], "prompt": "{{ x.ran }}"}}
+    played = {"play": {"roles": ["x", "o"], "times": 3, "env": "scripted"}}
+    done = run_one(plan(tmp_path, roles, played), ScriptedModel(whose))
+    assert [t.name for t in done.trajectories] == ["after"]
+    assert done.metadata["ended"] == {"play": "env"}
+    assert done.metadata["environment"] == {"reason": "nothing to do"}
+    assert env.closed == 1
+
+
+PAIRS: Roles = {
+    "x": {**PLAYER, "count": 2, "needs": {"critic": {"join": "branch", "round": "last"}}},
+    "critic": {"needs": {"x": "each"}, "prompt": "{{ x.action }}"},
+}
+
+
+def test_branches_may_end_for_themselves_beside_an_environment(tmp_path: Path) -> None:
+    env = world(lambda number, actions: Transition({0: "b", 1: "b"}, {0: 1.0, 1: 1.0} if number else {}))
+    until = {"players": ["x"], "until": 'critic.action == "critic1.1"'}
+    done = run_one(game(tmp_path, PAIRS, times=3, **until), ScriptedModel(whose))
+    assert env.steps == [{0: "x1.1", 1: "x2.1"}, {1: "x2.2"}, {1: "x2.3"}]
+    assert [t.reward for t in done["x"]] == [3.0, 3.0], "what came later belongs to its last turn"
+    assert done.metadata["ended"] == {"play": {"until": 1, "times": 1}}
+
+
+def test_an_environment_that_is_over_ends_every_branch_that_is_left(tmp_path: Path) -> None:
+    def say(number: int, actions: Mapping[int, Any]) -> Transition:
+        if number == 2:
+            return Transition({}, {1: 1.0}, done=True)
+        return Transition({0: "b", 1: "b"})
+
+    env = world(say)
+    until = {"players": ["x"], "until": 'critic.action == "critic1.1"'}
+    done = run_one(game(tmp_path, PAIRS, times=5, **until), ScriptedModel(whose))
+    assert len(env.steps) == 2, "what is over is not asked again"
+    assert [len(t.steps) for t in done["x"]] == [1, 2]
+    assert done.metadata["ended"] == {"play": {"until": 1, "env": 1}}
+
+
+def test_an_environment_that_cannot_go_on_ends_its_episode_by_name_and_nobody_is_punished(
+    tmp_path: Path,
+) -> None:
+    def say(number: int, actions: Mapping[int, Any]) -> Transition:
+        if number == 2:
+            raise EnvironmentFailure("the process has ended")
+        return in_turn(number, actions)
+
+    env = world(say)
+    done = run_one(game(tmp_path), ScriptedModel(whose))
+    assert done.termination_reason is TerminationReason.ERROR
+    assert [failure["name"] for failure in done.metadata["failures"]] == ["environment_error"] * 2
+    assert asked(done, "x") == [["board 0"]] and asked(done, "o") == [["board 1"]]
+    assert all(t.masked and t.reward is None for t in done.trajectories)
+    assert group_episodes([done])[0] == ()
+    assert env.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("say", "message"),
+    [
+        (lambda number, actions: 1 / 0, "raised ZeroDivisionError"),
+        (lambda number, actions: Transition({7: "b"}), "player 7, and there are 2"),
+        (lambda number, actions: Transition({0: "b"}, {0: float("nan")}), "the reward nan"),
+    ],
+)
+def test_whatever_is_wrong_in_an_environment_is_its_own_failure(
+    say: Say, message: str, tmp_path: Path
+) -> None:
+    world(say)
+    done = run_one(game(tmp_path), ScriptedModel(whose))
+    assert [t.name for t in done.trajectories] == ["x", "o"]
+    assert all(t.failure and message in t.failure.message for t in done.trajectories)
+
+
+def test_cancellation_closes_the_environment_and_keeps_what_was_done(tmp_path: Path) -> None:
+    env = world(in_turn, seconds=0.001)
+    compiled = game(tmp_path, times=100)
+    told: list[Event] = []
+    halfway = asyncio.Event()
+
+    def answer(request: Request) -> str:
+        if request.id.node.round == 3:
+            halfway.set()
+        return whose(request)
+
+    async def cancelled() -> None:
+        running = asyncio.create_task(
+            episode(compiled, limited(compiled, ScriptedModel(answer)), observe=told.append)
+        )
+        await halfway.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancelled())
+    assert env.closed == 1
+    (last,) = [event for event in told if isinstance(event, EpisodeDone)]
+    assert not last.finished and len(last.episode["x"][0].steps) >= 1
+
+
+def test_an_environment_that_cannot_be_closed_costs_no_episode(tmp_path: Path) -> None:
+    env = world(in_turn)
+
+    async def close() -> None:
+        raise OSError("it hangs")
+
+    env.close = close
+    assert run_one(game(tmp_path), ScriptedModel(whose)).termination_reason is TerminationReason.ENV_DONE
+
+
+def test_an_episode_takes_as_long_as_its_critical_path(tmp_path: Path) -> None:
+    """Steps run beside advisors whom no player waits for, and beside what comes after the loop."""
+    world(lambda number, actions: Transition({0: "b"}), seconds=2.0)
+    roles: Roles = {
+        "planner": {"prompt": "{{ self.observation }}"},
+        "x": {**PLAYER, "needs": ["planner"]},
+        "critic": {"needs": ["x"], "prompt": "{{ x.action }}"},
+        "after": {"needs": ["x"], "prompt": "{{ x.action }}"},
+    }
+    roles["x"]["prompt"] += "{{ planner.action }}"
+    play = {"roles": ["planner", "x", "critic"], "times": 3, "env": "scripted", "players": ["x"]}
+    compiled = plan(tmp_path, roles, {"play": play})
+    takes = {"planner": 3.0, "x": 1.0, "critic": 7.0, "after": 0.5}
+    model = limited(compiled, ScriptedModel(whose, lambda request: takes[request.id.node.role]))
+    _, seconds = run_on_a_virtual_clock(episode(compiled, model))
+
+    work, after = {"env 1": 2.0}, dict[str, list[str]]()
+    for number in (1, 2, 3):
+        for role, needs in (("planner", "env"), ("x", "planner"), ("critic", "x")):
+            work[f"{role} {number}"] = takes[role]
+            after[f"{role} {number}"] = [f"{needs} {number}"]
+        work[f"env {number + 1}"] = 2.0
+        after[f"env {number + 1}"] = [f"x {number}"]
+    work["after"], after["after"] = 0.5, ["x 3"]
+    assert seconds == pytest.approx(longest(work, after))
+
+
+def test_the_graph_shows_that_a_round_waits_for_every_players_turn_before(tmp_path: Path) -> None:
+    dag = graph(game(tmp_path, times=2))
+    assert {*dag.predecessors(NodeId("o", 1, 2))} == {NodeId("x"), NodeId("o")}
+
+
+def test_an_episode_is_no_larger_than_its_bound(tmp_path: Path) -> None:
+    roles: Roles = {"advisor": {"prompt": "a"}, "x": {**PLAYER, "needs": ["advisor"]}}
+    roles["x"]["prompt"] += "{{ advisor.action }}"
+    assert size_of(game(tmp_path, roles, times=5, players=["x"])) == (10, 10)
+
+
+def test_a_replay_plays_the_same_game_again(tmp_path: Path) -> None:
+    first, compiled = world(in_turn), game(tmp_path)
+    done = run_one(compiled, ScriptedModel(whose))
+    again = world(in_turn)
+    replayed = run_one(compiled, Replay.from_episodes([Episode.from_dict(done.to_dict())]))  # pyright: ignore
+    assert again.steps == first.steps
+    assert asked(replayed, "x") == asked(done, "x")

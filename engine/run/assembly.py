@@ -9,7 +9,7 @@ from typing import Literal
 from engine.compile import Plan, RolePlan
 from engine.compile.plan import See
 from engine.records import Episode, FailureName, Step, Task, TerminationReason, Trajectory
-from engine.run.session import Answered, NodeResult
+from engine.run.session import Answered, NodeResult, chat_of
 from engine.vocabulary import Score
 
 Ending = Literal["until", "env"]
@@ -57,8 +57,8 @@ def assemble(
     if plan.loops:
         metadata["rounds"] = _rounds(plan, results)
         metadata["ended"] = _ended(plan, endings, over, stopped=stopped)
-    if plan.may_skip and not stopped and (skipped := _skipped(plan, results)):
-        metadata["skipped"] = skipped
+    if not stopped and None in results:
+        metadata["skipped"] = _skipped(plan, results)
     if failures:
         metadata["failures"] = failures
     episode = Episode(
@@ -81,14 +81,15 @@ def _instances(
     start = 0
     for role in plan.roles:
         end = start + role.count * plan.rounds_of(role)
-        ran = [result for result in results[start:end] if result is not None]
         if role.loop is None:
-            for result in ran:
-                yield role, (result,)
+            for result in results[start:end]:
+                if result is not None:
+                    yield role, (result,)
         else:
             by_index: dict[int, list[NodeResult]] = {}
-            for result in ran:
-                by_index.setdefault(result.view.index, []).append(result)
+            for result in results[start:end]:
+                if result is not None:
+                    by_index.setdefault(result.view.index, []).append(result)
             for index in sorted(by_index):
                 yield role, by_index[index]
         start = end
@@ -146,7 +147,7 @@ def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajec
         uid=uid,
         terms={} if score is None else score.terms,
         failure=last.failure,
-        masked=_is_masked(role, last),
+        masked=(last.failure is not None or last.score is None) and _is_masked(role, last),
     )
 
 
@@ -185,22 +186,17 @@ def _tool_step(role: RolePlan, result: NodeResult) -> Step:
         action=result.view.action,
         model_response=result.view.response,
         reward=result.score.reward if result.score else 0.0,
-        metadata={
-            "tool": result.tool,
-            "seconds": result.seconds,
-            **_noted(role, result, result.attempts),
-        },
+        metadata=_noted(role, result, result.attempts, {"tool": result.tool, "seconds": result.seconds}),
     )
 
 
-def _noted(role: RolePlan, result: NodeResult, attempts: int) -> dict[str, object]:
-    """What is said of any Step."""
-    noted: dict[str, object] = {}
+def _noted(role: RolePlan, result: NodeResult, attempts: int, noted: dict[str, object]) -> dict[str, object]:
+    """The same, with what is said of any Step."""
     if role.loop is not None:
         noted["round"] = result.view.round
     if attempts > 1:
         noted["attempts"] = attempts
-    if _is_masked(role, result):
+    if (result.failure is not None or result.score is None) and _is_masked(role, result):
         noted["masked"] = True
     return noted
 
@@ -211,7 +207,7 @@ def _step(
     completion, score = call.completion, result.score
     assert completion is not None
     metadata: dict[str, object] = {"finish_reason": completion.finish_reason, "seconds": call.seconds}
-    metadata |= _noted(role, result, call.attempts)
+    _noted(role, result, call.attempts, metadata)
     if role.tools:
         metadata["call"] = number
         if call.used:
@@ -222,7 +218,7 @@ def _step(
         completion.prompt_ids,
         completion.response_ids,
         completion.logprobs,
-        call.chat,
+        chat_of(call.messages, completion),
         thought=completion.thought,
         action=result.view.action if is_last else None,
         model_response=completion.text,

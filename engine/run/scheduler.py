@@ -437,9 +437,10 @@ class _Run:
 
     def settle(self, node: int, result: NodeResult) -> None:
         """Score a result whose reward needs no other's; a slow reward does not hold up what comes after."""
-        role = self.plan.roles[self.plan.nodes[node].role]
+        position = self.plan.nodes[node].role
+        role = self.plan.roles[position]
         reward = role.reward
-        if result.failure is None and reward is not None and not reward.waits:
+        if result.failure is None and reward is not None and position not in self.plan.scoring:
             seen = self.reader.own(node, reward) if reward.of_turn else SEEN_NOTHING
             if reward.timeout is None:
                 score(role, self.job.task, result, seen)

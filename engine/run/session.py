@@ -48,7 +48,7 @@ class Answered(NamedTuple):
     @property
     def chat(self) -> Sequence[Message]:
         """What was asked, and the answer."""
-        return _chat(self.messages, self.completion)
+        return chat_of(self.messages, self.completion)
 
     @property
     def continued(self) -> Continued | None:
@@ -82,7 +82,7 @@ class NodeResult:
     @property
     def chat(self) -> Sequence[Message]:
         """What was asked at last, which holds the calls before, and the answer."""
-        return self.messages if self.completion is None else _chat(self.messages, self.completion)
+        return self.messages if self.completion is None else chat_of(self.messages, self.completion)
 
     @property
     def continued(self) -> Continued | None:
@@ -96,7 +96,8 @@ class NodeResult:
         return self.completion is not None and not failed
 
 
-def _chat(messages: Sequence[Message], said: Completion) -> Sequence[Message]:
+def chat_of(messages: Sequence[Message], said: Completion) -> Sequence[Message]:
+    """What was asked, and the answer."""
     return (*messages, answer_message(said.text, said.thought, said.calls))
 
 

@@ -70,7 +70,7 @@ def test_what_was_said_is_the_beginning_of_what_is_asked_next(
     chat = chat_with(KEEPING[name])
     messages: list[Message] = [ASK]
     prompt = chat.prompt(messages)
-    for text, ends in answers:
+    for number, (text, ends) in enumerate(answers, 1):
         response = encode(chat, text) + ([chat.end_ids[0]] if ends else [])
         so_far = (*prompt.ids, *response)
         messages += [answer_message(text), MORE]
@@ -79,7 +79,7 @@ def test_what_was_said_is_the_beginning_of_what_is_asked_next(
         added = prompt.ids[len(so_far) :]
         assert list(added) == encode(chat, decode(chat, added))
         written = decode(chat, prompt.ids)
-        if text == text.strip():
+        if all(earlier == earlier.strip() for earlier, _ in answers[:number]):
             assert written == decode(chat, chat.prompt(messages).ids), "as the template would write it"
 
 

@@ -10,14 +10,13 @@ import re
 import string
 from collections import Counter
 from functools import lru_cache, partial
-from itertools import pairwise
 from math import isnan, nan
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
 from engine.records import Task
-from engine.vocabulary import TOOL_FAILED, Reward, Score, Seen
+from engine.vocabulary import Reward, Score, Seen
 from roles import countdown as countdown_task
 from roles.equality import MATH_SECONDS, as_text, math_library, require_math, same_math
 from roles.json_text import value_at
@@ -253,16 +252,8 @@ def _tool_calls(
     action: Any,
     seen: Seen,
 ) -> Score:
-    # What follows a call's answer in the next call's messages is what came of its calls.
-    answers = [
-        message
-        for step, following in pairwise(seen.steps)
-        for message in following.chat_completions[len(step.chat_completions) : -1]
-    ]
-    count = sum(
-        name in (None, message.get("name")) and (not failed or message["content"].startswith(TOOL_FAILED))
-        for message in answers
-    )
+    calls = [call for step in seen.steps for call in step.metadata.get("calls", ())]
+    count = sum(name in (None, call["name"]) and (not failed or "error" in call) for call in calls)
     return _scored(float(_within(count, over, under)))
 
 

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
 
 from engine.compile import Plan, RolePlan
-from engine.compile.plan import See
 from engine.records import Episode, FailureName, Step, Task, TerminationReason, Trajectory
-from engine.run.session import Answered, NodeResult, chat_of
+from engine.run.endings import Endings
+from engine.run.session import Answered, NodeResult
 from engine.vocabulary import Score
-
-Ending = Literal["until", "env"]
-"""What ends a loop before its last round: its condition, or its environment."""
-Endings = Mapping[int, Mapping[tuple[See, ...], Ending]]
-"""By loop and branch, what ended it."""
 
 
 def assemble(
@@ -139,15 +133,13 @@ def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajec
     return Trajectory(
         role.name,
         last.view.index,
-        steps_of(role, last)
-        if len(turns) == 1
-        else [step for turn in turns for step in steps_of(role, turn)],
+        [step for turn in turns for step in steps_of(role, turn)],
         None if score is None else score.reward,
         is_correct=score is not None and bool(score.is_correct),
         uid=uid,
         terms={} if score is None else score.terms,
         failure=last.failure,
-        masked=(last.failure is not None or last.score is None) and _is_masked(role, last),
+        masked=_is_masked(role, last),
     )
 
 
@@ -174,8 +166,6 @@ def steps_of(role: RolePlan, result: NodeResult) -> Sequence[Step]:
     """A turn's Steps, one for each call that was answered; the last has what the turn came to."""
     if result.tool:
         return [_tool_step(role, result)]
-    if not result.earlier:  # as for nearly all
-        return [] if result.completion is None else [_step(role, result, result)]
     calls = result.calls
     return [_step(role, result, call, at, is_last=at == len(calls)) for at, call in enumerate(calls, 1)]
 
@@ -186,28 +176,29 @@ def _tool_step(role: RolePlan, result: NodeResult) -> Step:
         action=result.view.action,
         model_response=result.view.response,
         reward=result.score.reward if result.score else 0.0,
-        metadata=_noted(role, result, result.attempts, {"tool": result.tool, "seconds": result.seconds}),
+        metadata={"tool": result.tool, "seconds": result.seconds, **_noted(role, result, result.attempts)},
     )
 
 
-def _noted(role: RolePlan, result: NodeResult, attempts: int, noted: dict[str, object]) -> dict[str, object]:
-    """The same, with what is said of any Step."""
+def _noted(role: RolePlan, result: NodeResult, attempts: int) -> dict[str, object]:
+    """What is said of any Step."""
+    noted: dict[str, object] = {}
     if role.loop is not None:
         noted["round"] = result.view.round
     if attempts > 1:
         noted["attempts"] = attempts
-    if (result.failure is not None or result.score is None) and _is_masked(role, result):
+    if _is_masked(role, result):
         noted["masked"] = True
     return noted
 
 
-def _step(
-    role: RolePlan, result: NodeResult, call: Answered | NodeResult, number: int = 1, *, is_last: bool = True
-) -> Step:
+def _step(role: RolePlan, result: NodeResult, call: Answered, number: int, *, is_last: bool) -> Step:
     completion, score = call.completion, result.score
-    assert completion is not None
-    metadata: dict[str, object] = {"finish_reason": completion.finish_reason, "seconds": call.seconds}
-    _noted(role, result, call.attempts, metadata)
+    metadata: dict[str, object] = {
+        "finish_reason": completion.finish_reason,
+        "seconds": call.seconds,
+        **_noted(role, result, call.attempts),
+    }
     if role.tools:
         metadata["call"] = number
         if call.used:
@@ -218,7 +209,7 @@ def _step(
         completion.prompt_ids,
         completion.response_ids,
         completion.logprobs,
-        chat_of(call.messages, completion),
+        call.chat,
         thought=completion.thought,
         action=result.view.action if is_last else None,
         model_response=completion.text,

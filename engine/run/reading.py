@@ -1,29 +1,14 @@
-"""What is read of the turns that ran: under a name by prompts and conditions, by rewards under their role."""
+"""What rewards read of the turns that ran, under their roles."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from engine.compile import Plan
-from engine.compile.plan import See
 from engine.run.assembly import steps_of
-from engine.run.session import NodeResult
+from engine.run.seeing import Results, turns
 from engine.run.world import World
 from engine.vocabulary import Reward, Seen
-
-Results = Sequence[NodeResult | None]
-"""By node; None where it has not run."""
-
-
-def turns(see: See, results: Results) -> list[int]:
-    """Of each instance its turns that ran, or the last of them: their nodes."""
-    if see.each == 1:
-        return [node for node in see.nodes if results[node] is not None]
-    found: list[int] = []
-    for start in range(0, len(see.nodes), see.each):
-        ran = [node for node in see.nodes[start : start + see.each] if results[node] is not None]
-        found += ran[-1:]
-    return found
 
 
 class Reader:

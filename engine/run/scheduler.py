@@ -13,10 +13,10 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.compile import Plan, RolePlan
-from engine.compile.plan import Block, See
+from engine.compile.plan import Block
 from engine.errors import UsageError
 from engine.models import LimitedModel
-from engine.prompts import SELF, Condition, PromptError, render_messages
+from engine.prompts import PromptError, render_messages
 from engine.records import (
     Episode,
     EpisodeDone,
@@ -27,18 +27,18 @@ from engine.records import (
     Task,
     derive_seed,
 )
-from engine.run.assembly import Ending, assemble
+from engine.run.assembly import assemble
+from engine.run.endings import LoopEnds
 from engine.run.frontier import Frontier
 from engine.run.isolation import Isolation
-from engine.run.reading import SEEN_NOTHING, Reader, turns
+from engine.run.reading import SEEN_NOTHING, Reader
 from engine.run.scoring import is_earned, score, score_isolated
+from engine.run.seeing import Sight
 from engine.run.session import Job, NodeResult, Session
 from engine.run.tool_turn import run_turn
 from engine.run.tools import OpenTools
 from engine.run.world import World
-from engine.vocabulary import EnvironmentFailure, Own, Reward, Seen, Upstream, View, Views
-
-SEES_NOTHING: Upstream = {}
+from engine.vocabulary import EnvironmentFailure, Reward, Seen, View
 
 
 def jobs(tasks: Iterable[Task], rollouts: int = 1, seed: int | None = None) -> Iterator[Job]:
@@ -82,8 +82,7 @@ class _Run:
 
     __slots__ = (
         "active",
-        "ended",
-        "endings",
+        "ends",
         "finished",
         "frontier",
         "isolation",
@@ -95,13 +94,10 @@ class _Run:
         "reader",
         "results",
         "seed",
+        "sight",
         "stopped",
         "tasks",
         "tools",
-        "uncomputed",
-        "upstream",
-        "verdicts",
-        "visible",
         "world",
     )
 
@@ -116,22 +112,14 @@ class _Run:
     ) -> None:
         self.plan, self.job, self.models, self.isolation, self.observe = plan, job, models, isolation, observe
         self.seed = None if job.seed is None else self.seed_from(job.seed)
-        self.visible = {key: value for key, value in job.task.items() if key not in plan.hidden}
         self.frontier = Frontier(plan.wiring)
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
         self.world = None if plan.env is None else World(plan.env, job.task)
         self.reader = Reader(plan, self.results, self.world)
-        # What the nodes of a block see, and what they are asked.
-        self.upstream: list[Upstream] = [SEES_NOTHING] * len(plan.blocks)
+        self.sight = Sight(plan, job.task, self.results, self.world)
+        self.ends = LoopEnds(plan, self.results, self.sight, self.frontier, self.world)
         self.messages: list[Sequence[Message] | Failure] = [()] * len(plan.blocks)
-        self.verdicts: dict[int, bool] = {}
-        """By block, whether its loop ended before it."""
-        self.ended: set[tuple[int | None, int]] = set()
-        """The loops that ended as a whole, each with the round that was spared first."""
-        self.endings: dict[int, dict[tuple[See, ...], Ending]] = {}
-        """By loop, what ended it; by what the end was read from, where its branches end each for itself."""
-        self.uncomputed = 0
-        """How many conditions could not be computed."""
+        """By block, what its nodes are asked."""
         self.tools: OpenTools | None = None
         """Those in use; None until there is a first."""
         self.tasks: list[asyncio.Task[None]] = []
@@ -189,11 +177,13 @@ class _Run:
 
     def assembled(self, *, stopped: bool) -> Episode:
         job, world = self.job, self.world
-        noted: dict[str, object] = {"uncomputed_conditions": self.uncomputed} if self.uncomputed else {}
+        noted: dict[str, object] = {}
+        if self.sight.uncomputed:
+            noted["uncomputed_conditions"] = self.sight.uncomputed
         if world is not None and world.info:
             noted["environment"] = world.info
         over = world.loop if world is not None and world.over else None
-        ran = job.task, job.rollout, self.results, self.endings, over
+        ran = job.task, job.rollout, self.results, self.ends.endings, over
         return assemble(self.plan, *ran, stopped=stopped, noted=noted)
 
     # which node runs when
@@ -226,14 +216,13 @@ class _Run:
                     continue
                 block = self.plan.blocks[number]
                 role = self.plan.roles[block.role]
-                if role.loop is not None and self.is_over(number, role.loop):
-                    released += self.end(block, role.loop)
+                if role.loop is not None and self.ends.is_over(number, role.loop):
+                    released += self.ends.end(block, role.loop)
                     continue
-                if block.sees:
-                    self.upstream[number] = {see.name: self.seen(see) for see in block.sees}
+                self.sight.join(number)
                 nodes = self.running(block, role, number) if block.may_skip else block.nodes
                 if nodes and not role.asks_each and role.run is None:
-                    self.messages[number] = self.render(role, self.shared(number))
+                    self.messages[number] = self.render(role, self.sight.of_block(number))
                 ready += nodes
                 if len(nodes) < len(block.nodes):
                     running = frozenset(nodes)
@@ -241,18 +230,11 @@ class _Run:
             waiting = released
         return ready
 
-    def seen(self, see: See) -> Views:
-        """What is seen under a name; a single instance that has not run still answers for its fields."""
-        views = [r.view for node in turns(see, self.results) if (r := self.results[node]) is not None]
-        if views or not see.single:
-            return Views(views)
-        return Views(views, View(see.single, self.plan.roles[see.role].parser.default, ran=False))
-
     # who is skipped
 
     def running(self, block: Block, role: RolePlan, number: int) -> Sequence[int]:
         """The nodes of a block that run: a parent ran, its condition is true."""
-        if any(see.parents and not len(self.upstream[number][see.name]) for see in block.sees):
+        if any(see.parents and not len(self.sight.upstream[number][see.name]) for see in block.sees):
             return ()
         nodes = block.nodes
         if self.world is not None and self.world.loop == role.loop:
@@ -260,53 +242,8 @@ class _Run:
         if role.when is None:
             return nodes
         if "self" not in role.when.mentions:  # the same for all of them
-            return nodes if self.holds(role.when, self.shared(number)) else ()
-        return [node for node in nodes if self.holds(role.when, self.variables(node))]
-
-    def is_over(self, block: int, loop: int) -> bool:
-        """Whether the loop of a block's nodes ended before their round; once ended, it stays so."""
-        plan, undecided, number = self.plan, list[int](), block
-        while number not in self.verdicts and (at := plan.blocks[number]).ends:
-            undecided.append(number)  # and its own turn before, which may not have been reached yet
-            number = plan.nodes[at.nodes[0] - plan.roles[at.role].count].block
-        over = self.verdicts.get(number, False)
-        for number in reversed(undecided):
-            over = self.verdicts[number] = over or self.ended_before(plan.blocks[number], loop)
-        if not over and self.world is not None and self.world.loop == loop and self.world.over:
-            over = self.verdicts[block] = self.ended_by("env", plan.blocks[block], loop)
-        return over
-
-    def ended_before(self, block: Block, loop: int) -> bool:
-        """Whether the loop of a block's nodes ended with the round before: the condition holds of those that
-        it still went on for, or there are none."""
-        if (loop, block.round) in self.ended:
-            return True
-        before = [node for see in block.ends for node in see.nodes]
-        if all(self.verdicts.get(self.plan.nodes[node].block) for node in before):
-            return self.ended_by("until", block, loop)
-        results = [self.results[node] for node in before]
-        if any(result is not None and result.failure is not None for result in results):
-            return False
-        until = self.plan.loops[loop].until
-        seen = {see.name: self.seen(see) for see in block.ends}
-        if until is None or not self.holds(until, {"task": self.visible, **seen}):
-            return False
-        return self.ended_by("until", block, loop)
-
-    def ended_by(self, ending: Ending, block: Block, loop: int) -> bool:
-        """Note what ended a loop; true."""
-        self.endings.setdefault(loop, {}).setdefault(block.ends, ending)
-        return True
-
-    def end(self, block: Block, loop: int) -> Sequence[int]:
-        """Skip a block whose loop is over, and with it all that is left of the loop where its end is one."""
-        tails = self.plan.loops[loop].tails
-        if not tails:
-            return self.frontier.skip(block.nodes)
-        if (loop, block.round) in self.ended:
-            return ()
-        self.ended.add((loop, block.round))
-        return self.frontier.end(tails[block.round - 1])
+            return nodes if self.sight.holds(role.when, self.sight.of_block(number)) else ()
+        return [node for node in nodes if self.sight.holds(role.when, self.sight.of_node(node))]
 
     async def go_on(self, transition: int) -> None:
         """Let the environment answer the turns of a round, and open what waited for that."""
@@ -328,43 +265,6 @@ class _Run:
                 view = View(node.id.index, default, round=node.id.round, lineage=node.lineage)
                 result = self.results[place] = NodeResult(view)
             result.failure, result.score = Failure(FailureName.ENVIRONMENT_ERROR, message), None
-
-    def holds(self, condition: Condition, variables: Mapping[str, Any]) -> bool:
-        """Whether a condition is true; one that cannot be computed is not, and is counted."""
-        try:
-            return condition.holds(variables)
-        except PromptError:
-            self.uncomputed += 1
-            return False
-
-    def shared(self, number: int) -> Mapping[str, Any]:
-        """What the prompts and the condition of a block see that speak of no single one of its nodes."""
-        role = self.plan.roles[self.plan.blocks[number].role]
-        return {"task": self.shown(role), **self.upstream[number]}
-
-    def variables(self, node: int) -> Mapping[str, Any]:
-        """What the prompts and the condition of one node see."""
-        at = self.plan.nodes[node]
-        role = self.plan.roles[at.role]
-        earlier = range(node - role.count * (at.id.round - 1), node, role.count)
-        own = Own(
-            role.name,
-            at.id.index,
-            at.lineage,
-            role.count,
-            at.id.round,
-            1 if role.loop is None else self.plan.loops[role.loop].times,
-            Views([result.view for turn in earlier if (result := self.results[turn]) is not None]),
-            self.world.observation(at) if self.world is not None and self.world.loop == role.loop else "",
-        )
-        return {"task": self.shown(role), SELF: own, **self.upstream[at.block]}
-
-    def shown(self, role: RolePlan) -> Mapping[str, Any]:
-        """The task as a role's prompts and conditions see it."""
-        if not role.shows:
-            return self.visible
-        hidden = self.plan.hidden - role.shows
-        return {key: value for key, value in self.job.task.items() if key not in hidden}
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         self.active += 1
@@ -401,11 +301,10 @@ class _Run:
     def turn(self, position: int) -> Coroutine[None, None, NodeResult]:
         node = self.plan.nodes[position]
         role = self.plan.roles[node.role]
+        upstream = self.sight.upstream[node.block]
         if role.run is not None:
-            variables, upstream = self.variables(position), self.upstream[node.block]
-            tools = self.tools = self.tools or OpenTools()
-            isolation = self.isolation
-            return run_turn(role, role.run, node, variables, upstream, tools=tools, isolation=isolation)
+            variables, tools = self.sight.of_node(position), self.opened_tools()
+            return run_turn(role, role.run, node, variables, upstream, tools=tools, isolation=self.isolation)
         assert node.endpoint is not None
         fixed = role.samplings[node.id.index - 1].seed
         seed = self.seed if fixed is None else self.seed_from(fixed)
@@ -413,25 +312,26 @@ class _Run:
         session = Session(role, node, self.models[node.endpoint], self.job, seed, self.observe)
         if role.keeps_chat:
             asked = self.next_of_chat(session, role, position)
+        elif role.asks_each:
+            asked = self.render(role, self.sight.of_node(position))
         else:
-            asked = (
-                self.render(role, self.variables(position)) if role.asks_each else self.messages[node.block]
-            )
-        if not role.tools:
-            return session.turn(asked, self.upstream[node.block])
+            asked = self.messages[node.block]
+        return session.turn(asked, upstream, self.opened_tools() if role.tools else None)
+
+    def opened_tools(self) -> OpenTools:
         self.tools = self.tools or OpenTools()
-        return session.turn(asked, self.upstream[node.block], self.tools)
+        return self.tools
 
     def next_of_chat(self, session: Session, role: RolePlan, position: int) -> Sequence[Message] | Failure:
         """What goes on with the last turn of its instance that was neither skipped nor failed."""
         number = self.plan.nodes[position].id.round
         earlier = (self.results[position - role.count * back] for back in range(1, number))
         last = next((result for result in earlier if result is not None and result.is_remembered), None)
-        asked = self.render(role, self.variables(position), first=last is None)
+        asked = self.render(role, self.sight.of_node(position), first=last is None)
         if last is None or isinstance(asked, Failure):
             return asked
-        session.goes_on_from(last)
-        return (*last.chat, *asked)
+        session.goes_on_from(last.calls[-1])
+        return (*last.calls[-1].chat, *asked)
 
     # what it earns
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from engine.compile import RolePlan
 from engine.compile.plan import Node
@@ -48,12 +48,16 @@ class Answered(NamedTuple):
     @property
     def chat(self) -> Sequence[Message]:
         """What was asked, and the answer."""
-        return chat_of(self.messages, self.completion)
+        said = self.completion
+        return (*self.messages, answer_message(said.text, said.thought, said.calls))
 
     @property
     def continued(self) -> Continued | None:
         """The same as the tokens that it is, where the model gives them."""
-        return _continued(self.messages, self.completion)
+        said = self.completion
+        if not said.response_ids:
+            return None
+        return Continued((*said.prompt_ids, *said.response_ids), len(self.messages) + 1)
 
 
 @dataclass(slots=True)
@@ -70,41 +74,21 @@ class NodeResult:
     score: Score | None = None
     tool: str = ""
     """What was run, where no model was asked."""
-    used: ClassVar[Sequence[Mapping[str, str]]] = ()
     earlier: Sequence[Answered] = ()
     """The calls before, which asked for tools."""
 
     @property
-    def calls(self) -> Sequence[Answered | NodeResult]:
-        """Every call of the turn that was answered, each a Step; the last is its own."""
-        return self.earlier if self.completion is None else (*self.earlier, self)
-
-    @property
-    def chat(self) -> Sequence[Message]:
-        """What was asked at last, which holds the calls before, and the answer."""
-        return self.messages if self.completion is None else chat_of(self.messages, self.completion)
-
-    @property
-    def continued(self) -> Continued | None:
-        """The same as the tokens that it is, where the model gives them."""
-        return None if self.completion is None else _continued(self.messages, self.completion)
+    def calls(self) -> Sequence[Answered]:
+        """Every call of the turn that was answered, each a Step."""
+        if self.completion is None:
+            return self.earlier
+        return (*self.earlier, Answered(self.messages, self.completion, self.seconds, self.attempts))
 
     @property
     def is_remembered(self) -> bool:
         """Whether a conversation goes on from it; what its reward came to has no part in that."""
         failed = self.failure is not None and self.failure.name is not FailureName.REWARD_ERROR
         return self.completion is not None and not failed
-
-
-def chat_of(messages: Sequence[Message], said: Completion) -> Sequence[Message]:
-    """What was asked, and the answer."""
-    return (*messages, answer_message(said.text, said.thought, said.calls))
-
-
-def _continued(messages: Sequence[Message], said: Completion) -> Continued | None:
-    if not said.response_ids:
-        return None
-    return Continued((*said.prompt_ids, *said.response_ids), len(messages) + 1)
 
 
 class Session:
@@ -141,9 +125,9 @@ class Session:
         self._offered: Sequence[Function] = ()
         self._continues: Continued | None = None
 
-    def goes_on_from(self, before: NodeResult) -> None:
+    def goes_on_from(self, before: Answered) -> None:
         """Let the turn begin with the conversation that another one left."""
-        self._continues = before.calls[-1].continued
+        self._continues = before.continued
 
     async def turn(
         self, messages: Sequence[Message] | Failure, upstream: Upstream, tools: OpenTools | None = None

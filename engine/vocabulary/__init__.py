@@ -11,7 +11,6 @@ from engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, open_dataset, 
 from engine.vocabulary.environments import environment_of
 from engine.vocabulary.imports import Import, digest_of, import_file
 from engine.vocabulary.items import (
-    TOOL_FAILED,
     Dataset,
     Environment,
     EnvironmentFailure,
@@ -58,7 +57,6 @@ from engine.vocabulary.views import REWARD_FIELDS, VIEW_FIELDS, Own, ScoredView,
 __all__ = [
     "REWARD_FIELDS",
     "SUFFIXES",
-    "TOOL_FAILED",
     "VIEW_FIELDS",
     "BadOptions",
     "BadParts",

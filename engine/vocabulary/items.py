@@ -278,10 +278,6 @@ class Environment(Item):
     """The most of them."""
 
 
-TOOL_FAILED = "Error: "
-"""How the result of a call begins that failed, for the model to read."""
-
-
 class ToolError(ValueError):
     """A tool raises this where it cannot do what it was asked; its message is for whoever asked."""
 

@@ -1,0 +1,96 @@
+"""What the nodes of one episode see, for their prompts and conditions, as far as it has run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.compile import Plan, RolePlan
+from engine.compile.plan import See
+from engine.prompts import SELF, Condition, PromptError
+from engine.records import Task
+from engine.run.session import NodeResult
+from engine.run.world import World
+from engine.vocabulary import Own, Upstream, View, Views
+
+SEES_NOTHING: Upstream = {}
+Results = Sequence[NodeResult | None]
+"""By node; None where it has not run."""
+
+
+def turns(see: See, results: Results) -> list[int]:
+    """Of each instance its turns that ran, or the last of them: their nodes."""
+    if see.each == 1:
+        return [node for node in see.nodes if results[node] is not None]
+    found: list[int] = []
+    for start in range(0, len(see.nodes), see.each):
+        ran = [node for node in see.nodes[start : start + see.each] if results[node] is not None]
+        found += ran[-1:]
+    return found
+
+
+class Sight:
+    """What is seen in one episode. Nodes and blocks are known by their positions in the plan."""
+
+    __slots__ = ("_plan", "_results", "_task", "_visible", "_world", "uncomputed", "upstream")
+
+    def __init__(self, plan: Plan, task: Task, results: Results, world: World | None) -> None:
+        self._plan, self._task, self._results, self._world = plan, task, results, world
+        self._visible = {key: value for key, value in task.items() if key not in plan.hidden}
+        self.upstream: list[Upstream] = [SEES_NOTHING] * len(plan.blocks)
+        """By block, what its nodes have joined; noted when it opens."""
+        self.uncomputed = 0
+        """How many conditions could not be computed."""
+
+    def join(self, number: int) -> None:
+        """Note what the nodes of a block see of others: all of these have ended."""
+        if sees := self._plan.blocks[number].sees:
+            self.upstream[number] = {see.name: self.views(see) for see in sees}
+
+    def views(self, see: See) -> Views:
+        """What is seen under a name; a single instance that has not run still answers for its fields."""
+        views = [r.view for node in turns(see, self._results) if (r := self._results[node]) is not None]
+        if views or not see.single:
+            return Views(views)
+        return Views(views, View(see.single, self._plan.roles[see.role].parser.default, ran=False))
+
+    def of_block(self, number: int) -> Mapping[str, Any]:
+        """What a block's prompts and condition see that speak of no single one of its nodes."""
+        role = self._plan.roles[self._plan.blocks[number].role]
+        return {"task": self._shown(role), **self.upstream[number]}
+
+    def of_node(self, node: int) -> Mapping[str, Any]:
+        """What the prompts and the condition of one node see."""
+        plan, at, world = self._plan, self._plan.nodes[node], self._world
+        role = plan.roles[at.role]
+        earlier = range(node - role.count * (at.id.round - 1), node, role.count)
+        own = Own(
+            role.name,
+            at.id.index,
+            at.lineage,
+            role.count,
+            at.id.round,
+            plan.rounds_of(role),
+            Views([result.view for turn in earlier if (result := self._results[turn]) is not None]),
+            world.observation(at) if world is not None and world.loop == role.loop else "",
+        )
+        return {"task": self._shown(role), SELF: own, **self.upstream[at.block]}
+
+    def of_end(self, sees: Sequence[See]) -> Mapping[str, Any]:
+        """What the end of a loop is read from."""
+        return {"task": self._visible, **{see.name: self.views(see) for see in sees}}
+
+    def holds(self, condition: Condition, variables: Mapping[str, Any]) -> bool:
+        """Whether a condition is true; one that cannot be computed is not, and is counted."""
+        try:
+            return condition.holds(variables)
+        except PromptError:
+            self.uncomputed += 1
+            return False
+
+    def _shown(self, role: RolePlan) -> Mapping[str, Any]:
+        """The task as a role's prompts and conditions see it."""
+        if not role.shows:
+            return self._visible
+        hidden = self._plan.hidden - role.shows
+        return {key: value for key, value in self._task.items() if key not in hidden}

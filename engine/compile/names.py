@@ -35,8 +35,7 @@ from engine.prompts import (
     read_template,
     read_text,
 )
-from engine.spec import Finding, Path, PromptSource, Role, Spec
-from engine.spec.models import Edge, Loop
+from engine.spec import Edge, Finding, Loop, Path, PromptSource, Role, Spec
 from engine.vocabulary import (
     REWARD_FIELDS,
     VIEW_FIELDS,

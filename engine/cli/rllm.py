@@ -9,13 +9,13 @@ from pathlib import Path
 import click
 
 from rolegraph import UsageError, new_folder
-from rolegraph.rllm import Backend, Job, describe, estimator_map, launch, prepare
+from rolegraph.rllm import Job, describe, estimator_map, launch, prepare
 
 
 def train_with_rllm(
     spec: str | None,
     words: Sequence[str],
-    backend: Backend,
+    backend: str,
     *,
     print_config: bool,
     model: str | None,

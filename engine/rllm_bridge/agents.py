@@ -134,7 +134,7 @@ def _by_step(trajectory: theirs.Trajectory) -> list[theirs.Trajectory]:
 
 
 class SpecEvaluator:
-    """An Evaluator for every SpecFlow. A flow scores as it runs; this passes it on, and matches the tokens."""
+    """An Evaluator for every SpecFlow. A flow scores as it runs; this passes that on, tokens matched."""
 
     def evaluate(self, task: Any, episode: theirs.Episode) -> EvalOutput:
         """The episode's figures, whose steps have been given the gateway's tokens by now.

@@ -153,7 +153,7 @@ def _role(plan: Plan, role: RolePlan, backend: Backend) -> Iterator[Finding]:
 
 
 def _groups(plan: Plan, words: Sequence[str]) -> Iterator[Finding]:
-    """Groups that are too small for rLLM, unless a word has it another way; words have checks of their own."""
+    """Groups that are too small for rLLM, unless a word (which has checks of its own) says otherwise."""
     said = {word.key: word.value for word in map(Word, words)}
     if said.get("rllm.rejection_sample.min_trajs_per_group") == 1 or said.keys() & ROLLOUTS:
         return

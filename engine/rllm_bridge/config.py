@@ -38,6 +38,8 @@ class Launch:
     plan: Plan
     backend: Backend
     _: KW_ONLY
+    backend_class: str | None = None
+    """Where a `custom` backend is, as `package.module:Class`."""
     rows: int
     """Training tasks."""
     steps: int
@@ -86,7 +88,7 @@ def _everywhere(spec: str, value: Callable[[Launch], Value | None], key: str) ->
 
 TABLE: tuple[Row, ...] = (
     # Of the run
-    # A backend that is not rLLM's own has no keys there: `Job.overrides` takes the default's out.
+    # A backend that is not rLLM's own has no config there: see `unset`.
     Row(
         "--backend",
         lambda run: run.backend,
@@ -286,6 +288,11 @@ def model_name(ref: ModelRef) -> str | None:
 def renderer(ref: ModelRef) -> str | None:
     """The renderer of a shipped model; the cookbook knows no local folder by its name."""
     return RENDERER if ref.provider == "local" and (ref.name or BASE_NAME) in MODELS else None
+
+
+def unset(run: Launch) -> list[str]:
+    """The words that come first: a backend of somebody's own has no config there, and the default is verl."""
+    return ["~rllm/backend"] if run.backend == "custom" else []
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:

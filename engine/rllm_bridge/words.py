@@ -83,9 +83,7 @@ class Word:
         except yaml.YAMLError:
             return written
 
-    def says(
-        self, message: str, expected: str = "", hint: str = "", severity: Severity = "error"
-    ) -> Finding:
+    def says(self, message: str, expected: str = "", hint: str = "", severity: Severity = "error") -> Finding:
         """A finding at this word."""
         width = len(self.text.partition("=")[0])
         place = Place("command line", line=1, column=1, text=self.text, width=width)
@@ -167,14 +165,14 @@ def _fault(
         case "rllm.rejection_sample.multiplier" if isinstance(value, (int, float)) and value != 1:
             # trainer/unified_trainer.py: a batch of int(train_batch_size * multiplier) tasks.
             if value < 1:
-                return word.says("rLLM would draw that part of a batch, and no task at all of 0", "at least 1")
+                return word.says("rLLM would draw that part of a batch: no task at all for 0", "at least 1")
             if values.get("rllm.rejection_sample.enable") is not True:
                 message = "rLLM stops at a multiplier without rejection sampling"
                 return word.says(message, "rllm.rejection_sample.enable=true beside it")
         case "rllm.compact_filtering.mask_env_done" if value is True:
             if values.get("rllm.compact_filtering.enable") is True:
                 # An episode that came to its end is ENV_DONE, and there are few others.
-                message = "this drops every episode that came to its end: rLLM would succeed and train nothing"
+                message = "this drops every episode that came to its end, and rLLM would train nothing"
                 return word.says(message, "false")
             message = f"{key} has no effect: compact_filtering.enable is false"
             return word.says(message, hint="leave it out", severity="warning")

@@ -206,7 +206,7 @@ def test_an_answer_that_is_overtaken_on_its_way_back_keeps_its_own_tokens() -> N
 
 
 def test_an_answer_that_is_part_of_another_s_is_not_taken_for_it() -> None:
-    flow, evaluator = compile_agent_flow("solver_judge")
+    _, evaluator = compile_agent_flow("solver_judge")
     asked = [{"role": "user", "content": "Make 7"}]
 
     def step(text: str, ids: list[int]) -> Step:

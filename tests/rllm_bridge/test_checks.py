@@ -34,7 +34,7 @@ def check(backend: Backend, *words: str, spec: str = "solver_judge") -> Compiled
 
 
 ALWAYS = ("tokenizer and the training shape", "does not clip gradients", "prompts of more than 2,048")
-"""Of the warnings that go with every spec on fireworks, on tinker, and on verl with a model that is elsewhere."""
+"""Of warnings that go with every spec on fireworks, on tinker, and on verl where the model is elsewhere."""
 
 
 def apart(compiled: Compiled) -> list[Diagnostic]:
@@ -159,7 +159,7 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     (
         "tinker",
         ("rllm.rejection_sample.multiplier=0",),
-        "no task at all of 0",
+        "no task at all for 0",
         "rllm.rejection_sample.multiplier",
     ),
     (

@@ -54,7 +54,7 @@ def train_with_rllm(
     log.setLevel(logging.INFO)
     log.addHandler(logging.StreamHandler())
     log.propagate = False
-    for role, estimator in estimator_map(job.run.plan, backend).items():
+    for role, estimator in estimator_map(job.run.plan, job.run.backend).items():
         click.echo(
             f"{role}: {' with '.join(estimator) if isinstance(estimator, tuple) else estimator}", err=True
         )

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import yaml
 
@@ -90,7 +89,8 @@ class Word:
         return Finding((), message, expected, hint, severity, place=place)
 
 
-class Smallest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Smallest:
     """The smallest group of a role in a batch: as many instances in each rollout."""
 
     role: str

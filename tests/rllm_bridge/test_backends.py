@@ -18,6 +18,7 @@ from engine.errors import UsageError
 from engine.models import Services
 from engine.rllm_bridge.launch import prepare
 from engine.rllm_bridge.trainer import backend_class, trainer
+from tests.edge import write_spec
 from tests.rllm_bridge.edge import RecordedEngine, is_judge, tasks
 from tests.rllm_bridge.test_grouping import Uneven
 
@@ -64,18 +65,17 @@ class Own(BackendProtocol[Any, Any]):
 
 
 def test_a_backend_of_one_s_own_trains_and_the_hook_s_figures_reach_its_trackers(tmp_path: Path) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("\n".join(map(json.dumps, tasks(8))))
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, tasks(8))))
+    spec = write_spec(tmp_path, "extends: solver_judge.yaml\ndata: {train: rows.jsonl, validation: null}\n")
     words = [
         "model=tinker:somebody/s",
-        f"data={{train: '{rows}', validation: null}}",
         "train.steps=2",
         "train.batch_size=4",
         "train.rollouts=4",
         "roles.judge.on_failure.then=mask",
         "roles.judge.sampling.max_tokens=16",
     ]
-    run = prepare("solver_judge", words, HERE)
+    run = prepare(str(spec), words, HERE)
     Own.seen, Own.options = [], []
     with Services() as services:
         trainer(run.run, run.overrides(), services).train()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,6 +51,8 @@ class TrainingRun:
 
     def __init__(self, policy: Policy, name: str, shape: LoraShape) -> None:
         self.policy, self.name, self.shape = policy, name, shape
+        self.used = datetime.now(UTC)
+        """When a client last asked something of it."""
         if not (shape.train_attn or shape.train_mlp or shape.train_unembed):
             raise Refused("nothing to train: train_attn, train_mlp and train_unembed are all false")
         policy.add_adapter(name, shape)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from engine.errors import first_line
 from engine.local.service.batcher import Job
+from engine.local.service.checkpoints import Terms
 from engine.local.service.messages import public
 from engine.local.service.policy import LoraShape
 from engine.local.service.sampling import SampleRequest
@@ -87,12 +88,24 @@ class OptimStepBody(_Body):
 
 
 class SaveBody(_Body):
-    """save_weights and save_weights_for_sampler."""
+    """save_weights, save_weights_for_sampler and save_weights_external."""
 
     model_id: str
     path: str | None = None
     seq_id: int | None = None
     sampling_session_seq_id: int | None = None
+    ttl_seconds: int | None = None
+    user_metadata: dict[str, str] | None = None
+    age_encryption_recipients: list[str] | None = None
+
+    def terms(self) -> Terms:
+        """What it asks besides the weights."""
+        return Terms(
+            self.ttl_seconds,
+            self.user_metadata,
+            listed=self.path is not None,
+            recipients=tuple(self.age_encryption_recipients or ()),
+        )
 
 
 class LoadBody(_Body):

@@ -34,6 +34,7 @@ from engine.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, EXPIRES, OPTIM
 
 Kind = Literal["weights", "sampler_weights", "external_weights"]
 """A training state; weights to sample from; weights for others to read."""
+_KINDS: Mapping[str, Kind] = {kind: kind for kind in get_args(Kind)}
 MAX_TTL = 10 * 365 * 86_400
 """Seconds that a checkpoint which expires can be kept."""
 _PLAIN = re.compile(r"(?!(con|prn|aux|nul|com\d|lpt\d)(\.|$))[\w.-]{0,127}[\w-]", re.ASCII | re.IGNORECASE)
@@ -215,9 +216,9 @@ class Checkpoints:
     def _all(self) -> Iterator[Entry]:
         for meta in self._folder.glob(f"[!.]*/*/*/{_META}"):
             run, kind = meta.parent.parent.parent.name, meta.parent.parent.name
-            if kind in get_args(Kind):
+            if kind in _KINDS:
                 try:
-                    yield _entry(meta.parent, checkpoint_path(run, kind, meta.parent.name))
+                    yield _entry(meta.parent, checkpoint_path(run, _KINDS[kind], meta.parent.name))
                 except Refused:  # it is being deleted, or broken: whoever asks for it is told
                     continue
 
@@ -292,7 +293,7 @@ def _entry(folder: Path, path: str) -> Entry:
         return Entry(
             path,
             run,
-            kind,
+            _KINDS[kind],
             name,
             LoraShape(**meta["shape"]),
             meta["base_model"],

@@ -26,12 +26,14 @@ from engine.records import StepLogged as StepLogged
 from engine.records import Task as Task
 from engine.records import Trajectory as Trajectory
 from engine.records import read_episodes as read_episodes
+from engine.report.compare import Comparison as Comparison
 from engine.spec import find_spec as find_spec
 from engine.training.trackers import TrackerName as TrackerName
 from engine.vocabulary import ParseFailure as ParseFailure
 from engine.vocabulary import Score as Score
 from engine.vocabulary import Seen as Seen
 from engine.vocabulary import Split as Split
+from rolegraph.comparing import compare as compare
 from rolegraph.decorators import dataset as dataset
 from rolegraph.decorators import estimator as estimator
 from rolegraph.decorators import metric as metric

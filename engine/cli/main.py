@@ -24,6 +24,7 @@ VERBS = {
     "train": "Train the roles of a spec.",
     "eject": "Write the Python script that trains a spec with rLLM.",
     "eval": "Compare a checkpoint with its base model.",
+    "compare": "Hold runs, trainings or specs side by side.",
     "export": "Write trained weights for other programs.",
     "validate": "Check specs and show every fault.",
     "report": "Show a training run as one page that opens offline.",

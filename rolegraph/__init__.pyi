@@ -27,6 +27,7 @@ from engine.records import Task as Task
 from engine.records import Trajectory as Trajectory
 from engine.records import read_episodes as read_episodes
 from engine.report.compare import Comparison as Comparison
+from engine.report.verdicts import Verdict as Verdict
 from engine.spec import find_spec as find_spec
 from engine.training.trackers import TrackerName as TrackerName
 from engine.vocabulary import ParseFailure as ParseFailure
@@ -52,6 +53,11 @@ from rolegraph.running import new_folder as new_folder
 from rolegraph.running import resume_run as resume_run
 from rolegraph.running import run as run
 from rolegraph.running import run_async as run_async
+from rolegraph.testing import Tested as Tested
+from rolegraph.testing import record as record
+from rolegraph.testing import record_async as record_async
+from rolegraph.testing import test as test
+from rolegraph.testing import test_async as test_async
 from rolegraph.training import Trained as Trained
 from rolegraph.training import Training as Training
 from rolegraph.training import begin_training as begin_training

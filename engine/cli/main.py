@@ -27,6 +27,7 @@ VERBS = {
     "compare": "Hold runs, trainings or specs side by side.",
     "export": "Write trained weights for other programs.",
     "validate": "Check specs and show every fault.",
+    "test": "Hold a spec's recorded answers against its tests.",
     "report": "Show a training run as one page that opens offline.",
     "list": "Show the specs and the vocabulary that a spec may use.",
     "schema": "Write the JSON Schema of a spec, for an editor.",

@@ -29,6 +29,7 @@ from engine.records import read_episodes as read_episodes
 from engine.report.compare import Comparison as Comparison
 from engine.report.verdicts import Verdict as Verdict
 from engine.spec import find_spec as find_spec
+from engine.training.compare import Interval as Interval
 from engine.training.trackers import TrackerName as TrackerName
 from engine.vocabulary import ParseFailure as ParseFailure
 from engine.vocabulary import Score as Score
@@ -53,6 +54,12 @@ from rolegraph.running import new_folder as new_folder
 from rolegraph.running import resume_run as resume_run
 from rolegraph.running import run as run
 from rolegraph.running import run_async as run_async
+from rolegraph.sweeping import Sweep as Sweep
+from rolegraph.sweeping import Swept as Swept
+from rolegraph.sweeping import begin_sweep as begin_sweep
+from rolegraph.sweeping import resume_sweep as resume_sweep
+from rolegraph.sweeping import sweep as sweep
+from rolegraph.sweeping import sweep_async as sweep_async
 from rolegraph.testing import Tested as Tested
 from rolegraph.testing import record as record
 from rolegraph.testing import record_async as record_async

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.cli import options
-from engine.cli.plain import plain
+from engine.cli.plain import in_a_cell, plain
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -87,14 +87,11 @@ def _figures(found: Comparison) -> Table:
     first, *others = [side.name for side in found.measured]
     table = _table("figure", first, *others, *(f"{other} − {first}" for other in others))
     for row in found.rows:
-        gaps = [f"{g.mean:+,.3f} [{g.low:+,.3f}, {g.high:+,.3f}]" if g else "–" for g in row.differences]
-        marked = [f"{gap} *" if row.is_sure(at) else f"{gap}  " for at, gap in enumerate(gaps)]
-        _add(
-            table,
-            row.figure,
-            *(f"{c.mean:,.3f} [{c.low:,.2f}, {c.high:,.2f}]" if c else "–" for c in row.sides),
-            *marked,
-        )
+        gaps = [
+            in_a_cell(gap, sign="+", mark=" *" if row.is_sure(at) else "")
+            for at, gap in enumerate(row.differences)
+        ]
+        _add(table, row.figure, *map(in_a_cell, row.sides), *gaps)
     table.caption = "* its interval leaves out 0"
     table.caption_justify = "left"
     return table

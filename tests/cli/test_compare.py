@@ -15,7 +15,8 @@ def test_two_runs_are_shown_from_their_specs_to_their_tokens(rolegraph: Command,
     assert done.returncode == 0, done.stderr
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert "roles.judge.estimator reinforce grpo" in lines
-    assert any(line.startswith("correct 0.500 [") and "+0.000 [" in line for line in lines)
+    at = lines.index("correct 0.500 0.500 +0.000")
+    assert lines[at + 1].startswith("[0.000, 1.000] [0.000, 1.000] [-")
     assert any("differences paired over 4 tasks that are the same" in line for line in lines)
     assert any("percentile bootstrap over tasks" in line for line in lines)
     assert "1 of 4 tasks are solved by other alone" in lines

@@ -85,7 +85,8 @@ def _differences(found: Comparison) -> Iterator[Table | str]:
 
 def _figures(found: Comparison) -> Table:
     first, *others = [side.name for side in found.measured]
-    table = _table("figure", first, *others, *(f"{other} − {first}" for other in others))
+    gaps = [f"{other} − {first}" for other in others] if len(others) > 1 else ["difference"]
+    table = _table("figure", first, *others, *gaps)
     for row in found.rows:
         gaps = [
             in_a_cell(gap, sign="+", mark=" *" if row.is_sure(at) else "")

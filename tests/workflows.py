@@ -65,10 +65,19 @@ class Workflow:
         """What a turn comes to; None where it fails."""
         return None if self.drawn(node, "fails") % 6 == 0 else "xyz"[self.drawn(node, "says") % 3]
 
+    def runs(self, role: str) -> bool:
+        """Whether it votes in place of asking a model."""
+        return "run" in self.roles[role]
+
+    def uses(self, node: NodeId) -> int:
+        """How often a turn calls a tool before it answers."""
+        calls = self.roles[node.role].get("calls", 1)
+        return 0 if self.action(node) is None else self.drawn(node, "uses") % calls
+
     def attempts(self, node: NodeId) -> int:
         """How often a turn asks."""
         retries = self.roles[node.role].get("on_failure", {}).get("retry", 0)
-        return 1 + retries if self.action(node) is None else 1
+        return 1 + retries if self.action(node) is None else 1 + self.uses(node)
 
     def latency(self, node: NodeId) -> float:
         """In steps that floats hold exactly."""
@@ -87,6 +96,8 @@ def compiled(workflow: Workflow) -> Plan:
 
 
 def _written(role: dict[str, Any]) -> dict[str, Any]:
+    if "run" in role:
+        return role
     return {**role, "prompt": {"inline": "".join(map(_shows, role["needs"]))}, "trainable": False}
 
 
@@ -108,7 +119,7 @@ def prompt(seen: Seen) -> str:
 
 @st.composite
 def workflows(draw: st.DrawFn) -> Workflow:
-    """Up to five roles with joins and rounds of every kind, up to two loops, conditions and ends."""
+    """Up to five roles that ask, call tools or vote, joined in every way; loops, conditions and ends."""
     names = list(NAMES[: draw(st.integers(1, len(NAMES)))])
     made = Workflow({}, draw(_loops(names)), salt=draw(st.integers(0, 1000)))
     instances: dict[str, int] = {}
@@ -137,6 +148,11 @@ def workflows(draw: st.DrawFn) -> Workflow:
         if draw(st.booleans()):
             retry = {"retry": draw(st.integers(0, 2)), "then": draw(st.sampled_from(["zero", "mask"]))}
             made.roles[name]["on_failure"] = retry
+        kind = draw(st.integers(0, 5))
+        if kind == 0 and needs:
+            made.roles[name]["run"] = "majority"
+        elif kind == 1:
+            made.roles[name] |= {"tools": ["calculator"], "calls": draw(st.integers(2, 3))}
         if draw(st.integers(0, 2)) == 0:
             text, holds = draw(_when(list(needs)))
             made.roles[name]["when"], made.holds[text] = text, holds
@@ -321,6 +337,13 @@ def expected(workflow: Workflow) -> Expected:
             return False
         return when is None or holds(when, views, me)
 
+    def vote(me: NodeId, views: Seen) -> Turn:
+        voters = [turn for turns in views.values() for turn in turns]
+        votes = [turn.action for turn in voters if not turn.failed] or [turn.action for turn in voters]
+        if not votes:
+            return Turn(me, f"nothing to choose from: of {', '.join(views)} nobody ran", failed=True)
+        return Turn(me, max(votes, key=lambda action: (votes.count(action), -votes.index(action))), False)
+
     @cache
     def happens(me: NodeId) -> Turn | None:
         edges = edges_of(me.role)
@@ -334,6 +357,8 @@ def expected(workflow: Workflow) -> Expected:
         views = {key: seen(me, edge) for key, edge in edges}
         if not runs(me, views):
             return None
+        if workflow.runs(me.role):
+            return vote(me, views)
         prompts[me] = prompt(views)
         action = workflow.action(me)
         settled[me] = start + workflow.attempts(me) * workflow.latency(me)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from engine.compile import compile_file
 from engine.models import LimitedModel, open_model
 from engine.records import Episode
-from engine.spec.models import ModelRef
+from engine.spec import ModelRef
 from tests.edge import RIGHT, episode
 from tests.models.edges import chat_answer, serving
 

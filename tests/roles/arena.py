@@ -75,3 +75,4 @@ async def scripted(live: LiveEnvironment, *moves: Any, players: int = 2, seed: i
     seen = await live.reset(seed, players)
     for move in moves:
         seen = await live.step({next(iter(seen.observations)): move})
+    return seen

@@ -19,8 +19,8 @@ TEMPLATE = (
 WORDS = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
 
-def make_model(folder: Path, seed: int = 0, width: int = 32) -> Path:
-    """A random Llama (of width 32: 30,000 parameters), a byte-level tokenizer and a chat template."""
+def make_model(folder: Path, seed: int = 0) -> Path:
+    """A random Llama of 30,000 parameters with a byte-level tokenizer and a chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -36,8 +36,8 @@ def make_model(folder: Path, seed: int = 0, width: int = 32) -> Path:
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(vocabulary),
-        hidden_size=width,
-        intermediate_size=2 * width,
+        hidden_size=32,
+        intermediate_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
         max_position_embeddings=256,

@@ -24,6 +24,8 @@ MAX_SEED = 2**64
 """Seeds lie below it, and above its negative: what a generator takes, either sign."""
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 1e4
 """Beside 0, which takes the likeliest token. Logits divided by less than that overflow."""
+MAX_RATE = 1e30
+"""Any of Adam's settings: a step with more is beyond what a float holds."""
 MAX_SAMPLES = 1024
 """Sequences of one call to sample, as the SDK's largest groups have it."""
 MAX_CHOICES = 128

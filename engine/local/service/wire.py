@@ -8,7 +8,6 @@ Pure: bytes and dictionaries in, the service's own types out, and back. A reques
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -122,8 +121,8 @@ def _adam(value: object) -> object:
 
     adam = AdamParams.model_validate(value)
     for name, number in adam.model_dump().items():
-        if isinstance(number, float) and not math.isfinite(number):
-            raise ValueError(f"{name} must be finite")
+        if isinstance(number, float) and not abs(number) <= limits.MAX_RATE:
+            raise ValueError(f"{name} is no number, or beyond {limits.MAX_RATE:g}")
     return adam
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -238,27 +239,29 @@ def send(http: httpx.Client, path: str, body: Any, names: dict[str, str]) -> int
     return answer.status_code
 
 
-def test_a_body_is_refused_before_it_is_read(service: Running, http: httpx.Client) -> None:
-    claimed = {"Content-Length": str(200 * 2**20), "Content-Type": "application/json"}
-    request = http.build_request("POST", CHATS, content=b"{", headers=claimed)
-    with pytest.raises(httpx.HTTPError):  # httpx itself does not send less than it claims
-        http.send(request)
-    import socket
-
+def test_a_body_that_is_too_long_is_refused_before_it_is_read(service: Running, http: httpx.Client) -> None:
     host, port = service.base_url.removeprefix("http://").split(":")
-    lines = [f"POST {CHATS} HTTP/1.1", f"Host: {host}", f"X-API-Key: {service.api_key}"]
-    lines += [f"{name}: {value}" for name, value in claimed.items()]
+    lines = [
+        f"POST {CHATS} HTTP/1.1",
+        f"Host: {host}",
+        f"X-API-Key: {service.api_key}",
+        "Content-Type: application/json",
+        f"Content-Length: {200 * 2**20}",
+    ]
     with socket.create_connection((host, int(port))) as raw:
         raw.sendall("\r\n".join([*lines, "", ""]).encode())
         assert raw.recv(12) == b"HTTP/1.1 413"
 
-    def endless() -> Iterator[bytes]:
+    def unsaid() -> Iterator[bytes]:
         for _ in range(64):
             yield b" " * 2**20
 
-    with pytest.raises((httpx.WriteError, httpx.ReadError, AssertionError)):
-        answer = http.post(CHATS, content=endless(), headers={"Content-Type": "application/json"})
-        assert answer.status_code != 413
+    try:
+        status = http.post(CHATS, content=unsaid(), headers={"Content-Type": "application/json"}).status_code
+    except httpx.TransportError:  # the service hung up while there was more to send
+        status = 413
+    assert status == 413
+    assert http.get("/api/v1/healthz").status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A page of another site, in a real browser: it can neither read from the service nor cause anything there."""
+"""A page of another site, in a real browser: it can neither read from the service nor cause anything."""
 
 from __future__ import annotations
 

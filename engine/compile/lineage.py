@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from engine.compile.graph import in_order, role_needs
-from engine.spec import Spec
-from engine.spec.models import Edge, Role
+from engine.spec import Edge, Role, Spec
 
 
 class Instance(NamedTuple):

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.prompts import Condition, Template
 from engine.records import MAIN, NodeId
-from engine.spec import Lora, ModelRef, Path, Sampling, Spec
-from engine.spec.models import Credit, GroupBy, OnFailure
+from engine.spec import Credit, GroupBy, Lora, ModelRef, OnFailure, Path, Sampling, Spec
 from engine.vocabulary import (
     Dataset,
     Environment,

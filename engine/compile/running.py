@@ -8,9 +8,8 @@ from typing import Any
 from engine.compile.graph import loop_of
 from engine.compile.lineage import Instances, on_branch
 from engine.compile.plan import Permission
-from engine.spec import Finding, Spec
+from engine.spec import OF_A_TOOL, Finding, Role, Spec
 from engine.spec.diagnostics import Severity
-from engine.spec.models import OF_A_TOOL, Role
 from engine.spec.yaml_source import value_at
 from engine.vocabulary import Pairs, Tool, is_allowed
 from engine.vocabulary.items import NO_PAIRS

@@ -15,8 +15,7 @@ from engine.compile.policies import named, samplings_of
 from engine.errors import did_you_mean
 from engine.prompts import Template
 from engine.records import MAIN
-from engine.spec import Finding, Path, Role, Sampling, Spec
-from engine.spec.models import Edge
+from engine.spec import Edge, Finding, Path, Role, Sampling, Spec
 from engine.vocabulary import Estimator, LossName, Signal, estimators, signals
 
 TRAINED_PROVIDERS = ("local", "tinker")

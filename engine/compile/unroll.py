@@ -11,8 +11,7 @@ from engine.compile.graph import env_loop, loop_of
 from engine.compile.lineage import Instance, Instances, joined
 from engine.compile.plan import Block, Node, See, Tail, Wiring
 from engine.records import NodeId, salt_of
-from engine.spec import Spec
-from engine.spec.models import Edge
+from engine.spec import Edge, Spec
 
 NOTHING: Mapping[str, Sequence[str]] = {}
 

@@ -21,8 +21,7 @@ from engine.local.weights import bring
 from engine.models.limit import LimitedModel
 from engine.records import RunFolder
 from engine.shipped import model_folder
-from engine.spec import ModelRef
-from engine.spec.models import served_as
+from engine.spec import ModelRef, served_as
 
 if TYPE_CHECKING:
     from engine.compile import Endpoint

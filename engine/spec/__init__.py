@@ -5,21 +5,32 @@ A check elsewhere says what it noticed as a `Finding`; the loader's source gives
 
 from engine.spec.diagnostics import Diagnostic, Finding, Path, Place
 from engine.spec.loader import find_spec, load_spec
-from engine.spec.models import Lora, ModelRef, Policy, PromptSource, Role, Sampling, Spec, Train
+from engine.spec.models import Loop, Spec
+from engine.spec.role import OF_A_TOOL, Credit, Edge, GroupBy, OnFailure, Role
+from engine.spec.sources import ModelRef, PromptSource, Sampling, served_as
+from engine.spec.train import Lora, Policy, Schedule, Train
 
 __all__ = [
+    "OF_A_TOOL",
+    "Credit",
     "Diagnostic",
+    "Edge",
     "Finding",
+    "GroupBy",
+    "Loop",
     "Lora",
     "ModelRef",
+    "OnFailure",
     "Path",
     "Place",
     "Policy",
     "PromptSource",
     "Role",
     "Sampling",
+    "Schedule",
     "Spec",
     "Train",
     "find_spec",
     "load_spec",
+    "served_as",
 ]

@@ -12,7 +12,8 @@ from pydantic_core import ErrorDetails
 
 from engine.errors import did_you_mean
 from engine.spec.diagnostics import Finding, Path
-from engine.spec.models import Spec, field_lines, kind_at
+from engine.spec.models import Spec, kind_at
+from engine.spec.written import field_lines
 from engine.spec.yaml_source import value_at
 
 _EXPECTED = {

@@ -14,7 +14,8 @@ import yaml
 
 from engine.spec.diagnostics import Diagnostic, Path, Place
 from engine.spec.faults import no_role
-from engine.spec.models import ModelRef, is_whole, kind_at, served_as
+from engine.spec.models import is_whole, kind_at
+from engine.spec.sources import ModelRef, served_as
 from engine.spec.yaml_source import Source, Spot, Spots, parse_yaml, paths_of
 from engine.vocabulary import Call
 

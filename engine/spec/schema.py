@@ -14,7 +14,8 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from engine.spec.models import Spec, field_lines
+from engine.spec.models import Spec
+from engine.spec.written import field_lines
 from engine.vocabulary import SUFFIXES, Call, Option, Registry, datasets, registry_of
 from engine.vocabulary.registry import NAMES_ITEMS_OF
 

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ValidationError
 
 from engine.spec.diagnostics import Finding, Path
 from engine.spec.faults import findings_of
-from engine.spec.models import Role, Spec
+from engine.spec.models import Spec
+from engine.spec.role import Role
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -52,7 +52,7 @@ class Source:
 class _Loader(yaml.SafeLoader):
     """A SafeLoader whose plain scalars are YAML 1.2's."""
 
-    yaml_implicit_resolvers = {}  # noqa: RUF012  # pyyaml fills it per class
+    yaml_implicit_resolvers = {}  # pyyaml fills it per class
 
 
 for _tag, _pattern, _first in (

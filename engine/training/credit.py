@@ -17,7 +17,7 @@ from typing import Any
 
 from engine.compile import RolePlan
 from engine.records import MAIN, Episode, GroupKey, Step, Trajectory, TrajectoryGroup
-from engine.spec.models import Credit
+from engine.spec import Credit
 
 Member = tuple[GroupKey, Trajectory]
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.compile.graph import check_graph, role_needs
+from engine.spec import Spec
 from engine.spec.diagnostics import Finding
-from engine.spec.models import Spec
 
 
 def spec(needs: dict[str, list[str]], counts: dict[str, int] | None = None) -> Spec:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.compile.lineage import instances_of, joined
-from engine.spec import Spec
-from engine.spec.models import Edge
+from engine.spec import Edge, Spec
 
 
 def spec(roles: dict[str, dict[str, Any]], loops: dict[str, Any] | None = None) -> Spec:

@@ -8,7 +8,7 @@ import pytest
 
 from engine.compile import Plan, check_file
 from engine.compile.trainable import training_findings
-from engine.spec.models import Lora, ModelRef
+from engine.spec import Lora, ModelRef
 from tests.edge import write_spec
 
 SPEC = """

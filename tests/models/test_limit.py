@@ -12,7 +12,7 @@ from engine.errors import ModelError, UsageError
 from engine.models import Completion, LimitedModel, Request
 from engine.models.limit import ATTEMPTS, FIRST_WAIT, LONGEST_WAIT, backoff
 from engine.records import CallDone, CallId, Event, NodeId
-from engine.spec.models import Sampling
+from engine.spec import Sampling
 from tests.edge import Answer, ScriptedModel
 
 BUSY = ModelError("overloaded", transient=True)

@@ -13,7 +13,7 @@ from engine.errors import ModelError, UsageError, WorldError
 from engine.models import Completion, Request, open_model
 from engine.prompts.tools import answer_message, result_message
 from engine.records import Message
-from engine.spec.models import ModelRef, Sampling
+from engine.spec import ModelRef, Sampling
 from engine.vocabulary import Function, ToolCall
 from tests.models.edges import CALL, Answer, Endpoint, chat_answer, free_port, serving
 

@@ -16,7 +16,7 @@ from engine.errors import UsageError, WorldError
 from engine.models import LimitedModel, Models, Request, ServedModel, Services, open_model
 from engine.records.folder import RunFolder
 from engine.records.info import Checkpoint, Saved
-from engine.spec.models import ModelRef, Sampling
+from engine.spec import ModelRef, Sampling
 from tests.edge import ScriptedModel
 from tests.models.edges import CALL, write_tokenizer
 from tests.models.tinker_edge import Service, tinker_service

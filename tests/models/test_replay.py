@@ -12,7 +12,7 @@ from engine.errors import DataError, ModelError, UsageError
 from engine.models import Completion, Model, Request, open_model
 from engine.models.replay import Recorded, Replay
 from engine.records import CallId, Episode, Failure, FailureName, NodeId, Step, Trajectory
-from engine.spec.models import ModelRef, Sampling
+from engine.spec import ModelRef, Sampling
 
 STEP = Step(
     prompt_ids=(1, 2),

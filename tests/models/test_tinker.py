@@ -20,7 +20,7 @@ from engine.models.tokenizer import load_tokenizer
 from engine.models.types import Scorer
 from engine.prompts import Continued
 from engine.prompts.chat import Tokenizer
-from engine.spec.models import ModelRef, Sampling
+from engine.spec import ModelRef, Sampling
 from engine.vocabulary import Function, ToolCall
 from tests.models.edges import CALL, free_port, served, write_tokenizer
 from tests.models.tinker_edge import Script, Service, failed, tinker_service
@@ -272,7 +272,7 @@ from pathlib import Path
 from engine.errors import ModelError
 from engine.models import Request, open_model
 from engine.records import CallId, NodeId
-from engine.spec.models import ModelRef, Sampling
+from engine.spec import ModelRef, Sampling
 
 async def main():
     ref = ModelRef(provider="tinker", base_url=sys.argv[1])

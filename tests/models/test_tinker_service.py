@@ -12,7 +12,7 @@ import pytest
 from engine.errors import ModelError, UsageError
 from engine.models import Completion, Request, open_model
 from engine.models.tokenizer import load_tokenizer
-from engine.spec.models import ModelRef, Sampling
+from engine.spec import ModelRef, Sampling
 from tests.models.edges import CALL, write_tokenizer
 
 torch = pytest.importorskip("torch")

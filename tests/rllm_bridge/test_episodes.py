@@ -16,7 +16,7 @@ from engine.models.replay import Replay
 from engine.models.types import Request
 from engine.records import CallId, Episode, NodeId
 from engine.rllm_bridge import compile_workflow
-from engine.spec.models import Sampling
+from engine.spec import Sampling
 from tests.edge import RIGHT, ScriptedModel, by_role, run_one, solver_judge
 from tests.records.test_episode import full_episode
 from tests.rllm_bridge.edge import RecordedEngine, agreeable, run_all, tasks

@@ -14,7 +14,7 @@ from engine.local.launcher import Running
 from engine.models import LimitedModel, open_model
 from engine.records import Episode
 from engine.records.episodes import read_episodes
-from engine.spec.models import ModelRef
+from engine.spec import ModelRef
 from tests.edge import RIGHT, episode
 from tests.models.edges import chat_answer, serving
 

@@ -18,8 +18,8 @@ from pydantic import BaseModel
 
 from engine.compile import check_file
 from engine.shipped import PROMPTS
-from engine.spec import models
-from engine.spec.models import Role, Spec, Train
+from engine.spec import Role, Spec, Train
+from engine.spec.written import Written
 from tests.documents import PAGES, ROOT, is_spec, specs_in, yaml_in
 
 LANGUAGE = ROOT / "docs" / "language.md"
@@ -118,9 +118,8 @@ def keys_of(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
     """Every key of a model and of those in it, with the model's name."""
     for key, field in model.model_fields.items():
         yield model.__name__, key
-        for inner in vars(models).values():
-            is_model = isinstance(inner, type) and issubclass(inner, BaseModel)
-            if is_model and inner is not Train and f".{inner.__name__}" in str(field.annotation):
+        for inner in Written.__subclasses__():
+            if inner is not Train and f".{inner.__name__}" in str(field.annotation):
                 yield from keys_of(inner)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine.errors import UsageError
+from engine.spec import ModelRef
 from engine.spec.loader import load_spec
-from engine.spec.models import ModelRef
 from tests.edge import write_spec
 
 

@@ -16,7 +16,7 @@ from engine.records.episodes import read_episodes
 from engine.records.folder import RunFolder, Split
 from engine.records.info import Checkpoint, RunInfo
 from engine.run import Isolation
-from engine.spec.models import ModelRef
+from engine.spec import ModelRef
 from engine.training.loop import train
 from engine.training.policies import Policies, Start
 from engine.training.setup import Setup

@@ -20,7 +20,7 @@ from engine.errors import ModelError
 from engine.models import Request
 from engine.records import Episode, Step, TrajectoryGroup
 from engine.records.episodes import read_episodes, write_episodes
-from engine.spec.models import Credit
+from engine.spec import Credit
 from engine.training.advantages import annotated, by_uid, estimate, group_episodes
 from engine.training.credit import credited, notes
 from engine.training.figures import rewards_by_role

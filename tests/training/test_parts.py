@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.errors import UsageError
 from engine.records import Episode, Step, Trajectory
-from engine.spec.models import Schedule, Train
+from engine.spec import Schedule, Train
 from engine.training.advantages import annotated, by_uid, estimate, group_episodes
 from engine.training.batches import Span, datum, policy_batches, sequences, taught
 from engine.training.compare import by_task, controls, difference, interval

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from engine.errors import UsageError, WorldError
 from engine.models import Request, ServedModel
 from engine.records import MAIN, CallId, NodeId, Saved, Step
-from engine.spec.models import Lora, ModelRef, Sampling
+from engine.spec import Lora, ModelRef, Sampling
 from engine.training.batches import RoleBatch, Taught, datum
 from engine.training.policies import Policies, Start, Updated
 from engine.vocabulary import LossName

@@ -7,6 +7,7 @@ it may be stopped, or in a computation that lets no heartbeat through. Knows no 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,8 @@ from dataclasses import dataclass, field
 
 from engine.local.service import limits
 from engine.local.service.futures import Full, Futures
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
@@ -93,8 +96,12 @@ class Sessions:
             await asyncio.sleep(pause)
             for session in list(self._all.values()):
                 session.silent += pause
-                if self._is_gone(session):
+                if not self._is_gone(session):
+                    continue
+                try:
                     await self.finish(session)
+                except Exception:  # the others are still to be watched
+                    _logger.exception("what the session %s held could not be freed", session.id)
 
     def _is_gone(self, session: Session) -> bool:
         if session.silent < min(limits.LEFT_SECONDS, self._silent):

@@ -358,12 +358,11 @@ class Service:
     async def _retrieve(self, request: Request) -> Response:
         request_id = (await read(request, wire.OneRequest)).request_id
         session = self.sessions.of_request(request_id)
-        try:
-            if session is None:
-                raise KeyError(request_id)
-            result = await session.futures.result(request_id, POLL_SECONDS)
-        except KeyError:
+        if session is None:
             return refusal(410, f"there is no request {request_id}, or its result is no longer kept")
+        session.polls += 1
+        try:
+            result = await session.futures.result(request_id, POLL_SECONDS)
         except TimeoutError:
             pending = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
             return JSONResponse(pending, status_code=408)
@@ -372,6 +371,8 @@ class Service:
         except Exception as error:  # the client must hear of it, as a failure of ours
             _logger.exception("request %s failed", request_id)
             return JSONResponse(wire.failure(f"{type(error).__name__}: {error}", "server"))
+        finally:
+            session.polls -= 1
         if isinstance(result, bytes):
             return Response(result, media_type="application/x-protobuf")
         return JSONResponse(result)

@@ -29,6 +29,8 @@ class Session:
     """Its process, where that was seen on this machine."""
     silent: float = 0.0
     """Seconds since it was last heard of, of those in which the service was there to hear."""
+    polls: int = 0
+    """Its calls that wait for a result now; a lost one lasts no longer than a poll."""
     owned: set[str] = field(default_factory=set[str])
     """Ids of its models and sampling sessions, also of those that are no more."""
     models: set[str] = field(default_factory=set[str])
@@ -95,7 +97,7 @@ class Sessions:
         while True:
             await asyncio.sleep(pause)
             for session in list(self._all.values()):
-                session.silent += pause
+                session.silent = 0.0 if session.polls else session.silent + pause
                 if not self._is_gone(session):
                     continue
                 try:

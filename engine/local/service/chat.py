@@ -18,7 +18,7 @@ from engine.errors import ModelError
 from engine.local.service.backend import Backend
 from engine.local.service.calls import read
 from engine.local.service.sampling import SampleRequest
-from engine.local.service.streaming import Telling, events
+from engine.local.service.streaming import News, Telling, events
 from engine.local.service.trainer import Refused
 from engine.local.service.v1 import V1, usage
 from engine.local.service.v1_bodies import ChatBody
@@ -122,7 +122,7 @@ class ChatService:
             body,
             path,
             tellings,
-            lambda number, *news: self._deltas(body, number, samples[number], tools, *news),
+            lambda number, news: self._deltas(body, number, samples[number], tools, news),
             lambda: usage(len(prompt.ids), samples),
             {"prompt_token_ids": list(prompt.ids)} if body.with_prompt_ids else {},
         )
@@ -143,24 +143,22 @@ class ChatService:
         number: int,
         sample: SampleRequest,
         tools: Sequence[Function],
-        new: list[str],
-        tokens: slice,
-        ended: bool,
+        news: News,
     ) -> list[dict[str, Any]]:
         """The choices of the chunks that tell what is new."""
-        thought, text = new
+        thought, text = news.parts
         reason: str | None = None
         delta: dict[str, Any] = {"reasoning_content": thought} if thought else {}
-        if ended:
+        if news.ended:
             message, reason = self._message(text, sample, tools)
             text = message["content"]
             if calls := message.get("tool_calls"):
                 delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
         if text:
             delta["content"] = text
-        if tokens.start == 0:
+        if news.tokens.start == 0:
             delta = {"role": "assistant", "content": "", **delta}
-        said = self._tokens(body, sample, tokens)
-        if not (delta or said or ended):
+        said = self._tokens(body, sample, news.tokens)
+        if not (delta or said or news.ended):
             return []
         return [{"index": number, "delta": delta, "finish_reason": reason, **said}]

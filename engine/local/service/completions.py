@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from engine.local.service.backend import Backend
 from engine.local.service.calls import read
 from engine.local.service.sampling import SampleRequest
-from engine.local.service.streaming import Telling, events
+from engine.local.service.streaming import News, Telling, events
 from engine.local.service.trainer import Refused
 from engine.local.service.v1 import V1, usage
 from engine.local.service.v1_bodies import CompletionBody
@@ -61,7 +61,7 @@ class CompletionService:
                 body,
                 path,
                 tellings,
-                lambda number, *news: self._pieces(body, number, samples[number], *news),
+                lambda number, news: self._pieces(body, number, samples[number], news),
                 lambda: usage(read_tokens, samples),
                 {},
             )
@@ -77,12 +77,15 @@ class CompletionService:
 
     def _ids(self, body: CompletionBody, prompt: str | list[int]) -> list[int]:
         policy = self._v1.backend.policy
+        ids: list[int]
         if isinstance(prompt, str):
             body.check_length(len(prompt), policy.context)
-            prompt = policy.tokenizer.encode(prompt, add_special_tokens=True)
-        if not prompt or max(prompt) >= policy.vocabulary:
+            ids = policy.tokenizer.encode(prompt, add_special_tokens=True)
+        else:
+            ids = prompt
+        if not ids or max(ids) >= policy.vocabulary:
             raise Refused("a prompt is empty, or has a token that the model does not know")
-        return prompt
+        return ids
 
     def _read(self, sample: SampleRequest, tokens: Sequence[int], ended: bool) -> tuple[str, ...]:
         """An answer's text, without what ended it."""
@@ -94,15 +97,14 @@ class CompletionService:
         body: CompletionBody,
         number: int,
         sample: SampleRequest,
-        new: list[str],
-        tokens: slice,
-        ended: bool,
+        news: News,
     ) -> list[dict[str, Any]]:
         """The choices of the chunks that tell what is new."""
         asked = body.logprobs is not None or body.return_token_ids
-        if not (new[0] or asked or ended):
+        if not (news.parts[0] or asked or news.ended):
             return []
-        return [self._choice(body, number, sample, new[0], tokens, sample.reason if ended else None)]
+        reason = sample.reason if news.ended else None
+        return [self._choice(body, number, sample, news.parts[0], news.tokens, reason)]
 
     def _choice(
         self,

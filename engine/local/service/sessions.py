@@ -55,8 +55,8 @@ class Sessions:
         """A new session; `process` is what the client says that its process id is. Raises Full."""
         if len(self._all) >= limits.MAX_SESSIONS:
             raise Full(f"{limits.MAX_SESSIONS} sessions are open here; finish some")
-        known = isinstance(process, str) and process.isdecimal() and len(process) < 10
-        number = int(process) if known and is_running(int(process)) else None
+        said = str(process)
+        number = int(said) if said.isdecimal() and len(said) < 10 and is_running(int(said)) else None
         name = f"session-{secrets.token_hex(6)}"
         session = self._all[name] = Session(name, Futures(name, self._requests), number)
         return session

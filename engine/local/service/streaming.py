@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.responses import StreamingResponse
 
@@ -16,6 +16,14 @@ from engine.local.service.sampling import SampleRequest
 
 Draw = Callable[[Callable[[], None]], Coroutine[Any, Any, object]]
 """Draws sequences; calls what it is given when there are new tokens, from any thread."""
+
+
+class News(NamedTuple):
+    """What is new of an answer."""
+
+    parts: list[str]
+    tokens: slice
+    ended: bool
 
 
 @dataclass(slots=True)
@@ -32,7 +40,7 @@ class Telling:
     tokens: int = 0
     told: list[str] = field(default_factory=list[str])
 
-    def news(self) -> tuple[list[str], slice, bool] | None:
+    def news(self) -> News | None:
         """What is new of each part and of the tokens, and whether that was all; None where nothing is.
 
         Meanwhile they are drawn, on another thread: a token, its log-probability, then why it is the last.
@@ -47,7 +55,7 @@ class Telling:
         new = [part[len(told) :] for part, told in zip(sure, self.told, strict=True)]
         self.told = [told + more for told, more in zip(self.told, new, strict=True)]
         tokens, self.tokens = slice(self.tokens, drawn), max(drawn, self.tokens)
-        return new, tokens, ended
+        return News(new, tokens, ended)
 
 
 def _sure(text: str, marks: Sequence[str]) -> str:
@@ -68,7 +76,11 @@ async def while_drawn(draw: Draw) -> AsyncGenerator[None, None]:
     Left early, it ends the drawing.
     """
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
-    drawing = asyncio.ensure_future(draw(lambda: loop.call_soon_threadsafe(changed.set)))
+
+    def progress() -> None:
+        loop.call_soon_threadsafe(changed.set)
+
+    drawing = asyncio.ensure_future(draw(progress))
     drawing.add_done_callback(lambda _: changed.set())
     try:
         while not drawing.done():

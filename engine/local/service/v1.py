@@ -18,7 +18,7 @@ from engine.local.service import limits
 from engine.local.service.backend import Backend
 from engine.local.service.calls import check_name, unless_gone
 from engine.local.service.sampling import SampleRequest
-from engine.local.service.streaming import Telling, while_drawn
+from engine.local.service.streaming import News, Telling, while_drawn
 from engine.local.service.trainer import Refused
 from engine.local.service.v1_bodies import SampledBody
 
@@ -91,7 +91,7 @@ class V1:
         body: SampledBody,
         path: str | None,
         tellings: Sequence[Telling],
-        choices: Callable[[int, list[str], slice, bool], list[dict[str, Any]]],
+        choices: Callable[[int, News], list[dict[str, Any]]],
         usage: Callable[[], Mapping[str, int]],
         first: Mapping[str, Any],
     ) -> AsyncGenerator[Mapping[str, Any], None]:
@@ -108,10 +108,10 @@ class V1:
                 for number, telling in enumerate(tellings):
                     if number in told or (news := telling.news()) is None:
                         continue
-                    check_finite(telling.sample, news[1])
-                    if news[-1]:
+                    check_finite(telling.sample, news.tokens)
+                    if news.ended:
                         told.add(number)
-                    for choice in choices(number, *news):
+                    for choice in choices(number, news):
                         yield {**about, **first, "choices": [choice]}
                         first = {}
         if body.with_usage:

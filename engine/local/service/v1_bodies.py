@@ -7,7 +7,7 @@ them unasked. Any other field is unknown, and refused as such.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -105,11 +105,13 @@ class _Part(_Body):
 
     @model_validator(mode="before")
     @classmethod
-    def _text(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("type", "text") != "text":
-            kind = str(value.get("type"))[:40]
+    def _text(cls, value: Any) -> object:
+        kind = (
+            str(cast("dict[str, object]", value).get("type", "text"))[:40] if isinstance(value, dict) else ""
+        )
+        if kind not in ("", "text"):
             raise ValueError(f"a message's part of type {kind!r} is not served here; text is")
-        return value
+        return cast("object", value)
 
 
 class _Asked(_Body):

@@ -202,14 +202,7 @@ def resume_run(
         raise UsageError(f"{folder.path} does not say how many tasks and rollouts it had; give both to go on")
     if seed not in (None, begun.seed):
         raise UsageError(f"{folder.path} was begun with the seed {begun.seed}, and goes on with no other")
-    flow = load(
-        spec or begun.spec,
-        *(overrides or begun.overrides),
-        model=model or begun.model_flag,
-        base_url=base_url or begun.base_url,
-        imports=[*imports] or begun.imports,
-        allow=[*allow] or begun.allowed,
-    )
+    flow = load_begun(begun, spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
     flow.check_allowed()
     split, limit = split or begun.split, limit or begun.limit
     rows = flow.tasks(split, limit) if tasks is None else list(tasks)
@@ -217,6 +210,26 @@ def resume_run(
     info = _of_run(flow, split, limit, wanted, begun.seed, own_tasks=tasks is not None)
     folder.check_same(info, flow.plan.resolved)
     return Run(flow, folder, info, rows, finished=_finished(folder, retry_failed=retry_failed), resumed=True)
+
+
+def load_begun(
+    begun: RunInfo,
+    spec: str | Path | None,
+    *overrides: str,
+    model: str | None,
+    base_url: str | None,
+    imports: Iterable[str | Path],
+    allow: Iterable[str],
+) -> Workflow:
+    """The workflow that a run or a training was of; what is given goes before what it noted."""
+    return load(
+        spec or begun.spec,
+        *(overrides or begun.overrides),
+        model=model or begun.model_flag,
+        base_url=base_url or begun.base_url,
+        imports=[*imports] or begun.imports,
+        allow=[*allow] or begun.allowed,
+    )
 
 
 def _of_run(

@@ -31,8 +31,8 @@ from engine.records.folder import newest
 from engine.spec import load_spec
 from engine.training.order import planned_steps, validation_tasks
 from engine.training.trackers import Tracker, TrackerName, open_tracker
-from rolegraph.running import RUNS, blocking, command_line, describe, new_folder, nobody
-from rolegraph.workflow import Workflow, load
+from rolegraph.running import RUNS, blocking, command_line, describe, load_begun, new_folder, nobody
+from rolegraph.workflow import Workflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +142,7 @@ def resume_training(
     """
     folder = RunFolder(Path(out)) if out else newest(RUNS, load_spec(spec).spec.name if spec else None)
     begun = folder.training()
-    flow = load(
-        spec or begun.spec,
-        *(overrides or begun.overrides),
-        model=model or begun.model_flag,
-        base_url=base_url or begun.base_url,
-        imports=[*imports] or begun.imports,
-        allow=[*allow] or begun.allowed,
-    )
+    flow = load_begun(begun, spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
     return _training(flow, folder, begun.seed, resumed=True)
 
 

@@ -1,44 +1,25 @@
 """What a spec's names stand for: every registry item, data set and template that it mentions, or findings.
 
-The only place where a spec's names meet the registries and its templates meet the disk.
+The only place where a spec's names meet the registries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-from engine.compile.graph import (
-    Needs,
-    ancestors,
-    env_loop,
-    loop_of,
-    players_of,
-    trains_on_seeds,
-    unknown_role,
-)
-from engine.compile.lineage import Instances, joined
+from engine.compile.graph import Needs, env_loop, players_of, trains_on_seeds, unknown_role
+from engine.compile.lineage import Instances
 from engine.compile.plan import Permission, RunPlan, SignalPlan
 from engine.compile.resolve import resolve, resolve_dataset, resolve_prompt, resolve_teacher
 from engine.compile.running import pairs_of
+from engine.compile.texts import Texts, columns_of
 from engine.errors import did_you_mean
-from engine.prompts import (
-    IN_A_LOOP,
-    OF_SELF,
-    WITH_AN_ENVIRONMENT,
-    Condition,
-    Surroundings,
-    Template,
-    read_condition,
-    read_template,
-    read_text,
-)
-from engine.spec import Edge, Finding, Loop, Path, PromptSource, Role, Spec
+from engine.prompts import Condition, Template
+from engine.spec import Finding, Path, Role, Spec
 from engine.vocabulary import (
-    REWARD_FIELDS,
-    VIEW_FIELDS,
     Call,
     Dataset,
     Environment,
@@ -64,8 +45,6 @@ from engine.vocabulary import (
 
 ItemT = TypeVar("ItemT", bound=Item)
 
-MANY = 2
-"""As many as are not one."""
 SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
@@ -144,13 +123,11 @@ class _Resolver:
         data = self.datasets(scored)
         labels = {label for reward in scored.values() if reward for label in reward.labels}
         hidden = frozenset({*spec.data.hidden, *labels, *(f for d in data.values() for f in d.hidden)})
-        columns = _columns(data)
+        texts = Texts(spec, self.needs, self.instances, self.folders, columns_of(data), hidden, self.findings)
         run = {name: self.tool(name, role) for name, role in spec.roles.items()}
         templates = {
-            name: (self.value(name, tool, columns, hidden), None)
-            if (tool := run[name])
-            else self.templates(name, role, columns, hidden)
-            for name, role in spec.roles.items()
+            name: (texts.value(name, tool), None) if (tool := run[name]) else texts.prompts(name)
+            for name in spec.roles
         }
         return Names(
             parsers=parsed,
@@ -164,13 +141,10 @@ class _Resolver:
                 else None
                 for name in spec.roles
             },
-            whens={
-                name: self.condition(("roles", name, "when"), role.when, self.around(name, columns, hidden))
-                for name, role in spec.roles.items()
-            },
-            untils={name: self.until(name, loop, columns, hidden) for name, loop in spec.loops.items()},
+            whens={name: texts.when(name) for name in spec.roles},
+            untils={name: texts.until(name) for name in spec.loops},
             signal_plans={
-                name: self.signal(name, signal, call, columns)
+                name: self.signal(name, signal, call, texts)
                 for name, signal in signalled.items()
                 if signal and (call := spec.roles[name].signal)
             },
@@ -251,17 +225,14 @@ class _Resolver:
             self.findings.append(Finding((*here, "calls"), message, "", hint, at_key=True))
         return found
 
-    def signal(self, name: str, signal: Signal, call: Call, columns: Sequence[str] | None) -> SignalPlan:
+    def signal(self, name: str, signal: Signal, call: Call, texts: Texts) -> SignalPlan:
         """A signal with its teacher and template resolved."""
         path = ("roles", name, "signal")
         teacher, findings = resolve_teacher(signal.teacher, path)
         self.findings += findings
         source, findings = resolve_prompt(signal.demonstration, path)
         self.findings += findings
-        before = ancestors(self.needs, name)
-        counts = {other: role.count for other, role in self.spec.roles.items() if other in before}
-        around = Surroundings(counts, tuple(self.spec.roles), columns, fields=(*VIEW_FIELDS, *REWARD_FIELDS))
-        demonstration = self.template((*path, *call.path_of(("demonstration",))), source, around)
+        demonstration = texts.demonstration((*path, *call.path_of(("demonstration",))), source, name)
         return SignalPlan(signal, teacher, demonstration)
 
     def metric(self, name: str, call: Call, scored: Mapping[str, Reward | None]) -> Metric | None:
@@ -299,18 +270,6 @@ class _Resolver:
         if message:
             self.findings.append(Finding(path, message, expected, word=role.run.name))
         return tool
-
-    def value(
-        self, name: str, tool: Tool, columns: Sequence[str] | None, hidden: frozenset[str]
-    ) -> Template | None:
-        """The template of what a role's tool is asked."""
-        call = self.spec.roles[name].run
-        if tool.source is None or call is None:
-            return None
-        path = ("roles", name, "run", *call.path_of((0,)))
-        template, findings = read_text(path, tool.source, self.around(name, columns, hidden))
-        self.findings += findings
-        return template
 
     def check_needed(self, name: str, other: str, path: Path, verb: str) -> None:
         if other in self.spec.roles[name].needs:
@@ -363,82 +322,3 @@ class _Resolver:
                         expected = f"data with that field; it has {', '.join(dataset.columns)}"
                         self.findings.append(Finding(where, message, expected, word=column))
         return data
-
-    # templates
-
-    def templates(
-        self, name: str, role: Role, columns: Sequence[str] | None, hidden: frozenset[str]
-    ) -> tuple[Template | None, Template | None]:
-        around = self.around(name, columns, hidden)
-        prompt = self.template(("roles", name, "prompt"), role.prompt, around)
-        system = self.template(("roles", name, "system"), role.system, around)
-        mentioned = {m for template in (prompt, system) if template for m in template.mentions}
-        for key in role.needs:
-            if prompt and key in around.needs and key not in {*mentioned, name} and not role.when:
-                message = f"{name} waits for {key}, but its prompt does not mention it"
-                path = ("roles", name, "needs", key)
-                self.findings.append(Finding(path, message, word=key, severity="warning"))
-        return prompt, system
-
-    def around(self, name: str, columns: Sequence[str] | None, hidden: frozenset[str]) -> Surroundings:
-        """What the prompts and conditions of a role may mention."""
-        role, roles = self.spec.roles[name], self.spec.roles
-        edges = {key: edge for key, edge in role.needs.items() if (edge.of or key) in roles}
-        seen = {key: self.seen(name, edge.of or key, edge) for key, edge in edges.items()}
-        loop = loop_of(self.spec, name)
-        own = OF_SELF if loop is None else (*OF_SELF, *IN_A_LOOP)
-        if loop is not None and loop == env_loop(self.spec):
-            own = (*own, *WITH_AN_ENVIRONMENT)
-        called = {edge.of: key for key, edge in edges.items() if edge.of not in (None, key, *edges)}
-        return Surroundings(seen, tuple(roles), columns, hidden - {*role.shows}, own=own, called=called)
-
-    def seen(self, name: str, other: str, edge: Edge) -> int:
-        """How many of another role's instances are seen at most."""
-        if edge.round == "history":
-            return MANY
-        if self.instances is None:  # a fault in the graph: say nothing more that it may be the cause of
-            return self.spec.roles[other].count if edge.join == "all" else 1
-        theirs = self.instances[other]
-        return max((len(joined(edge, me, theirs)) for me in self.instances[name]), default=0)
-
-    def condition(self, path: Path, source: str | None, around: Surroundings) -> Condition | None:
-        if source is None:
-            return None
-        _, hint = around.outside
-        outside = ("the condition mentions {!r}, which the role does not need", hint)
-        if path[0] == "loops":
-            outside = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
-        around = replace(around, is_condition=True, outside=outside)
-        condition, findings = read_condition(path, source, around)
-        self.findings += findings
-        return condition
-
-    def until(
-        self, name: str, loop: Loop, columns: Sequence[str] | None, hidden: frozenset[str]
-    ) -> Condition | None:
-        """The condition of a loop, which reads the roles in it, on a branch of theirs."""
-        inside = [role for role in loop.roles if role in self.spec.roles]
-        branch = Edge(join="branch", round="last")
-        seen = {other: max(self.seen(role, other, branch) for role in inside) for other in inside}
-        path = ("loops", name, "until")
-        around = Surroundings(seen, tuple(self.spec.roles), columns, hidden)
-        condition = self.condition(path, loop.until, around)
-        if condition is not None and not condition.mentions:
-            message = f"the end of {name} depends on none of its roles"
-            self.findings.append(Finding(path, message, f"something of {', '.join(inside)}"))
-        return condition
-
-    def template(self, path: Path, source: PromptSource | None, around: Surroundings) -> Template | None:
-        if source is None:
-            return None
-        template, findings = read_template(path, source, self.folders, around)
-        self.findings += findings
-        return template
-
-
-def _columns(data: Mapping[Split, Dataset]) -> tuple[str, ...] | None:
-    """The fields that every split has; None without data."""
-    if not data:
-        return None
-    first, *others = data.values()
-    return tuple(c for c in first.columns if all(c in other.columns for other in others))

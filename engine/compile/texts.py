@@ -1,0 +1,140 @@
+"""What a spec's texts mention: prompts, conditions, what tools are asked; each with what is around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
+
+from engine.compile.graph import Needs, ancestors, env_loop, loop_of
+from engine.compile.lineage import Instances, joined
+from engine.prompts import (
+    IN_A_LOOP,
+    OF_SELF,
+    WITH_AN_ENVIRONMENT,
+    Condition,
+    Surroundings,
+    Template,
+    read_condition,
+    read_template,
+    read_text,
+)
+from engine.spec import Edge, Finding, Path, PromptSource, Spec
+from engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Split, Tool
+
+MANY = 2
+"""As many as are not one."""
+
+
+def columns_of(data: Mapping[Split, Dataset]) -> tuple[str, ...] | None:
+    """The fields that every split has; None without data."""
+    if not data:
+        return None
+    first, *others = data.values()
+    return tuple(c for c in first.columns if all(c in other.columns for other in others))
+
+
+@dataclass(slots=True)
+class Texts:
+    """Reads the texts of one spec, collecting findings on the way."""
+
+    spec: Spec
+    needs: Needs
+    instances: Instances | None
+    """None where its graph has a fault."""
+    folders: tuple[FilePath, ...]
+    """Where templates may lie."""
+    columns: tuple[str, ...] | None
+    """A task's fields; None where they are not known."""
+    hidden: frozenset[str]
+    findings: list[Finding]
+
+    def prompts(self, name: str) -> tuple[Template | None, Template | None]:
+        """A role's prompt and system."""
+        role, around = self.spec.roles[name], self._around(name)
+        prompt = self._template(("roles", name, "prompt"), role.prompt, around)
+        system = self._template(("roles", name, "system"), role.system, around)
+        mentioned = {m for template in (prompt, system) if template for m in template.mentions}
+        for key in role.needs:
+            if prompt and key in around.needs and key not in {*mentioned, name} and not role.when:
+                message = f"{name} waits for {key}, but its prompt does not mention it"
+                path = ("roles", name, "needs", key)
+                self.findings.append(Finding(path, message, word=key, severity="warning"))
+        return prompt, system
+
+    def value(self, name: str, tool: Tool) -> Template | None:
+        """What a role's tool is asked."""
+        call = self.spec.roles[name].run
+        if tool.source is None or call is None:
+            return None
+        path = ("roles", name, "run", *call.path_of((0,)))
+        template, findings = read_text(path, tool.source, self._around(name))
+        self.findings += findings
+        return template
+
+    def demonstration(self, path: Path, source: PromptSource | None, name: str) -> Template | None:
+        """What a role's teacher sees of the roles before it."""
+        before = ancestors(self.needs, name)
+        counts = {other: role.count for other, role in self.spec.roles.items() if other in before}
+        fields = (*VIEW_FIELDS, *REWARD_FIELDS)
+        around = Surroundings(counts, tuple(self.spec.roles), self.columns, fields=fields)
+        return self._template(path, source, around)
+
+    def when(self, name: str) -> Condition | None:
+        """The condition on which a role runs."""
+        return self._condition(("roles", name, "when"), self.spec.roles[name].when, self._around(name))
+
+    def _around(self, name: str) -> Surroundings:
+        """What the prompts and conditions of a role may mention."""
+        role, roles = self.spec.roles[name], self.spec.roles
+        edges = {key: edge for key, edge in role.needs.items() if (edge.of or key) in roles}
+        seen = {key: self._seen(name, edge.of or key, edge) for key, edge in edges.items()}
+        loop = loop_of(self.spec, name)
+        own = OF_SELF if loop is None else (*OF_SELF, *IN_A_LOOP)
+        if loop is not None and loop == env_loop(self.spec):
+            own = (*own, *WITH_AN_ENVIRONMENT)
+        called = {edge.of: key for key, edge in edges.items() if edge.of not in (None, key, *edges)}
+        hidden = self.hidden - {*role.shows}
+        return Surroundings(seen, tuple(roles), self.columns, hidden, own=own, called=called)
+
+    def _seen(self, name: str, other: str, edge: Edge) -> int:
+        """How many of another role's instances are seen at most."""
+        if edge.round == "history":
+            return MANY
+        if self.instances is None:  # a fault in the graph: say nothing more that it may be the cause of
+            return self.spec.roles[other].count if edge.join == "all" else 1
+        theirs = self.instances[other]
+        return max((len(joined(edge, me, theirs)) for me in self.instances[name]), default=0)
+
+    def _condition(self, path: Path, source: str | None, around: Surroundings) -> Condition | None:
+        if source is None:
+            return None
+        _, hint = around.outside
+        outside = ("the condition mentions {!r}, which the role does not need", hint)
+        if path[0] == "loops":
+            outside = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
+        around = replace(around, is_condition=True, outside=outside)
+        condition, findings = read_condition(path, source, around)
+        self.findings += findings
+        return condition
+
+    def until(self, name: str) -> Condition | None:
+        """The condition of a loop, which reads the roles in it, on a branch of theirs."""
+        loop = self.spec.loops[name]
+        inside = [role for role in loop.roles if role in self.spec.roles]
+        branch = Edge(join="branch", round="last")
+        seen = {other: max(self._seen(role, other, branch) for role in inside) for other in inside}
+        path = ("loops", name, "until")
+        around = Surroundings(seen, tuple(self.spec.roles), self.columns, self.hidden)
+        condition = self._condition(path, loop.until, around)
+        if condition is not None and not condition.mentions:
+            message = f"the end of {name} depends on none of its roles"
+            self.findings.append(Finding(path, message, f"something of {', '.join(inside)}"))
+        return condition
+
+    def _template(self, path: Path, source: PromptSource | None, around: Surroundings) -> Template | None:
+        if source is None:
+            return None
+        template, findings = read_template(path, source, self.folders, around)
+        self.findings += findings
+        return template

@@ -23,7 +23,7 @@ class Limit(NamedTuple):
 
     def __str__(self) -> str:
         """The limit as the end of a sentence, with its name."""
-        return f"{self.most:,} {self.unit} (limit: {self.name})"
+        return f"{self.most:,} {self.unit}".rstrip() + f" (limit: {self.name})"
 
 
 PROMPT_SOURCE = Limit(
@@ -31,6 +31,12 @@ PROMPT_SOURCE = Limit(
     64_000,
     "characters",
     "a template is written by a person; its time to compile grows with it",
+)
+TEMPLATE_BYTES = Limit(
+    "template_bytes",
+    256_000,
+    "bytes",
+    "a template's file: its characters, were all of the longest",
 )
 PROMPT_PARTS = Limit(
     "prompt_parts",
@@ -71,12 +77,39 @@ PROMPT_WORK = Limit(
     "100,000 turns of a loop with ten operations fit",
 )
 SPEC_BYTES = Limit(
-    "spec_bytes", 1_000_000, "bytes", "a spec's file is written by a person; all of it is held at once"
+    "spec_bytes", 1_000_000, "bytes", "a spec is written by a person; all of it is held"
 )
 SPEC_DEPTH = Limit("spec_depth", 40, "levels", "mappings and lists of a spec inside one another")
 SPEC_VALUES = Limit(
-    "spec_values",
-    50_000,
-    "values",
-    "the values of a spec once its aliases are followed, which multiply them",
+    "spec_values", 20_000, "values", "the values of a spec once its aliases are followed, which multiply them"
 )
+SPEC_DIGITS = Limit("spec_digits", 300, "characters", "a number in a spec; a float has no more")
+SPEC_EXTENDS = Limit("spec_extends", 16, "specs", "specs that extend one another; each is read and merged")
+SPEC_FAULTS = Limit(
+    "spec_faults", 100, "faults", "faults of a spec that are told at once; who mends those sees the next"
+)
+SPEC_COUNT = Limit(
+    "spec_count", 1_000_000_000, "", "numbers of a spec that count something; larger ones are slips"
+)
+SPEC_ROLES = Limit("spec_roles", 200, "roles", "checks hold each role against every other")
+SPEC_TEMPLATES = Limit(
+    "spec_templates",
+    1_000_000,
+    "characters",
+    "the templates of a spec together, one that several roles use once for each; each is compiled",
+)
+SPEC_TURNS = Limit(
+    "spec_turns", 40_000, "turns", "the turns of one episode; each is some 1,500 bytes of a plan"
+)
+SPEC_EDGES = Limit("spec_edges", 200_000, "edges", "who waits for whom in one episode")
+SPEC_LINEAGES = Limit(
+    "spec_lineages",
+    500_000,
+    "ancestors",
+    "of every instance, the roles that it comes from; each is some 100 bytes while a spec is compiled",
+)
+MESSAGE_TEXT = Limit("message_text", 600, "characters", "a part of a message; a person reads no more of it")
+LINE_SHOWN = Limit("line_shown", 160, "characters", "as much of a faulty line as is shown around the fault")
+
+LIMITS: tuple[Limit, ...] = tuple(value for value in globals().values() if isinstance(value, Limit))
+"""All of them, in the order of this file."""

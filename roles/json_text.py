@@ -115,7 +115,12 @@ def schema_check(schema: dict[str, Any]) -> Check:
                 registry.resolver().lookup(value)
     except library.SchemaError as error:
         raise ValueError(f"schema is not a JSON Schema: {error.message}") from error
-    except unresolvable as error:
+    except (
+        unresolvable,
+        TypeError,
+        AttributeError,
+        LookupError,
+    ) as error:
         raise ValueError(f"the schema refers to a place that it does not have: {error}") from error
     except RecursionError as error:
         raise ValueError("the schema is nested too deeply") from error

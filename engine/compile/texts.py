@@ -8,6 +8,7 @@ from pathlib import Path as FilePath
 
 from engine.compile.graph import Needs, ancestors, env_loop, loop_of
 from engine.compile.lineage import Instances, joined
+from engine.limits import PROMPT_SOURCE, SPEC_TEMPLATES
 from engine.prompts import (
     IN_A_LOOP,
     OF_SELF,
@@ -48,6 +49,8 @@ class Texts:
     """A task's fields; None where they are not known."""
     hidden: frozenset[str]
     findings: list[Finding]
+    compiled: int = 0
+    """Characters of its templates so far."""
 
     def prompts(self, name: str) -> tuple[Template | None, Template | None]:
         """A role's prompt and system."""
@@ -135,6 +138,13 @@ class Texts:
     def _template(self, path: Path, source: PromptSource | None, around: Surroundings) -> Template | None:
         if source is None:
             return None
+        if self.compiled > SPEC_TEMPLATES.most:
+            return None
         template, findings = read_template(path, source, self.folders, around)
         self.findings += findings
+        # One with a fault has been looked at as far as that.
+        self.compiled += len(template.source) if template else PROMPT_SOURCE.most // 4
+        if self.compiled > SPEC_TEMPLATES.most:
+            message = "the templates of the spec are too long together"
+            self.findings.append(Finding(path, message, f"at most {SPEC_TEMPLATES}"))
         return template

@@ -76,12 +76,10 @@ PROMPT_WORK = Limit(
     "one rendering: a unit is about 5 ns and at most 6 bytes, so it ends within 0.1 s and 120 MB or so; "
     "100,000 turns of a loop with ten operations fit",
 )
-SPEC_BYTES = Limit(
-    "spec_bytes", 1_000_000, "bytes", "a spec is written by a person; all of it is held"
-)
+SPEC_BYTES = Limit("spec_bytes", 1_000_000, "bytes", "a spec is written by a person; all of it is held")
 SPEC_DEPTH = Limit("spec_depth", 40, "levels", "mappings and lists of a spec inside one another")
 SPEC_VALUES = Limit(
-    "spec_values", 20_000, "values", "the values of a spec once its aliases are followed, which multiply them"
+    "spec_values", 10_000, "values", "the values of a spec once its aliases are followed, which multiply them"
 )
 SPEC_DIGITS = Limit("spec_digits", 300, "characters", "a number in a spec; a float has no more")
 SPEC_EXTENDS = Limit("spec_extends", 16, "specs", "specs that extend one another; each is read and merged")
@@ -94,9 +92,9 @@ SPEC_COUNT = Limit(
 SPEC_ROLES = Limit("spec_roles", 200, "roles", "checks hold each role against every other")
 SPEC_TEMPLATES = Limit(
     "spec_templates",
-    1_000_000,
-    "characters",
-    "the templates of a spec together, one that several roles use once for each; each is compiled",
+    20_000,
+    "parts",
+    "those of all templates and conditions, once for each use; each takes some 50 µs to compile",
 )
 SPEC_TURNS = Limit(
     "spec_turns", 40_000, "turns", "the turns of one episode; each is some 1,500 bytes of a plan"

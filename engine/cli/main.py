@@ -17,7 +17,7 @@ from contextlib import suppress
 
 import click
 
-from rolegraph import RolegraphError, SpecError
+from rolegraph import RolegraphError, SpecError, printable
 
 VERBS = {
     "run": "Run a spec on its tasks and write the episodes.",
@@ -102,8 +102,8 @@ def _run(words: list[str], debug: bool) -> int:
         if debug:
             traceback.print_exc()
         elif isinstance(error, RolegraphError):
-            click.echo(str(error) if isinstance(error, SpecError) else f"error: {error}", err=True)
+            click.echo(printable(str(error) if isinstance(error, SpecError) else f"error: {error}"), err=True)
         else:
-            click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
+            click.echo(printable(f"internal error: {type(error).__name__}: {error}"), err=True)
             click.echo("This is a fault of Rolegraph; run again with --debug to see where.", err=True)
         return error.exit_code if isinstance(error, RolegraphError) else 1

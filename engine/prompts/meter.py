@@ -17,6 +17,8 @@ ITEM = 20
 """Units for a value of a list that is made or looked through."""
 NODE = 16
 """Units for evaluating a node of the syntax tree."""
+_LOOK = 2 * ITEM
+"""Units for a value that is measured with all that it is in."""
 _SCALAR = 32
 """Characters that a value takes that is neither text, a whole number, a list nor a mapping."""
 _MOST_TEXT, _MOST_ITEMS, _MOST_BITS, _WORK = (
@@ -95,11 +97,11 @@ class Meter:
                 size += len(one) + 2
             elif isinstance(one, dict):
                 inside = cast("dict[object, object]", one)
-                self.spend(2 * ITEM * len(inside))
+                self.spend(2 * _LOOK * len(inside))
                 todo += [*inside, *inside.values()]
             elif isinstance(one, list | tuple | Views):
                 many = cast("Sequence[object]", one)
-                self.spend(ITEM * len(many))
+                self.spend(_LOOK * len(many))
                 todo += many
             else:
                 size += one.bit_length() // 3 + 2 if isinstance(one, int) else _SCALAR

@@ -54,8 +54,8 @@ class ShallowParser(Parser):
         return parsed
 
 
-def check_shape(tree: nodes.Template) -> None:
-    """Raises TemplateSyntaxError where a tree is larger or deeper than can be compiled."""
+def check_shape(tree: nodes.Template) -> int:
+    """How many parts a tree has; raises TemplateSyntaxError where it is too large or deep to be compiled."""
     parts = 0
     todo: list[tuple[nodes.Node, int, int]] = [(tree, 0, 0)]
     while todo:
@@ -71,6 +71,7 @@ def check_shape(tree: nodes.Template) -> None:
         inside = depth + 1 if isinstance(node, nodes.Expr) else 0
         todo += [(child, inside, at) for child in node.iter_child_nodes()]
         _check_names(node, at)
+    return parts
 
 
 def _check_names(node: nodes.Node, at: int) -> None:

@@ -32,10 +32,12 @@ class Template:
 
     source: str
     mentions: frozenset[str]
+    parts: int
+    """Names, operations and tags."""
     _jinja: JinjaTemplate
 
-    def __reduce__(self) -> tuple[Callable[..., Template], tuple[str, frozenset[str]]]:
-        return _restored, (self.source, self.mentions)
+    def __reduce__(self) -> tuple[Callable[..., Template], tuple[str, frozenset[str], int]]:
+        return _restored, (self.source, self.mentions, self.parts)
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The prompt's text; raises PromptError."""
@@ -64,12 +66,17 @@ class Condition:
     mentions: frozenset[str]
     _template: Template
 
+    @property
+    def parts(self) -> int:
+        """Names and operations."""
+        return self._template.parts
+
     def holds(self, variables: Mapping[str, Any]) -> bool:
         """Whether it is true; raises PromptError where it cannot be computed."""
         return bool(self._template.render(variables))
 
-    def __reduce__(self) -> tuple[Callable[..., Condition], tuple[str, frozenset[str]]]:
-        return _condition, (self.source, self.mentions)
+    def __reduce__(self) -> tuple[Callable[..., Condition], tuple[str, frozenset[str], int]]:
+        return _condition, (self.source, self.mentions, self.parts)
 
 
 def compile_condition(source: str, around: Surroundings) -> tuple[Condition | None, list[Fault]]:
@@ -106,9 +113,9 @@ def _as_template(source: str) -> nodes.Template:
     return tree
 
 
-def _condition(source: str, mentions: frozenset[str]) -> Condition:
+def _condition(source: str, mentions: frozenset[str], parts: int) -> Condition:
     """A condition that was checked before it was pickled."""
-    return Condition(source, mentions, Template(source, mentions, _compiled(_as_template(source))))
+    return Condition(source, mentions, Template(source, mentions, parts, _compiled(_as_template(source))))
 
 
 def compile_template(source: str, around: Surroundings) -> tuple[Template | None, list[Fault]]:
@@ -123,11 +130,12 @@ def _checked(
         return None, [Fault(PROMPT_SOURCE.most, "", PROMPT_SOURCE.past(f"the {kind} has"))]
     try:
         tree = parse(source)
-        check_shape(tree)
+        parts = check_shape(tree)
         faults, mentions = check_tree(tree, around)
-        return (None, faults) if faults else (Template(source, mentions, _compiled(tree)), [])
+        return (None, faults) if faults else (Template(source, mentions, parts, _compiled(tree)), [])
     except TemplateSyntaxError as error:
-        return None, [Fault(error.lineno, "", f"not a valid {kind}: {error.message}")]
+        at = min(error.lineno, len(source))
+        return None, [Fault(at, "", f"not a valid {kind}: {error.message}")]
     except (RecursionError, SyntaxError, ValueError, MemoryError) as error:  # Python's own limits
         return None, [Fault(0, "", f"not a valid {kind}: Python cannot compile it: {in_short(error)}")]
 
@@ -151,6 +159,6 @@ def _compiled(tree: nodes.Template) -> JinjaTemplate:
     return ENVIRONMENT.from_string(metered(tree))
 
 
-def _restored(source: str, mentions: frozenset[str]) -> Template:
+def _restored(source: str, mentions: frozenset[str], parts: int) -> Template:
     """A template that was checked before it was pickled."""
-    return Template(source, mentions, _compiled(ENVIRONMENT.parse(source)))
+    return Template(source, mentions, parts, _compiled(ENVIRONMENT.parse(source)))

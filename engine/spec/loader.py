@@ -8,6 +8,7 @@ faults come at once (`engine.spec.validation`). Names, edges and templates are f
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
@@ -47,13 +48,21 @@ class Loaded:
         return [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == "error"]
 
     def told(self) -> tuple[Diagnostic, ...]:
-        """What a person is told: of very many errors the first, and how many more there are."""
-        faults, most = self.faults, SPEC_FAULTS.most
-        if len(faults) <= most:
-            return tuple(self.diagnostics)
-        first = self.diagnostics[: self.diagnostics.index(faults[most])]
-        last = Diagnostic(f"and {len(faults) - most:,} faults more", faults[most].place)
-        return (*first, replace(last, hint=f"mend those before first; shown are at most {SPEC_FAULTS}"))
+        """What a person is told: of very many errors or warnings the first, and how many more there are."""
+        told: list[Diagnostic] = []
+        counts = Counter[str]()
+        left = Counter(diagnostic.severity for diagnostic in self.diagnostics)
+        for diagnostic in self.diagnostics:
+            severity = diagnostic.severity
+            counts[severity] += 1
+            left[severity] -= 1
+            if counts[severity] <= SPEC_FAULTS.most:
+                told.append(diagnostic)
+            elif counts[severity] == SPEC_FAULTS.most + 1:
+                hint = f"mend those before first; shown are at most {SPEC_FAULTS} of a kind"
+                more = f"and {left[severity]:,} more: {diagnostic.message}"
+                told.append(replace(diagnostic, message=more, expected="", hint=hint))
+        return tuple(told)
 
     def report(self, findings: Iterable[Finding]) -> None:
         """Give findings their places and keep them, but for those that follow from a broken part."""

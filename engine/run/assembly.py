@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from engine.compile import Plan, RolePlan
-from engine.records import Episode, FailureName, Step, Task, TerminationReason, Trajectory
+from engine.records import Episode, Failure, FailureName, Step, Task, TerminationReason, Trajectory
 from engine.run.endings import Endings
-from engine.run.session import Answered, NodeResult
+from engine.run.session import Answered, NodeResult, Ran
 from engine.vocabulary import Score
 
 
@@ -33,20 +33,16 @@ def assemble(
     failures: list[dict[str, object]] = []
     prefix = f"{task_id}:{rollout}/"
     for role, turns in _instances(plan, results):
-        index = turns[-1].view.index
-        trajectory = _trajectory(role, f"{prefix}{role.name}/{index}", turns)
-        trajectories.append(trajectory)
-        for result in turns:
-            if result.failure is not None:
-                where = {"role": role.name, "index": index}
-                if role.loop is not None:
-                    where["round"] = result.view.round
-                failures.append({**where, **result.failure.to_dict()})
+        trajectories.append(_trajectory(role, f"{prefix}{role.name}/{turns[-1].view.index}", turns))
+        for turn in turns:
+            if turn.failure is not None:
+                failures.append(_failed(role, turn, turn.failure))
     reason = TerminationReason.ENV_DONE
     if stopped:
         last = failures[-1]["name"] if failures else ""
         reason = TerminationReason.TIMEOUT if last == FailureName.TIMEOUT.value else TerminationReason.ERROR
-    deciding = [trajectory for trajectory in trajectories if trajectory.name == plan.roles[plan.correct].name]
+    correct = plan.roles[plan.correct].name
+    deciding = [trajectory.is_correct for trajectory in trajectories if trajectory.name == correct]
     metadata: dict[str, object] = {"spec": plan.name, "hash": plan.hash, **noted}
     if plan.loops:
         metadata["rounds"] = _rounds(plan, results)
@@ -55,17 +51,28 @@ def assemble(
         metadata["skipped"] = _skipped(plan, results)
     if failures:
         metadata["failures"] = failures
+    metrics: dict[str, float] = {}
     episode = Episode(
         task_id=task_id,
         rollout=rollout,
         task=task,
         trajectories=trajectories,
-        is_correct=bool(deciding) and all(trajectory.is_correct for trajectory in deciding),
+        is_correct=bool(deciding) and all(deciding),
+        metrics=metrics,
         termination_reason=reason,
         metadata=metadata,
     )
-    measured = {name: metric.measure(episode) for name, metric in plan.metrics.items()}
-    return episode._replace(metrics={name: value for name, value in measured.items() if value is not None})
+    for name, metric in plan.metrics.items():  # each reads the episode itself
+        if (value := metric.measure(episode)) is not None:
+            metrics[name] = value
+    return episode
+
+
+def _failed(role: RolePlan, result: NodeResult, failure: Failure) -> dict[str, object]:
+    where = {"role": role.name, "index": result.view.index}
+    if role.loop is not None:
+        where["round"] = result.view.round
+    return {**where, **failure.to_dict()}
 
 
 def _instances(
@@ -74,12 +81,13 @@ def _instances(
     """Each instance's turns that ran, oldest first; instances without one are left out."""
     start = 0
     for role in plan.roles:
-        end = start + role.count * plan.rounds_of(role)
         if role.loop is None:
+            end = start + role.count
             for result in results[start:end]:
                 if result is not None:
                     yield role, (result,)
         else:
+            end = start + role.count * plan.rounds_of(role)
             by_index: dict[int, list[NodeResult]] = {}
             for result in results[start:end]:
                 if result is not None:
@@ -126,14 +134,16 @@ def _skipped(plan: Plan, results: Sequence[NodeResult | None]) -> dict[str, floa
 
 def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajectory:
     """What one instance did; it earns what its last turn earned, or the sum of what an environment gave."""
-    last = turns[-1]
+    last, steps = turns[-1], list[Step]()
+    for turn in turns:
+        steps += steps_of(role, turn)
     score = last.score
     if role.reward is not None and role.reward.environment:
         score = _sum([turn.score for turn in turns if turn.score is not None and not _is_masked(role, turn)])
     return Trajectory(
         role.name,
         last.view.index,
-        [step for turn in turns for step in steps_of(role, turn)],
+        steps,
         None if score is None else score.reward,
         is_correct=score is not None and bool(score.is_correct),
         uid=uid,
@@ -164,41 +174,46 @@ def _is_masked(role: RolePlan, result: NodeResult) -> bool:
 
 def steps_of(role: RolePlan, result: NodeResult) -> Sequence[Step]:
     """A turn's Steps, one for each call that was answered; the last has what the turn came to."""
-    if result.tool:
-        return [_tool_step(role, result)]
-    calls = result.calls
-    return [_step(role, result, call, at, is_last=at == len(calls)) for at, call in enumerate(calls, 1)]
+    noted: dict[str, object] = {}
+    if role.loop is not None:
+        noted["round"] = result.view.round
+    if _is_masked(role, result):
+        noted["masked"] = True
+    if result.ran is not None:
+        return (_tool_step(result, result.ran, noted),)
+    steps: list[Step] = []
+    for call in result.calls:
+        number = len(steps) + 1
+        steps.append(_step(role, result, call, number, noted, is_last=number == len(result.calls)))
+    return steps
 
 
-def _tool_step(role: RolePlan, result: NodeResult) -> Step:
+def _tool_step(result: NodeResult, ran: Ran, noted: Mapping[str, object]) -> Step:
     """What a role did that runs a tool; there are no tokens and no messages."""
+    metadata = {"tool": ran.tool, "seconds": ran.seconds, **noted}
+    if ran.attempts > 1:
+        metadata["attempts"] = ran.attempts
     return Step(
         action=result.view.action,
         model_response=result.view.response,
         reward=result.score.reward if result.score else 0.0,
-        metadata={"tool": result.tool, "seconds": result.seconds, **_noted(role, result, result.attempts)},
+        metadata=metadata,
     )
 
 
-def _noted(role: RolePlan, result: NodeResult, attempts: int) -> dict[str, object]:
-    """What is said of any Step."""
-    noted: dict[str, object] = {}
-    if role.loop is not None:
-        noted["round"] = result.view.round
-    if attempts > 1:
-        noted["attempts"] = attempts
-    if _is_masked(role, result):
-        noted["masked"] = True
-    return noted
-
-
-def _step(role: RolePlan, result: NodeResult, call: Answered, number: int, *, is_last: bool) -> Step:
+def _step(
+    role: RolePlan,
+    result: NodeResult,
+    call: Answered,
+    number: int,
+    noted: Mapping[str, object],
+    *,
+    is_last: bool,
+) -> Step:
     completion, score = call.completion, result.score
-    metadata: dict[str, object] = {
-        "finish_reason": completion.finish_reason,
-        "seconds": call.seconds,
-        **_noted(role, result, call.attempts),
-    }
+    metadata = {"finish_reason": completion.finish_reason, "seconds": call.seconds, **noted}
+    if call.attempts > 1:
+        metadata["attempts"] = call.attempts
     if role.tools:
         metadata["call"] = number
         if call.used:
@@ -210,11 +225,11 @@ def _step(role: RolePlan, result: NodeResult, call: Answered, number: int, *, is
         completion.response_ids,
         completion.logprobs,
         call.chat,
-        thought=completion.thought,
-        action=result.view.action if is_last else None,
-        model_response=completion.text,
-        reward=score.reward if is_last and score else 0.0,
-        done=is_last,
+        completion.thought,
+        result.view.action if is_last else None,
+        completion.text,
+        score.reward if is_last and score else 0.0,
+        is_last,
         weight_version=completion.weight_version,
         metadata=metadata,
     )

@@ -117,7 +117,9 @@ class _Run:
         self.world = None if plan.env is None else World(plan.env, job.task)
         self.reader = Reader(plan, self.results, self.world)
         self.sight = Sight(plan, job.task, self.results, self.world)
-        self.ends = LoopEnds(plan, self.results, self.sight, self.frontier, self.world)
+        self.ends: LoopEnds | None = None
+        if plan.loops:
+            self.ends = LoopEnds(plan, self.results, self.sight, self.frontier, self.world)
         self.messages: list[Sequence[Message] | Failure] = [()] * len(plan.blocks)
         """By block, what its nodes are asked."""
         self.tools: OpenTools | None = None
@@ -183,7 +185,8 @@ class _Run:
         if world is not None and world.info:
             noted["environment"] = world.info
         over = world.loop if world is not None and world.over else None
-        ran = job.task, job.rollout, self.results, self.ends.endings, over
+        endings = self.ends.endings if self.ends is not None else {}
+        ran = job.task, job.rollout, self.results, endings, over
         return assemble(self.plan, *ran, stopped=stopped, noted=noted)
 
     # which node runs when
@@ -211,12 +214,12 @@ class _Run:
         while waiting:
             released: list[int] = []
             for number in waiting:
-                if (transition := self.plan.transition_at(number)) is not None:
+                if self.world is not None and (transition := self.plan.transition_at(number)) is not None:
                     self.spawn(self.go_on(transition))
                     continue
                 block = self.plan.blocks[number]
                 role = self.plan.roles[block.role]
-                if role.loop is not None and self.ends.is_over(number, role.loop):
+                if role.loop is not None and self.ends is not None and self.ends.is_over(number, role.loop):
                     released += self.ends.end(block, role.loop)
                     continue
                 self.sight.join(number)

@@ -45,7 +45,9 @@ class Sight:
     def join(self, number: int) -> None:
         """Note what the nodes of a block see of others: all of these have ended."""
         if sees := self._plan.blocks[number].sees:
-            self.upstream[number] = {see.name: self.views(see) for see in sees}
+            self.upstream[number] = joined = dict[str, Views]()
+            for see in sees:
+                joined[see.name] = self.views(see)
 
     def views(self, see: See) -> Views:
         """What is seen under a name; a single instance that has not run still answers for its fields."""

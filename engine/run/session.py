@@ -60,35 +60,30 @@ class Answered(NamedTuple):
         return Continued((*said.prompt_ids, *said.response_ids), len(self.messages) + 1)
 
 
-@dataclass(slots=True)
+class Ran(NamedTuple):
+    """What was run where no model was asked."""
+
+    tool: str
+    seconds: float
+    attempts: int
+
+
+@dataclass(slots=True, eq=False)
 class NodeResult:
     """What a node came to; its score is set when its reward is computed."""
 
     view: View
-    messages: Sequence[Message] = ()
-    completion: Completion | None = None
-    seconds: float = 0.0
-    """What the answer took."""
+    calls: Sequence[Answered] = ()
+    """Every call of the turn that was answered, each a Step."""
     failure: Failure | None = None
-    attempts: int = 1
     score: Score | None = None
-    tool: str = ""
-    """What was run, where no model was asked."""
-    earlier: Sequence[Answered] = ()
-    """The calls before, which asked for tools."""
-
-    @property
-    def calls(self) -> Sequence[Answered]:
-        """Every call of the turn that was answered, each a Step."""
-        if self.completion is None:
-            return self.earlier
-        return (*self.earlier, Answered(self.messages, self.completion, self.seconds, self.attempts))
+    ran: Ran | None = None
 
     @property
     def is_remembered(self) -> bool:
         """Whether a conversation goes on from it; what its reward came to has no part in that."""
         failed = self.failure is not None and self.failure.name is not FailureName.REWARD_ERROR
-        return self.completion is not None and not failed
+        return bool(self.calls) and not failed
 
 
 class Session:
@@ -96,8 +91,8 @@ class Session:
 
     __slots__ = (
         "_attempt",
+        "_calls",
         "_continues",
-        "_earlier",
         "_episode_seed",
         "_functions",
         "_job",
@@ -120,7 +115,8 @@ class Session:
         self._role, self._node, self._model, self._job = role, node, model, job
         self._episode_seed, self._observe = episode_seed, observe
         self._attempt = 0
-        self._earlier: Sequence[Answered] = ()
+        self._calls: tuple[Answered, ...] = ()
+        """Those that asked for tools."""
         self._functions: Functions | None = None
         self._offered: Sequence[Function] = ()
         self._continues: Continued | None = None
@@ -141,15 +137,15 @@ class Session:
             return self.failed(messages)
         role = self._role
         while True:
-            completion: Completion | None = None
-            seconds = 0.0
+            answered: Answered | None = None
             try:
                 if tools is not None and self._functions is None:
                     self._functions = await offered(role.tools, tools)
                     self._offered = tuple(self._functions.values())
                 completion, seconds = await self.generate(messages)
-                if completion.calls and self._functions and len(self._earlier) + 1 < role.calls:
-                    messages = await self.used(messages, completion, seconds, self._functions)
+                answered = Answered(messages, completion, seconds, self._attempt + 1)
+                if completion.calls and self._functions and len(self._calls) + 1 < role.calls:
+                    messages = await self.use_tools(answered, self._functions)
                     continue
                 action = role.parser.parse(completion.text, upstream)
             except TimeoutError:
@@ -166,22 +162,20 @@ class Session:
             except RolegraphError:
                 raise
             except Exception as error:  # a client or parser from elsewhere: its fault ends this node only
-                name = FailureName.MODEL_ERROR if completion is None else FailureName.MALFORMED_OUTPUT
+                name = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
                 failure = Failure(name, f"{type(error).__name__}: {error}")
             else:
                 (_, index, number), lineage = self._node.id, self._node.lineage
                 view = View(index, action, completion.text, completion.thought, number, lineage)
-                return NodeResult(
-                    view, messages, completion, seconds, attempts=self._attempt + 1, earlier=self._earlier
-                )
+                return NodeResult(view, (*self._calls, answered))
             if self._attempt == role.on_failure.retry:
-                return self.failed(failure, messages, completion, seconds)
+                return self.failed(failure, answered)
             self._attempt += 1
 
     def generate(self, messages: Sequence[Message]) -> Coroutine[None, None, tuple[Completion, float]]:
         """One call of the model, and the seconds that it took; raises ModelError or TimeoutError."""
         node, episode_seed = self._node, self._episode_seed
-        call = len(self._earlier) + 1
+        call = len(self._calls) + 1
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, call, self._attempt)
         # By position: with keywords here too, they would cost more than 1 % of an episode.
         id = CallId(self._job.task["id"], self._job.rollout, node.id, call, self._attempt)
@@ -190,36 +184,17 @@ class Session:
         )
         return self._model.complete(request, self._role.timeout, self._observe)
 
-    async def used(
-        self, messages: Sequence[Message], completion: Completion, seconds: float, functions: Functions
-    ) -> Sequence[Message]:
+    async def use_tools(self, call: Answered, functions: Functions) -> Sequence[Message]:
         """Do what an answer asks of tools; the messages of the next call, which goes on from this one."""
-        results = await results_of(functions, completion.calls, self._role.timeout)
-        call = Answered(
-            messages, completion, seconds, self._attempt + 1, [result.noted for result in results]
-        )
-        self._earlier, self._attempt, self._continues = (*self._earlier, call), 0, call.continued
+        results = await results_of(functions, call.completion.calls, self._role.timeout)
+        call = call._replace(used=[result.noted for result in results])
+        self._calls, self._attempt, self._continues = (*self._calls, call), 0, call.continued
         return (*call.chat, *(result.message for result in results))
 
-    def failed(
-        self,
-        failure: Failure,
-        messages: Sequence[Message] = (),
-        completion: Completion | None = None,
-        seconds: float = 0.0,
-    ) -> NodeResult:
+    def failed(self, failure: Failure, answered: Answered | None = None) -> NodeResult:
         """The result of a failed node: later roles see the parser's default as its action."""
-        response, thought = (completion.text, completion.thought) if completion else ("", "")
+        said = answered.completion if answered else Completion("")
         (_, index, number), lineage = self._node.id, self._node.lineage
-        view = View(index, self._role.parser.default, response, thought, number, lineage, failed=True)
-        score = failing_earns(self._role) if self._role.reward else None
-        return NodeResult(
-            view,
-            messages,
-            completion,
-            seconds,
-            failure=failure,
-            attempts=self._attempt + 1,
-            score=score,
-            earlier=self._earlier,
-        )
+        view = View(index, self._role.parser.default, said.text, said.thought, number, lineage, failed=True)
+        calls = (*self._calls, answered) if answered else self._calls
+        return NodeResult(view, calls, failure, failing_earns(self._role) if self._role.reward else None)

@@ -14,7 +14,7 @@ from engine.errors import RolegraphError
 from engine.prompts import PromptError
 from engine.records import Failure, FailureName
 from engine.run.isolation import Isolation, LimitError
-from engine.run.session import NodeResult, failing_earns
+from engine.run.session import NodeResult, Ran, failing_earns
 from engine.run.tools import OpenTools
 from engine.vocabulary import ToolError, Upstream, View
 
@@ -83,9 +83,7 @@ def _result(
     (_, index, number), lineage = node.id, node.lineage
     return NodeResult(
         View(index, action, text, "", number, lineage, failed=failure is not None),
-        seconds=seconds,
         failure=failure,
-        attempts=max(1, attempts),
         score=failing_earns(role) if failure and role.reward else None,
-        tool=run.name if attempts else "",
+        ran=Ran(run.name, seconds, attempts) if attempts else None,
     )

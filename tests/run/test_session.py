@@ -64,7 +64,8 @@ def test_an_answer_that_can_be_read_is_a_result_without_a_failure() -> None:
     model = ScriptedModel(lambda _: f"3 + 4 = 7, so {RIGHT}")
     result = turn(model)
     assert result.view == View(2, RIGHT, f"3 + 4 = 7, so {RIGHT}", lineage=(2,))
-    assert (result.messages, result.failure, result.attempts) == (MESSAGES, None, 1)
+    (call,) = result.calls
+    assert (call.messages, call.attempts, result.failure) == (MESSAGES, 1, None)
     assert result.score is None, "it is scored when its reward is computed"
     (request,) = model.requests
     assert request.messages == MESSAGES
@@ -78,15 +79,16 @@ def test_a_retry_is_another_attempt_of_the_same_call() -> None:
     assert [r.id for r in model.requests] == [
         CallId("t1", 3, NodeId("solver", 2), call=1, attempt=attempt) for attempt in range(3)
     ]
-    assert (result.view.action, result.failure, result.attempts) == (RIGHT, None, 3)
+    assert (result.view.action, result.failure, result.calls[-1].attempts) == (RIGHT, None, 3)
 
 
 def test_retries_end_and_the_last_answer_is_kept() -> None:
     model = ScriptedModel(lambda request: f"no tags, attempt {request.id.attempt}")
     result = turn(model, RETRIES)
-    assert len(model.requests) == result.attempts == 3
+    (last,) = result.calls
+    assert len(model.requests) == last.attempts == 3
     assert result.view.response == "no tags, attempt 2"
-    assert result.completion == Completion("no tags, attempt 2")
+    assert last.completion == Completion("no tags, attempt 2")
 
 
 def test_no_two_attempts_share_a_seed() -> None:
@@ -124,7 +126,7 @@ def test_a_call_that_takes_too_long_is_a_timeout_and_is_asked_again() -> None:
     events: list[Event] = []
     result = turn(model, RETRIES, "roles.solver.timeout=0.001", observe=events.append)
     assert result.failure == Failure(FailureName.TIMEOUT, "no answer within 0.001 s")
-    assert result.completion is None
+    assert not result.calls
     calls = [event for event in events if isinstance(event, CallDone)]
     assert [(call.id.attempt, call.answered) for call in calls] == [(0, False), (1, False), (2, False)]
 
@@ -163,7 +165,7 @@ def test_what_was_never_asked_failed_without_a_call() -> None:
     unwritten = Failure(FailureName.PROMPT_ERROR, "judge.j2: line 2: no such field")
     result = turn(model, RETRIES, messages=unwritten)
     assert model.requests == []
-    assert (result.failure, result.messages, result.completion) == (unwritten, (), None)
+    assert (result.failure, result.calls) == (unwritten, ())
     assert (result.view.action, result.score) == ("No solution found", Score(0.0, False))
 
 

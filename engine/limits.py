@@ -73,8 +73,8 @@ PROMPT_WORK = Limit(
     "prompt_work",
     20_000_000,
     "units of work",
-    "one rendering: a unit is about 5 ns and at most 6 bytes, so it ends within 0.1 s and 120 MB or so; "
-    "100,000 turns of a loop with ten operations fit",
+    "one rendering: a unit is some 5 to 20 ns and at most 6 bytes; 100,000 turns of a loop with ten "
+    "operations fit, and nothing takes longer or more than 120 MB",
 )
 SPEC_BYTES = Limit("spec_bytes", 1_000_000, "bytes", "a spec is written by a person; all of it is held")
 SPEC_DEPTH = Limit("spec_depth", 40, "levels", "mappings and lists of a spec inside one another")

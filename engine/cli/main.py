@@ -28,6 +28,7 @@ VERBS = {
     "validate": "Check specs and show every fault.",
     "report": "Show a training run as one page that opens offline.",
     "list": "Show the specs and the vocabulary that a spec may use.",
+    "limits": "Show what an input may cost, and why.",
     "schema": "Write the JSON Schema of a spec, for an editor.",
     "serve": "Serve a local model folder over the Tinker API.",
 }

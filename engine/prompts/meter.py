@@ -1,6 +1,6 @@
 """What one rendering may cost, counted without a clock: the same template comes to the same end everywhere.
 
-What grows is paid before it is made. A unit of work is about 5 ns of time or 6 bytes, whichever is more.
+What grows is paid before it is made. A unit of work is some 5 to 20 ns of time or 6 bytes, whichever is more.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 Outcome = Literal["text", "error", "fault", "valid"]
-"""A template renders, or is a `prompt_error`; a template or spec has a fault with its place; a spec is valid."""
+"""A template renders or is a `prompt_error`; it or a spec has a fault with its place; a spec is valid."""
 
 
 class Case(NamedTuple):

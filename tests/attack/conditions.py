@@ -17,7 +17,7 @@ CASES = [
     Case('a secret', 'solver[0].reward == 1', 'fault', "'reward' would leak the label: prompts never see rewards"),
     Case('title', '("a b"*300000)|title|title|title|title|title|title|title|title', 'error', 'limit: prompt_work'),
     Case('a tag', '1 %} {% set x = 1', 'fault', "not a valid condition: unexpected '}'"),
-    Case('nothing', '', 'raised', 'AssertionError: '),
+    Case('nothing', '', 'fault', "not a valid condition: unexpected 'end of template'"),
     Case('half a text', '"a', 'fault', 'not a valid condition: unexpected char \'"\' at 0'),
     Case('a loop of tests', 'range(99999)|select("in",range(99999)|list)|list|length > 1', 'error', 'limit: prompt_work'),
     Case('division', '1//0', 'error', 'integer division or modulo by zero'),

@@ -6,7 +6,6 @@ from tests.attack.cases import Case
 
 HEAD = 'rolegraph: 1\nname: x\n'
 R = 'roles:\n  a:\n    trainable: false\n    prompt: {inline: "hi"}\n'
-
 CASES = [
     Case('bool tag', HEAD + R + 'description: !!bool foo\n', 'fault', 'this value cannot be read'),
     Case('int empty', HEAD + R + 'description: !!int ""\n', 'fault', 'this value cannot be read'),
@@ -21,13 +20,13 @@ CASES = [
     Case('map on scalar', HEAD + 'roles: !!map x\n', 'fault', 'this value cannot be read'),
     Case('float on map', HEAD + R + 'description: !!float {a: 1}\n', 'fault', 'description cannot be a mapping'),
     Case('int on seq', HEAD + R + 'description: !!int [1]\n', 'fault', 'description cannot be a list'),
-    Case('15k unknown keys', HEAD + R + ''.join((f'k{i}: 1\n' for i in range(15000))), 'fault', "unknown key 'k0'"),
+    Case('15k unknown keys', HEAD + R + ''.join((f'k{i}: 1\n' for i in range(15000))), 'fault', 'limit: spec_values'),
     Case('5k unknown role keys', HEAD + R + ''.join((f'    k{i}: 1\n' for i in range(5000))), 'fault', "unknown key 'k0'"),
     Case('8k roles', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, prompt: {{inline: "a"}}}}\n' for i in range(8000))), 'fault', 'limit: spec_values'),
-    Case('2k roles chain', HEAD + 'roles:\n' + ''.join((f"""  r{i}: {{trainable: false, needs: [{('r%d' % (i - 1) if i else '')}], prompt: {{inline: "a"}}}}\n""" for i in range(2000))), 'fault', 'limit: spec_roles'),
-    Case('3k bad needs', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, needs: [zz{i}], prompt: {{inline: "a"}}}}\n' for i in range(3000))), 'fault', 'limit: spec_roles'),
+    Case('2k roles chain', HEAD + 'roles:\n' + ''.join((f"""  r{i}: {{trainable: false, needs: [{('r%d' % (i - 1) if i else '')}], prompt: {{inline: "a"}}}}\n""" for i in range(2000))), 'fault', 'limit: spec_values'),
+    Case('3k bad needs', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, needs: [zz{i}], prompt: {{inline: "a"}}}}\n' for i in range(3000))), 'fault', 'limit: spec_values'),
     Case('60 roles x 200k edges', HEAD + 'roles:\n' + ''.join((f"""  r{i}: {{trainable: false, count: 447, {('needs: [r%d],' % (i - 1) if i else '')} prompt: {{inline: "a"}}}}\n""" for i in range(60))), 'fault', 'limit: spec_edges'),
-    Case('2000 roles x 4096', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, count: 4096, prompt: {{inline: "a"}}}}\n' for i in range(2000))), 'fault', 'limit: spec_roles'),
+    Case('2000 roles x 4096', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, count: 4096, prompt: {{inline: "a"}}}}\n' for i in range(2000))), 'fault', 'limit: spec_values'),
     Case('900KB flow list', HEAD + R + 'description: [' + ','.join(['a'] * 450000) + ']\n', 'fault', 'limit: spec_values'),
     Case('900KB flow maps', HEAD + R + 'description: [' + ','.join(['{a: 1}'] * 110000) + ']\n', 'fault', 'limit: spec_values'),
     Case('deep flow', HEAD + R + 'description: ' + '[' * 400000 + '\n', 'fault', 'limit: spec_depth'),
@@ -123,13 +122,13 @@ CASES = [
     Case('until too deep', HEAD + R + 'loops: {l: {roles: [a], times: 2, until: "' + 'not ' * 900 + '1"}}\n', 'fault', 'limit: prompt_depth'),
     Case('when with a number of many digits', HEAD + R + '    when: "' + '9' * 5000 + '"\n', 'fault', 'limit: prompt_digits'),
     Case('200 roles in a ring', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, needs: [r{(i - 1) % 200}], prompt: {{inline: "a"}}}}\n' for i in range(200))), 'fault', 'the roles wait for each other: r0 -> r1 -> r2 -> r3 -> r4 ->'),
-    Case('200 roles that need all', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, needs: [' + ','.join((f'r{j}' for j in range(0, i, 4))) + '], prompt: {inline: "a"}}\n' for i in range(200))), 'raised', 'AssertionError: '),
+    Case('200 roles that need all', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, needs: [' + ','.join((f'r{j}' for j in range(0, i, 4))) + '], prompt: {inline: "a"}}\n' for i in range(200))), 'valid', ''),
     Case('200 bad needs', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, needs: [zz{i}], prompt: {{inline: "a"}}}}\n' for i in range(200))), 'fault', "no role 'zz0'"),
     Case('200 roles of 4096', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, count: 4096, prompt: {{inline: "a"}}}}\n' for i in range(200))), 'fault', 'limit: spec_turns'),
     Case('a chain of each', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, ' + (f'needs: {{r{i - 1}: each}}' if i else 'count: 200') + ', prompt: {inline: "a"}}\n' for i in range(199))), 'fault', 'limit: spec_lineages'),
     Case('a tree of each', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, count: 9, ' + (f'needs: {{r{i - 1}: each}}, ' if i else '') + 'prompt: {inline: "a"}}\n' for i in range(40))), 'fault', 'limit: spec_turns'),
     Case('a loop of 10000 in 10000', HEAD + R + '    count: 4096\nloops: {l: {roles: [a], times: 10000}}\n', 'fault', 'limit: spec_turns'),
-    Case('many roles with long prompts', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, prompt: {{inline: "' + '{{ task.a }} ' * 300 + '"}}\n' for i in range(150))), 'valid', ''),
+    Case('many roles with long prompts', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, prompt: {{inline: "' + '{{ task.a }} ' * 300 + '"}}\n' for i in range(150))), 'fault', 'limit: spec_templates'),
     Case('a template that is a device', HEAD + R.replace('{inline: "hi"}', '/dev/zero'), 'fault', "the template '/dev/zero' lies outside the spec's folders"),
     Case('an extension that is a device', HEAD + R + 'extends: /dev/zero\n', 'fault', "/dev/zero lies outside the spec's folder"),
     Case('data that is a device', HEAD + R + 'data: {train: /dev/zero}\n', 'fault', "unknown dataset '/dev/zero'"),

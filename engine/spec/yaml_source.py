@@ -71,7 +71,7 @@ class _Loader(yaml.SafeLoader):
         """The bracket that opens a list or mapping: read ahead of what is composed."""
         if self.flow_level > _DEPTH:
             raise yaml.YAMLError(SPEC_DEPTH.past("brackets are inside one another in"))
-        super().fetch_flow_collection_start(TokenClass)
+        super().fetch_flow_collection_start(TokenClass)  # pyright: ignore[reportUnknownMemberType]
 
 
 _PREFIX = "tag:yaml.org,2002:"

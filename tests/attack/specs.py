@@ -137,7 +137,7 @@ CASES = [
     Case('text that turns round', HEAD + R + '"\u202eabc": 1\n', 'fault', "unknown key '\\u202eabc'"),
     Case('a schema of references', HEAD + R + '    parser: {json: {schema: {$ref: "#/$defs/a", $defs: {a: {$ref: "#/$defs/b"}, b: {$ref: "#/$defs/a"}}}}}\n', 'valid', ''),
     Case('one word many times', HEAD + R + '    parser: {one_of: [' + ','.join(['a'] * 5000) + ']}\n', 'fault', "parser 'one_of': one_of names a word twice; case does not co"),
-    Case('words without end', HEAD + R + '    parser: {one_of: [' + ','.join((f'w{i}' for i in range(9000))) + ']}\n', 'valid', ''),
+    Case('words without end', HEAD + R + '    parser: {one_of: [' + ','.join((f'w{i}' for i in range(9000))) + ']}\n', 'fault', 'one_of names 9,000 words; at most 200'),
     Case('a weight of nothing', HEAD + R + '    reward: {weighted: {a: {reward: countdown, weight: .nan}}}\n', 'fault', "reward 'weighted': a.weight cannot be nan"),
     Case('count of true', HEAD + R + '    count: true\n', 'fault', 'count cannot be true'),
     Case('count of a fraction', HEAD + R + '    count: 1.5\n', 'fault', 'count cannot be 1.5'),

@@ -42,6 +42,8 @@ from rolegraph.evaluation import evaluate as evaluate
 from rolegraph.evaluation import evaluate_async as evaluate_async
 from rolegraph.exporting import export as export
 from rolegraph.exporting import export_async as export_async
+from rolegraph.graphing import Graph as Graph
+from rolegraph.graphing import graph as graph
 from rolegraph.previewing import Preview as Preview
 from rolegraph.previewing import preview as preview
 from rolegraph.previewing import preview_async as preview_async

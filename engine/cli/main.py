@@ -26,6 +26,7 @@ VERBS = {
     "eval": "Compare a checkpoint with its base model.",
     "export": "Write trained weights for other programs.",
     "validate": "Check specs and show every fault.",
+    "graph": "Draw the roles of a spec.",
     "preview": "Show what each role is asked, with no model.",
     "report": "Show a training run as one page that opens offline.",
     "list": "Show the specs and the vocabulary that a spec may use.",

@@ -105,7 +105,9 @@ class ChatFormat:
         added = self._tokenizer.added_tokens_decoder
         parts: list[tuple[str, bool]] = []
         for special, tokens in groupby(ids, lambda token: token in added):
-            parts += [(self._decode([t]), True) for t in tokens] if special else [(self._decode([*tokens]), False)]
+            parts += (
+                [(self._decode([t]), True) for t in tokens] if special else [(self._decode([*tokens]), False)]
+            )
         return parts
 
     def extended(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-
 if TYPE_CHECKING:
     from engine.run.preview import TaskAsked
 

@@ -134,7 +134,9 @@ class _Runs:
 
     async def run(self, plan: Plan, way: int, *, note: str = "") -> None:
         """One episode. With a `note`, only of those turns of which nothing was seen before."""
-        reached = {name: {node.round for a in it.asked for node in a.nodes} for name, it in self._by_name.items()}
+        reached = {
+            name: {node.round for a in it.asked for node in a.nodes} for name, it in self._by_name.items()
+        }
         model = _Answers(self._by_name, way, self._replay)
         harmless = self._harmless(plan, still=self._recorded is None or bool(note))
         limited = LimitedModel(model, 4096)
@@ -207,7 +209,9 @@ class _Runs:
     def _given(self, role: str) -> Iterator[Any]:
         """What a tool gave on record, in order."""
         trajectories: Iterable[Trajectory] = self._recorded.trajectories if self._recorded else ()
-        return (step.action for trajectory in trajectories if trajectory.name == role for step in trajectory.steps)
+        return (
+            step.action for trajectory in trajectories if trajectory.name == role for step in trajectory.steps
+        )
 
 
 class _Answers:

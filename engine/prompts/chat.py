@@ -104,10 +104,10 @@ class ChatFormat:
         text: a marker of a turn, say."""
         added = self._tokenizer.added_tokens_decoder
         parts: list[tuple[str, bool]] = []
-        for special, tokens in groupby(ids, lambda token: token in added):
-            parts += (
-                [(self._decode([t]), True) for t in tokens] if special else [(self._decode([*tokens]), False)]
-            )
+        for special, group in groupby(ids, lambda token: token in added):
+            tokens = [*group]
+            runs = [[token] for token in tokens] if special else [tokens]
+            parts += [(self._decode(run), special) for run in runs]
         return parts
 
     def extended(

@@ -55,6 +55,8 @@ from rolegraph.running import new_folder as new_folder
 from rolegraph.running import resume_run as resume_run
 from rolegraph.running import run as run
 from rolegraph.running import run_async as run_async
+from rolegraph.starting import new as new
+from rolegraph.starting import new_async as new_async
 from rolegraph.training import Trained as Trained
 from rolegraph.training import Training as Training
 from rolegraph.training import begin_training as begin_training

@@ -20,6 +20,7 @@ import click
 from rolegraph import RolegraphError, SpecError
 
 VERBS = {
+    "new": "Write a workflow of your own into a new folder, to begin with.",
     "run": "Run a spec on its tasks and write the episodes.",
     "train": "Train the roles of a spec.",
     "eject": "Write the Python script that trains a spec with rLLM.",

@@ -110,6 +110,11 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
     return TaskAsked(shown, hidden, runs.roles)
 
 
+async def made_up(plan: Plan, task: Task, said: str) -> Episode:
+    """An episode whose answers are examples of what each parser reads, and say `said`. Nothing is earned."""
+    return await _Runs(plan, task, None).run(plan, 0, said=said)
+
+
 def _without_conditions(plan: Plan) -> Plan:
     """The plan in which every turn runs."""
     return replace(
@@ -132,12 +137,15 @@ class _Runs:
         self._seen: dict[str, dict[object, int]] = {asked.role.name: {} for asked in self.roles}
         """By role, the prompts by what tells them apart: their places in `asked`, or -1 for one left out."""
 
-    async def run(self, plan: Plan, way: int, *, note: str = "") -> None:
-        """One episode. With a `note`, only of those turns of which nothing was seen before."""
+    async def run(self, plan: Plan, way: int, *, note: str = "", said: str = "") -> Episode:
+        """One episode; with a `note`, only of those turns of which nothing was seen before.
+
+        Made-up answers say `said`, or else who speaks.
+        """
         reached = {
             name: {node.round for a in it.asked for node in a.nodes} for name, it in self._by_name.items()
         }
-        model = _Answers(self._by_name, way, self._replay)
+        model = _Answers(self._by_name, way, said, self._replay)
         harmless = self._harmless(plan, still=self._recorded is None or bool(note))
         limited = LimitedModel(model, 4096)
         async with Isolation(plan.imports) as isolation:
@@ -151,10 +159,11 @@ class _Runs:
             if not note or node.round not in reached[node.role]:
                 self._add(request, endpoints[node], note)
         for failure in episode.metadata.get("failures", ()):
-            said = f"{failure['name']}: {failure['message']}"
+            problem = f"{failure['name']}: {failure['message']}"
             problems = self._by_name[failure["role"]].problems
-            if said not in problems and not note:
-                problems.append(said)
+            if problem not in problems and not note:
+                problems.append(problem)
+        return episode
 
     def _add(self, request: Request, endpoint: int, note: str) -> None:
         node = request.id.node
@@ -217,8 +226,8 @@ class _Runs:
 class _Answers:
     """A model that answers what is on record, or else with an example of what the parser can read."""
 
-    def __init__(self, roles: Mapping[str, RoleAsked], way: int, replay: Replay | None) -> None:
-        self._roles, self._way, self._replay = roles, way, replay
+    def __init__(self, roles: Mapping[str, RoleAsked], way: int, said: str, replay: Replay | None) -> None:
+        self._roles, self._way, self._said, self._replay = roles, way, said, replay
         self.requests: list[Request] = []
 
     async def complete(self, request: Request) -> Completion:
@@ -231,7 +240,7 @@ class _Answers:
         node = request.id.node
         role = self._roles[node.role].role
         examples = role.parser.examples or (SAID,)
-        said = f"[{_name(node, role)}]"
+        said = self._said or f"[{_name(node, role)}]"
         return Completion(examples[min(self._way, len(examples) - 1)].replace(SAID, said))
 
     async def aclose(self) -> None:

@@ -26,6 +26,9 @@ from engine.records import StepLogged as StepLogged
 from engine.records import Task as Task
 from engine.records import Trajectory as Trajectory
 from engine.records import read_episodes as read_episodes
+from engine.run.preview import Asked as Asked
+from engine.run.preview import RoleAsked as RoleAsked
+from engine.run.preview import TaskAsked as TaskAsked
 from engine.spec import find_spec as find_spec
 from engine.training.trackers import TrackerName as TrackerName
 from engine.vocabulary import ParseFailure as ParseFailure

@@ -70,9 +70,12 @@ async def preview_async(
     plan = flow.plan
     rows: list[tuple[Task, Episode | None]]
     if recorded is not None:
-        rows = [(episode.task, episode) for episode in _episodes(Path(recorded), limit)]
+        found = _episodes(Path(recorded), limit)
+        rows = [({**episode.task, "id": episode.task_id}, episode) for episode in found]
     else:
         rows = [(task, None) for task in flow.tasks(split, limit)]
+    if not rows:
+        raise UsageError(f"the data of {flow.name} holds no task to look at")
     asked = [await preview_task(plan, task, episode) for task, episode in rows]
     missing = ""
     if tokens:

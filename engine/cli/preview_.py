@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,11 @@ from engine.cli import options
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
-    from rolegraph import Preview, Split
+    from rolegraph import Preview, RoleAsked, Split
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 COLOURS = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "yellow"}
 """Of who speaks, by the role of a message."""
 
@@ -85,53 +88,59 @@ def command(
 
 def _show(seen: Preview) -> None:
     from rich.console import Console
-    from rich.text import Text
 
     out = Console(highlight=False)
     made_up = ", in [brackets]" if seen.answers == "made up" else ""
-    out.print(Text(f"{seen.name}: no model was asked; answers are {seen.answers}{made_up}", style="dim"))
+    out.print(_text(f"{seen.name}: no model was asked; answers are {seen.answers}{made_up}", "dim"))
     if seen.no_tokens:
-        out.print(Text(f"no tokens are shown: {seen.no_tokens}", style="yellow"))
+        out.print(_text(f"no tokens are shown: {seen.no_tokens}", "yellow"))
     for task in seen.tasks:
         out.print()
-        out.rule(Text(f"task {task.task.get('id', '')}", style="bold"))
+        out.rule(_text(f"task {task.task.get('id', '')}", "bold"))
         for name, value in task.task.items():
             if name != "id":
-                shown = Text("hidden", style="magenta") if name in task.hidden else Text(str(value))
-                out.print(Text(f"{name}: ", style="dim") + shown)
+                shown = _text("hidden", "magenta") if name in task.hidden else _text(value)
+                out.print(_text(f"{name}: ", "dim") + shown)
         for of in task.roles:
-            out.print()
-            count = f" × {of.role.count}" if of.role.count > 1 else ""
-            out.print(Text(f"{of.role.name}{count}", style="bold"))
-            for fact, value in of.facts.items():
-                out.print(Text(f"{fact}: ", style="dim") + Text(value))
-            for problem in of.problems:
-                out.print(Text(problem, style="red"))
-            for value in of.values:
-                _panel(out, f"{of.facts['runs']} is asked", Text(value), "tool")
-            for asked in of.asked:
-                title = [of.who(asked), asked.note]
-                title += [] if asked.tokens is None else [f"{asked.tokens:,} tokens"]
-                head = " · ".join(filter(None, title))
-                if asked.pieces:
-                    styled = [(text, "reverse" if special else "") for text, special in asked.pieces]
-                    _panel(out, head, Text.assemble(*styled), "user")
-                    continue
-                for message in asked.messages:
-                    _panel(out, f"{head} · {message['role']}", Text(message["content"]), message["role"])
-                for function in asked.functions:
-                    out.print(Text(f"may call {function.name}: {function.description}", style="yellow"))
-            if of.more:
-                out.print(Text(f"and {of.more} more that differ, of later rounds or answers", style="dim"))
-            if not (of.asked or of.values or of.problems or of.role.run):
-                out.print(Text("not reached", style="dim"))
+            _show_role(out, of)
 
 
-def _panel(out: Console, title: str, text: object, speaker: str) -> None:
-    from rich.box import ROUNDED
-    from rich.panel import Panel
+def _show_role(out: Console, of: RoleAsked) -> None:
     from rich.text import Text
 
-    assert isinstance(text, Text)
-    colour = COLOURS.get(speaker, "white")
-    out.print(Panel(text, title=Text(title), title_align="left", box=ROUNDED, border_style=colour))
+    out.print()
+    out.print(_text(f"{of.role.name} × {of.role.count}" if of.role.count > 1 else of.role.name, "bold"))
+    for fact, value in of.facts.items():
+        out.print(_text(f"{fact}: ", "dim") + _text(value))
+    for problem in of.problems:
+        out.print(_text(problem, "red"))
+    for value in of.values:
+        _panel(out, f"{of.facts['runs']} is asked", _text(value), "tool")
+    for asked in of.asked:
+        tokens = "" if asked.tokens is None else f"{asked.tokens:,} tokens"
+        head = " · ".join(filter(None, (of.who(asked), asked.note, tokens)))
+        if asked.pieces:
+            parts = [_text(text, "reverse" if special else "") for text, special in asked.pieces]
+            _panel(out, head, Text.assemble(*parts), "user")
+            continue
+        for message in asked.messages:
+            _panel(out, f"{head} · {message['role']}", _text(message["content"]), message["role"])
+        for function in asked.functions:
+            out.print(_text(f"may call {function.name}: {function.description}", "yellow"))
+    if of.more:
+        out.print(_text(f"and {of.more} more that differ, of later rounds or other answers", "dim"))
+    if not (of.asked or of.values or of.problems or of.role.run):
+        out.print(_text("not reached", "dim"))
+
+
+def _panel(out: Console, title: str, text: Text, speaker: str) -> None:
+    from rich.panel import Panel
+
+    out.print(Panel(text, title=_text(title), title_align="left", border_style=COLOURS.get(speaker, "white")))
+
+
+def _text(value: object, style: str = "") -> Text:
+    """A stranger's text, which cannot steer the terminal."""
+    from rich.text import Text
+
+    return Text(_CONTROL.sub("\ufffd", str(value)), style=style)

@@ -31,7 +31,7 @@ ROUNDS = 3
 """Rounds of a loop whose prompts are kept: those that come later go on as these do."""
 MOST_WAYS = 8
 """Runs of one task, each with other answers out of those that a parser gives as examples."""
-CONDITION = "only where its condition holds"
+UNREACHED = "not reached with these answers"
 SAID = "…"
 """In an example of the vocabulary's, what a model would have said."""
 _MARK = re.compile(r"\[(\w+)(?: \d+)?(?:, round \d+)?\]")
@@ -48,7 +48,7 @@ class Asked(NamedTuple):
     functions: Sequence[Function] = ()
     """What the model is told that it may call."""
     note: str = ""
-    """When it is asked, where that is not always."""
+    """What else is to be said of it."""
     pieces: Sequence[tuple[str, bool]] = ()
     """The whole prompt as its model's chat template writes it, and which parts are special tokens."""
     tokens: int | None = None
@@ -93,8 +93,8 @@ class TaskAsked(NamedTuple):
 async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) -> TaskAsked:
     """What each role is asked on a task: with made-up answers, or those of an episode on record.
 
-    An answer that is not on record is made up. Where conditions keep a role or a round from being reached,
-    they are taken to hold.
+    An answer that is not on record is made up. What conditions keep from being reached is asked once more as
+    if they let it, and has a note.
     """
     hidden = [key for key in task if key in plan.hidden]
     shown = {key: f"[hidden: {key}]" if key in plan.hidden else value for key, value in task.items()}
@@ -106,7 +106,7 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
         for way in range(min(max(ways, 1), MOST_WAYS)):
             await runs.run(plan, way)
     if plan.may_skip:
-        await runs.run(_without_conditions(plan), 0, note=CONDITION)
+        await runs.run(_without_conditions(plan), 0, note=UNREACHED)
     return TaskAsked(shown, hidden, runs.roles)
 
 

@@ -72,14 +72,10 @@ def cli() -> None:
     """
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Run the command and exit."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
     gc.set_threshold(COLLECT_AFTER)
-    sys.argv = ["rolegraph", *words]  # what is noted of a run, however this was started
-    debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
-    code = _run(words, debug)
+    code = run(sys.argv[1:])
     # All that was opened is closed by now. To tear the interpreter down takes time, and the SDK's native
     # threads now and then abort in it.
     for stream in (sys.stdout, sys.stderr):
@@ -88,7 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os._exit(code)
 
 
-def _run(words: list[str], debug: bool) -> int:
+def run(arguments: Sequence[str]) -> int:
+    """Run the command; its exit code. What goes wrong is told on standard error."""
+    sys.argv = ["rolegraph", *arguments]  # what is noted of a run, however this was started
+    words = [word for word in arguments if word != "--debug"]
     try:
         result = cli.main(words, prog_name="rolegraph", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -102,7 +101,7 @@ def _run(words: list[str], debug: bool) -> int:
         sys.stderr.close()
         return 1
     except Exception as error:
-        if debug:
+        if "--debug" in arguments:
             traceback.print_exc()
         elif isinstance(error, RolegraphError):
             click.echo(str(error) if isinstance(error, SpecError) else f"error: {error}", err=True)

@@ -127,7 +127,7 @@ class Texts:
         path = ("loops", name, "until")
         around = Surroundings(seen, tuple(self.spec.roles), self.columns, self.hidden)
         condition = self._condition(path, loop.until, around)
-        if condition is not None and not condition.mentions:
+        if condition is not None and condition.mentions.isdisjoint(inside):
             message = f"the end of {name} depends on none of its roles"
             self.findings.append(Finding(path, message, f"something of {', '.join(inside)}"))
         return condition

@@ -77,7 +77,7 @@ class Surroundings:
 
 
 def check_tree(tree: nodes.Template, around: Surroundings) -> tuple[list[Fault], frozenset[str]]:
-    """The faults of a template, and the roles that it reads."""
+    """The faults of a template, and what it reads: roles, `task`, `self` and each field of that."""
     walk = _Walk(around)
     scope: dict[str, Kind] = {
         name: "single" if count == 1 else "several" for name, count in around.needs.items()
@@ -125,7 +125,7 @@ class _Walk:
             if name.startswith("_") or name in RESERVED or name in self.around.roles:
                 self.fault(node, name, f"{name!r} cannot be set: the name is taken", "choose another name")
             return "other"
-        if name in self.around.needs and scope.get(name) in ("single", "several"):
+        if name == "task" or (name in self.around.needs and scope.get(name) in ("single", "several")):
             self.mentions.add(name)
         if name in scope:
             return scope[name]

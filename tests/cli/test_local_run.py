@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import rolegraph as rg
 from engine.records import Episode
 from engine.records.episodes import read_episodes
 from engine.records.folder import RunFolder
@@ -98,17 +99,17 @@ def assert_tokens_and_logprobs(episodes: list[Episode]) -> None:
 
 
 def test_the_same_seed_gives_the_same_episodes_and_another_seed_others(
-    rolegraph: Command, service: Running, tmp_path: Path
+    service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for out, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        words = ("run", "solver_judge", *SHORT, "--limit", "4", "--base-url", service.base_url, "--out", out)
-        assert rolegraph(*words, "--seed", seed, TINKER_API_KEY=service.api_key).returncode == 0
+    monkeypatch.setenv("TINKER_API_KEY", service.api_key)
+    flow = rg.load("solver_judge", *SHORT, base_url=service.base_url)
 
-    def said(out: str) -> list[object]:
-        episodes = sorted(read_episodes(tmp_path / out / "episodes.jsonl"), key=lambda e: e.id)
+    def said(out: str, seed: int) -> list[object]:
+        done = rg.run(flow, limit=4, seed=seed, out=tmp_path / out)
+        episodes = sorted(done.episodes(), key=lambda episode: episode.id)
         return [(e.id, [t.steps[0].response_ids for t in e.trajectories]) for e in episodes]
 
-    assert said("a") == said("b") != said("c")
+    assert said("a", 1) == said("b", 1) != said("c", 2)
 
 
 def test_a_run_killed_in_the_middle_loses_no_episode_that_was_counted(tiny: Path, tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ import asyncio
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
 
 from engine.local.service.batcher import Batcher, Job
-from engine.local.service.checkpoints import Checkpoints, checkpoint_path
+from engine.local.service.checkpoints import PLAIN, Checkpoints, Entry, Kind, Terms, checkpoint_path
 from engine.local.service.policy import LoraShape, Policy
 from engine.local.service.sampling import SampleRequest
 from engine.local.service.trainer import Datum, Missing, Refused, TrainingRun
@@ -43,7 +44,7 @@ class Backend:
         self._loaded: OrderedDict[str, str] = OrderedDict()
         """Adapters that hold a checkpoint for sampling, by its path; the one used last is last."""
         self._stale: set[str] = set()
-        """Loaded checkpoints that have been written anew since."""
+        """Loaded checkpoints that have been written anew, or deleted, since."""
         self._numbers = itertools.count(1)
         self._snapshots: OrderedDict[str, None] = OrderedDict()
         self._batcher = Batcher(policy, self._load)
@@ -59,9 +60,10 @@ class Backend:
     # training
 
     def run(self, name: str) -> TrainingRun:
-        """A training run by its model id; raises Refused."""
+        """A training run by its model id, which is used now; raises Refused."""
         if name not in self._runs:
             raise Missing(f"there is no model {name!r}; it was never created, or was unloaded")
+        self._runs[name].used = datetime.now(UTC)
         return self._runs[name]
 
     async def create(self, name: str, shape: LoraShape) -> None:
@@ -91,17 +93,22 @@ class Backend:
         run = self.run(name)
         return await self._compute(lambda: run.step(settings))
 
-    async def save_state(self, name: str, checkpoint: str) -> str:
+    async def save_state(self, name: str, checkpoint: str, terms: Terms = PLAIN) -> str:
         """Write weights and optimizer; returns the path."""
+        return await self._save(name, "weights", checkpoint, terms)
+
+    async def save_external(self, name: str, checkpoint: str, terms: Terms = PLAIN) -> str:
+        """Write weights for others to read; returns the path."""
+        return await self._save(name, "external_weights", checkpoint, terms)
+
+    async def _save(self, name: str, kind: Kind, checkpoint: str, terms: Terms) -> str:
         run = self.run(name)
 
         def save() -> str:
-            return self.checkpoints.save(
-                checkpoint_path(name, "weights", checkpoint),
-                run.shape,
-                self.policy.weights(name),
-                run.optimizer_state(),
-            )
+            self._expire()
+            state = run.optimizer_state() if kind == "weights" else None
+            path = checkpoint_path(name, kind, checkpoint)
+            return self.checkpoints.save(path, run.shape, self.policy.weights(name), state, terms)
 
         return await self._compute(save)
 
@@ -109,6 +116,7 @@ class Backend:
         """Take over a checkpoint; a run that is not there yet is created in the checkpoint's shape."""
 
         def load() -> None:
+            self._expire()
             saved = self.checkpoints.load(path, optimizer=optimizer)
             run = self._runs.get(name)
             if run is None:
@@ -119,21 +127,54 @@ class Backend:
 
         await self._compute(load)
 
+    # what is kept
+
+    def live(self) -> Mapping[str, TrainingRun]:
+        """The training runs that go on, by model id."""
+        return dict(self._runs)
+
+    async def entries(self) -> list[Entry]:
+        """The checkpoints that there are, the newest first."""
+        return await asyncio.to_thread(self.checkpoints.entries)
+
+    async def keep_for(self, path: str, ttl_seconds: int | None) -> None:
+        """As `Checkpoints.keep_for`."""
+        await self._compute(lambda: self.checkpoints.keep_for(path, ttl_seconds))
+
+    async def delete(self, path: str) -> None:
+        """Delete a checkpoint. A training that began with it goes on; nothing more is drawn from it."""
+
+        def delete() -> None:
+            self.checkpoints.delete(path)
+            self._outdate(path)
+
+        await self._compute(delete)
+
+    def _expire(self) -> None:
+        for path in self.checkpoints.expired():
+            self.checkpoints.remove(path)
+            self._outdate(path)
+
+    def _outdate(self, path: str) -> None:
+        """What is loaded of a checkpoint is no longer what is on disk."""
+        if path in self._loaded:
+            self._stale.add(path)
+
     # sampling
 
-    async def save_sampler(self, name: str, checkpoint: str, *, kept: bool) -> str:
+    async def save_sampler(self, name: str, checkpoint: str, terms: Terms = PLAIN) -> str:
         """Write a training run's weights to sample from; returns the path.
 
-        Those that are not `kept` may be dropped when many newer ones have been used since.
+        Those that are not listed may be dropped when many newer ones have been used since.
         """
         run = self.run(name)
 
         def save() -> str:
             path = checkpoint_path(name, "sampler_weights", checkpoint)
-            self.checkpoints.save(path, run.shape, self.policy.weights(name))
-            if path in self._loaded:
-                self._stale.add(path)
-            if not kept:
+            self._expire()
+            self.checkpoints.save(path, run.shape, self.policy.weights(name), terms=terms)
+            self._outdate(path)
+            if not terms.listed:
                 self._snapshots[path] = None
                 while len(self._snapshots) > MAX_SNAPSHOTS * len(self._runs):
                     self.checkpoints.remove(self._snapshots.popitem(last=False)[0])
@@ -143,7 +184,12 @@ class Backend:
 
     async def shape(self, path: str) -> LoraShape:
         """The shape of a checkpoint; raises Refused where it cannot be used."""
-        return await self._compute(lambda: self.checkpoints.load(path, optimizer=False).shape)
+
+        def shape() -> LoraShape:
+            self._expire()
+            return self.checkpoints.load(path, optimizer=False).shape
+
+        return await self._compute(shape)
 
     async def sample(
         self, path: str | None, requests: Sequence[SampleRequest], *, prompt_logprobs: bool
@@ -156,6 +202,7 @@ class Backend:
 
     def _load(self, path: str) -> str:
         """The adapter that holds a checkpoint's weights. Nothing is being drawn from it now."""
+        self._expire()
         if path in self._snapshots:
             self._snapshots.move_to_end(path)
         if path in self._stale:

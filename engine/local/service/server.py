@@ -11,6 +11,7 @@ import itertools
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -33,6 +34,7 @@ from engine.local.service.calls import (
 )
 from engine.local.service.chat import ChatService, openai_endpoint
 from engine.local.service.futures import Cancelled, Futures
+from engine.local.service.rest import Rest
 from engine.local.service.trainer import Missing, Refused
 
 POLL_SECONDS = 20.0
@@ -70,6 +72,7 @@ class Service:
             "forward_backward": self._forward_backward,
             "optim_step": self._optim_step,
             "save_weights": self._save_weights,
+            "save_weights_external": self._save_external,
             "load_weights": self._load_weights,
             "weights_info": self._weights_info,
             "save_weights_for_sampler": self._save_for_sampler,
@@ -85,6 +88,7 @@ class Service:
         }
         routes = [Route(f"/api/v1/{path}", guarded(do), methods=["POST"]) for path, do in posts.items()]
         routes += [Route(f"/api/v1/{path}", guarded(do), methods=["GET"]) for path, do in gets.items()]
+        routes += Rest(self.backend, self.name).routes()
         chat = ChatService(self.backend, self.name, self.names)
         routes.append(Route("/v1/chat/completions", openai_endpoint(chat.complete), methods=["POST"]))
         routes.append(Route("/v1/models", openai_endpoint(chat.models), methods=["GET"]))
@@ -208,8 +212,21 @@ class Service:
         name = body.path or f"checkpoint-{next(self._saved):06d}"
 
         async def save() -> object:
-            path = await self.backend.save_state(body.model_id, name)
+            terms = replace(body.terms(), listed=True)
+            path = await self.backend.save_state(body.model_id, name, terms)
             return {"type": "save_weights", "path": path}
+
+        return self._in_turn(body.model_id, body.seq_id, save)
+
+    async def _save_external(self, request: Request) -> Response:
+        body = await read(request, wire.SaveBody)
+        if body.path is None:
+            raise Refused("the request has no path; external weights go by a name")
+        name = body.path
+
+        async def save() -> object:
+            path = await self.backend.save_external(body.model_id, name, body.terms())
+            return {"type": "save_weights_external", "path": path}
 
         return self._in_turn(body.model_id, body.seq_id, save)
 
@@ -248,11 +265,12 @@ class Service:
 
         async def save() -> object:
             if body.path is not None:
-                path = await self.backend.save_sampler(body.model_id, body.path, kept=True)
+                path = await self.backend.save_sampler(body.model_id, body.path, body.terms())
                 return {"type": "save_weights_for_sampler", "path": path}
             snapshot = f"snapshot-{next(self._saved):06d}"
             session = f"{body.model_id}:sampler:{body.sampling_session_seq_id or 0}"
-            self._sampling[session] = await self.backend.save_sampler(body.model_id, snapshot, kept=False)
+            path = await self.backend.save_sampler(body.model_id, snapshot, body.terms())
+            self._sampling[session] = path
             return {"type": "save_weights_for_sampler", "sampling_session_id": session}
 
         return self._in_turn(body.model_id, body.seq_id, save)

@@ -9,6 +9,7 @@ Pure: bytes and dictionaries in, the service's own types out, and back. A reques
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -16,13 +17,18 @@ import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from torch import Tensor
 
+from engine.errors import first_line
 from engine.local.service.batcher import Job
+from engine.local.service.checkpoints import Terms
 from engine.local.service.messages import public
 from engine.local.service.policy import LoraShape
 from engine.local.service.sampling import SampleRequest
 from engine.local.service.trainer import Datum, Refused
 
 _NUMPY = {public.DTYPE_FLOAT32: np.float32, public.DTYPE_INT64: np.int64, public.DTYPE_INT32: np.int32}
+
+MAX_TARGETS = 2**24
+"""Values of a sparse tensor once those that were left out are in it."""
 
 
 class _Body(BaseModel):
@@ -82,12 +88,24 @@ class OptimStepBody(_Body):
 
 
 class SaveBody(_Body):
-    """save_weights and save_weights_for_sampler."""
+    """save_weights, save_weights_for_sampler and save_weights_external."""
 
     model_id: str
     path: str | None = None
     seq_id: int | None = None
     sampling_session_seq_id: int | None = None
+    ttl_seconds: int | None = None
+    user_metadata: dict[str, str] | None = None
+    age_encryption_recipients: list[str] | None = None
+
+    def terms(self) -> Terms:
+        """What it asks besides the weights."""
+        return Terms(
+            self.ttl_seconds,
+            self.user_metadata,
+            listed=self.path is not None,
+            recipients=tuple(self.age_encryption_recipients or ()),
+        )
 
 
 class LoadBody(_Body):
@@ -239,21 +257,49 @@ def _datum(position: int, message: public.Datum) -> Datum:
 
 
 def _tensor(position: int, name: str, message: public.Tensor) -> Tensor:
-    if message.HasField("sparse_csr") or message.dtype not in _NUMPY:
-        raise Refused(f"datum {position}: {name} must be a dense tensor of float32 or int64")
-    values = torch.from_numpy(np.frombuffer(message.dense, _NUMPY[message.dtype]).copy())
-    return values.reshape(list(message.shape)) if message.shape else values
+    if message.dtype not in _NUMPY:
+        raise Refused(f"datum {position}: {name} must be a tensor of float32 or int64")
+    shape = list(message.shape)
+    try:
+        if message.HasField("sparse_csr"):
+            return _densified(message.sparse_csr, _NUMPY[message.dtype], shape)
+        values = torch.from_numpy(np.frombuffer(message.dense, _NUMPY[message.dtype]).copy())
+        return values.reshape(shape) if shape else values
+    except (ValueError, RuntimeError, IndexError) as error:
+        raise Refused(
+            f"datum {position}: {name} is no tensor of shape {shape}: {first_line(error)}"
+        ) from error
+
+
+def _densified(message: public.SparseCsr, dtype: Any, shape: Sequence[int]) -> Tensor:
+    """A matrix of which only some values were sent, the others being 0. Raises ValueError or IndexError."""
+    rows, columns = shape
+    if not 0 <= rows * columns <= MAX_TARGETS:
+        raise ValueError(f"more than {MAX_TARGETS} values")
+    values = np.frombuffer(message.values, dtype)
+    ends, at = (np.frombuffer(data, np.int64) for data in (message.crow_indices, message.col_indices))
+    if len(ends) != rows + 1 or ends[0] != 0 or ends[-1] != len(values) or len(at) != len(values):
+        raise ValueError("its indices do not fit its values")
+    if len(at) and at.min() < 0:
+        raise IndexError("a column below 0")
+    dense = np.zeros((rows, columns), dtype)
+    dense[np.repeat(np.arange(rows), np.diff(ends)), at] = values
+    return torch.from_numpy(dense)
 
 
 def train_response(loss: float, logprobs: Sequence[Tensor]) -> bytes:
     """A ForwardBackwardOutput: the loss summed over tokens, and each datum's log-probabilities."""
-    flat = torch.cat(list(logprobs)).float().numpy()
-    ends = np.cumsum([0, *map(len, logprobs)], dtype=np.int64) * flat.itemsize
     message = public.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord", metrics={"loss:sum": loss})
-    record = message.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=len(logprobs))
-    record.fields["logprobs"].data = flat.tobytes()
-    record.fields["logprobs"].offsets = ends.tobytes()
-    record.fields["logprobs"].dtype = public.DTYPE_FLOAT32
+    # A record holds datums that have equally many targets at a token.
+    for trailing, group in groupby(logprobs, key=lambda values: tuple(values.shape[1:])):
+        values = [one.float().flatten() for one in group]
+        flat = torch.cat(values).numpy()
+        ends = np.cumsum([0, *map(len, values)], dtype=np.int64) * flat.itemsize
+        record = message.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=len(values))
+        record.fields["logprobs"].data = flat.tobytes()
+        record.fields["logprobs"].offsets = ends.tobytes()
+        record.fields["logprobs"].dtype = public.DTYPE_FLOAT32
+        record.fields["logprobs"].trailing_shape.extend(trailing)
     return message.SerializeToString()
 
 

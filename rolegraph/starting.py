@@ -66,7 +66,7 @@ new = blocking(new_async)
 
 def _about(plan: Plan, name: str) -> dict[str, Any]:
     """What the files of the folder speak of."""
-    rows = [split for split, dataset in plan.data.items() if _is_generated(dataset)]
+    rows: list[Split] = [split for split, dataset in plan.data.items() if _is_generated(dataset)]
     rewarded = [role.name for role in plan.asking if role.reward and _is_generated(role.reward)]
     own = f"{name}_reward" if rows and rewarded else ""
     return {

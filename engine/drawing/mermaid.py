@@ -8,7 +8,16 @@ from engine.drawing.ink import PALETTE
 from engine.drawing.picture import Box, Picture
 
 _SHAPES = {"trained": ('["', '"]'), "asked": ('("', '")'), "tool": ('[/"', '"/]')}
-_UNSAFE = {'"': "#quot;", "<": "#lt;", ">": "#gt;", "&": "#amp;", "#": "#35;", "`": "#96;"}
+_UNSAFE = {
+    '"': "#quot;",
+    "<": "#lt;",
+    ">": "#gt;",
+    "&": "#amp;",
+    "#": "#35;",
+    "`": "#96;",
+    "{": "#123;",
+    "}": "#125;",
+}
 
 
 def mermaid(picture: Picture) -> str:
@@ -21,6 +30,7 @@ def _lines(picture: Picture) -> Iterator[str]:
     yield "flowchart TD"
     for number, cluster in enumerate(picture.clusters):
         yield f'  subgraph l{number}["{_text(cluster.label)}"]'
+        yield "    direction TB"
         yield from (f"    {_node(ids, box)}" for box in picture.boxes if box.loop == cluster.name)
         yield "  end"
     yield from (f"  {_node(ids, box)}" for box in picture.boxes if box.loop is None)

@@ -59,7 +59,7 @@ def test_policies_are_told_apart_by_colour_and_named() -> None:
 
 def test_a_loop_is_a_cluster_around_its_roles() -> None:
     picture = shipped("debate")
-    assert 'subgraph l0["debate: 2 rounds"]\n    r0["<b>debater × 3</b>' in mermaid(picture)
+    assert 'subgraph l0["debate: 2 rounds"]\n    direction TB\n    r0["<b>debater × 3</b>' in mermaid(picture)
     assert re.search(r'subgraph cluster_0 \{\n    label="debate: 2 rounds".*\n    "debater"', dot(picture))
     assert "debate: 2 rounds" in texts(svg(picture))
 

@@ -18,6 +18,7 @@ from engine.records import Control as Control
 from engine.records import Episode as Episode
 from engine.records import EpisodeDone as EpisodeDone
 from engine.records import Event as Event
+from engine.records import Message as Message
 from engine.records import Note as Note
 from engine.records import Observer as Observer
 from engine.records import RunFolder as RunFolder

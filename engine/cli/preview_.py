@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from rolegraph import Preview, RoleAsked, Split
+    from rolegraph import Message, Preview, RoleAsked, Split
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 COLOURS = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "yellow"}
@@ -124,13 +124,22 @@ def _show_role(out: Console, of: RoleAsked) -> None:
             _panel(out, head, Text.assemble(*parts), "user")
             continue
         for message in asked.messages:
-            _panel(out, f"{head} · {message['role']}", _text(message["content"]), message["role"])
+            _panel(out, f"{head} · {message['role']}", _text(_said(message)), message["role"])
         for function in asked.functions:
             out.print(_text(f"may call {function.name}: {function.description}", "yellow"))
     if of.more:
         out.print(_text(f"and {of.more} more that differ, of later rounds or other answers", "dim"))
     if not (of.asked or of.values or of.problems or of.role.run):
         out.print(_text("not reached", "dim"))
+
+
+def _said(message: Message) -> str:
+    """All of a message: reasoning, text, and the calls of tools."""
+    calls = [
+        f"{call['function']['name']}({call['function']['arguments']})"
+        for call in message.get("tool_calls", ())
+    ]
+    return "\n".join(filter(None, (message.get("reasoning"), message["content"], *calls)))
 
 
 def _panel(out: Console, title: str, text: Text, speaker: str) -> None:

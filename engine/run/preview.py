@@ -8,22 +8,20 @@ nothing is rewarded, and a hidden field is known by its name alone.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from engine.compile import Plan, RolePlan
-from engine.compile.plan import EnvPlan, RunPlan
-from engine.errors import ModelError
-from engine.models import Completion, LimitedModel, Request
+from engine.models import LimitedModel, Request
 from engine.models.replay import Replay
-from engine.records import Episode, Message, NodeId, Task, Trajectory
+from engine.records import Episode, Message, NodeId, Task
 from engine.run.isolation import Isolation
 from engine.run.scheduler import run_episode
 from engine.run.session import Job
+from engine.run.standins import Answers, asked_only, still, told_only
 from engine.spec import OnFailure
-from engine.vocabulary import Environment, Function, LiveEnvironment, Tool, Transition
+from engine.vocabulary import Function, Tool
 
 MOST = 6
 """Prompts of one role and task that are kept."""
@@ -32,8 +30,6 @@ ROUNDS = 3
 MOST_WAYS = 8
 """Runs of one task, each with other answers out of those that a parser gives as examples."""
 UNREACHED = "not reached with these answers"
-SAID = "…"
-"""In an example of the vocabulary's, what a model would have said."""
 _MARK = re.compile(r"\[(\w+)(?: \d+)?(?:, round \d+)?\]")
 
 
@@ -69,6 +65,11 @@ class RoleAsked:
     """What the tool is asked that it runs in place of a model."""
     problems: list[str] = field(default_factory=list[str])
     """What failed: a prompt that cannot be rendered, say."""
+
+    def hear(self, value: str) -> None:
+        """Note what its tool is asked, if it is not what it was asked before."""
+        if _unmarked(value) not in map(_unmarked, self.values) and len(self.values) < MOST:
+            self.values.append(value)
 
     def who(self, asked: Asked) -> str:
         """Whose prompt it is, in words: `solver 1–2, round 2`."""
@@ -143,10 +144,11 @@ class _Runs:
         Made-up answers say `said`, or else who speaks.
         """
         reached = {
-            name: {node.round for a in it.asked for node in a.nodes} for name, it in self._by_name.items()
+            name: {node.round for prompt in of.asked for node in prompt.nodes}
+            for name, of in self._by_name.items()
         }
-        model = _Answers(self._by_name, way, said, self._replay)
-        harmless = self._harmless(plan, still=self._recorded is None or bool(note))
+        model = Answers({name: of.role for name, of in self._by_name.items()}, way, said, self._replay)
+        harmless = self._harmless(plan, stopped=self._recorded is None or bool(note))
         limited = LimitedModel(model, 4096)
         async with Isolation(plan.imports) as isolation:
             rollout = self._recorded.rollout if self._recorded else 0
@@ -172,7 +174,9 @@ class _Runs:
         place = seen.get(key)
         if place is None and len(of.asked) < MOST and node.round <= ROUNDS:
             seen[key] = len(of.asked)
-            of.asked.append(Asked((node,), endpoint, request.messages, request.tools, note))
+            call = f"call {request.id.call} of the turn" if request.id.call > 1 else ""
+            said = ", ".join(filter(None, (call, note)))
+            of.asked.append(Asked((node,), endpoint, request.messages, request.tools, said))
         elif place is None:
             seen[key] = -1
             of.more += 1
@@ -180,12 +184,12 @@ class _Runs:
             before = of.asked[place]
             of.asked[place] = before._replace(nodes=(*before.nodes, node))
 
-    def _harmless(self, plan: Plan, *, still: bool) -> Plan:
+    def _harmless(self, plan: Plan, *, stopped: bool) -> Plan:
         """The plan without rewards, in which nobody outside is asked."""
         return replace(
             plan,
             roles=tuple(self._harmless_role(role) for role in plan.roles),
-            env=plan.env and (_still(plan.env) if still else plan.env),
+            env=still(plan.env) if stopped and plan.env is not None else plan.env,
             scoring=(),
             reads={},
             metrics={},
@@ -195,56 +199,11 @@ class _Runs:
     def _harmless_role(self, role: RolePlan) -> RolePlan:
         run = role.run
         if run is not None and run.tool.choose is None:
-            run = self._stand_in(role.name, run)
-        tools = tuple(tool for tool in role.tools if tool not in self._closed[role.name])
-        return replace(role, reward=None, run=run, tools=tools, on_failure=OnFailure(), timeout=None)
-
-    def _stand_in(self, role: str, run: RunPlan) -> RunPlan:
-        """A tool that notes what it is asked, and gives what it gave on record, or could give."""
-        of, given = self._by_name[role], self._given(role)
-
-        async def call(arguments: Mapping[str, Any]) -> Any:
-            asked = str(next(iter(arguments.values()), ""))
-            if _unmarked(asked) not in map(_unmarked, of.values) and len(of.values) < MOST:
-                of.values.append(asked)
-            return next(given, None) or _filled(run.tool.example, f"[{role}]")
-
-        @asynccontextmanager
-        async def opened() -> AsyncGenerator[Sequence[Function], None]:
-            yield (Function(run.name, "", {}, call),)
-
-        return replace(run, tool=Tool(open=opened))
-
-    def _given(self, role: str) -> Iterator[Any]:
-        """What a tool gave on record, in order."""
-        trajectories: Iterable[Trajectory] = self._recorded.trajectories if self._recorded else ()
-        return (
-            step.action for trajectory in trajectories if trajectory.name == role for step in trajectory.steps
+            run = asked_only(run, role.name, self._recorded, self._by_name[role.name].hear)
+        tools = tuple(
+            told_only(tool, self._recorded) for tool in role.tools if tool not in self._closed[role.name]
         )
-
-
-class _Answers:
-    """A model that answers what is on record, or else with an example of what the parser can read."""
-
-    def __init__(self, roles: Mapping[str, RoleAsked], way: int, said: str, replay: Replay | None) -> None:
-        self._roles, self._way, self._said, self._replay = roles, way, said, replay
-        self.requests: list[Request] = []
-
-    async def complete(self, request: Request) -> Completion:
-        self.requests.append(request)
-        if self._replay is not None:
-            try:
-                return await self._replay.complete(request)
-            except ModelError:
-                pass
-        node = request.id.node
-        role = self._roles[node.role].role
-        examples = role.parser.examples or (SAID,)
-        said = self._said or f"[{_name(node, role)}]"
-        return Completion(examples[min(self._way, len(examples) - 1)].replace(SAID, said))
-
-    async def aclose(self) -> None:
-        """Nothing to let go of."""
+        return replace(role, reward=None, run=run, tools=tools, on_failure=OnFailure(), timeout=None)
 
 
 def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
@@ -294,52 +253,3 @@ def _unmarked(text: str) -> str:
 
 def _order(node: NodeId) -> tuple[int, int]:
     return node.round, node.index
-
-
-def _name(node: NodeId, role: RolePlan) -> str:
-    """Who speaks, as a made-up answer says it."""
-    index = f" {node.index}" if role.count > 1 else ""
-    return f"{node.role}{index}{f', round {node.round}' if role.loop is not None else ''}"
-
-
-def _filled(example: Any, said: str) -> Any:
-    """An example, with what somebody would have said in its place."""
-    match example:
-        case str():
-            return example.replace(SAID, said)
-        case list():
-            return [_filled(part, said) for part in cast("list[Any]", example)]
-        case dict():
-            return {key: _filled(part, said) for key, part in cast("dict[str, Any]", example).items()}
-        case _:
-            return example
-
-
-def _still(env: EnvPlan) -> EnvPlan:
-    """The environment, as one in which everybody moves in every round and nothing comes of it."""
-    environment = env.environment
-
-    def opened() -> LiveEnvironment:
-        return _Still(environment.open())
-
-    return env._replace(environment=Environment(opened, environment.least, environment.most))
-
-
-class _Still:
-    """The start of a real environment, for ever: what a made-up move would come to is nobody's to know."""
-
-    def __init__(self, live: LiveEnvironment) -> None:
-        self._live = live
-        self._shown = Transition({})
-
-    async def reset(self, seed: int, players: int) -> Transition:
-        first = await self._live.reset(seed, players)
-        unseen = {player: f"[what player {player + 1} sees]" for player in range(players)}
-        self._shown = Transition({**unseen, **first.observations})
-        return self._shown
-
-    async def step(self, actions: Mapping[int, Any]) -> Transition:
-        return self._shown
-
-    async def close(self) -> None:
-        await self._live.close()

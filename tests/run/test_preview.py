@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from engine.compile import Plan, compile_file
+from engine.models import Completion, LimitedModel, Request
 from engine.records import Episode
 from engine.run.preview import MOST, UNREACHED, RoleAsked, made_up, preview_task
 from engine.shipped import SPECS
-from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, run_one, solver_judge, write_spec
+from engine.vocabulary import ToolCall
+from tests.edge import (
+    COUNTDOWN,
+    RIGHT,
+    WRONG,
+    ScriptedModel,
+    by_role,
+    episode,
+    run_one,
+    solver_judge,
+    write_spec,
+)
 
 SHIPPED = sorted(path.stem for path in SPECS.glob("*.yaml") if path.stem != "textarena")
+
+
+class Calling(ScriptedModel):
+    """Answers with whole completions."""
+
+    def __init__(self, says: Callable[[Request], Completion]) -> None:
+        super().__init__(lambda _: "")
+        self.says = says
+
+    async def complete(self, request: Request) -> Completion:
+        return self.says(request)
 
 
 def asked(plan: Plan, recorded: Episode | None = None) -> dict[str, RoleAsked]:
@@ -145,3 +169,18 @@ def test_a_made_up_episode_says_what_it_is_told_in_the_form_that_each_parser_rea
     episode = asyncio.run(made_up(solver_judge(), COUNTDOWN, "3 + 4"))
     assert [t.action for t in episode.trajectories] == [RIGHT, RIGHT, RIGHT]
     assert episode.task == COUNTDOWN
+
+
+def test_a_call_of_a_tool_gives_what_it_gave_on_record_and_is_not_made_again() -> None:
+    plan = compile_file("react", ["roles.agent.tools=calculator"])
+
+    def says(request: Request) -> Completion:
+        if request.id.call > 1:
+            return Completion(RIGHT)
+        return Completion("Let me see.", calls=(ToolCall("calculator", {"expression": "3 + 4"}),))
+
+    ran = asyncio.run(episode(plan, [LimitedModel(Calling(says), 8)]))
+    other = str(ran.to_dict()).replace("'content': '7'", "'content': 'seven'")
+    (agent,) = asked(plan, Episode.from_dict(ast.literal_eval(other))).values()
+    assert [prompt.note for prompt in agent.asked] == ["", "call 2 of the turn"]
+    assert agent.asked[1].messages[-1]["content"] == "seven"

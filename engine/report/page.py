@@ -16,12 +16,16 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from engine.compile.graph import check_graph, role_needs
+from engine.drawing import picture_of
+from engine.drawing.svg import svg
 from engine.records import Control, RunFolder, Step
 from engine.records.jsonl import write_whole
 from engine.report.charts import MOST_BARS, interval, number
 from engine.report.digest import Digest, clipped, instance, question, read_digest
 from engine.report.panels import REASONS, sections
 from engine.report.reading import Run, read_run
+from engine.spec import load_spec
 from engine.training.outcomes import advantages
 
 _HERE = Path(__file__).parent
@@ -89,6 +93,7 @@ def render(run: Run, digest: Digest) -> str:
         figures=figures(run),
         sections=shown,
         controls=measured(run),
+        workflow=workflow(run),
         others=others(run, drawn),
         digest=digest,
         reasons=REASONS,
@@ -102,6 +107,15 @@ def render(run: Run, digest: Digest) -> str:
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+
+
+def workflow(run: Run) -> str:
+    """The spec's roles as SVG; nothing where the spec is missing, or cannot be read any more."""
+    if not run.spec:
+        return ""
+    loaded = load_spec(RunFolder(run.folder).spec_file)
+    faulty = loaded.faults or check_graph(loaded.spec, role_needs(loaded.spec))
+    return "" if faulty else svg(picture_of(loaded.spec))
 
 
 def figures(run: Run) -> list[Figure]:

@@ -27,6 +27,7 @@ VERBS = {
     "export": "Write trained weights for other programs.",
     "validate": "Check specs and show every fault.",
     "report": "Show a training run as one page that opens offline.",
+    "view": "Look at the episodes of runs in the browser.",
     "list": "Show the specs and the vocabulary that a spec may use.",
     "schema": "Write the JSON Schema of a spec, for an editor.",
     "serve": "Serve a local model folder over the Tinker API.",

@@ -46,9 +46,9 @@ class _Addresses:
         return _with(f"/{self.key}/{run}/{row.part.name}/{row.number}", where.query, start)
 
 
-def app(runs: Sequence[ViewedRun], key: str) -> Starlette:
-    """The pages of some runs, under `/{key}/`; all else is not there."""
-    pages = Pages(runs, _Addresses(key))
+def app(pages: Pages, key: str) -> Starlette:
+    """The pages, under `/{key}/`; all else is not there."""
+    runs = pages.runs
 
     def keyed(show: Callable[[Request], Response]) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
@@ -100,9 +100,11 @@ def serve(
 ) -> None:
     """Serve until interrupted; port 0 takes a free one. `ready` is given the address of the first page.
 
-    Raises WorldError for a port that cannot be listened at.
+    Raises DataError for a run that cannot be read, WorldError for a port that cannot be listened at.
     """
-    key = secrets.token_urlsafe(16)
+    key, where = secrets.token_urlsafe(16), where or Where()
+    pages = Pages(runs, _Addresses(key))
+    pages.listing(0, where)  # what is wrong with a run is told here, and the index is read
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -113,14 +115,14 @@ def serve(
             ) from error
         listener.listen(128)
         config = uvicorn.Config(
-            app(runs, key),
+            app(pages, key),
             log_level="critical",
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=1,
         )
         begun = f"http://{HOST}:{listener.getsockname()[1]}"
-        ready(begun + _Addresses(key).listing(0, where or Where()))
+        ready(begun + pages.links.listing(0, where))
         uvicorn.Server(config).run(sockets=[listener])
 
 

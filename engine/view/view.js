@@ -3,8 +3,8 @@ const all = (selector) => [...document.querySelectorAll(selector)];
 const seen = (element) => element.checkVisibility();
 const follow = (rel) => document.querySelector(`a[rel=${rel}]`)?.click();
 const move = (by) => {
-  const stops = all("a.row, .card").filter(seen);
-  const at = stops.indexOf(document.activeElement?.closest("a.row, .card"));
+  const stops = all(".row, .card").filter(seen);
+  const at = stops.indexOf(document.activeElement?.closest(".row, .card"));
   const stop = stops[at < 0 ? (by > 0 ? 0 : stops.length - 1) : Math.min(Math.max(at + by, 0), stops.length - 1)];
   stop?.focus();
   stop?.scrollIntoView({ block: "nearest" });
@@ -41,9 +41,5 @@ addEventListener("hashchange", reveal);
 reveal();
 document.getElementById("within")?.addEventListener("input", (event) => {
   const wanted = event.target.value.trim().toLowerCase();
-  for (const row of all("a.row[href^='#']")) {
-    const episode = document.getElementById(row.getAttribute("href").slice(1));
-    const hidden = wanted !== "" && !`${row.textContent} ${episode.textContent}`.toLowerCase().includes(wanted);
-    row.parentElement.hidden = episode.hidden = hidden;
-  }
+  for (const it of all("details.episode")) it.hidden = !it.textContent.toLowerCase().includes(wanted);
 });

@@ -58,6 +58,8 @@ class Where:
                 continue
             try:
                 values[name] = _NUMBERS[name](value) if name in _NUMBERS else value
+                if not math.isfinite(values[name] if name in _NUMBERS else 0):
+                    raise ValueError
             except ValueError:
                 raise UsageError(f"{name} is {value!r}; expected a number, such as 0.5") from None
             if name in _CHOICES and value not in _CHOICES[name]:
@@ -68,7 +70,10 @@ class Where:
     def query(self) -> str:
         """As an address has it: `role=solver&failure=any`; empty where everything fits."""
         written = {name: value for name, value in asdict(self).items() if value not in ("", None)}
-        return urlencode({name: f"{v:g}" if isinstance(v, float) else v for name, v in written.items()})
+        return urlencode(
+            {name: int(v) if isinstance(v, float) and v.is_integer() else v for name, v in written.items()},
+            errors="replace",
+        )
 
     @property
     def filters(self) -> bool:

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from engine.errors import DataError, RolegraphError, UsageError, WorldError
 from engine.view.finding import Where
-from engine.view.pages import Pages
+from engine.view.pages import Links, Pages
 from engine.view.runs import Row, ViewedRun
 
 HOST = "127.0.0.1"
@@ -44,6 +44,11 @@ class _Addresses:
 
     def episode(self, run: int, row: Row, where: Where, start: int = 0) -> str | None:
         return _with(f"/{self.key}/{run}/{row.part.name}/{row.number}", where.query, start)
+
+
+def addresses(key: str) -> Links:
+    """Where the pages are that `app` serves."""
+    return _Addresses(key)
 
 
 def app(pages: Pages, key: str) -> Starlette:
@@ -88,7 +93,9 @@ def app(pages: Pages, key: str) -> Starlette:
         Route("/{key}/{run:int}/{part}/{number:int}", keyed(episode)),
     ]
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"], www_redirect=False)
-    return Starlette(routes=routes, middleware=[hosts])
+    made = Starlette(routes=routes, middleware=[hosts])
+    made.router.redirect_slashes = False  # a redirect would tell what is there without the key
+    return made
 
 
 def serve(
@@ -103,7 +110,7 @@ def serve(
     Raises DataError for a run that cannot be read, WorldError for a port that cannot be listened at.
     """
     key, where = secrets.token_urlsafe(16), where or Where()
-    pages = Pages(runs, _Addresses(key))
+    pages = Pages(runs, addresses(key))
     pages.listing(0, where)  # what is wrong with a run is told here, and the index is read
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -43,7 +43,7 @@ class Browser:
 
     def __init__(self, read: int, write: int) -> None:
         self._read, self._write = os.fdopen(read, "rb", buffering=0), os.fdopen(write, "wb", buffering=0)
-        self._number, self._rest, self._session = 0, b"", ""
+        self._number, self._rest, self._session, self._loaded = 0, b"", "", False
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.send("Page.enable")
@@ -68,14 +68,15 @@ class Browser:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
-        self.go(lambda: self.send("Page.navigate", url=url))
+        for page in ("about:blank", url):  # from elsewhere: with another fragment alone, nothing is loaded
+            self.go(lambda page=page: self.send("Page.navigate", url=page))
 
     def go(self, work: Any) -> None:
         """Do what loads another page, and wait until it is there."""
-        self.send("Runtime.evaluate", expression="window.was = true")
+        self._loaded = False
         work()
-        while self.of("!!window.was || document.readyState !== 'complete'"):
-            pass
+        while not self._loaded:
+            self._next()
 
     def of(self, expression: str) -> Any:
         """The value of an expression in the page."""
@@ -96,7 +97,9 @@ class Browser:
             assert piece, "the browser has gone"
             self._rest += piece
         message, _, self._rest = self._rest.partition(b"\0")
-        return json.loads(message)
+        found: dict[str, Any] = json.loads(message)
+        self._loaded = self._loaded or found.get("method") == "Page.loadEventFired"
+        return found
 
 
 @contextlib.contextmanager

@@ -95,7 +95,7 @@ def test_a_person_gets_about_by_keys_alone(browser: Browser, address: str) -> No
 def test_a_filter_is_asked_for_by_the_form(browser: Browser, address: str) -> None:
     browser.open(address, 400, dark=False)
     browser.of("document.querySelector('[name=text]').value = 'Task 1'")
-    browser.go(lambda: browser.of("document.querySelector('form').requestSubmit()"))
+    browser.go(lambda: browser.of("setTimeout(() => document.querySelector('form').requestSubmit())"))
     shown = browser.of("[...document.querySelectorAll('.asked')].map((it) => it.textContent)")
     assert shown and all("Task 1" in asked for asked in shown)
 

@@ -81,7 +81,7 @@ def hostile_run(folder: Path, texts: list[str], name: str) -> Path:
     run = RunFolder(folder)
     info = json.loads(run.info_file.read_text())
     info |= {"name": name, "hash": name, "model": name, "hidden": [], "roles": {name: {}}}
-    run.info_file.write_bytes(json.dumps(info).encode("utf-8", "replace"))
+    run.info_file.write_bytes(json.dumps(info, ensure_ascii=False).encode("utf-8", "replace"))
     write_episodes(run.episodes, [episode(texts)])
     return folder
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -19,8 +20,8 @@ class Said(NamedTuple):
     """Of a tool."""
     reasoning: object
     content: object
-    calls: Sequence[object]
-    """The tools that it calls, as OpenAI writes them."""
+    calls: Sequence[str]
+    """The tools that it calls, each with its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class Asked:
     """What it was asked that the call before was asked or said already."""
     prompt: Sequence[Said]
     """What it was asked besides."""
-    calls: Sequence[object]
-    """The tools that the answer calls."""
+    calls: Sequence[str]
+    """The tools that the answer calls, each with its arguments."""
     used: Sequence[tuple[str, str]]
     """The tools that ran, each with its error, if any."""
     demonstration: str
@@ -103,7 +104,7 @@ def _asked(step: Step, before: Sequence[Message]) -> Asked:
         step=step,
         earlier=list(map(_said, chat[:known])),
         prompt=list(map(_said, chat[known:])),
-        calls=_listed(answer.get("tool_calls")),
+        calls=_calls(answer),
         used=[
             (str(used.get("name", "")), str(used.get("error", "")))
             for used in _mappings(step.metadata.get("calls"))
@@ -120,8 +121,25 @@ def _said(message: Message) -> Said:
         name=str(message.get("name") or ""),
         reasoning=message.get("reasoning"),
         content=message.get("content"),
-        calls=_listed(message.get("tool_calls")),
+        calls=_calls(message),
     )
+
+
+def _calls(message: Message) -> list[str]:
+    """As a person writes a call; what is not in OpenAI's form, as JSON has it."""
+    found: list[str] = []
+    for call in _listed(message.get("tool_calls")):
+        function: object = (
+            cast("Mapping[str, object]", call).get("function") if isinstance(call, Mapping) else None
+        )
+        if isinstance(function, Mapping) and {"name", "arguments"} <= {
+            *cast("Mapping[str, object]", function)
+        }:
+            asked = cast("Mapping[str, object]", function)
+            found.append(f"{asked['name']} {asked['arguments']}")
+        else:
+            found.append(json.dumps(call, ensure_ascii=False, default=str))
+    return found
 
 
 def _listed(value: object) -> Sequence[object]:

@@ -165,7 +165,7 @@ class Pages:
             number=0,
             where=Where(),
             parts_of=parts,
-            shown_of=lambda number, row: self.shown(number, row, 0),
+            shown_of=self.shown,
         )
 
     def lines(self, number: int, found: Found, where: Where) -> list[Line]:
@@ -187,7 +187,7 @@ class Pages:
             lines.append(Line(row, self.links.episode(number, row, where), asked, roles))
         return lines
 
-    def shown(self, number: int, row: Row, start: int) -> Shown:
+    def shown(self, number: int, row: Row, start: int = 0) -> Shown:
         """Everything of an episode; raises DataError, also for one that is not as a run writes it."""
         try:
             return self._shown(number, row, start)
@@ -210,7 +210,7 @@ class Pages:
         order = line.order[start : start + MOST_CARDS]
         anchors = {node: f"{anchor}-t{place}" for place, node in enumerate(order, start)}
         scale = greatest(step for trajectory in episode.trajectories for step in trajectory.steps)
-        names = {lane[:2]: lane.name for lane in line.lanes}
+        names = {lane.instance: lane.name for lane in line.lanes}
         cards: list[Card] = []
         for node in order:
             turn = taken[node]

@@ -123,8 +123,9 @@ class ViewedRun:
     @property
     def shows(self) -> frozenset[str]:
         """The roles whose own prompts show hidden fields."""
-        roles = self.spec.roles if self.spec else {}
-        return frozenset(name for name, role in roles.items() if role.shows)
+        if self.spec is None:
+            return frozenset()
+        return frozenset(name for name, role in self.spec.roles.items() if role.shows)
 
     def without_hidden(self, episode: Episode) -> Episode:
         """The episode less hidden fields, demonstrations made of them, and prompts that show them."""

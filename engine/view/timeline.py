@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from typing import NamedTuple
 
 from jinja2 import Environment, TemplateSyntaxError, meta
@@ -44,8 +45,8 @@ class Bar(NamedTuple):
 class Lane(NamedTuple):
     """A role instance."""
 
-    role: str
-    index: int
+    instance: tuple[str, int]
+    """The role's name, and the instance's number."""
     name: str
     bars: Sequence[Bar]
 
@@ -129,10 +130,10 @@ def timeline(dag: Dag | None, turns: Mapping[NodeId, Turn]) -> Timeline:
         lanes.setdefault(node[:2], []).append(bar)
         counts[node.role] = max(counts.get(node.role, 0), node.index)
     shown = [
-        Lane(role, index, f"{role} {index}" if counts[role] > 1 else role, bars)
+        Lane((role, index), f"{role} {index}" if counts[role] > 1 else role, bars)
         for (role, index), bars in [*lanes.items()][:MOST_LANES]
     ]
-    places = {(lane.role, lane.index): place for place, lane in enumerate(shown)}
+    places = {lane.instance: place for place, lane in enumerate(shown)}
     pairs = [
         (other, node)
         for node in before
@@ -178,16 +179,16 @@ def drawing(line: Timeline) -> Drawing:
     def x(seconds: float) -> float:
         return round(4 + seconds * scale, 1)
 
-    rects = [
-        Rect(
-            bar,
-            x(bar.start),
-            lane * LANE + (LANE - _BAR) / 2,
-            max(4.0, round((bar.end - bar.start) * scale, 1)),
-        )
-        for lane, its in enumerate(line.lanes)
-        for bar in its.bars
-    ]
+    rects: list[Rect] = []
+    for lane, its in enumerate(line.lanes):
+        y = lane * LANE + (LANE - _BAR) / 2
+        last: Bar | None = None
+        for bar in its.bars:
+            # Rounds that a loop was spared lie on one another.
+            if last is None or bar.state != "skipped" or (last.state, last.start) != (bar.state, bar.start):
+                width = max(4.0, round((bar.end - bar.start) * scale, 1))
+                rects.append(Rect(bar, x(bar.start), y, width))
+            last = bar
     lines: list[tuple[str, bool]] = []
     for join in line.joins:
         start, end = x(join.start), x(join.end)
@@ -229,9 +230,7 @@ def _by_round(turns: Mapping[NodeId, Turn]) -> dict[NodeId, Sequence[NodeId]]:
 
 def _in_order(before: Mapping[NodeId, Sequence[NodeId]]) -> Iterator[NodeId]:
     """Each after those that it waits for."""
-    from graphlib import TopologicalSorter
-
-    return TopologicalSorter(before).static_order()
+    return iter(TopologicalSorter(before).static_order())
 
 
 def _path(ends: Mapping[NodeId, float], cause: Mapping[NodeId, NodeId]) -> set[tuple[NodeId, NodeId]]:

@@ -97,7 +97,7 @@ def turns(episode: Episode) -> dict[NodeId, Turn]:
 
 def _asked(step: Step, before: Sequence[Message]) -> Asked:
     chat = [*step.chat_completions]
-    answer = chat.pop() if chat and chat[-1].get("role") == "assistant" else {}
+    answer: Message = chat.pop() if chat and chat[-1].get("role") == "assistant" else {}
     known = len(before) if before and chat[: len(before)] == [*before] else 0
     shown: object = step.metadata.get(DEMONSTRATION)
     return Asked(

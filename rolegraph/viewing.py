@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,8 +34,14 @@ class View:
     def serve(self, *, port: int = 0, ready: Callable[[str], None] = print, **where: str) -> None:
         """Serve pages on this machine until interrupted, and give their address to `ready`.
 
-        The address holds the key: who has it can read the runs. Raises WorldError for a port that is taken.
+        The address holds the key: who has it can read the runs. Raises WorldError for a port that is taken, UsageError where an event loop runs.
         """
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise UsageError(
+                "an event loop is running here already, as in a notebook: look at the run with "
+                "`rolegraph view` in a terminal, or write a file"
+            )
         from engine.view import Where
         from engine.view.serving import serve
 

@@ -6,8 +6,9 @@
 The shapes take turns in one process, so that a busy machine slows them alike, and medians count. Memory is
 the peak of what Python allocates for one episode, in a run of its own. Exit code 1 where a bound is passed: a
 turn of the tree and of the loop costs at most twice one of the flat role, whose 1,000 prompts differ; 1,000
-turns of which 990 are skipped cost at most three times an episode of 10. A condition that reads `self` is
-asked of each instance, which is shown and not bounded.
+turns of which 990 are skipped cost at most three times an episode of 10, also where each is skipped by its
+number alone. A condition that reads `self` and others is asked of each instance, which is shown and not
+bounded.
 """
 
 from __future__ import annotations
@@ -75,18 +76,22 @@ SKIPPED = shape(
     a=role(count=10),
     b=role(count=990, needs=["a"], when='a[0].action == "no"'),
 )
-ASKED = shape("the same, each asked for itself", 10, a=role(count=1000, when="self.index <= 10"))
+NUMBERED = shape("the same, by number", 10, a=role(count=1000, when="self.index <= 10"))
+ASKED = shape(
+    "the same, each asked for itself", 10, a=role(count=1000, when='task.id == "t" and self.index <= 10')
+)
 ENDED = shape(
     "1,000 rounds, ended after 10",
     10,
     {"l": {"roles": ["a"], "times": 1000, "until": "a.round == 10"}},
     a=role("{{ task.question }} {{ a.action }}", needs={"a": "last"}),
 )
-SHAPES = (FLAT, TREE, LOOP, TEN, SKIPPED, ASKED, ENDED)
+SHAPES = (FLAT, TREE, LOOP, TEN, SKIPPED, NUMBERED, ASKED, ENDED)
 RATIOS = (
     (TREE, FLAT, "for each turn", 2.0),
     (LOOP, FLAT, "for each turn", 2.0),
     (SKIPPED, TEN, "for each episode", 3.0),
+    (NUMBERED, TEN, "for each episode", 3.0),
     (ENDED, TEN, "for each episode", 3.0),
 )
 """Each with what it is compared with, of what, and the bound."""

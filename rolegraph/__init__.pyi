@@ -9,6 +9,8 @@ from engine.errors import UsageError as UsageError
 from engine.errors import UserError as UserError
 from engine.errors import WorldError as WorldError
 from engine.errors import did_you_mean as did_you_mean
+from engine.errors import printable as printable
+from engine.limits import LIMITS as LIMITS
 from engine.local import BASE_MODEL as BASE_MODEL
 from engine.local.service.serving import serve as serve
 from engine.records import MAIN as MAIN

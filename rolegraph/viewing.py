@@ -34,7 +34,8 @@ class View:
     def serve(self, *, port: int = 0, ready: Callable[[str], None] = print, **where: str) -> None:
         """Serve pages on this machine until interrupted, and give their address to `ready`.
 
-        The address holds the key: who has it can read the runs. Raises WorldError for a port that is taken, UsageError where an event loop runs.
+        The address holds the key: who has it can read the runs. Raises WorldError for a port that is taken,
+        UsageError where an event loop runs.
         """
         with suppress(RuntimeError):
             asyncio.get_running_loop()

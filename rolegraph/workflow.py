@@ -16,7 +16,6 @@ from engine.spec import load_spec
 from engine.vocabulary import Dataset, Split, import_file
 
 if TYPE_CHECKING:
-    from engine.backends import Backend
     from engine.models import LimitedModel, Models
     from engine.run import Isolation
 
@@ -206,11 +205,12 @@ def check(
     base_url: str | None = None,
     imports: Iterable[str | Path] = (),
     allow: Iterable[str] = (),
-    backend: Backend | None = None,
+    backend: str | None = None,
 ) -> Compiled:
     """What `load` would find: the plan, or every fault, and warnings. Raises UsageError for a missing file.
 
-    `backend` adds what that backend of rLLM cannot do, or would do without a word.
+    `backend` adds what that backend of rLLM (or one of your own, as `package.module:Class`) cannot do, or
+    would do without a word.
     """
     words, further = overrides, None
     if backend is not None:

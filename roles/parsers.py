@@ -20,6 +20,8 @@ from roles.patterns import compile_pattern
 
 MAX_MATCHES = 10_000
 """How many matches of a spec's own pattern are looked at for the last one."""
+MAX_WORDS = 200
+"""Words that `one_of` looks for: each is tried at every place of an answer."""
 
 
 def text() -> Parser:
@@ -167,7 +169,10 @@ def one_of(words: list[str], /, *, default: str = "") -> Parser:
     words: the words to look for
     default: the action that later roles see where none or several are there
     """
-    known = sorted(_words(words).values(), key=len, reverse=True)  # the longest first: "not sure" over "not"
+    by_case = _words(words)
+    if len(words) > MAX_WORDS:
+        raise ValueError(f"one_of names {len(words):,} words; at most {MAX_WORDS:,}")
+    known = sorted(by_case.values(), key=len, reverse=True)  # the longest first: "not sure" over "not"
     groups = "|".join(f"({re.escape(word)})" for word in known)
     finder = re.compile(rf"(?<!\w)(?:{groups})(?!\w)", re.IGNORECASE)
 

@@ -1,15 +1,17 @@
-"""Rewards of programs that a model wrote, which run in the sandbox."""
+"""Rewards that run programs in the sandbox: those that a model wrote, and those that a spec has."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any, cast
 
 from pydantic import Field
 
 from engine.records import Task
-from engine.sandbox import require_monty, run_tests
+from engine.sandbox import evaluate, require_monty, run_tests
 from engine.vocabulary import Reward, Score, Seen
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -36,6 +38,45 @@ def _tests(field: str, seconds: float, task: Task, action: Any, seen: Seen) -> S
         raise TypeError(f"task.{field} must hold tests, such as 'assert add(2, 3) == 5'; got {written!r:.80}")
     share = run_tests(program_of(str(action)), written, seconds=seconds)
     return Score(share, share >= 1.0)
+
+
+def python(
+    code: str, /, *, labels: Sequence[str] = (), seconds: Seconds = 5.0, timeout: Seconds = 60.0
+) -> Reward:
+    """What a program of the spec comes to, in the sandbox: the value of the expression that it ends with.
+
+    code: the program, which finds `action` and `task`; true and false are 1 and 0, and 1 or more is right
+    labels: task fields that give the answer away, which no prompt may show
+    seconds: what one program may take
+    timeout: what it may take together with the wait for its turn
+    """
+    require_monty()
+    try:
+        tree = ast.parse(code)
+    except SyntaxError as error:
+        raise ValueError(f"not Python: {error.msg}, line {error.lineno}") from error
+    if not tree.body or not isinstance(tree.body[-1], ast.Expr):
+        raise ValueError("a program that ends with an expression, whose value is the reward")
+    fields = dict.fromkeys([*labels, *_read_of_task(tree)])
+    score = partial(_python, code, seconds)
+    return Reward(score, tuple(fields), tuple(labels), timeout=timeout, permissions=("python",))
+
+
+def _read_of_task(tree: ast.Module) -> Iterator[str]:
+    """The fields that a program surely asks a task for: task["…"]."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(value=ast.Name(id="task"), slice=ast.Constant(value=str(field))):
+                yield field
+            case _:
+                pass
+
+
+def _python(code: str, seconds: float, task: Task, action: Any, seen: Seen) -> Score:
+    value = evaluate(code, {"task": dict(task), "action": action}, seconds=seconds).value
+    if not isinstance(value, bool | int | float):
+        raise TypeError(f"the program came to {value!r:.80}, which is no number")
+    return Score(float(value), value >= 1)
 
 
 def program_of(text: str) -> str:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from engine.cli import options
-
-if TYPE_CHECKING:
-    from rolegraph.rllm import Backend
 
 
 @click.command("eject")
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
 def command(
     spec: str,
     overrides: tuple[str, ...],
-    backend: Backend,
+    backend: str,
     model: str | None,
     imports: tuple[Path, ...],
     allow: tuple[str, ...],

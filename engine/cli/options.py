@@ -75,4 +75,21 @@ class Floor(click.ParamType[tuple[str, float]]):
             self.fail(f"{value!r} is no FIGURE=VALUE, such as answered=0.99", param, ctx)
 
 
-backends = click.Choice(BACKENDS)
+class BackendName(click.ParamType[str]):
+    """One of rLLM's backends, or somebody's own."""
+
+    name = "backend"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """As a choice, and one more."""
+        return f"[{'|'.join(BACKENDS)}|MODULE:CLASS]"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name as it is; what is in a module is looked up when it trains."""
+        name = str(value)
+        if name in BACKENDS or ":" in name:
+            return name
+        self.fail(f"{name!r} is none of {', '.join(BACKENDS)}, nor MODULE:CLASS", param, ctx)
+
+
+backends = BackendName()

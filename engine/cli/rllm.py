@@ -9,13 +9,13 @@ from pathlib import Path
 import click
 
 from rolegraph import UsageError, new_folder
-from rolegraph.rllm import Backend, Job, describe, estimator_map, launch, prepare
+from rolegraph.rllm import Job, describe, estimator_map, launch, prepare
 
 
 def train_with_rllm(
     spec: str | None,
     words: Sequence[str],
-    backend: Backend,
+    backend: str,
     *,
     print_config: bool,
     model: str | None,
@@ -54,7 +54,7 @@ def train_with_rllm(
     log.setLevel(logging.INFO)
     log.addHandler(logging.StreamHandler())
     log.propagate = False
-    for role, estimator in estimator_map(job.run.plan, backend).items():
+    for role, estimator in estimator_map(job.run.plan, job.run.backend).items():
         click.echo(
             f"{role}: {' with '.join(estimator) if isinstance(estimator, tuple) else estimator}", err=True
         )

@@ -12,7 +12,6 @@ from engine.cli import options
 
 if TYPE_CHECKING:
     from rolegraph import TrackerName, Training
-    from rolegraph.rllm import Backend
 
 
 @click.command("train")
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Whose loop: this project's, or rLLM's AgentTrainer.",
 )
-@click.option("--backend", type=options.backends, help="What rLLM trains on.")
+@click.option("--backend", type=options.backends, help="What rLLM trains on, or a backend of your own.")
 @click.option("--print-config", is_flag=True, help="Show what rLLM would be launched with, and stop.")
 def command(
     spec: str | None,
@@ -57,7 +56,7 @@ def command(
     resume: bool,
     track: tuple[TrackerName, ...],
     trainer: str,
-    backend: Backend | None,
+    backend: str | None,
     print_config: bool,
 ) -> int:
     """Train every trainable role of SPEC (a file, or the name of a shipped one), as its `train` says.

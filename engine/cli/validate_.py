@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from engine.cli import options
-
-if TYPE_CHECKING:
-    from rolegraph.rllm import Backend
 
 
 @click.command("validate")
@@ -23,7 +19,7 @@ if TYPE_CHECKING:
 @options.imports
 @options.allow
 def command(
-    specs: tuple[str, ...], backend: Backend | None, imports: tuple[Path, ...], allow: tuple[str, ...]
+    specs: tuple[str, ...], backend: str | None, imports: tuple[Path, ...], allow: tuple[str, ...]
 ) -> int:
     """Check specs and show every fault, each with its file, line and column.
 
@@ -42,7 +38,7 @@ def command(
             compiled = rg.check(name, *overrides, imports=imports, allow=allow, backend=backend)
             read = {split: len(list(data.rows(None))) for split, data in compiled.files().items()}
         except rg.UserError as error:
-            click.echo(f"error: {error}\n", err=True)
+            click.echo(rg.printable(f"error: {error}\n"), err=True)
             faulty += 1
             continue
         for diagnostic in compiled.diagnostics:

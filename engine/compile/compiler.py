@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ from engine.compile.graph import (
 )
 from engine.compile.lineage import Instances, instances_of
 from engine.compile.names import Names, resolve_names
-from engine.compile.plan import EnvPlan, LoopPlan, Plan, RolePlan
+from engine.compile.plan import EnvPlan, LoopPlan, Node, Plan, RolePlan, own_of
 from engine.compile.policies import check_policies, endpoints_of, samplings_of, trained_policies
 from engine.compile.resolve import digest
 from engine.compile.running import permission_findings, run_findings, withheld
@@ -30,6 +31,7 @@ from engine.compile.size import Size, size_of
 from engine.compile.trainable import learning_findings, loss_of, smallest_group
 from engine.compile.unroll import unroll
 from engine.errors import SpecError
+from engine.prompts import IN_A_LOOP, OF_SELF, SELF, PromptError
 from engine.spec import Diagnostic, Finding, Spec, load_spec
 from engine.spec.merge import dump
 from engine.vocabulary import Dataset, Import, Split
@@ -37,6 +39,10 @@ from engine.vocabulary import Dataset, Import, Split
 T = TypeVar("T")
 Further = Callable[[Plan], Iterable[Finding]]
 """Further checks of a plan without faults."""
+
+
+_SETTLED = {"self", *(f"self.{field}" for field in (*OF_SELF, *IN_A_LOOP) if field != "history")}
+"""What is known of a node before anything has run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,7 @@ def check_file(
         loaded.report(permission_findings(plan.withheld, "error" if runs else "warning"))
     if further is not None and plan is not None and not loaded.faults:
         loaded.report(further(plan))
-    return Compiled(None if loaded.faults else plan, tuple(loaded.diagnostics))
+    return Compiled(None if loaded.faults else plan, loaded.told())
 
 
 def _compile(
@@ -150,7 +156,7 @@ def _assemble(
     endpoints = {endpoint: None for its in endpoint_of.values() for endpoint in its}
     positions_of = {endpoint: position for position, endpoint in enumerate(endpoints)}
     numbers = {name: [positions_of[endpoint] for endpoint in its] for name, its in endpoint_of.items()}
-    untils = {name: until.mentions for name, until in names.untils.items() if until}
+    untils = {name: until.mentions & spec.roles.keys() for name, until in names.untils.items() if until}
     chats = {name for name, role in spec.roles.items() if role.memory == "chat"}
     own = {name for name in spec.roles if name in chats or "self.history" in _mentions(names, name)}
     read = {name: reward.others for name, reward in names.rewards.items() if reward and reward.others}
@@ -193,7 +199,7 @@ def _assemble(
             timeout=role.timeout,
             when=names.whens[name],
             loop=None if (loop := loop_of(spec, name)) is None else loops.index(loop),
-            asks_each=name in chats or "self" in _mentions(names, name),
+            asks_each=name in chats or any("self" in t.mentions for t in names.templates[name] if t),
             keeps_chat=name in chats,
             tools=tuple(map(_present, names.tools[name])),
             calls=role.calls,
@@ -211,6 +217,7 @@ def _assemble(
         endpoints=tuple(endpoints),
         policies=policies,
         nodes=unrolled.nodes,
+        never=_never(roles, unrolled.nodes, [loop.times for loop in spec.loops.values()]),
         blocks=unrolled.blocks,
         wiring=unrolled.wiring,
         reads=unrolled.reads,
@@ -238,6 +245,19 @@ def _assemble(
         permissions=tuple(names.permissions),
         withheld=withheld(names.permissions, allow),
     )
+
+
+def _never(roles: Sequence[RolePlan], nodes: Sequence[Node], times: Sequence[int]) -> frozenset[int]:
+    """The nodes whose condition is false of them whatever the task and whatever was done before."""
+    never: set[int] = set()
+    for place, node in enumerate(nodes):
+        role = roles[node.role]
+        if role.when is None or not role.when.mentions <= _SETTLED:
+            continue
+        with suppress(PromptError):  # told of the episodes that it happens in
+            if not role.when.holds({SELF: own_of(role, node, 1 if role.loop is None else times[role.loop])}):
+                never.add(place)
+    return frozenset(never)
 
 
 def _mentions(names: Names, role: str) -> set[str]:

@@ -21,12 +21,14 @@ from engine.vocabulary import (
     Import,
     LossName,
     Metric,
+    Own,
     Pairs,
     Parser,
     Reward,
     Signal,
     Split,
     Tool,
+    Views,
 )
 
 if TYPE_CHECKING:
@@ -240,6 +242,8 @@ class Plan:
     """Those that training changes, by name."""
     nodes: tuple[Node, ...]
     """In the order of the roles, then of index."""
+    never: frozenset[int]
+    """Nodes that never run: their condition is false of them, and reads nothing else."""
     blocks: tuple[Block, ...]
     wiring: Wiring
     reads: Mapping[int, tuple[See, ...]]
@@ -316,6 +320,14 @@ def _restored(imports: Sequence[Import], values: bytes) -> Plan:
         wanted.ensure()
     unpickled: list[Any] = pickle.loads(values)
     return Plan(*unpickled)
+
+
+_NO_TURNS = Views(())
+
+
+def own_of(role: RolePlan, node: Node, times: int, history: Views = _NO_TURNS, observation: str = "") -> Own:
+    """A node's instance as its own prompts and conditions see it; `times` are its rounds at most."""
+    return Own(role.name, node.id.index, node.lineage, role.count, node.id.round, times, history, observation)
 
 
 def graph(plan: Plan) -> nx.DiGraph[NodeId]:

@@ -16,7 +16,9 @@ ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 OPTIMIZER = "optimizer.pt"
 """The optimizer's state, beside a checkpoint's weights."""
-_PATH = re.compile(r"tinker://(?P<run>[\w.:-]+)/(?P<kind>weights|sampler_weights)/(?P<name>[\w.-]+)")
+EXPIRES = "expires"
+"""When a service deletes the checkpoint; there only where it does."""
+_PATH = re.compile(r"tinker://(?P<run>[\w.:-]+)/(?P<kind>(?:sampler_|external_)?weights)/(?P<name>[\w.-]+)")
 
 
 def folder_of(path: str, under: Path) -> Path | None:
@@ -76,7 +78,7 @@ def bring(path: str, source: Path, target: Path) -> None:
         return
     try:
         part = here.with_name(f".part-{here.name}")
-        shutil.copytree(there, part, ignore=shutil.ignore_patterns(OPTIMIZER), dirs_exist_ok=True)
+        shutil.copytree(there, part, ignore=shutil.ignore_patterns(OPTIMIZER, EXPIRES), dirs_exist_ok=True)
         part.rename(here)
     except OSError as error:
         raise WorldError(f"cannot copy the weights {path} to {target}: {error.strerror}") from error

@@ -123,7 +123,7 @@ class OpenAIModel:
             raise ModelError(f"The model refused to answer: {message.refusal}")
         content = message.content or ""
         stated = _text(_extra(message, "reasoning", "reasoning_content"))
-        thought, text = split_reasoning(content, opened=_closes_unopened(content))
+        thought, text = split_reasoning(content, opened=closes_unopened(content))
         calls = tuple(
             tool_call(call.function.name, call.function.arguments, call.id)
             for call in message.tool_calls or ()
@@ -232,7 +232,7 @@ def wire_message(message: Message) -> dict[str, object]:
     return {**sent, "tool_calls": calls} if calls else sent
 
 
-def _closes_unopened(text: str) -> bool:
+def closes_unopened(text: str) -> bool:
     """Whether reasoning ends in `text` that began in the prompt, as with templates that open the block."""
     before, close, _ = text.partition(CLOSE)
     return bool(close) and OPEN not in before

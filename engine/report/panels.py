@@ -78,7 +78,7 @@ def sections(run: Run, digest: Digest) -> list[Section]:
                 [
                     _by_role(run, "KL: sampling policy to trained", "kl/{}", roles),
                     _by_role(run, "Loss", "loss/{}/mean", roles),
-                    _by_role(run, "Share of its policy's gradient", "optim/share/{}", roles),
+                    _by_role(run, "Share of its policy's gradient", "optim/share/{}", _sharing(run)),
                     *_by_policy(run),
                     _single(run, "Mean tokens of a response", "tokens/per_response"),
                     _single(run, "Response tokens of a batch", "tokens/response"),
@@ -101,6 +101,16 @@ def sections(run: Run, digest: Digest) -> list[Section]:
         )
     return [
         section for section in candidates if section.panels or (section.anchor == "failures" and run.done)
+    ]
+
+
+def _sharing(run: Run) -> list[str]:
+    """The roles that do not have all of their policies for themselves: the others' share is 1, always."""
+    policies = {name: {*role.policies} for name, role in run.info.roles.items() if role.trainable}
+    return [
+        name
+        for name, mine in policies.items()
+        if any(mine & theirs for other, theirs in policies.items() if other != name)
     ]
 
 

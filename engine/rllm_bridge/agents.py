@@ -11,8 +11,9 @@ ROLEGRAPH_ALLOW names what it may use.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,9 @@ from rllm.eval.types import EvalOutput, Signal
 from engine.compile import Plan, compile_file
 from engine.errors import UsageError
 from engine.models import LimitedModel
-from engine.models.openai import OpenAIModel
+from engine.models.keys import OPENAI
+from engine.models.openai import OpenAIModel, closes_unopened, wire_message
+from engine.prompts.chat import split_reasoning
 from engine.records import CallDone, Episode, Event
 from engine.rllm_bridge.convert import calls, unit_to_rllm, units
 from engine.rllm_bridge.models import Call
@@ -35,7 +38,8 @@ SPEC_VARIABLE = "ROLEGRAPH_SPEC"
 ALLOW_VARIABLE = "ROLEGRAPH_ALLOW"
 """What `--allow` names elsewhere, between spaces."""
 
-_clients = OfLoop(lambda: openai.AsyncOpenAI(base_url="http://127.0.0.1", api_key="none", max_retries=0))
+_NO_KEY = "none"
+_clients = OfLoop(lambda: openai.AsyncOpenAI(base_url="http://127.0.0.1", api_key=_NO_KEY, max_retries=0))
 """Whose connections all sessions of an event loop share; each session has its own URL."""
 
 
@@ -43,10 +47,12 @@ _clients = OfLoop(lambda: openai.AsyncOpenAI(base_url="http://127.0.0.1", api_ke
 class SpecFlow:
     """An AgentFlow. Its trajectories are steps, in the order in which their calls were answered.
 
-    rLLM's gateway gives the k-th step the k-th answer's tokens, whoever asked for it; with this order each
-    has its own, and the Evaluator puts steps together that belong together. So a trajectory without an answer
-    is left out (it is named in the episode's metadata), as is that of a role with a model of its own. Masked
-    trajectories and roles that are not trained are kept from the gradient by `grouping_hook`.
+    rLLM's gateway gives the k-th step the k-th answer's tokens, whoever asked for it. Its order is that in
+    which the answers left the model; two that leave together may arrive here in the other order, so the
+    Evaluator gives each step the tokens of its own call, and puts steps together that belong together. A
+    trajectory without an answer is left out (it is named in the episode's metadata), as is that of a role
+    with a model of its own. Masked trajectories and roles that are not trained are kept from the gradient by
+    `grouping_hook`.
     """
 
     plan: Plan
@@ -73,7 +79,10 @@ class SpecFlow:
         """One episode against `config.base_url`, scored already."""
         shared = prepared(self.plan)
         row, rollout = task_of(task, config.session_uid)
-        model = OpenAIModel(_clients.get().with_options(base_url=config.base_url), config.model, tokens=False)
+        # The gateway passes the key on to whoever answers behind it.
+        key = OPENAI.key(config.base_url, explicit=None, trusted_url=None) or _NO_KEY
+        client = _clients.get().with_options(base_url=config.base_url, api_key=key)
+        model = OpenAIModel(client, config.model, key=key, tokens=False)
         policy = LimitedModel(model, self.plan.spec.model.concurrency)
         answered: list[Call] = []
 
@@ -130,26 +139,29 @@ def _by_step(trajectory: theirs.Trajectory) -> list[theirs.Trajectory]:
 
 
 class SpecEvaluator:
-    """An Evaluator for every SpecFlow. A flow scores as it runs; this passes it on, and checks the tokens."""
+    """An Evaluator for every SpecFlow. A flow scores as it runs; this passes that on, tokens matched."""
 
     def evaluate(self, task: Any, episode: theirs.Episode) -> EvalOutput:
         """The episode's figures, whose steps have been given the gateway's tokens by now.
 
-        The gateway counts a refused call too, which shifts those after it. Then a validation gets its own
-        steps back, without tokens; in training this raises RuntimeError, and rLLM runs the episode again.
+        The gateway counts a refused call too, which shifts those after it until one is missing. Then a
+        validation gets its own steps back, without tokens; in training this raises RuntimeError, and rLLM
+        runs the episode again.
         """
         artifacts = episode.artifacts
         whole: Mapping[str, list[theirs.Trajectory]] = artifacts.pop("whole", {})
         given = {trajectory.uid: trajectory for trajectory in episode.trajectories}
+        answers = _Answers(step for trajectory in episode.trajectories for step in trajectory.steps)
         for uid, ours in whole.items():
             first, mine = given[ours[0].uid], [step for alone in ours for step in alone.steps]
-            steps = [step for alone in ours for step in given.pop(alone.uid).steps]
-            if any(
-                own.model_response not in step.model_response for own, step in zip(mine, steps, strict=True)
-            ):
-                if not episode.metadata.get("validation"):
-                    raise RuntimeError(f"{uid} was given the answer of another call")
-                steps = mine
+            for alone in ours:
+                del given[alone.uid]
+            steps: list[theirs.Step] = []
+            for own in mine:
+                step = answers.to(own)
+                if step is None and not episode.metadata.get("validation"):
+                    raise RuntimeError(f"{uid}: rLLM's gateway has no call with its messages and its answer")
+                steps.append(own if step is None else step)
             # As the compiled Workflow does, a trajectory leaves its masked turns behind.
             taught = [s for own, s in zip(mine, steps, strict=True) if not (own.metadata or {}).get("masked")]
             first.uid, first.steps = uid, taught or steps
@@ -159,6 +171,50 @@ class SpecEvaluator:
             trajectory.signals = dict((trajectory.metadata or {}).get("signals", {}))
         signals = [Signal(name, value) for name, value in artifacts.get("metrics", {}).items()]
         return EvalOutput(artifacts.get("reward", 0.0), episode.is_correct, signals)
+
+
+class _Answers:
+    """The gateway's steps, to be taken by what was asked and what was answered, each once.
+
+    Where two calls were asked the same and answered the same, either's tokens are a fair sample of both.
+    """
+
+    def __init__(self, steps: Iterable[theirs.Step]) -> None:
+        self._steps: dict[str, list[theirs.Step]] = {}
+        for step in steps:
+            self._steps.setdefault(_chat(step.chat_completions), []).append(step)
+
+    def to(self, own: theirs.Step) -> theirs.Step | None:
+        """The gateway's step of the same call, with what only the flow knows of it; None if it has none."""
+        found = self._steps.get(_chat(own.chat_completions))
+        if not found:
+            return None
+        step = found.pop(0)
+        step.action, step.reward, step.done = own.action, own.reward, own.done
+        return step
+
+
+def _chat(chat: Sequence[Mapping[str, Any]]) -> str:
+    """What was asked as it goes over the wire, and the answer as far as both sides write it down alike.
+
+    The server's text of an answer may have its reasoning in it, which ours has not.
+    """
+    *asked, answer = chat
+    text = answer.get("content") or ""
+    text = split_reasoning(text, opened=closes_unopened(text))[1]
+    called = [
+        (call["function"]["name"], _value(call["function"]["arguments"]))
+        for call in answer.get("tool_calls") or ()
+    ]
+    return json.dumps([[wire_message(message) for message in asked], text, called], sort_keys=True)
+
+
+def _value(arguments: object) -> object:
+    """A call's arguments, however they are spaced."""
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments
 
 
 evaluator = SpecEvaluator()

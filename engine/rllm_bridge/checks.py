@@ -13,7 +13,7 @@ from engine.backends import Backend
 from engine.compile import Plan, RolePlan
 from engine.compile.trainable import TRAINED_PROVIDERS, drawn, policy_findings, sampling_findings
 from engine.records import MAIN
-from engine.rllm_bridge.config import model_name, renderer
+from engine.rllm_bridge.config import folder_of, model_name, renderer
 from engine.rllm_bridge.estimators import (
     BATCH_WIDE,
     custom_estimators,
@@ -22,10 +22,12 @@ from engine.rllm_bridge.estimators import (
     is_precomputed,
 )
 from engine.rllm_bridge.prepared import is_rllms
-from engine.rllm_bridge.words import word_findings
+from engine.rllm_bridge.words import ROLLOUTS, Smallest, Word, alone, word_findings
 from engine.spec import Finding, Path
 
 UNNAMED = "default_traj_name"
+SERVICES: tuple[Backend, ...] = ("tinker", "fireworks")
+"""Backends whose sampler and trainer are a service's, with that service's limits."""
 
 
 def findings(plan: Plan, backend: Backend, words: Sequence[str] = ()) -> Iterator[Finding]:
@@ -33,17 +35,24 @@ def findings(plan: Plan, backend: Backend, words: Sequence[str] = ()) -> Iterato
     yield from policy_findings(plan)
     if not plan.asking:
         return
-    if backend != "verl":  # which scales the trainer's logits by the temperature: see `_sampling`
+    if backend in SERVICES:  # verl scales the trainer's logits by the temperature: see `_sampling`
         yield from sampling_findings(plan)
     yield from _policies(plan)
     yield from _model(plan, backend, words)
     for role in plan.asking:
         yield from _role(plan, role, backend)
+    yield from _groups(plan, words)
     yield from _estimators(plan, backend)
     yield from _sampling(plan, backend)
     yield from _training(plan, backend)
     yield from _data(plan)
-    yield from word_findings(words, backend)
+    yield from word_findings(words, backend, smallest(plan))
+
+
+def smallest(plan: Plan) -> Smallest | None:
+    """The trained role with the fewest instances in a rollout; None where nobody is trained."""
+    roles = sorted(plan.trained.values(), key=lambda role: role.count)
+    return Smallest(roles[0].name, roles[0].count) if roles else None
 
 
 def _policies(plan: Plan) -> Iterator[Finding]:
@@ -67,6 +76,18 @@ def _model(plan: Plan, backend: Backend, words: Sequence[str]) -> Iterator[Findi
         return
     if ref.provider == "tinker" and not ref.name:
         yield Finding(("model",), "rLLM needs the model's name", "tinker:NAME")
+    folder = folder_of(ref)
+    if folder is not None and backend != "fireworks" and not (folder / "config.json").is_file():
+        what = f"there is no model folder {folder}"
+        if folder.is_dir():
+            what = f"{folder} is not a Hugging Face model folder: it has no config.json"
+        # Ray's machines may have what this one has not.
+        yield Finding(("model",), what, severity="warning" if backend == "verl" else "error")
+    if backend == "verl" and folder is None and not any("max_prompt_length=" in word for word in words):
+        # trainer/config/rllm/base.yaml: its 2,048 take the place of verl's own limit, too.
+        hint = "rllm.data.max_prompt_length=N"
+        message = "rLLM gives no answer to prompts of more than 2,048 tokens, whatever the model takes"
+        yield Finding(("model",), message, hint=hint, severity="warning")
     if backend == "verl" and ref.base_url is not None:
         # verl starts its own inference servers (trainer/verl/verl_backend.py, init_rollout_engine).
         message = "verl loads the model itself, and asks no endpoint"
@@ -131,6 +152,17 @@ def _role(plan: Plan, role: RolePlan, backend: Backend) -> Iterator[Finding]:
         yield Finding((*at, "loss"), "verl has no such loss, and falls back to PPO's", "ppo", hint)
 
 
+def _groups(plan: Plan, words: Sequence[str]) -> Iterator[Finding]:
+    """Groups that are too small for rLLM, unless a word (which has checks of its own) says otherwise."""
+    said = {word.key: word.value for word in map(Word, words)}
+    if said.get("rllm.rejection_sample.min_trajs_per_group") == 1 or said.keys() & ROLLOUTS:
+        return
+    for role in plan.trained.values():
+        if role.count * plan.spec.train.rollouts < 2:
+            message, expected, hint = alone(role.name)
+            yield Finding(("roles", role.name), message, expected, hint, at_key=True)
+
+
 def _estimators(plan: Plan, backend: Backend) -> Iterator[Finding]:
     custom = custom_estimators(plan, backend)
     for role in plan.trained.values():
@@ -159,10 +191,6 @@ def _estimators(plan: Plan, backend: Backend) -> Iterator[Finding]:
             # trainer/buffer.py computes advantages as each task's rollouts come in.
             message = f"{name} looks at the whole batch, but rLLM's asynchronous loop shows it one task"
             yield Finding(at, message, "train.staleness: 0", "or use grpo or rloo")
-        if plan.spec.train.staleness and role.count * plan.spec.train.rollouts < 2:
-            # trainer/buffer.py drops groups smaller than rejection_sample.min_trajs_per_group, 2 by default.
-            message = f"rLLM's asynchronous loop drops groups of one, and {role.name}'s group has no more"
-            yield Finding(at[:-1], message, "count × rollouts of at least 2", at_key=True)
     if plan.spec.train.staleness:
         for name, reason in hook_reasons(plan, backend).items():
             # trainer/buffer.py groups without the hook: only the synchronous loop has it.
@@ -175,11 +203,11 @@ def _sampling(plan: Plan, backend: Backend) -> Iterator[Finding]:
     first = next(iter(plan.trained.values()), plan.asking[0])
     written = [(role, *drawing) for role in plan.asking for drawing in drawn(plan, role).items()]
     for role, at, sampling in written:
-        if backend != "verl" and sampling.stop:
+        if backend in SERVICES and sampling.stop:
             # engine/rollout/tinker_engine.py and fireworks_engine.py: stop is the chat template's.
             message = f"{backend} ends an answer where the chat template does, and takes no `stop`"
             yield Finding((*at, "stop"), message, "", "remove it, and let the parser find the end")
-        if backend != "verl" and sampling.seed is not None:
+        if backend in SERVICES and sampling.seed is not None:
             # The same two engines read temperature, top_p and top_k of a call, and no seed.
             yield _idle((*at, "seed"), f"{backend} draws without a seed")
         if backend == "fireworks" and sampling.max_tokens < longest:
@@ -200,22 +228,25 @@ def _sampling(plan: Plan, backend: Backend) -> Iterator[Finding]:
 
 def _training(plan: Plan, backend: Backend) -> Iterator[Finding]:
     train = plan.spec.train
-    if "gradient_clip" in train.model_fields_set and train.gradient_clip and backend == "tinker":
-        # trainer/tinker/tinker_policy_trainer.py, optim_step_future: AdamParams without a norm.
-        yield _idle(("train", "gradient_clip"), "rLLM does not clip gradients on tinker")
+    if train.gradient_clip and backend == "tinker":
+        # trainer/tinker/tinker_policy_trainer.py, optim_step_future: AdamParams without a norm, and no key.
+        message = f"rLLM does not clip gradients on tinker, at {train.gradient_clip:g} or at all"
+        hint = "train without --trainer rllm to clip; `train.gradient_clip: 0` says that you know"
+        yield Finding(("train", "gradient_clip"), message, hint=hint, severity="warning")
     if backend == "fireworks" and train.gradient_clip == 0.0:
         yield _idle(
             ("train", "gradient_clip"), "fireworks clips at the norm given, and 0 leaves nothing of it"
         )
     for part in sorted({"attention", "mlp", "unembed"} & train.lora.model_fields_set):
-        if backend != "tinker":
+        if backend in ("verl", "fireworks"):
             # Nothing below trainer/fireworks reads model.train_*; verl has target_modules in their place.
             other = " (++actor_rollout_ref.model.target_modules=…)" if backend == "verl" else ""
             yield _idle(("train", "lora", part), f"{backend} does not choose layers by this{other}")
     if train.schedule.kind == "linear" and backend == "verl":
         # verl/workers/engine/fsdp/transformer_impl.py knows two, and raises when the workers are up.
         yield Finding(("train", "schedule"), "verl has no linear schedule", "constant or cosine")
-    if train.schedule.floor and (backend != "verl" or train.schedule.kind != "cosine"):
+    reads_floor = backend == "custom" or (backend == "verl" and train.schedule.kind == "cosine")
+    if train.schedule.floor and not reads_floor:
         # tinker_policy_trainer.py, compute_schedule_lr_multiplier, falls to 0; fireworks uses the same.
         yield _idle(
             ("train", "schedule", "floor"), f"rLLM's {train.schedule.kind} schedule has no floor here"

@@ -16,7 +16,7 @@ from typing import Any
 
 from engine.backends import Backend
 from engine.errors import UsageError
-from engine.rllm_bridge.installed import INSTALL, has_verl
+from engine.rllm_bridge.installed import INSTALL, verl_config
 
 
 def compose(words: Sequence[str], backend: Backend) -> Any:
@@ -31,7 +31,10 @@ def compose(words: Sequence[str], backend: Backend) -> Any:
     folder = Path(next(iter(package.submodule_search_locations))) / "trainer" / "config"
     with contextlib.ExitStack() as stack:
         words = list(words)
-        if backend == "verl" and not has_verl():
+        if backend == "verl" and (installed := verl_config()) is not None:
+            # By its folder: as a package it would be imported, and all that verl is made of with it.
+            words.append(f"hydra.searchpath=['file://{installed}']")
+        elif backend == "verl":
             # Composing asks for verl's own `ppo_trainer`; rLLM carries what verl once generated from it.
             stand_in = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             copy = OmegaConf.load(folder / "_generated_agent_ppo_trainer.yaml")

@@ -8,10 +8,13 @@ backend has not got, and `engine.rllm_bridge.checks` says so to whoever sets it.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any
 
 from engine.backends import Backend
 from engine.compile import Plan, PolicyPlan
@@ -35,6 +38,8 @@ class Launch:
     plan: Plan
     backend: Backend
     _: KW_ONLY
+    backend_class: str | None = None
+    """Where a `custom` backend is, as `package.module:Class`."""
     rows: int
     """Training tasks."""
     steps: int
@@ -46,6 +51,8 @@ class Launch:
     trackers: Sequence[str] = ()
     base_url: str | None = None
     """Where the model is served, if not where the spec says."""
+    context: int | None = None
+    """Tokens of prompt and answer together that the model takes; None where that is not known yet."""
 
     @property
     def train(self) -> Train:
@@ -63,19 +70,32 @@ class Row:
     tinker: str | None = None
     verl: str | None = None
     fireworks: str | None = None
+    custom: str | None = None
 
     def key(self, backend: Backend) -> str | None:
         """The key that it sets; None where the backend has none."""
-        return {"tinker": self.tinker, "verl": self.verl, "fireworks": self.fireworks}[backend]
+        return {
+            "tinker": self.tinker,
+            "verl": self.verl,
+            "fireworks": self.fireworks,
+            "custom": self.custom,
+        }[backend]
 
 
 def _everywhere(spec: str, value: Callable[[Launch], Value | None], key: str) -> Row:
-    return Row(spec, value, tinker=key, verl=key, fireworks=key)
+    return Row(spec, value, tinker=key, verl=key, fireworks=key, custom=key)
 
 
 TABLE: tuple[Row, ...] = (
     # Of the run
-    _everywhere("--backend", lambda run: run.backend, "rllm/backend"),
+    # A backend that is not rLLM's own has no config there: see `unset`.
+    Row(
+        "--backend",
+        lambda run: run.backend,
+        tinker="rllm/backend",
+        verl="rllm/backend",
+        fireworks="rllm/backend",
+    ),
     _everywhere("name", lambda run: run.plan.name, "rllm.trainer.experiment_name"),
     _everywhere("", lambda run: "rolegraph", "rllm.trainer.project_name"),
     _everywhere("--track", lambda run: ("console", *run.trackers), "rllm.trainer.logger"),
@@ -96,6 +116,7 @@ TABLE: tuple[Row, ...] = (
         tinker="model.name",
         verl="actor_rollout_ref.model.path",
         fireworks="model.name",
+        custom="++model.name",
     ),
     Row(
         "model.base_url",
@@ -104,6 +125,16 @@ TABLE: tuple[Row, ...] = (
         fireworks="fireworks_base_url",
     ),
     Row("model.name", lambda run: renderer(run.plan.spec.model), tinker="rollout_engine.renderer_name"),
+    # rLLM's own 2,048 would take the place of either backend's limit, and a longer prompt gets no answer.
+    Row("model.name", lambda run: run.context, tinker="training.max_length"),
+    Row(
+        "model.name",
+        lambda run: _longest_prompt(run),
+        tinker="rllm.data.max_prompt_length",
+        verl="rllm.data.max_prompt_length",
+        fireworks="rllm.data.max_prompt_length",
+        custom="rllm.data.max_prompt_length",
+    ),
     Row(
         "train.lora.rank",
         lambda run: _policy(run).lora.rank,
@@ -121,6 +152,7 @@ TABLE: tuple[Row, ...] = (
         tinker="training.group_size",
         verl="rllm.rollout.n",
         fireworks="training.group_size",
+        custom="rllm.rollout.n",
     ),
     _everywhere("train.batch_size", lambda run: run.train.batch_size, "rllm.data.train_batch_size"),
     Row(
@@ -130,7 +162,7 @@ TABLE: tuple[Row, ...] = (
     ),
     _everywhere(
         "sampling.max_tokens",
-        lambda run: max(s.max_tokens for role in run.plan.asking for s in role.samplings),
+        lambda run: _longest_answer(run),
         "rllm.data.max_response_length",
     ),
     _everywhere(
@@ -182,6 +214,7 @@ TABLE: tuple[Row, ...] = (
         "roles.*.estimator: precomputed",
         lambda run: any(is_precomputed(role) for role in run.plan.trained.values()) or None,
         tinker="rllm.algorithm.use_precomputed_advantage",
+        custom="rllm.algorithm.use_precomputed_advantage",
     ),
     # Staleness: rLLM's asynchronous loop takes tasks one by one, and a mini-batch of them makes an update
     _everywhere("train.staleness", lambda run: run.train.staleness > 0 or None, "rllm.async_training.enable"),
@@ -207,6 +240,7 @@ TABLE: tuple[Row, ...] = (
         tinker="validation.group_size",
         verl="rllm.rollout.n_val",
         fireworks="validation.group_size",
+        custom="rllm.rollout.n_val",
     ),
     # 0 is before and after: rLLM measures after the last update only where test_freq is positive.
     _everywhere("train.validation.every", lambda run: _test_freq(run), "rllm.trainer.test_freq"),
@@ -222,6 +256,28 @@ def overrides(run: Launch) -> dict[str, Value]:
     return {key: value for key, value in values if key is not None and value is not None}
 
 
+HOSTED_PROMPT = 30720
+"""What the configs of tinker and fireworks allow by themselves, `data.max_prompt_length`."""
+
+
+def folder_of(ref: ModelRef) -> Path | None:
+    """The folder of a model of this machine; None where it is somewhere else."""
+    return model_folder(ref.name).resolve() if ref.provider == "local" else None
+
+
+def context_in(folder: Path | None) -> int | None:
+    """The tokens that the model in a folder takes, as its `config.json` says; None where it does not say."""
+    if folder is None:
+        return None
+    try:
+        config: Any = json.loads((folder / "config.json").read_bytes())
+        length = config.get("max_position_embeddings")
+        length = length or config.get("text_config", {}).get("max_position_embeddings")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return length if isinstance(length, int) else None
+
+
 def model_name(ref: ModelRef) -> str | None:
     """What rLLM calls a model: the name of it, or the folder of one on this machine."""
     if ref.provider != "local":
@@ -232,6 +288,11 @@ def model_name(ref: ModelRef) -> str | None:
 def renderer(ref: ModelRef) -> str | None:
     """The renderer of a shipped model; the cookbook knows no local folder by its name."""
     return RENDERER if ref.provider == "local" and (ref.name or BASE_NAME) in MODELS else None
+
+
+def unset(run: Launch) -> list[str]:
+    """The words that come first: a backend of somebody's own has no config there, and the default is verl."""
+    return ["~rllm/backend"] if run.backend == "custom" else []
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -255,6 +316,19 @@ def _written(value: Value) -> str:
     if isinstance(value, Sequence):
         return f"[{','.join(map(_written, value))}]"
     return repr(value)
+
+
+def _longest_answer(run: Launch) -> int:
+    return max(sampling.max_tokens for role in run.plan.asking for sampling in role.samplings)
+
+
+def _longest_prompt(run: Launch) -> int | None:
+    """As many tokens as leave room for an answer: tinker cuts answers to what is left, verl does not."""
+    if run.context is None:
+        return HOSTED_PROMPT if run.backend in ("tinker", "fireworks") else None
+    # tinker's engine keeps one token back, and needs one to answer with.
+    kept = 2 if run.backend in ("tinker", "fireworks") else _longest_answer(run)
+    return max(1, run.context - kept)
 
 
 def _sampling(run: Launch) -> Sampling:

@@ -10,7 +10,7 @@ from typing import cast
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from engine.rllm_bridge.config import as_words, overrides
+from engine.rllm_bridge.config import as_words, overrides, unset
 from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
 from engine.rllm_bridge.launch import Job
 from engine.rllm_bridge.prepared import others
@@ -57,8 +57,9 @@ def script(job: Job) -> str:
             )
             if value
         ],
-        config=[*as_words(values), *job.passed],
-        backend=run.backend,
+        config=[*unset(run), *as_words(values), *job.passed],
+        backend=run.backend_class or run.backend,
+        kind=run.backend,
         estimators=estimator_map(run.plan, run.backend),
         custom=sorted(custom_estimators(run.plan, run.backend)),
         hook=hook_reasons(run.plan, run.backend),

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import rllm.types as theirs
 from rllm.trainer.algorithms.transform import (
     _default_traj_grouping_hook as group_as_rllm,  # pyright: ignore[reportPrivateUsage]
@@ -24,7 +25,7 @@ from engine.compile import Plan, RolePlan
 from engine.records import Advantage, GroupKey, TrajectoryGroup, plain_advantage
 from engine.rllm_bridge.convert import trajectory_from_rllm
 from engine.rllm_bridge.estimators import roles_by_name
-from engine.training.advantages import Estimated, estimate
+from engine.training.advantages import Estimated, estimate, reward_metrics
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,9 @@ class Grouping:
     """A `traj_grouping_hook`."""
 
     plan: Plan
+    figures: dict[str, float] = field(default_factory=dict[str, float], compare=False)
+    """`reward/*`, `advantage/*` and `batch/*` of the last training batch: rLLM computes none of its own where
+    it finds advantages on the steps."""
 
     def __call__(
         self, episodes: list[theirs.Episode], transform_config: Any, compact_filtering_config: Any = None
@@ -57,6 +61,8 @@ class Grouping:
             estimated = estimate([_group_from_rllm(*item) for item in kept.items()], estimators)
             for group, advantages in zip(kept.values(), estimated.advantages, strict=True):
                 _set_advantages(group, advantages)
+            self.figures.clear()
+            self.figures.update(_rewards(kept), **estimated.metrics)
             _report(estimated, {name: estimator.name for name, estimator in estimators.items()})
         return list(kept.values())
 
@@ -84,6 +90,15 @@ def _regrouped(
 def _group_from_rllm(key: GroupKey, group: theirs.TrajectoryGroup) -> TrajectoryGroup:
     rollouts = tuple(int(metadata["rollout_idx"]) for metadata in group.metadata)
     return TrajectoryGroup(key, tuple(map(trajectory_from_rllm, group.trajectories)), rollouts)
+
+
+def _rewards(groups: Mapping[GroupKey, theirs.TrajectoryGroup]) -> dict[str, float]:
+    """`reward/*` of every role, also of one that brings its own advantages."""
+    rewards: dict[str, list[float]] = {}
+    for key, group in groups.items():
+        rewards.setdefault(key.role, []).extend(float(t.reward or 0.0) for t in group.trajectories)
+    figures = (reward_metrics(role, np.array(values)) for role, values in rewards.items())
+    return {name: value for each in figures for name, value in each.items()}
 
 
 def _set_advantages(group: theirs.TrajectoryGroup, advantages: Sequence[Sequence[Advantage]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 
 from engine.backends import Backend
 from engine.errors import UsageError
@@ -27,6 +28,15 @@ def has_verl() -> bool:
     return find_spec("verl") is not None
 
 
+def verl_config() -> Path | None:
+    """The folder of verl's own config; None where verl is not installed. Imports nothing of verl."""
+    package = find_spec("verl")
+    for folder in (package and package.submodule_search_locations) or ():
+        if (config := Path(folder) / "trainer" / "config").is_dir():
+            return config
+    return None
+
+
 def need_rllm(what: str = "this") -> None:
     """Raises UsageError with the command that installs rLLM, where it is absent."""
     if not has_rllm():
@@ -36,6 +46,8 @@ def need_rllm(what: str = "this") -> None:
 def require(backend: Backend) -> None:
     """Raises UsageError with the command that installs what the backend lacks."""
     need_rllm("--trainer rllm")
+    if backend == "custom":
+        return
     module, install = NEEDS[backend]
     if find_spec(module) is None:
         raise UsageError(f"rLLM's backend {backend} needs {module}: {install}")

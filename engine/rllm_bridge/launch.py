@@ -5,6 +5,7 @@ Whatever needs rLLM is imported where it is used, so that checking and showing w
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +15,13 @@ from typing import Any
 
 import yaml
 
-from engine.backends import Backend
+from engine.backends import kind_of
 from engine.compile import Further, check_file
 from engine.errors import UsageError
 from engine.models.keys import TINKER, KeyRule
 from engine.rllm_bridge.checks import findings
 from engine.rllm_bridge.compose import as_yaml, compose
-from engine.rllm_bridge.config import Launch, as_words, overrides, split_words
+from engine.rllm_bridge.config import Launch, as_words, context_in, folder_of, overrides, split_words, unset
 from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
 from engine.rllm_bridge.installed import INSTALL, has_rllm, has_verl, require
 from engine.rllm_bridge.services import is_served, served
@@ -50,19 +51,23 @@ class Job:
 
     def overrides(self) -> list[str]:
         """Everything that rLLM's config is composed with, as hydra reads it."""
-        return [*as_words(overrides(self.run)), *self.passed]
+        return [*unset(self.run), *as_words(overrides(self.run)), *self.passed]
 
 
-def for_backend(backend: Backend, words: Sequence[str]) -> tuple[list[str], list[str], Further]:
+def for_backend(backend: str, words: Sequence[str]) -> tuple[list[str], list[str], Further]:
     """The overrides of the spec, the words for rLLM, and the check for what the backend would not do."""
+    try:
+        kind = kind_of(backend)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     spec_words, passed = split_words(words)
-    return spec_words, passed, partial(findings, backend=backend, words=passed)
+    return spec_words, passed, partial(findings, backend=kind, words=passed)
 
 
 def prepare(
     spec: str,
     words: Sequence[str],
-    backend: Backend,
+    backend: str,
     *,
     model: str | None = None,
     base_url: str | None = None,
@@ -73,7 +78,10 @@ def prepare(
     resume: bool = False,
     trackers: Sequence[str] = (),
 ) -> Job:
-    """Compile and check a spec for a backend; raises SpecError, or UsageError where there is no file."""
+    """Compile and check a spec for a backend of rLLM's, or one of your own as `package.module:Class`.
+
+    Raises SpecError, or UsageError where there is no file.
+    """
     spec_words, passed, further = for_backend(backend, words)
     imported = [import_file(file) for file in imports]
     compiled = check_file(
@@ -87,14 +95,17 @@ def prepare(
         runs=True,
     )
     plan = compiled.valid()
-    _check_keys(plan.spec.model, backend, base_url)
+    kind = kind_of(backend)
+    _check_keys(plan.spec.model, kind, base_url)
     from engine.training.order import planned_steps
 
     rows = sum(1 for _ in plan.data["train"].rows(None))
     steps = planned_steps(plan.spec.train, rows)
     run = Launch(
         plan,
-        backend,
+        kind,
+        backend_class=backend if kind == "custom" else None,
+        context=context_in(folder_of(plan.spec.model)),
         rows=rows,
         steps=steps,
         seed=seed,
@@ -115,7 +126,7 @@ def prepare(
     )
 
 
-def _check_keys(ref: ModelRef, backend: Backend, trusted_url: str | None) -> None:
+def _check_keys(ref: ModelRef, backend: str, trusted_url: str | None) -> None:
     """Raises UsageError where rLLM would send the environment's key to a URL that only the spec names."""
     rule = {"tinker": TINKER, "fireworks": FIREWORKS}.get(backend)
     if rule is not None and ref.base_url is not None:
@@ -151,12 +162,26 @@ def describe(job: Job) -> str:
 def launch(job: Job) -> None:
     """Train. A local model on tinker is served for the time of the run."""
     require(job.run.backend)
-    from engine.rllm_bridge.trainer import trainer
+    from engine.rllm_bridge.trainer import backend_class, trainer
 
+    if job.run.backend_class is not None:
+        backend_class(job.run.backend_class)
     os.environ.setdefault("TINKER_TELEMETRY", "0")
     with served(job.run) as (run, services):
-        words = replace(job, run=run).overrides()
+        words = replace(job, run=with_context(run, job.base_url)).overrides()
         trainer(run, words, services).train()
+
+
+def with_context(run: Launch, trusted_url: str | None) -> Launch:
+    """The run with as much context as its Tinker service says that the model has, where nobody knew."""
+    if run.backend != "tinker" or run.context is not None:
+        return run
+    # Imported here, because the SDK is slow to load.
+    from engine.models.tinker_open import open_session
+
+    session = asyncio.run(open_session(run.plan.spec.model, trusted_url=trusted_url))
+    session.service.close("success")
+    return replace(run, context=session.lengths.get(run.plan.spec.model.name or ""))
 
 
 def _yaml(value: object) -> str:

@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from rllm.engine.rollout.rollout_engine import ModelOutput, RolloutEngine
     from rllm.workflows.workflow import TerminationReason
 
-_SAMPLING = ("temperature", "top_p", "max_tokens", "stop")
+_SAMPLING = ("temperature", "top_p", "stop")
 
 
 def _options(sampling: Sampling) -> dict[str, Any]:
-    """What a call asks of the engine: only what the spec says; the rest is rLLM's configuration."""
-    return {name: getattr(sampling, name) for name in _SAMPLING if name in sampling.model_fields_set}
+    """What a call asks of the engine: what the spec says, and how long the answer may be.
+
+    The rest is rLLM's configuration, whose own limit is that of the role with the longest answers.
+    """
+    said = {name: getattr(sampling, name) for name in _SAMPLING if name in sampling.model_fields_set}
+    return {**said, "max_tokens": sampling.max_tokens}
 
 
 Call = tuple[NodeId, int]

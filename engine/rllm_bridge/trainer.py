@@ -1,4 +1,7 @@
-"""rLLM's AgentTrainer, given what a spec says: workflow, datasets, estimators and the grouping hook."""
+"""rLLM's AgentTrainer, given what a spec says: workflow, datasets, estimators and the grouping hook.
+
+It takes no backend but rLLM's three, and drops the grouping hook's figures; `agent_trainer` does neither.
+"""
 
 # rLLM is absent where types are checked, so what comes of its modules is unknown there.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -7,8 +10,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
+from engine.backends import BACKENDS
+from engine.errors import UsageError
 from engine.models import Services
 from engine.rllm_bridge import compile_workflow, grouping_hook
 from engine.rllm_bridge.compose import compose
@@ -22,23 +29,90 @@ from engine.vocabulary import Estimator
 def trainer(run: Launch, words: Sequence[str], services: Services) -> Any:
     """rLLM's AgentTrainer for a plan, ready to `train()`; `words` compose rLLM's config."""
     from rllm.data import Dataset
-    from rllm.trainer.unified_trainer import AgentTrainer
 
     plan = run.plan
     register(custom_estimators(plan, run.backend))
     hook = {"traj_grouping_hook": grouping_hook(plan)} if hook_reasons(plan, run.backend) else {}
     validation = validation_tasks(plan)
-    return AgentTrainer(
+    return agent_trainer(
+        backend=run.backend_class or run.backend,
         config=compose(words, run.backend),
         workflow_class=compile_workflow(plan),
         # verl makes its workflows in a process of its own, where they open models themselves.
         workflow_args={} if run.backend == "verl" else {"open_model": services.open},
         train_dataset=Dataset(list(plan.data["train"].rows(None)), plan.name, "train"),
         val_dataset=Dataset(validation, plan.name, "validation") if validation else None,
-        backend=run.backend,
         traj_group_adv_estimator_map=estimator_map(plan, run.backend),
         **hook,
     )
+
+
+def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
+    """As rLLM's AgentTrainer, of which it takes the `options`: something to `train()`.
+
+    `backend` may also be a BackendProtocol of your own, as `package.module:Class`; the figures of a
+    `traj_grouping_hook` of ours go to the trackers. Raises UsageError for a class that is not there.
+    """
+    hook = options.get("traj_grouping_hook")
+    if backend == "verl" or (backend in BACKENDS and hook is None):
+        # On verl rLLM computes advantages and their figures again, in our groups.
+        from rllm.trainer.unified_trainer import AgentTrainer
+
+        return AgentTrainer(config=config, backend=backend, **options)
+    return _HereTrainer(backend, config, options)
+
+
+@dataclass(frozen=True, slots=True)
+class _HereTrainer:
+    """Trains in this process, as rLLM's own launchers for tinker and fireworks do."""
+
+    backend: str
+    config: Any
+    options: Mapping[str, Any] = field(repr=False)
+
+    def train(self) -> None:
+        """Train to the end; whatever goes wrong, the backend is shut down."""
+        from omegaconf import OmegaConf
+        from rllm.trainer.unified_trainer import UnifiedTrainer
+
+        if self.backend in BACKENDS:
+            import_module(f"rllm.trainer.{self.backend}.utils").sync_config(self.config)
+        OmegaConf.resolve(self.config)
+        kind = _reporting(backend_class(self.backend), self.options.get("traj_grouping_hook"))
+        trainer = UnifiedTrainer(backend_cls=kind, config=self.config, **self.options)
+        try:
+            trainer.fit()
+        finally:
+            trainer.shutdown()
+
+
+def backend_class(name: str) -> type[Any]:
+    """One of rLLM's backends, or the class that `package.module:Class` names; raises UsageError."""
+    if name in BACKENDS:
+        module, attribute = f"rllm.trainer.{name}.{name}_backend", f"{name.capitalize()}Backend"
+    else:
+        module, _, attribute = name.partition(":")
+    from rllm.trainer.backend_protocol import BackendProtocol
+
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"there is no backend {name}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, BackendProtocol)):
+        raise UsageError(f"{name} is no backend of rLLM's: expected a class of its BackendProtocol")
+    return found
+
+
+def _reporting(kind: type[Any], hook: Any) -> type[Any]:
+    """A backend that adds the hook's figures to those of each batch."""
+    if hook is None:
+        return kind
+
+    async def update_policy(self: Any, trainer_state: Any, **options: Any) -> None:
+        await kind.update_policy(self, trainer_state, **options)
+        trainer_state.metrics.update(hook.figures)
+
+    return type(kind.__name__, (kind,), {"update_policy": update_policy, "__module__": kind.__module__})
 
 
 def register(custom: Mapping[str, Estimator]) -> None:

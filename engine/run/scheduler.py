@@ -240,6 +240,8 @@ class _Run:
         if any(see.parents and not len(self.sight.upstream[number][see.name]) for see in block.sees):
             return ()
         nodes = block.nodes
+        if self.plan.never:
+            nodes = [node for node in nodes if node not in self.plan.never]
         if self.world is not None and self.world.loop == role.loop:
             nodes = [node for node in nodes if self.world.moves(self.plan.nodes[node])]
         if role.when is None:

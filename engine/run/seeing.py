@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.compile import Plan, RolePlan
-from engine.compile.plan import See
+from engine.compile.plan import See, own_of
 from engine.prompts import SELF, Condition, PromptError
 from engine.records import Task
 from engine.run.session import NodeResult
 from engine.run.world import World
-from engine.vocabulary import Own, Upstream, View, Views
+from engine.vocabulary import Upstream, View, Views
 
 SEES_NOTHING: Upstream = {}
 Results = Sequence[NodeResult | None]
@@ -66,16 +66,9 @@ class Sight:
         plan, at, world = self._plan, self._plan.nodes[node], self._world
         role = plan.roles[at.role]
         earlier = range(node - role.count * (at.id.round - 1), node, role.count)
-        own = Own(
-            role.name,
-            at.id.index,
-            at.lineage,
-            role.count,
-            at.id.round,
-            plan.rounds_of(role),
-            Views([result.view for turn in earlier if (result := self._results[turn]) is not None]),
-            world.observation(at) if world is not None and world.loop == role.loop else "",
-        )
+        history = Views([result.view for turn in earlier if (result := self._results[turn]) is not None])
+        observation = world.observation(at) if world is not None and world.loop == role.loop else ""
+        own = own_of(role, at, plan.rounds_of(role), history, observation)
         return {"task": self._shown(role), SELF: own, **self.upstream[at.block]}
 
     def of_end(self, sees: Sequence[See]) -> Mapping[str, Any]:

@@ -3,6 +3,6 @@
 from engine.errors import SandboxError
 from engine.sandbox.grading import run_tests
 from engine.sandbox.process import require_monty
-from engine.sandbox.python import Python, Ran
+from engine.sandbox.python import Python, Ran, evaluate
 
-__all__ = ["Python", "Ran", "SandboxError", "require_monty", "run_tests"]
+__all__ = ["Python", "Ran", "SandboxError", "evaluate", "require_monty", "run_tests"]

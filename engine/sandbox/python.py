@@ -88,6 +88,12 @@ def execute(process: Process, code: str, names: Mapping[str, Any]) -> Ran:
     return Ran(json.loads(value), output)
 
 
+def evaluate(code: str, inputs: Mapping[str, Any], *, seconds: float = SECONDS, memory: int = MEMORY) -> Ran:
+    """Run one program, here and now; as `Python.run`."""
+    require_monty()
+    return _alone(Process(Limits(seconds, memory)), code, given(inputs))
+
+
 def _alone(process: Process, code: str, names: Mapping[str, Any]) -> Ran:
     with process:
         return execute(process, code, names)

@@ -25,14 +25,14 @@ def test_the_service_says_what_it_serves(client: tinker.ServiceClient, service: 
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda t: t.forward_backward([datum("cross_entropy", PROMPT)], "cispo"), "cispo"),
+        (lambda t: t.forward_backward([datum("cross_entropy", PROMPT)], "custom"), "custom"),
         (lambda t: t.forward_backward([datum("cross_entropy", PROMPT)], "ppo"), "has no 'logprobs'"),
         (lambda t: t.forward_backward([datum("cross_entropy", [1, 9999])], "cross_entropy"), "does not know"),
         (lambda t: t.forward_backward([datum("ppo", PROMPT)], "ppo", {"clip": 0.1}), "no setting 'clip'"),
         (lambda t: t.load_state("tinker://nobody/weights/nothing"), "there is no checkpoint"),
         (lambda t: t.load_state("tinker://../weights/x"), "is not a checkpoint's path"),
         (lambda t: t.save_state("../../escape"), "is not a checkpoint's path"),
-        (lambda t: t.save_weights_external("x"), "not served by this local service"),
+        (lambda t: t.save_state("short", ttl_seconds=0), "ttl_seconds is 0; expected 1 to"),
     ],
 )
 def test_what_cannot_be_done_is_said(

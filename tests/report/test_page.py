@@ -261,6 +261,16 @@ def test_shares_of_groups_are_of_the_advantages_that_training_used(tmp_path: Pat
         assert hover(page(folder), f"Groups of {role}")[0] == shares
 
 
+def test_the_share_of_a_policy_is_drawn_of_those_that_share_one(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    write_lines(folder / "metrics.jsonl", [{"step": 1, "optim/share/solver": 0.7, "optim/share/judge": 0.3}])
+    info = json.loads((folder / "run.json").read_text())
+    for theirs, drawn in (("main", 2), ("other", 0)):
+        info["roles"]["solver"]["policies"], info["roles"]["judge"]["policies"] = ["main"], [theirs]
+        (folder / "run.json").write_text(json.dumps(info))
+        assert len(legend(page(folder), "Share of its policy&#39;s gradient")) == drawn
+
+
 def test_the_time_of_a_step_is_told_in_the_order_of_its_stages(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     stages = ["rollout", "advantage", "update", "validate", "a_stage_of_another_version"]

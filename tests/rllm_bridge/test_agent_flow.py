@@ -13,8 +13,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
@@ -26,7 +28,7 @@ from rllm.eval.agent_loader import load_agent
 from rllm.eval.evaluator_loader import load_evaluator
 from rllm.eval.runner import run_dataset
 from rllm.gateway.manager import EvalGatewayManager
-from rllm.types import AgentConfig, Episode
+from rllm.types import AgentConfig, Episode, Step, Trajectory
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -37,6 +39,7 @@ from engine.errors import UsageError
 from engine.rllm_bridge import compile_agent_flow
 from engine.shipped import BASE_NAME
 from tests.cli.conftest import ENVIRONMENT
+from tests.edge import write_spec
 from tests.models.edges import chat_answer
 from tests.rllm_bridge.edge import agreeable, tasks
 
@@ -149,6 +152,137 @@ def test_the_turns_of_a_loop_have_their_own_tokens_and_are_put_together_again(
             assert [s.response_ids for s in trajectory.steps] == [[number] for number in said]
 
 
+class Overtaking(EvalGatewayManager):
+    """The gateway with a proxy before it, which lets the first answer of a session out after the second.
+
+    So do a loaded machine's sockets: an answer whose head and body are read at once overtakes one whose body
+    comes later.
+    """
+
+    def start(self) -> None:
+        super().start()
+        self._first: dict[str, asyncio.Event] = {}
+        routes = [Route("/{path:path}", self._pass, methods=["POST"])]
+        port = free_port()
+        self.before = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), port=port, log_level="error"))
+        self._serving = threading.Thread(target=self.before.run, daemon=True)
+        self._serving.start()
+
+    def stop(self) -> None:
+        self.before.should_exit = True
+        self._serving.join()
+        super().stop()
+
+    def get_session_url(self, session_id: str, *, public: bool = True) -> str:
+        inside = f"http://127.0.0.1:{self.before.config.port}"
+        return super().get_session_url(session_id).replace(self.gateway_url, inside)
+
+    async def _pass(self, request: Request) -> Response:
+        session = request.url.path.partition("/v1")[0]
+        async with httpx.AsyncClient(timeout=60) as client:
+            url = f"http://127.0.0.1:{self.port}{request.url.path}"
+            answer = await client.post(url, content=await request.body())
+        if session not in self._first:
+            overtaken = self._first[session] = asyncio.Event()
+            await overtaken.wait()
+        self._first[session].set()
+        return Response(answer.content, answer.status_code, media_type="application/json")
+
+
+def test_an_answer_that_is_overtaken_on_its_way_back_keeps_its_own_tokens() -> None:
+    whole = ["roles.solver.parser=text", "roles.judge.parser=text"]
+    flow, evaluator = compile_agent_flow("solver_judge", whole)
+    rows = tasks(4)
+    with answering(upstream := Upstream(lambda: 0.0)):
+        gateway = Overtaking(upstream.url, "policy")
+        gateway.start()
+        engine = AgentFlowEngine(flow, evaluator, gateway, "policy", retry_limit=1)
+        episodes = asyncio.run(engine.execute_tasks(rows, [row["id"] for row in rows]))
+        engine.shutdown()
+        gateway.stop()
+    for trajectory in (t for episode in episodes for t in episode.trajectories):
+        said = int(trajectory.steps[0].action.split()[1].rstrip("."))
+        assert trajectory.steps[0].response_ids == [said]
+
+
+def test_an_answer_that_is_part_of_another_s_is_not_taken_for_it() -> None:
+    _, evaluator = compile_agent_flow("solver_judge")
+    asked = [{"role": "user", "content": "Make 7"}]
+
+    def step(text: str, ids: list[int]) -> Step:
+        return Step(
+            model_response=text,
+            chat_completions=[*asked, {"role": "assistant", "content": text}],
+            response_ids=ids,
+            logprobs=[-1.0] * len(ids),
+        )
+
+    own = Trajectory(uid="u", name="solver", steps=[step("7", [])])
+    given = Trajectory(uid="u", name="solver", steps=[step("7, or 17", [1, 7])])
+    episode = Episode(trajectories=[given], artifacts={"whole": {"u": [own]}})
+    with pytest.raises(RuntimeError, match="no call with its messages and its answer"):
+        evaluator.evaluate(None, episode)
+
+
+AGENT = """\
+rolegraph: 1
+name: agent
+data: {train: countdown}
+roles:
+  agent:
+    prompt: solver.j2
+    tools: calculator
+    calls: 4
+    parser: text
+    reward: {exact_match: {field: target}}
+    estimator: grpo
+"""
+
+
+class Calculating(Upstream):
+    """First asks for the calculator, by OpenAI's tool calls, then says what came of it."""
+
+    async def answer(self, request: Request) -> Response:
+        body = await request.json()
+        number = next(self._numbers)
+        await asyncio.sleep(self._latency())
+        last = body["messages"][-1]
+        choice = {"token_ids": [number]}
+        logprobs = {"content": [{"token": "x", "logprob": -0.5, "bytes": None, "top_logprobs": []}]}
+        options: Any = {"id": f"call-{number}", "model": body["model"], "prompt_token_ids": [0, number]}
+        if last["role"] == "tool":
+            return chat_answer(last["content"], choice={**choice, "logprobs": logprobs}, **options)
+        name = body["tools"][0]["function"]["name"]
+        call = {"id": f"c{number}", "type": "function"}
+        made = {**call, "function": {"name": name, "arguments": '{"expression":"3+4"}'}}
+        return chat_answer(
+            None,
+            finish="tool_calls",
+            message={"tool_calls": [made]},
+            choice={**choice, "logprobs": logprobs},
+            **options,
+        )
+
+
+def test_a_turn_with_tools_runs_through_the_gateway_and_each_call_has_its_own_tokens(tmp_path: Path) -> None:
+    draw = random.Random(7)
+    flow, evaluator = compile_agent_flow(write_spec(tmp_path, AGENT))
+    rows = [{**row, "id": f"{row['id']}x"} for row in tasks(8)]
+    with gateway_before(Calculating(lambda: draw.uniform(0.0, 0.05))) as gateway:
+        engine = AgentFlowEngine(flow, evaluator, gateway, "policy", retry_limit=1)
+        episodes = asyncio.run(engine.execute_tasks(rows, [row["id"] for row in rows]))
+        engine.shutdown()
+    for episode in episodes:
+        (trajectory,) = episode.trajectories
+        assert (trajectory.reward, trajectory.steps[-1].action) == (1.0, "7")
+        assert [step.reward for step in trajectory.steps] == [0.0, 1.0]
+        asked, answered = trajectory.steps
+        assert asked.chat_completions[-1]["tool_calls"][0]["function"]["arguments"] == '{"expression":"3+4"}'
+        assert [m["role"] for m in answered.chat_completions] == ["user", "assistant", "tool", "assistant"]
+        assert answered.chat_completions[1]["tool_calls"][0]["id"] == f"c{asked.response_ids[0]}"
+        assert asked.response_ids < answered.response_ids
+
+
 def one_refused(*, is_validation: bool, retry_limit: int) -> Episode:
     upstream = Upstream(lambda: 0.0)
     upstream.refuse = 1
@@ -227,11 +361,16 @@ def test_what_the_gateway_cannot_carry_is_refused(spec: str, override: str) -> N
         compile_agent_flow(compile_file(spec, [override]))
 
 
+KEY = "tml-of-the-test"
+
+
 @contextlib.contextmanager
 def serving() -> Iterator[str]:
-    """The URL of `rolegraph serve` with the shipped model, which asks for no key here."""
+    """The URL of `rolegraph serve` with the shipped model, and its key."""
     words = [sys.executable, "-m", "engine.cli", "serve", "--port", "0"]
-    with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        words, env=ENVIRONMENT | {"ROLEGRAPH_SERVE_KEY": KEY}, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         try:
             yield next(word for word in process.stdout.readline().split() if word.startswith("http"))
@@ -240,7 +379,10 @@ def serving() -> Iterator[str]:
 
 
 @pytest.mark.service
-def test_it_runs_under_rllm_s_eval_engine_on_the_local_service_behind_the_gateway() -> None:
+def test_it_runs_under_rllm_s_eval_engine_on_the_local_service_behind_the_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
     flow, evaluator = compile_agent_flow("solver_judge")
     rows = [task_from_row(row, row["id"]) for row in flow.plan.data["validation"].rows(16)]
     with serving() as url:

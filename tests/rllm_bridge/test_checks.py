@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ import rolegraph as rg
 from engine.backends import Backend
 from engine.compile.compiler import Compiled
 from engine.rllm_bridge.checks import findings
+from engine.rllm_bridge.words import known_keys
 from engine.spec.diagnostics import Diagnostic
 from engine.vocabulary import Dataset
 from tests.cli.conftest import Command
@@ -30,17 +33,25 @@ def check(backend: Backend, *words: str, spec: str = "solver_judge") -> Compiled
     return rg.check(spec, *words, backend=backend)
 
 
+ALWAYS = ("tokenizer and the training shape", "does not clip gradients", "prompts of more than 2,048")
+"""Of warnings that go with every spec on fireworks, on tinker, and on verl where the model is elsewhere."""
+
+
+def apart(compiled: Compiled) -> list[Diagnostic]:
+    """The diagnostics but for those warnings."""
+    return [d for d in compiled.diagnostics if not any(said in d.message for said in ALWAYS)]
+
+
 def only(compiled: Compiled) -> Diagnostic:
-    """The one diagnostic that matters: on fireworks a warning about keys of its own goes with every spec."""
-    found = [d for d in compiled.diagnostics if "tokenizer and the training shape" not in d.message]
-    assert len(found) == 1, [str(d) for d in found]
-    return found[0]
+    """The one diagnostic that matters."""
+    (found,) = apart(compiled)
+    return found
 
 
 @pytest.mark.parametrize("backend", ["tinker", "verl"])
 @pytest.mark.parametrize("spec", ["solver_judge", "solver_judge_validator"])
 def test_a_shipped_spec_has_nothing_against_it(backend: Backend, spec: str) -> None:
-    assert check(backend, spec=spec).diagnostics == ()
+    assert apart(check(backend, spec=spec)) == []
 
 
 ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
@@ -49,6 +60,7 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     ("verl", ("model=replay:x.jsonl",), "a model of replay cannot be trained", "model"),
     ("tinker", ("model=tinker",), "needs the model's name", "model"),
     ("tinker", (FOLDER,), "which chat template", "model"),
+    ("tinker", (FOLDER, RENDERER), "there is no model folder", "model"),
     ("tinker", ("model=local:some/vl-model", RENDERER), "for a vision model", "model"),
     ("fireworks", ("model=local",), "not a folder", "model"),
     (
@@ -137,6 +149,40 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     ("tinker", ("++data.train_batch_size=4",), "overwrites", "++data.train_batch_size"),
     ("tinker", ("rllm/backend=verl",), "chosen by its flag", "rllm/backend"),
     ("tinker", ("rllm.algorithm.adv_estimator=rloo",), "is in the spec", "rllm.algorithm.adv_estimator"),
+    ("tinker", ("rllm.algorithm.loss_fn=pppo",), "did you mean 'ppo'", "rllm.algorithm.loss_fn"),
+    ("tinker", ("rllm.algorithm.loss_fn=cross_entropy",), "trains by no loss", "rllm.algorithm.loss_fn"),
+    ("verl", (HOSTED, "rllm.algorithm.loss_fn=ppo"), "stops at the first update", "rllm.algorithm.loss_fn"),
+    ("fireworks", (HOSTED, "rllm.algorithm.loss_fn=ppo"), "stops when it starts", "rllm.algorithm.loss_fn"),
+    ("tinker", ("rllm.rollout.n=1",), "drops groups of one, and judge's", "rllm.rollout.n"),
+    ("tinker", ("++training.group_size=1",), "drops groups of one", "training.group_size"),
+    ("tinker", ("train.rollouts=1",), "drops groups of one, and judge's", "roles.judge"),
+    (
+        "tinker",
+        ("rllm.rejection_sample.multiplier=0",),
+        "no task at all for 0",
+        "rllm.rejection_sample.multiplier",
+    ),
+    (
+        "tinker",
+        ("rllm.rejection_sample.multiplier=2",),
+        "without rejection sampling",
+        "rllm.rejection_sample.multiplier",
+    ),
+    (
+        "verl",
+        (HOSTED, "rllm.compact_filtering.enable=true", "rllm.compact_filtering.mask_env_done=true"),
+        "drops every episode",
+        "rllm.compact_filtering.mask_env_done",
+    ),
+    ("verl", (HOSTED, "++trainer.n_gpus_per_node=0"), "without a GPU", "trainer.n_gpus_per_node"),
+    ("tinker", ("rllm.trainer.save_freq=0",), "keeps no checkpoint", "rllm.trainer.save_freq"),
+    (
+        "tinker",
+        ("rllm.trainer.save_frq=3",),
+        "did you mean 'rllm.trainer.save_freq'",
+        "rllm.trainer.save_frq",
+    ),
+    ("tinker", ("rllm.rollout.train.top_k=3",), "++rllm.rollout.train.top_k=3", "rllm.rollout.train.top_k"),
 ]
 
 
@@ -149,7 +195,6 @@ def test_a_mistake_is_refused(backend: Backend, words: tuple[str, ...], message:
 
 
 WARNINGS: list[tuple[Backend, tuple[str, ...], str]] = [
-    ("tinker", ("train.gradient_clip=0.5",), "does not clip gradients"),
     ("verl", (HOSTED, "train.lora.unembed=false"), "does not choose layers"),
     ("fireworks", (HOSTED, "train.lora.mlp=false"), "does not choose layers"),
     ("tinker", ("train.schedule={kind: linear, floor: 0.1}",), "no floor"),
@@ -163,6 +208,10 @@ WARNINGS: list[tuple[Backend, tuple[str, ...], str]] = [
     ("tinker", ("rllm.workflow.workflow_args.timeout=5",), "from Python"),
     ("tinker", ("rllm.trainer.save_freq=5",), "train.checkpoint_every"),
     ("verl", (HOSTED, "++actor_rollout_ref.actor.optim.clip_grad=9"), "train.gradient_clip"),
+    ("tinker", ("rllm.algorithm.loss_fn=cispo",), "before the loss that each role has"),
+    ("tinker", ("rllm.compact_filtering.mask_env_done=true",), "compact_filtering.enable is false"),
+    ("tinker", ("++rllm.trianer.save_freq=5",), "rLLM has no key rllm.trianer.save_freq"),
+    ("verl", (HOSTED, "rllm.trainer.save_freq=-1"), "keeps no checkpoint"),
 ]
 
 
@@ -181,22 +230,22 @@ def test_an_option_without_effect_is_said_and_let_through(
 @pytest.mark.parametrize("unit", ["credit=margin", "group=turn", "group=prompt"])
 def test_loops_and_their_turns_train_there(backend: Backend, unit: str) -> None:
     words = (HOSTED, "loops={l: {roles: [solver, judge], times: 2}}", f"roles.solver.{unit}")
-    assert check(backend, *words).diagnostics == ()
+    assert apart(check(backend, *words)) == []
 
 
 def test_what_works_elsewhere_is_no_fault_there() -> None:
-    assert check("verl", HOSTED, "train.gradient_clip=0.5").diagnostics == ()
-    assert check("verl", HOSTED, "rllm.algorithm.kl_beta=0.1").diagnostics == ()
-    assert check("tinker", "roles.judge.estimator=opo").diagnostics == ()
-    assert check("tinker", "roles.judge.trainable=false", "roles.judge.model=local:other").diagnostics == ()
-    assert check("verl", HOSTED, *SERVED).diagnostics == ()
+    assert apart(check("verl", HOSTED, "train.gradient_clip=0.5")) == []
+    assert apart(check("verl", HOSTED, "rllm.algorithm.kl_beta=0.1")) == []
+    assert apart(check("tinker", "roles.judge.estimator=opo")) == []
+    assert apart(check("tinker", "roles.judge.trainable=false", "roles.judge.model=local:other")) == []
+    assert apart(check("verl", HOSTED, *SERVED)) == []
 
 
 @pytest.mark.parametrize(("backend", "message"), [("verl", "token by token"), ("fireworks", "every token")])
 def test_advantages_by_token_need_tinker(backend: Backend, message: str) -> None:
     compiled = check(backend, HOSTED, spec="solver_judge_distill")
     assert message in only(compiled).message
-    assert check("tinker", spec="solver_judge_distill").diagnostics == ()
+    assert apart(check("tinker", spec="solver_judge_distill")) == []
 
 
 def test_a_demonstration_cannot_be_imitated_under_rllm() -> None:
@@ -226,8 +275,8 @@ def test_a_packages_dataset_with_colons_in_its_ids_is_refused() -> None:
     plan = solver_judge("train.batch_size=1")
     rows = [{"id": "cd:1", "question": ""}, {"id": "cd:2", "question": ""}]
     data = Dataset(("id", "question"), frozenset(), lambda limit: iter(rows))
-    (found,) = findings(replace(plan, data={"train": data}), "tinker")
-    assert "'cd:1' has a colon" in found.message
+    found = findings(replace(plan, data={"train": data}), "tinker")
+    assert any("'cd:1' has a colon" in it.message for it in found)
 
 
 def test_validate_shows_a_backends_faults_and_ends_with_2(rolegraph: Command) -> None:
@@ -242,7 +291,54 @@ def test_validate_shows_warnings_and_ends_with_0(rolegraph: Command) -> None:
     done = rolegraph("validate", "solver_judge", *words)
     assert done.returncode == 0
     assert done.stderr.count("warning:") == 2
+    assert "does not clip gradients on tinker, at 0.5" in done.stderr
     assert "command line:1:1" in done.stderr
+
+
+def test_that_tinker_clips_no_gradient_is_always_said_unless_none_is_to_be_clipped() -> None:
+    (found,) = check("tinker").diagnostics
+    assert "does not clip gradients on tinker, at 1 or at all" in found.message
+    assert check("tinker", "train.gradient_clip=0").diagnostics == ()
+
+
+def test_a_word_that_keeps_groups_of_one_makes_single_rollouts_fit() -> None:
+    kept = "rllm.rejection_sample.min_trajs_per_group=1"
+    for rollouts in ("train.rollouts=1", "rllm.rollout.n=1"):
+        words = ("roles.solver.estimator=reinforce", rollouts, kept)
+        assert check("tinker", *words).plan is not None
+
+
+def test_a_model_folder_without_a_model_is_said_and_for_ray_s_machines_only_warned_of(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "it has no config.json" in only(check("tinker", f"model=local:{empty}", RENDERER)).message
+    found = only(check("verl", f"model=local:{tmp_path / 'gone'}"))
+    assert "there is no model folder" in found.message
+    assert found.severity == "warning"
+
+
+def test_what_verl_cuts_prompts_at_is_said_where_the_model_is_elsewhere() -> None:
+    (found,) = check("verl", HOSTED).diagnostics
+    assert "prompts of more than 2,048 tokens" in found.message
+    assert check("verl", HOSTED, "rllm.data.max_prompt_length=4096").diagnostics == ()
+    assert check("verl").diagnostics == ()
+
+
+def test_every_key_of_rllm_s_own_config_is_known() -> None:
+    pytest.importorskip("rllm", reason="needs rLLM")
+    from importlib.util import find_spec
+
+    import yaml
+
+    found = find_spec("rllm")
+    assert found is not None and found.submodule_search_locations is not None
+    file = Path(found.submodule_search_locations[0]) / "trainer" / "config" / "rllm" / "base.yaml"
+
+    def leaves(tree: dict[str, Any], at: str) -> Iterator[str]:
+        for key, value in tree.items():
+            yield from leaves(value, f"{at}.{key}") if isinstance(value, dict) and value else [f"{at}.{key}"]
+
+    assert known_keys() == set(leaves(yaml.safe_load(file.read_text()), "rllm"))
 
 
 def test_without_a_backend_nothing_of_rllm_is_checked(rolegraph: Command) -> None:

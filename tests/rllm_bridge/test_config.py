@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from engine.compile.plan import Plan
 from engine.errors import AdvantageError, UsageError
 from engine.rllm_bridge.config import TABLE, Launch, as_words, overrides, split_words
 from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
+from engine.rllm_bridge.installed import verl_config
 from engine.rllm_bridge.launch import prepare
 from engine.rllm_bridge.trainer import as_rllm
 from engine.vocabulary import Estimator
@@ -42,6 +44,56 @@ def test_every_backend_is_given_the_same_run_by_keys_of_its_own() -> None:
         assert found["rllm/backend"] == backend
         assert found["rllm.data.train_batch_size"] == 16
         assert found["rllm.trainer.total_batches"] == 30
+
+
+def test_prompts_may_be_as_long_as_the_model_takes(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"text_config": {"max_position_embeddings": 8192}}')
+    words = [f"model=local:{tmp_path}", "++rollout_engine.renderer_name=llama3", "sampling.max_tokens=1000"]
+    tinker = overrides(prepare("solver_judge", words, "tinker").run)
+    assert (tinker["training.max_length"], tinker["rllm.data.max_prompt_length"]) == (8192, 8190)
+    assert overrides(prepare("solver_judge", words, "verl").run)["rllm.data.max_prompt_length"] == 7192
+    shipped = overrides(prepare("solver_judge", [], "tinker").run)
+    assert shipped["rllm.data.max_prompt_length"] == shipped["training.max_length"] - 2
+
+
+def test_prompts_of_a_model_that_is_elsewhere_may_be_as_long_as_the_backend_s_own_config_says() -> None:
+    plan = solver_judge(HOSTED)
+    for backend in ("tinker", "fireworks"):
+        assert keys(plan, backend)["rllm.data.max_prompt_length"] == 30720
+    assert keys(plan, "tinker", context=131072)["rllm.data.max_prompt_length"] == 131070
+
+
+def test_a_backend_of_one_s_own_is_given_the_keys_that_all_share(rolegraph: Command) -> None:
+    prepared = prepare("solver_judge", [HOSTED, "train.rollouts=4"], "mine.backends:Mine")
+    words = prepared.overrides()
+    assert words[0] == "~rllm/backend"
+    assert {"++model.name=Qwen/Qwen3-8B", "rllm.rollout.n=4", "rllm.data.train_batch_size=16"} <= set(words)
+    for name in ("tinkr", "mine/backends:Mine"):
+        with pytest.raises(UsageError, match="is no backend"):
+            prepare("solver_judge", [], name)
+    done = rolegraph("validate", "solver_judge", "--backend", "tinkr")
+    assert (done.returncode, "MODULE:CLASS" in done.stderr) == (2, True)
+
+
+@pytest.mark.skipif(verl_config() is None, reason="needs verl, of which its config is enough")
+def test_every_key_for_verl_is_one_of_verl_s_own() -> None:
+    pytest.importorskip("rllm")
+    from omegaconf import OmegaConf
+
+    from engine.rllm_bridge.compose import compose
+
+    prepared = prepare("solver_judge", [HOSTED], "verl")
+    config = compose(prepared.overrides(), "verl")
+    own = verl_config()
+    assert own is not None
+    generated = OmegaConf.load(own / "_generated_ppo_trainer.yaml")
+    for key, value in overrides(prepared.run).items():
+        if key != "rllm/backend":
+            found = OmegaConf.select(config, key.lstrip("+"))
+            assert found == (list(value) if isinstance(value, tuple) else value), key
+        if not key.startswith("rllm"):
+            section = key.lstrip("+").rpartition(".")[0]
+            assert OmegaConf.select(generated, section) is not None, key
 
 
 def test_nothing_is_set_by_the_keys_that_rllm_overwrites() -> None:

@@ -46,6 +46,9 @@ def constants(script: str) -> dict[str, Any]:
 def test_a_script_compiles_and_a_linter_and_a_formatter_leave_it_as_it_is(
     rolegraph: Command, case: str, tmp_path: Path
 ) -> None:
+    folder = tmp_path / "it's mine"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
     script = ejected(rolegraph, *CASES[case])
     compile(script, "train.py", "exec")
     pytest.importorskip("ruff")

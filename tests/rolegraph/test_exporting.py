@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg  # noqa: E402
-from engine.local.launcher import BASE_MODEL, check_model_folder  # noqa: E402
+from engine.local.launcher import BASE_MODEL, Running, check_model_folder  # noqa: E402
 from engine.records import RunFolder  # noqa: E402
 from tests.local.client import logprobs_of  # noqa: E402
 
@@ -151,3 +151,18 @@ def test_each_policy_of_a_run_leaves_by_its_name(run: Path, tmp_path: Path) -> N
     ours = [load_file(folder / "adapter_model.safetensors") for folder in folders]
     assert any(not torch.equal(ours[0][name], ours[1][name]) for name in ours[0])
     assert "| policy | judge |" in (folders[1] / "README.md").read_text()
+
+
+def test_weights_that_a_service_holds_are_downloaded(
+    run: Path, adapter: Path, service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.torch import load_file
+
+    monkeypatch.setenv("TINKER_API_KEY", service.api_key)
+    bare = shutil.copytree(run, tmp_path / "bare", ignore=shutil.ignore_patterns("adapter", "weights"))
+    ours, theirs = (
+        load_file(folder / "adapter_model.safetensors")
+        for folder in (adapter, rg.export(bare, base_url=service.base_url))
+    )
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)

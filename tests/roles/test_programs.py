@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from engine.errors import SandboxError
 from engine.vocabulary import Score
 from tests.roles.vocabulary import earned, reward
 
@@ -34,6 +35,43 @@ def test_one_test_may_be_written_as_text_and_what_is_no_test_is_an_error() -> No
     for wrong in ([], [5], None):
         with pytest.raises(TypeError, match="must hold tests"):
             earned("tests", ADDS, tests=wrong)
+
+
+NEAR = "abs(float(action) - task['answer']) < 0.5"
+
+
+@pytest.mark.parametrize(
+    ("code", "action", "score"),
+    [
+        (NEAR, "6.9", Score(1.0, True)),
+        (NEAR, "6", Score(0.0, False)),
+        ("1 / len(action)", "four", Score(0.25, False)),
+        ("n = 0\nfor x in action['found']:\n    n += x\nn", {"found": [1, 2]}, Score(3.0, True)),
+        ("task.get('missing', 0.5)", "", Score(0.5, False)),
+    ],
+)
+def test_a_program_of_the_spec_says_what_is_earned(code: str, action: Any, score: Score) -> None:
+    assert earned({"python": code}, action, answer=7) == score
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (NEAR, "could not convert"),
+        ("open('/etc/passwd').read()", "."),
+        ("'much'", "came to 'much', which is no number"),
+        ("[n for n in range(10 ** 12)]", "."),
+    ],
+)
+def test_a_program_that_fails_or_would_get_out_is_an_error(code: str, error: str) -> None:
+    with pytest.raises((SandboxError, TypeError), match=error):
+        earned({"python": code, "seconds": 1}, "seven", answer=7)
+
+
+def test_a_program_says_what_it_reads_and_what_no_prompt_may_show() -> None:
+    made: Any = reward({"python": NEAR, "labels": ["key"]})
+    assert (made.fields, made.labels) == (("key", "answer"), ("key",))
+    assert (made.permissions, made.timeout) == (("python",), 60.0)
 
 
 def test_tests_are_hidden_need_leave_and_are_bounded_in_time() -> None:

@@ -240,6 +240,20 @@ def test_a_fan_out_over_a_list_is_a_count_with_a_condition(tmp_path: Path) -> No
     assert len(episode["checker"]) == 2, "what is one for each of the skipped is skipped with them"
 
 
+def test_a_condition_of_the_number_alone_is_settled_before_a_task_is_read(tmp_path: Path) -> None:
+    def never(when: str, **more: Any) -> int:
+        roles = {"a": {"count": 4, "when": when, "prompt": "{{ task.question }}", **more}}
+        routed = plan(tmp_path, roles)
+        ran = {t.index for t in run_one(routed, ScriptedModel(whose)).trajectories}
+        assert ran == {2}
+        return len(routed.never)
+
+    assert never("self.index == 2") == 3
+    assert never("self.index == 2 or self.count == 5 or self.lineage[0] == 2") == 3
+    assert never("self.index == 2 and task.question") == 0, "a task is not known yet"
+    assert never("self.index == 2 or task.question == 'another'") == 0
+
+
 def test_a_condition_that_cannot_be_computed_is_false_and_counted(tmp_path: Path) -> None:
     routed = plan(
         tmp_path,

@@ -172,7 +172,7 @@ def test_a_turn_to_imitate_is_no_part_of_the_conversation_after_it() -> None:
 @settings(deadline=None)
 def test_the_loss_of_a_sequence_is_that_of_its_steps_apart(data: st.DataObject) -> None:
     torch = pytest.importorskip("torch", reason="needs the extra `local`")
-    from engine.local.service.losses import LOSSES
+    from engine.local.service.losses import LOSSES, Scored
 
     tokens = st.integers(0, 5)
     steps: list[Step] = []
@@ -194,7 +194,8 @@ def test_the_loss_of_a_sequence_is_that_of_its_steps_apart(data: st.DataObject) 
             inputs = {name: torch.tensor(v.tolist()) for name, v in one.loss_fn_inputs.items()}
             ids = [*one.model_input.to_ints(), int(inputs["target_tokens"][-1])]
             now = [-1 - random.Random(str(ids[: n + 1])).random() for n in range(1, len(ids))]
-            value += float(LOSSES[loss](torch.tensor(now), inputs, {}))
+            scored = Scored(torch.tensor(now), inputs, [len(now)])
+            value += float(LOSSES[loss].compute(scored, LOSSES[loss].settings))
             for start, sampled in spans:
                 gaps += [q - p for q, p in zip(sampled, now[start : start + len(sampled)], strict=True)]
         return value, gaps

@@ -213,16 +213,23 @@ class Policy:
     ) -> Generator[tuple[list[int], Tensor], None, None]:
         """Log-probabilities of targets[b][t] after sequences[b][: t + 1], at temperature 1.
 
+        Targets are [T], or [T, K] for K at each place.
+
         In batches of about `limit` tokens: which sequences, and their log-probabilities one after the other.
         Differentiable where grad is enabled.
         """
         rows = rows_of(sequences, share=self.shares)
         for batch in padded_batches(rows, len, limit):
             laid = layout(batch, self.dtype, self.device)
-            wanted = torch.cat([targets[number] for number in laid.numbers]).to(self.device)
-            yield laid.numbers, self._logprobs(name, laid, wanted)
+            chosen = [targets[number] for number in laid.numbers]
+            wanted = torch.cat([target.flatten() for target in chosen]).to(self.device)
+            places = laid.places
+            if any(target.ndim > 1 for target in chosen):
+                counts = [torch.full((len(target),), target[0].numel()) for target in chosen]
+                places = places.repeat_interleave(torch.cat(counts).to(self.device))
+            yield laid.numbers, self._logprobs(name, laid, places, wanted)
 
-    def _logprobs(self, name: str | None, laid: Layout, wanted: Tensor) -> Tensor:
+    def _logprobs(self, name: str | None, laid: Layout, places: Tensor, wanted: Tensor) -> Tensor:
         inputs = {"input_ids": laid.ids, "attention_mask": laid.mask, "position_ids": laid.positions}
         with self.using(name) as model:
             if model is self._peft and self.small:
@@ -234,8 +241,8 @@ class Policy:
             else:
                 out = model(**inputs, use_cache=False)
         logits: Tensor = out.logits.float()
-        chosen = logits.flatten()[laid.places * logits.shape[-1] + wanted]
-        return chosen - logits.logsumexp(-1).flatten()[laid.places]
+        chosen = logits.flatten()[places * logits.shape[-1] + wanted]
+        return chosen - logits.logsumexp(-1).flatten()[places]
 
     @cached_property
     def shares(self) -> bool:
@@ -251,7 +258,7 @@ class Policy:
             with torch.inference_mode():
                 for share in (True, False):
                     laid = layout(rows_of(sequences, share=share), self.dtype, self.device)
-                    logprobs.append(self._logprobs(None, laid, targets).cpu())
+                    logprobs.append(self._logprobs(None, laid, laid.places, targets).cpu())
         except Exception as error:  # a model that takes no such mask may fail in any way
             _logger.debug("sequences are not shared: %s", error)
             return False

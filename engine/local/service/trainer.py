@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from engine.local.service.losses import LOSSES, NEEDS, OPTIONS
+from engine.local.service.losses import LOSSES, Config, Loss, Scored
 from engine.local.service.policy import LoraShape, Policy
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Missing(Refused):
 
 @dataclass(frozen=True, slots=True)
 class Datum:
-    """One sequence [T] and its loss inputs, each [T]."""
+    """One sequence [T] and its loss inputs, each [T], or [T, K] with K targets at each token."""
 
     tokens: Sequence[int]
     inputs: Mapping[str, Tensor]
@@ -50,6 +51,8 @@ class TrainingRun:
 
     def __init__(self, policy: Policy, name: str, shape: LoraShape) -> None:
         self.policy, self.name, self.shape = policy, name, shape
+        self.used = datetime.now(UTC)
+        """When a client last asked something of it."""
         if not (shape.train_attn or shape.train_mlp or shape.train_unembed):
             raise Refused("nothing to train: train_attn, train_mlp and train_unembed are all false")
         policy.add_adapter(name, shape)
@@ -59,8 +62,9 @@ class TrainingRun:
     def forward_backward(
         self, data: Sequence[Datum], loss: str, config: Mapping[str, float], *, backward: bool = True
     ) -> tuple[float, list[Tensor]]:
-        """The loss, summed over the batch, and each datum's log-probabilities [T]."""
+        """The loss, summed over the batch, and each datum's log-probabilities, shaped as its targets."""
         self._check(data, loss, config)
+        kind = LOSSES[loss]
         total = 0.0
         logprobs: list[Tensor] = [torch.empty(0)] * len(data)
         device = self.policy.device
@@ -69,21 +73,23 @@ class TrainingRun:
         with self.policy.training(), torch.set_grad_enabled(backward):
             batches = self.policy.logprobs(self.name, [datum.tokens for datum in data], targets, limit)
             for numbers, batch_logprobs in batches:
+                batch = [data[number].inputs for number in numbers]
+                lengths = [inputs["target_tokens"].numel() for inputs in batch]
                 inputs = {
-                    key: torch.cat([data[number].inputs[key] for number in numbers]).to(device)
-                    for key in NEEDS[loss]
+                    key: torch.cat([inputs[key].flatten() for inputs in batch]).to(device)
+                    for key in kind.needs
                 }
-                summed = LOSSES[loss](batch_logprobs, inputs, config)
+                settings = _settings(kind, config, batch, lengths)
+                summed = kind.compute(Scored(batch_logprobs, inputs, lengths), settings)
                 if not math.isfinite(summed.item()):
                     self._optimizer.zero_grad()
                     raise Refused("the loss is not finite; the gradients gathered so far were dropped")
                 if backward:
                     summed.backward()
                 total += summed.item()
-                lengths = [len(data[number].tokens) for number in numbers]
                 by_datum = batch_logprobs.detach().cpu().split(lengths)
                 for number, values in zip(numbers, by_datum, strict=True):
-                    logprobs[number] = values
+                    logprobs[number] = values.reshape(targets[number].shape)
         return total, logprobs
 
     def step(self, settings: AdamParams) -> dict[str, float]:
@@ -122,9 +128,10 @@ class TrainingRun:
     def _check(self, data: Sequence[Datum], loss: str, config: Mapping[str, float]) -> None:
         if loss not in LOSSES:
             raise Refused(f"the loss {loss!r} is not served here; there is {', '.join(LOSSES)}")
-        if unknown := sorted(set(config) - set(OPTIONS[loss])):
+        kind = LOSSES[loss]
+        if unknown := sorted(set(config) - set(kind.settings)):
             raise Refused(
-                f"{loss} has no setting {unknown[0]!r}; it takes {', '.join(OPTIONS[loss]) or 'none'}"
+                f"{loss} has no setting {unknown[0]!r}; it takes {', '.join(kind.settings) or 'none'}"
             )
         if not data:
             raise Refused("forward_backward needs at least one datum")
@@ -136,12 +143,43 @@ class TrainingRun:
                 )
             if max(datum.tokens) >= self.policy.vocabulary or min(datum.tokens) < 0:
                 raise Refused(f"datum {position} has a token that the model does not know")
-            for key in NEEDS[loss]:
-                if key not in datum.inputs:
-                    raise Refused(f"datum {position} has no {key!r}, which {loss} reads")
-                if datum.inputs[key].shape != (length,):
-                    shape = list(datum.inputs[key].shape)
-                    raise Refused(f"datum {position}: {key} has shape {shape}, expected [{length}]")
+            _check_inputs(position, datum, loss, kind)
             targets = datum.inputs["target_tokens"]
             if targets.min() < 0 or targets.max() >= self.policy.vocabulary:
                 raise Refused(f"datum {position} has a target token that the model does not know")
+
+
+def _check_inputs(position: int, datum: Datum, loss: str, kind: Loss) -> None:
+    for key in kind.needs:
+        if key not in datum.inputs:
+            raise Refused(f"datum {position} has no {key!r}, which {loss} reads")
+    if unknown := sorted(set(datum.inputs) - {*kind.needs, *kind.by_token}):
+        raise Refused(
+            f"datum {position} has {unknown[0]!r}, which {loss} does not read; "
+            f"it reads {', '.join((*kind.needs, *kind.by_token))}"
+        )
+    length, targets = len(datum.tokens), datum.inputs["target_tokens"]
+    wanted = [length]
+    if kind.many_targets and targets.ndim == 2 and targets.shape[1]:
+        wanted.append(targets.shape[1])
+    for key, tensor in datum.inputs.items():
+        if list(tensor.shape) != wanted:
+            raise Refused(f"datum {position}: {key} has shape {list(tensor.shape)}, expected {wanted}")
+    if "sequence_ratio_mask" in kind.needs and not datum.inputs["sequence_ratio_mask"].any():
+        raise Refused(f"datum {position}: sequence_ratio_mask marks no token")
+
+
+def _settings(
+    kind: Loss, config: Mapping[str, float], batch: Sequence[Mapping[str, Tensor]], lengths: Sequence[int]
+) -> Config:
+    """A loss's settings for the tokens of a batch: those of each datum, or else of the request."""
+    settings: dict[str, float | Tensor] = {**kind.settings, **config}
+    for key in kind.by_token:
+        if any(key in inputs for inputs in batch):
+            settings[key] = torch.cat(
+                [
+                    inputs.get(key, torch.full((length,), float(settings[key])))
+                    for inputs, length in zip(batch, lengths, strict=True)
+                ]
+            )
+    return settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -115,3 +116,13 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
         assert client.get(f"{root}/guess/0").status_code == 404
     process.send_signal(signal.SIGINT)
     assert (process.wait(30), process.stderr.read()) == (0, "")
+
+
+def test_where_an_event_loop_runs_a_person_is_told_what_to_do_instead(tmp_path: Path) -> None:
+    view = rg.view(write_run(tmp_path / "run", tasks=1))
+
+    async def notebook() -> None:
+        view.serve()
+
+    with pytest.raises(UsageError, match="as in a notebook: look at the run with `rolegraph view`"):
+        asyncio.run(notebook())

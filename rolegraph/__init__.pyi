@@ -69,6 +69,8 @@ from rolegraph.training import begin_training as begin_training
 from rolegraph.training import resume_training as resume_training
 from rolegraph.training import train as train
 from rolegraph.training import train_async as train_async
+from rolegraph.viewing import View as View
+from rolegraph.viewing import view as view
 from rolegraph.workflow import OpenWorkflow as OpenWorkflow
 from rolegraph.workflow import Workflow as Workflow
 from rolegraph.workflow import check as check

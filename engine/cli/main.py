@@ -30,6 +30,7 @@ VERBS = {
     "graph": "Draw the roles of a spec.",
     "preview": "Show what each role is asked, with no model.",
     "report": "Show a training run as one page that opens offline.",
+    "view": "Look at the episodes of runs in the browser.",
     "list": "Show the specs and the vocabulary that a spec may use.",
     "limits": "Show what an input may cost, and why.",
     "schema": "Write the JSON Schema of a spec, for an editor.",

@@ -142,6 +142,9 @@ class Estimator(Item):
     each, in the same order. None: the steps carry their advantages already (`precomputed`)."""
     loss: LossName = "importance_sampling"
     """The loss of a role that names none; grpo has ppo, as in rLLM."""
+    baseline: Callable[[Sequence[Floats], Sequence[TrajectoryGroup]], Sequence[Floats]] | None = None
+    """As `compute`: what it takes from each reward. It is noted in the episodes, for whoever asks why an
+    advantage is what it is. None: it does not say."""
 
 
 Advantages = Callable[[Step, Sequence[float] | None], Sequence[float]]

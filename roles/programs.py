@@ -10,7 +10,6 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field
 
-from engine.errors import first_line
 from engine.records import Task
 from engine.sandbox import evaluate, require_monty, run_tests
 from engine.vocabulary import Reward, Score, Seen
@@ -54,8 +53,8 @@ def python(
     require_monty()
     try:
         tree = ast.parse(code)
-    except (SyntaxError, ValueError) as error:
-        raise ValueError(f"not Python: {first_line(error)}") from error
+    except SyntaxError as error:
+        raise ValueError(f"not Python: {error.msg}, line {error.lineno}") from error
     if not tree.body or not isinstance(tree.body[-1], ast.Expr):
         raise ValueError("a program that ends with an expression, whose value is the reward")
     fields = dict.fromkeys([*labels, *_read_of_task(tree)])

@@ -29,6 +29,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("tiny" if item.path.parent.name == "local" else "base"))
 
 
+@pytest.fixture
+def registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test makes known is known to no other test."""
+    from engine.vocabulary import datasets, environments, estimators, metrics, parsers, rewards, tools
+
+    for registry in (datasets, environments, estimators, metrics, parsers, rewards, tools):
+        for table in ("_factories", "_definitions", "_adapters"):
+            monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
+
+
 @pytest.fixture(scope="session")
 def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the service keeps its checkpoints."""

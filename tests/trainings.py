@@ -28,23 +28,31 @@ SMALL = (
     "train.checkpoint_every=2",
     "train.validation={every: 2, tasks: 4, rollouts: 1}",
 )
+STEP = (
+    "train.batch_size=2",
+    "train.rollouts=2",
+    "train.steps=1",
+    "train.validation={every: 0, tasks: 1, rollouts: 1}",
+)
+"""As little as is a training."""
 NEVER = "{json_field: never, value: 1}"
 """A reward that is 0 whatever the answer."""
 TOLERANCE = 1e-3
 """How far metrics of two runs may differ: batches differ in their float noise, and Adam passes it on."""
 
 
-def environment(service: Running | None) -> dict[str, str]:
-    key = {"TINKER_API_KEY": service.api_key} if service else {}
-    return {**ENVIRONMENT, **key}
+def key(service: Running) -> dict[str, str]:
+    """The environment that a command on a service wants."""
+    return {"TINKER_API_KEY": service.api_key}
 
 
 def start(out: Path, *words: str, service: Running | None = None) -> subprocess.Popen[str]:
+    """The command in a process of its own, to be killed."""
     where = ("--base-url", service.base_url) if service else ()
     return subprocess.Popen(
         [sys.executable, "-m", "engine.cli", "train", *words, *where, "--out", str(out)],
         cwd=out.parent,
-        env=environment(service),
+        env={**ENVIRONMENT, **(key(service) if service else {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -59,20 +67,12 @@ def train(
     seed: int = 0,
     track: Sequence[TrackerName] = (),
     observe: rg.Observer | None = None,
+    allow: Sequence[str] = (),
 ) -> rg.Trained:
     """Train in this process."""
-    flow = rg.load(spec, *overrides, base_url=service.base_url)
-    with patch.dict(os.environ, TINKER_API_KEY=service.api_key):
+    flow = rg.load(spec, *overrides, base_url=service.base_url, allow=allow)
+    with patch.dict(os.environ, key(service)):
         return rg.train(flow, out=out, seed=seed, track=track, observe=observe)
-
-
-def train_command(out: Path, *words: str, service: Running | None = None, code: int = 0) -> tuple[str, str]:
-    """Run `rolegraph train` to its end; what it wrote to standard output and error."""
-    process = start(out, *words, service=service)
-    said, noted = process.communicate(timeout=300)
-    assert process.returncode == code, noted
-    assert "Traceback" not in noted
-    return said, noted
 
 
 def metrics(out: Path) -> list[dict[str, float]]:

@@ -90,7 +90,7 @@ def command(
 
         def observe(event: rg.Event) -> None:
             if isinstance(event, rg.Note):
-                status.update(event.text)
+                status.update(rg.printable(event.text))
 
         found = rg.evaluate(flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, observe=observe)
     if as_json:

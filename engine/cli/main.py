@@ -17,9 +17,10 @@ from contextlib import suppress
 
 import click
 
-from rolegraph import RolegraphError, SpecError
+from rolegraph import RolegraphError, SpecError, printable
 
 VERBS = {
+    "new": "Write a workflow of your own into a new folder, to begin with.",
     "run": "Run a spec on its tasks and write the episodes.",
     "train": "Train the roles of a spec.",
     "eject": "Write the Python script that trains a spec with rLLM.",
@@ -27,9 +28,13 @@ VERBS = {
     "compare": "Hold runs, trainings or specs side by side.",
     "export": "Write trained weights for other programs.",
     "validate": "Check specs and show every fault.",
+    "graph": "Draw the roles of a spec.",
+    "preview": "Show what each role is asked, with no model.",
     "test": "Hold a spec's recorded answers against its tests.",
     "report": "Show a training run as one page that opens offline.",
+    "view": "Look at the episodes of runs in the browser.",
     "list": "Show the specs and the vocabulary that a spec may use.",
+    "limits": "Show what an input may cost, and why.",
     "schema": "Write the JSON Schema of a spec, for an editor.",
     "serve": "Serve a local model folder over the Tinker API.",
 }
@@ -71,14 +76,10 @@ def cli() -> None:
     """
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Run the command and exit."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
     gc.set_threshold(COLLECT_AFTER)
-    sys.argv = ["rolegraph", *words]  # what is noted of a run, however this was started
-    debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
-    code = _run(words, debug)
+    code = run(sys.argv[1:])
     # All that was opened is closed by now. To tear the interpreter down takes time, and the SDK's native
     # threads now and then abort in it.
     for stream in (sys.stdout, sys.stderr):
@@ -87,7 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os._exit(code)
 
 
-def _run(words: list[str], debug: bool) -> int:
+def run(arguments: Sequence[str]) -> int:
+    """Run the command; its exit code. What goes wrong is told on standard error."""
+    sys.argv = ["rolegraph", *arguments]  # what is noted of a run, however this was started
+    words = [word for word in arguments if word != "--debug"]
     try:
         result = cli.main(words, prog_name="rolegraph", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -101,11 +105,11 @@ def _run(words: list[str], debug: bool) -> int:
         sys.stderr.close()
         return 1
     except Exception as error:
-        if debug:
+        if "--debug" in arguments:
             traceback.print_exc()
         elif isinstance(error, RolegraphError):
-            click.echo(str(error) if isinstance(error, SpecError) else f"error: {error}", err=True)
+            click.echo(printable(str(error) if isinstance(error, SpecError) else f"error: {error}"), err=True)
         else:
-            click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
+            click.echo(printable(f"internal error: {type(error).__name__}: {error}"), err=True)
             click.echo("This is a fault of Rolegraph; run again with --debug to see where.", err=True)
         return error.exit_code if isinstance(error, RolegraphError) else 1

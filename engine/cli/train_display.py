@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from rolegraph import MAIN, Event, Note, StepLogged, Training
+from rolegraph import MAIN, Event, Note, StepLogged, Training, printable
 
 Metrics = Mapping[str, float]
 _VALIDATION = "validation/"
@@ -73,12 +73,13 @@ class TrainDisplay:
 
     def note(self, text: str) -> None:
         """What is going on just now."""
-        self._progress.update(self._bar, note=text)
+        self._progress.update(self._bar, note=printable(text))
         self._live.update(self._view())
 
     def warn(self, text: str) -> None:
         """Something that the person should know."""
-        self._console.print(f"warning: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        text = printable(f"warning: {text}")
+        self._console.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
 
     def log(self, step: int, metrics: Metrics) -> None:
         """A step's metrics, which are safe on disk."""

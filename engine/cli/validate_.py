@@ -38,7 +38,7 @@ def command(
             compiled = rg.check(name, *overrides, imports=imports, allow=allow, backend=backend)
             read = {split: len(list(data.rows(None))) for split, data in compiled.files().items()}
         except rg.UserError as error:
-            click.echo(f"error: {error}\n", err=True)
+            click.echo(rg.printable(f"error: {error}\n"), err=True)
             faulty += 1
             continue
         for diagnostic in compiled.diagnostics:

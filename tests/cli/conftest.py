@@ -1,4 +1,4 @@
-"""The real command, in processes of its own."""
+"""The command: in this process where only its words count, in one of its own where the process does."""
 
 from __future__ import annotations
 
@@ -7,21 +7,44 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
+from engine.cli.main import run
 from tests.run.test_replay_parity import CASES
 
 ROOT = Path(__file__).parent.parent.parent
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "TINKER_TELEMETRY": "0"}
+SETTINGS = {"COLUMNS": "100", "TINKER_TELEMETRY": "0"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), **SETTINGS}
 
 
 @pytest.fixture
-def rolegraph(tmp_path: Path) -> Command:
-    def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def rolegraph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registries: None) -> Command:
+    """What the command says and its exit code, without a process for it."""
+
+    def run_here(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        said, noted = StringIO(), StringIO()
+        with monkeypatch.context() as here, redirect_stdout(said), redirect_stderr(noted):
+            here.chdir(tmp_path)
+            here.setattr(sys, "argv", sys.argv)
+            for name, value in {**SETTINGS, **environment}.items():
+                here.setenv(name, value)
+            code = run(words)
+        return subprocess.CompletedProcess(words, code, said.getvalue(), noted.getvalue())
+
+    return run_here
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Command:
+    """The same as a process of its own."""
+
+    def run_apart(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "engine.cli", *words],
             cwd=tmp_path,
@@ -32,7 +55,7 @@ def rolegraph(tmp_path: Path) -> Command:
             timeout=120,
         )
 
-    return run
+    return run_apart
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from tests.models.edges import chat_answer, serving
 
 
 def test_a_run_ends_in_a_table_per_role_and_an_episode_per_task(
-    rolegraph: Command, recording: Path, tmp_path: Path
+    process: Command, recording: Path, tmp_path: Path
 ) -> None:
-    done = rolegraph("run", "solver_judge", "--limit", "10", "--model", f"replay:{recording}", "--out", "out")
+    done = process("run", "solver_judge", "--limit", "10", "--model", f"replay:{recording}", "--out", "out")
     assert done.returncode == 0, done.stderr
     assert "10 episodes" in done.stdout
     assert "judge_acc 1.000" in done.stdout

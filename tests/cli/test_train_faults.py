@@ -11,27 +11,31 @@ import rolegraph as rg
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
+from engine.errors import WorldError
 from engine.local.launcher import Running
+from tests.cli.conftest import Command
 from tests.local.conftest import make_model
-from tests.trainings import SMALL, assert_same, metrics, start, train, train_command, wait_for_lines
+from tests.trainings import SMALL, assert_same, key, metrics, train
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
 
 def test_a_full_disk_at_a_checkpoint_is_named_and_the_last_good_one_stays_usable(
-    whole: Path, service: Running, tmp_path: Path
+    whole: Path, service: Running, rolegraph: Command, tmp_path: Path
 ) -> None:
-    out = tmp_path / "run"
-    process = start(out, "solver_judge", *SMALL, service=service)
-    wait_for_lines(out, 3, process)
-    limits = resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+    out, disk = tmp_path / "run", resource.RLIMIT_FSIZE
+
+    def fill_up(event: rg.Event) -> None:
+        if isinstance(event, rg.StepLogged) and event.step == 4:  # its checkpoint is next
+            resource.prlimit(service.pid, disk, (50_000, resource.RLIM_INFINITY))
+
     try:
-        noted = process.communicate(timeout=120)[1]
+        with pytest.raises(WorldError, match="cannot write the checkpoint"):
+            train(out, "solver_judge", *SMALL, service=service, observe=fill_up)
     finally:
-        resource.prlimit(service.pid, resource.RLIMIT_FSIZE, limits)
-    assert process.returncode == 1
-    assert "cannot write the checkpoint" in noted and "Traceback" not in noted
-    train_command(out, "--resume", service=service)
+        resource.prlimit(service.pid, disk, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    again = rolegraph("train", "--resume", "--out", str(out), **key(service))
+    assert again.returncode == 0, again.stderr
     assert_same(metrics(out), metrics(whole))
 
 
@@ -53,15 +57,20 @@ def test_what_cannot_be_trained_is_said_at_once(words: list[str], said: str, tmp
     assert not (tmp_path / "run").exists()
 
 
-def test_the_command_says_so_too(tmp_path: Path) -> None:
-    _, noted = train_command(tmp_path / "run", "solver_judge", *SMALL, "--model", "openai:x", code=2)
-    assert "a model of openai cannot be trained" in noted
+def test_the_command_says_so_too(rolegraph: Command) -> None:
+    done = rolegraph("train", "solver_judge", *SMALL, "--model", "openai:x")
+    assert done.returncode == 2
+    assert "a model of openai cannot be trained" in done.stderr
 
 
-def test_a_service_that_is_not_there_is_named(tmp_path: Path) -> None:
-    nowhere = Running("http://127.0.0.1:9", "", "tml-any", 0)
-    _, noted = train_command(tmp_path / "run", "solver_judge", *SMALL, service=nowhere, code=1)
-    assert "No Tinker service answers at http://127.0.0.1:9" in noted
+NOWHERE = "http://127.0.0.1:9"
+
+
+def test_a_service_that_is_not_there_is_named(rolegraph: Command) -> None:
+    done = rolegraph("train", "solver_judge", *SMALL, "--base-url", NOWHERE, TINKER_API_KEY="tml-any")
+    assert done.returncode == 1
+    assert f"No Tinker service answers at {NOWHERE}" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_teacher_of_another_vocabulary_is_refused(service: Running, tmp_path: Path) -> None:
@@ -71,16 +80,17 @@ def test_a_teacher_of_another_vocabulary_is_refused(service: Running, tmp_path: 
         train(tmp_path / "run", "solver_judge_distill", *SMALL, teacher, service=service)
 
 
-def test_a_refused_key_is_named(service: Running, tmp_path: Path) -> None:
-    wrong = Running(service.base_url, service.model_name, "tml-wrong", service.pid)
-    _, noted = train_command(tmp_path / "run", "solver_judge", *SMALL, service=wrong, code=2)
-    assert "refuses the key in TINKER_API_KEY" in noted
-    assert "tml-wrong" not in noted
+def test_a_refused_key_is_named(service: Running, rolegraph: Command) -> None:
+    words = ("train", "solver_judge", *SMALL, "--base-url", service.base_url)
+    done = rolegraph(*words, TINKER_API_KEY="tml-wrong")
+    assert done.returncode == 2
+    assert "refuses the key in TINKER_API_KEY" in done.stderr
+    assert "tml-wrong" not in done.stdout + done.stderr
 
 
 def test_a_teacher_that_is_down_is_named_before_anything_is_trained(service: Running, tmp_path: Path) -> None:
-    teacher = "roles.judge.signal={reverse_kl: {teacher: {provider: tinker, name: t, base_url: 'http://127.0.0.1:9'}}}"
-    _, noted = train_command(
-        tmp_path / "run", "solver_judge_distill", *SMALL, teacher, service=service, code=1
-    )
-    assert "No Tinker service answers at http://127.0.0.1:9" in noted
+    at = f"provider: tinker, name: t, base_url: '{NOWHERE}'"
+    teacher = f"roles.judge.signal={{reverse_kl: {{teacher: {{{at}}}}}}}"
+    with pytest.raises(WorldError, match=f"No Tinker service answers at {NOWHERE}"):
+        train(tmp_path / "run", "solver_judge_distill", *SMALL, teacher, service=service)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()

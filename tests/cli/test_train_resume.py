@@ -13,37 +13,16 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 from engine.local.launcher import Running
+from engine.records.episodes import read_episodes
 from engine.records.folder import RunFolder
-from tests.trainings import SMALL, assert_same, metrics, start, train_command, wait_for_lines
+from tests.cli.conftest import Command
+from tests.trainings import SMALL, assert_same, key, metrics, start, train, wait_for_lines
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
 
-def test_a_run_that_is_killed_twice_goes_on_as_if_it_had_not_been(
-    whole: Path, service: Running, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    for lines, words in ((1, ("solver_judge", *SMALL)), (3, ("--resume",))):
-        process = start(out, *words, service=service)
-        wait_for_lines(out, lines, process)
-        time.sleep(random.Random(lines).random())
-        process.kill()
-        process.wait()
-        with (out / "metrics.jsonl").open("a") as file:
-            file.write('{"step": 99, "half a li')  # as a kill in the middle of a write leaves it
-    train_command(out, "--resume", service=service)
-    assert_same(metrics(out), metrics(whole))
-    assert {file.name for file in (out / "episodes").iterdir()} == {
-        f.name for f in (whole / "episodes").iterdir()
-    }
-    info = RunFolder(out).training()
-    assert "--resume" in info.resumed[0].command and "--resume" not in info.command
-    assert info.started and info.finished and info.started < info.resumed[0].time < info.finished
-    assert info.figures["step"] == 4 and "validation/judge_acc" in info.figures
-
-
 def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folder(
-    whole: Path, tmp_path: Path
+    whole: Path, rolegraph: Command, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
     process = start(out, "solver_judge", *SMALL)
@@ -51,29 +30,55 @@ def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folde
     process.kill()
     process.wait()
     # With the spec named, its overrides are still those that the run was begun with.
-    said, _ = train_command(out, "solver_judge", "--resume")
+    done = rolegraph("train", "solver_judge", "--resume", "--out", str(out))
+    assert done.returncode == 0, done.stderr
     before = next(line for line in metrics(out) if line["step"] == 0)["validation/judge_acc"]
-    shown = re.search(r"^ ?judge_acc +([\d.]+)", said, re.MULTILINE)
+    shown = re.search(r"^ ?judge_acc +([\d.]+)", done.stdout, re.MULTILINE)
     assert shown is not None and shown[1] == f"{before:.3f}", "before training, not before the resume"
     assert_same(metrics(out), metrics(whole))
 
 
-def test_a_killed_run_of_two_policies_goes_on_with_both(service: Running, tmp_path: Path) -> None:
-    words = ("two_policies", *SMALL, "train.steps=3")
-    uninterrupted, out = tmp_path / "whole", tmp_path / "run"
-    train_command(uninterrupted, *words, service=service)
-    process = start(out, *words, service=service)
-    wait_for_lines(out, 3, process)  # of step 2, whose checkpoint may be half written
-    process.kill()
-    process.wait()
-    train_command(out, "--resume", service=service)
+LOOP = (
+    "loops={again: {roles: [solver, judge], times: 2}}",
+    "roles.solver.needs={judge: last}",
+    "roles.solver.prompt={inline: '{{ task.question }}{% if judge.ran %} Not {{ judge.action }}{% endif %}'}",
+    "roles.solver.credit=turn",
+    "roles.solver.group=turn",
+)
+
+
+def test_a_loop_of_two_policies_that_is_killed_twice_goes_on_as_if_it_had_not_been(
+    service: Running, rolegraph: Command, tmp_path: Path
+) -> None:
+    words = ("two_policies", *SMALL, *LOOP, "train.rollouts=2", "train.steps=3")
+    uninterrupted = train(tmp_path / "whole", *words, service=service).folder
+    out = tmp_path / "run"
+    for lines, begun in ((1, words), (3, ("--resume",))):  # the second in step 3, or in the checkpoint before
+        process = start(out, *begun, service=service)
+        wait_for_lines(out, lines, process)
+        time.sleep(random.Random(lines).random())
+        process.kill()
+        process.wait()
+        with (out / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 99, "half a li')  # as a kill in the middle of a write leaves it
+    done = rolegraph("train", "--resume", "--base-url", service.base_url, "--out", str(out), **key(service))
+    assert done.returncode == 0, done.stderr
     assert_same(metrics(out), metrics(uninterrupted))
-    saved = RunFolder(out).checkpoints()[-1].policies
+    ours, theirs = ({f.name for f in (run / "episodes").iterdir()} for run in (out, uninterrupted))
+    assert ours == theirs
+    turns = [t for e in read_episodes(out / "episodes" / "train-000003.jsonl") for t in e["solver"]]
+    assert {len(trajectory.steps) for trajectory in turns} == {2}
+
+    saved, expected = (RunFolder(run).checkpoints()[-1].policies for run in (out, uninterrupted))
     assert {name: policy.version for name, policy in saved.items()} == {
-        name: policy.version for name, policy in RunFolder(uninterrupted).checkpoints()[-1].policies.items()
+        name: policy.version for name, policy in expected.items()
     }
     assert saved["solver"].version > 0 and saved["judge"].version > 0
-    assert RunFolder(out).training().roles["judge"].policies == ("judge",)
+    info = RunFolder(out).training()
+    assert info.roles["judge"].policies == ("judge",)
+    assert "--resume" in info.resumed[0].command and "--resume" not in info.command
+    assert info.started and info.finished and info.started < info.resumed[0].time < info.finished
+    assert info.figures["step"] == 3 and "validation/judge_acc" in info.figures
 
 
 def test_an_interrupted_run_says_so_and_leaves_a_report(service: Running, tmp_path: Path) -> None:
@@ -89,15 +94,16 @@ def test_an_interrupted_run_says_so_and_leaves_a_report(service: Running, tmp_pa
     assert (out / "report.html").exists()
 
 
-def test_a_changed_spec_is_refused_with_the_difference(whole: Path, service: Running) -> None:
+def test_a_changed_spec_is_refused_with_the_difference(whole: Path, rolegraph: Command) -> None:
     before = metrics(whole)
-    _, noted = train_command(
-        whole, "solver_judge", *SMALL, "roles.solver.count=3", "--resume", service=service, code=2
-    )
-    assert "-    count: 2" in noted and "+    count: 3" in noted
+    changed = ("train", "solver_judge", *SMALL, "roles.solver.count=3", "--resume", "--out", str(whole))
+    done = rolegraph(*changed)
+    assert done.returncode == 2
+    assert "-    count: 2" in done.stderr and "+    count: 3" in done.stderr
     assert metrics(whole) == before
 
 
-def test_a_second_run_does_not_write_over_the_first(whole: Path, service: Running) -> None:
-    _, noted = train_command(whole, "solver_judge", *SMALL, service=service, code=2)
-    assert "already holds a run; go on with --resume" in noted
+def test_a_second_run_does_not_write_over_the_first(whole: Path, rolegraph: Command) -> None:
+    done = rolegraph("train", "solver_judge", *SMALL, "--out", str(whole))
+    assert done.returncode == 2
+    assert "already holds a run; go on with --resume" in done.stderr

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 
 import rolegraph as rg
 from engine.compile import Size, graph, size_of
+from engine.compile.size import calls_of
 from tests.workflows import Workflow, compiled, workflows
 
 
@@ -36,4 +37,7 @@ def test_it_is_said_in_words_and_there_is_none_without_a_plan() -> None:
 @given(workflows())
 def test_the_chain_is_the_longest_path_of_the_dag(workflow: Workflow) -> None:
     plan = compiled(workflow)
-    assert size_of(plan) == (len(plan.nodes), len(nx.dag_longest_path(graph(plan))))
+    calls = {node.id: calls_of(plan.roles[node.role]) for node in plan.nodes}
+    dag = nx.DiGraph((a, b, {"calls": calls[b]}) for a, b in graph(plan).edges)
+    dag.add_edges_from(("start", node, {"calls": own}) for node, own in calls.items())
+    assert size_of(plan) == (sum(calls.values()), nx.dag_longest_path_length(dag, weight="calls"))

@@ -1,14 +1,34 @@
-"""What a test of the door makes known is known to no other test."""
+"""What a test of the door makes known is known to no other test; shipped specs are trained once for all."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
 import pytest
 
-from engine.vocabulary import datasets, estimators, metrics, parsers, rewards
+import rolegraph as rg
+from engine.local.launcher import Running
+from tests.cli.conftest import rolegraph as rolegraph
 
 
 @pytest.fixture(autouse=True)
-def registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    for registry in (rewards, parsers, estimators, metrics, datasets):
-        for table in ("_factories", "_definitions", "_adapters"):
-            monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
+def _forgotten(registries: None) -> None: ...
+
+
+@pytest.fixture(scope="session")
+def one_step(service: Running, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], rg.Trained]:
+    """A shipped spec by its name, after a step of training; to be read, and not to be changed."""
+    from tests.rolegraph.test_specs import ALLOWED, SPECS, overrides
+    from tests.trainings import STEP, train
+
+    paths = {path.stem: path for path in SPECS}
+
+    @cache
+    def trained(spec: str) -> rg.Trained:
+        words = (*overrides(paths[spec]), *STEP, "sampling.max_tokens=24")
+        folder: Path = tmp_path_factory.mktemp(spec) / "run"
+        return train(folder, spec, *words, service=service, allow=ALLOWED)
+
+    return trained

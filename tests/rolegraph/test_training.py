@@ -17,7 +17,7 @@ from engine.records.folder import RunFolder
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 from engine.local.launcher import Running
-from tests.trainings import NEVER, SMALL, metrics, train
+from tests.trainings import NEVER, SMALL, STEP, metrics, train
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
@@ -87,7 +87,7 @@ def test_both_roles_of_a_shared_policy_learn_their_rewards(service: Running, tmp
         assert after - before > 0.1, (role, before, after)
 
 
-@pytest.mark.parametrize(("solver", "judge", "seed"), [(1, -1, 0), (-1, 1, 1), (1, -1, 2)])
+@pytest.mark.parametrize(("solver", "judge", "seed"), [(1, -1, 0), (-1, 1, 1)])
 def test_a_step_moves_each_role_by_the_sign_of_its_own_reward(
     solver: int, judge: int, seed: int, service: Running, tmp_path: Path
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_constant_reward_moves_nothing_where_the_true_one_does(
     out = tmp_path / "run"
     rewards = [f"roles.{role}.reward={NEVER}" for role in ("solver", "judge")]
     heard: list[rg.Event] = []
-    train(out, "solver_judge", *SMALL, "train.steps=2", *rewards, service=service, observe=heard.append)
+    train(out, "solver_judge", *SMALL, *STEP, *rewards, service=service, observe=heard.append)
     assert any("taught nothing" in event.text for event in heard if isinstance(event, rg.Note))
     last = [last_weights(run) for run in (out, whole)]
     base = probe(service, None)
@@ -168,7 +168,7 @@ def test_a_constant_reward_moves_nothing_where_the_true_one_does(
 def test_three_estimators_share_a_run_and_show_their_own(service: Running, tmp_path: Path) -> None:
     out = tmp_path / "run"
     train(
-        out, "solver_judge_validator", *SMALL, "train.steps=2", "roles.judge.estimator=rloo", service=service
+        out, "solver_judge_validator", *SMALL, "train.steps=1", "roles.judge.estimator=rloo", service=service
     )
     about = json.loads((out / "run.json").read_text())
     assert {n: r["estimator"] for n, r in about["roles"].items()} == {
@@ -183,34 +183,6 @@ def test_three_estimators_share_a_run_and_show_their_own(service: Running, tmp_p
         assert {"loss/solver/mean", "loss/judge/mean", "loss/validator/mean"} <= {*line}
 
 
-@pytest.mark.parametrize("spec", ["mixture_of_agents", "router", "two_policies"])
-def test_a_shipped_spec_with_policies_is_trained_and_reported(
-    spec: str, service: Running, tmp_path: Path
-) -> None:
-    result = train(tmp_path / "run", spec, *SMALL, "train.steps=1", service=service)
-    trained = rg.load(spec).plan.policies
-    (saved,) = result.checkpoints
-    assert list(saved.policies) == list(trained)
-    assert len({policy.sampler for policy in saved.policies.values()}) == len(trained)
-    report, learnt = result.report.read_text("utf-8"), metrics(result.folder)[-1]
-    assert ("Loss of each policy" in report) == any(name.startswith("optim/loss/") for name in learnt)
-    assert ("Share of its policy" in report) == any(name.startswith("optim/share/") for name in learnt)
-
-
-def test_a_training_of_two_policies_is_evaluated_with_the_weights_of_both(
-    service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = train(tmp_path / "run", "two_policies", *SMALL, "train.steps=2", service=service)
-    monkeypatch.setenv("TINKER_API_KEY", service.api_key)
-    flow = rg.load("two_policies", base_url=service.base_url)
-    found = rg.evaluate(flow, result.folder, tasks=2, rollouts=1)
-    assert {"correct", "judge_acc", "reward/solver"} <= found.figures.keys()
-    with pytest.raises(rg.UsageError, match="trains solver, judge, and tinker://x is of one policy"):
-        rg.evaluate(flow, "tinker://x", tasks=2, rollouts=1)
-    with pytest.raises(rg.UsageError, match="no policy 'main'; it trained solver, judge"):
-        rg.evaluate(rg.load("solver_judge", base_url=service.base_url), result.folder, tasks=2, rollouts=1)
-
-
 def test_training_begins_at_a_checkpoint_that_a_policy_names(
     whole: Path, service: Running, tmp_path: Path
 ) -> None:
@@ -222,26 +194,9 @@ def test_training_begins_at_a_checkpoint_that_a_policy_names(
     assert RunFolder(out).checkpoints()[-1].policies["main"].version == 1
 
 
-@pytest.mark.parametrize("spec", ["debate", "solver_verifier_loop"])
-def test_every_turn_of_a_loop_learns_what_its_trajectory_earned(
-    spec: str, service: Running, tmp_path: Path
-) -> None:
-    of_trajectories = ("roles.debater.credit=trajectory", "roles.debater.group=task")
-    extra = of_trajectories if spec == "debate" else ()
-    result = train(tmp_path / "run", spec, *SMALL, "train.steps=1", *extra, service=service)
-    turns: set[int] = set()
-    for episode in read_episodes(result.folder / "episodes" / "train-000001.jsonl"):
-        for trajectory in (trajectory for trajectory in episode.trajectories if trajectory.name != "vote"):
-            assert [step.round for step in trajectory.steps] == [*range(1, len(trajectory.steps) + 1)]
-            assert len({step.advantage for step in trajectory.steps}) == 1
-            turns.add(len(trajectory.steps))
-    assert max(turns) > 1
-    assert "<svg" in result.report.read_text("utf-8")
-
-
 def test_a_frozen_role_needs_no_estimator_to_be_reported(service: Running, tmp_path: Path) -> None:
     frozen = ("roles.judge.trainable=false", "roles.judge.estimator=null")
-    result = train(tmp_path / "run", "solver_judge", *SMALL, "train.steps=1", *frozen, service=service)
+    result = train(tmp_path / "run", "solver_judge", *STEP, *frozen, service=service)
     assert "<dt>judge</dt><dd>not trained</dd>" in result.report.read_text("utf-8")
     assert [control.name for control in result.controls][-1] == "trained workflow"
 
@@ -283,7 +238,7 @@ def test_a_judge_learns_to_imitate_what_a_demonstration_writes(service: Running,
 
 def test_rollouts_may_run_ahead_and_say_by_how_much(service: Running, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    train(out, "solver_judge", *SMALL, "train.staleness=1", "train.steps=3", service=service)
+    train(out, "solver_judge", *STEP, "train.staleness=1", "train.steps=3", service=service)
     assert [line["staleness/mean"] for line in metrics(out)[1:]] == [0.0, 1.0, 1.0]
     step = next(read_episodes(out / "episodes" / "train-000003.jsonl")).trajectories[0].steps[0]
     assert (step.weight_version, step.metadata["staleness"]) == (1, 1)

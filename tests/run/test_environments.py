@@ -1,9 +1,9 @@
-"""Roles that move in an environment: who is asked when, what each sees and earns, and how it ends."""
+"""Roles that move in an environment: who is asked when, what each sees and earns, and how long it takes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,79 +13,14 @@ from engine.compile import Plan, graph, size_of
 from engine.errors import ModelError
 from engine.models import Request
 from engine.models.replay import Replay
-from engine.records import Episode, EpisodeDone, Event, FailureName, NodeId, TerminationReason
-from engine.training.advantages import group_episodes
-from engine.vocabulary import Environment, EnvironmentFailure, LiveEnvironment, Transition, environments
+from engine.records import Episode, FailureName, NodeId
+from engine.vocabulary import Transition
 from tests.edge import ScriptedModel, episode, limited, run_one
 from tests.run.clock import longest, run_on_a_virtual_clock
 from tests.run.test_loops import Roles, asked, plan, said, whose
+from tests.run.worlds import PLAYER, Say, game, in_turn, known, world
 
-Say = Callable[[int, Mapping[int, Any]], Transition]
-"""The number of a step, 0 for the start, and the actions, to what comes of them."""
-
-
-class Scripted:
-    """An environment that says what a function says, and takes a while for it."""
-
-    def __init__(self, say: Say, seconds: float = 0.0) -> None:
-        self.say, self.seconds = say, seconds
-        self.steps: list[Mapping[int, Any]] = []
-        self.seeds: list[int] = []
-        self.closed = 0
-
-    async def _said(self, actions: Mapping[int, Any]) -> Transition:
-        if self.seconds:
-            await asyncio.sleep(self.seconds)
-        return self.say(len(self.steps), actions)
-
-    async def reset(self, seed: int, players: int) -> Transition:
-        self.seeds.append(seed)
-        return await self._said({})
-
-    async def step(self, actions: Mapping[int, Any]) -> Transition:
-        self.steps.append(dict(actions))
-        return await self._said(actions)
-
-    async def close(self) -> None:
-        self.closed += 1
-
-
-WORLD: list[LiveEnvironment] = []
-"""The one that is opened next."""
-
-
-def scripted() -> Environment:
-    """What the test says."""
-    return Environment(WORLD.pop, 1, 9)
-
-
-@pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """It is known for the time of a test only."""
-    for table in ("_factories", "_definitions", "_adapters"):
-        monkeypatch.setattr(environments, table, dict(getattr(environments, table)))
-    environments.register("scripted")(scripted)
-    yield
-    WORLD.clear()
-
-
-def world(say: Say, seconds: float = 0.0) -> Scripted:
-    WORLD[:] = [made := Scripted(say, seconds)]
-    return made
-
-
-def in_turn(number: int, actions: Mapping[int, Any]) -> Transition:
-    """Two players, one after the other."""
-    return Transition({number % 2: f"board {number}"})
-
-
-PLAYER = {"prompt": "{{ self.observation }}", "reward": "env"}
-TWO: Roles = {"x": PLAYER, "o": PLAYER}
-
-
-def game(folder: Path, roles: Roles = TWO, times: int = 4, **loop: Any) -> Plan:
-    env = {"roles": list(roles), "times": times, "env": "scripted", **loop}
-    return plan(folder, roles, {"play": env})
+__all__ = ["known"]
 
 
 def test_those_whose_turn_it_is_not_are_skipped(tmp_path: Path) -> None:
@@ -146,6 +81,24 @@ def test_the_last_round_is_answered_too_and_an_end_as_a_whole_loses_no_reward(tm
     done = run_one(game(tmp_path, solo, times=9, **until), ScriptedModel(whose))
     assert (done["x"][0].reward, len(env.steps)) == (2.0, 2)
     assert done.metadata["ended"] == {"play": "until"}
+
+
+def test_who_is_in_the_round_that_ended_it_has_its_turn_however_late_that_comes(tmp_path: Path) -> None:
+    def say(number: int, actions: Mapping[int, Any]) -> Transition:
+        return Transition({0: "b"}, {}, number == 2)
+
+    roles: Roles = {
+        "x": PLAYER,
+        "slow": {"prompt": "slow"},
+        "judge": {"needs": ["x", "slow"], "prompt": "{{ x.action }} {{ slow.action }}"},
+    }
+    for late in ("slow", "x"):
+        world(say)
+        model = ScriptedModel(whose, latency=lambda request, late=late: request.id.node.role == late)
+        played = game(tmp_path, roles, times=9, players=["x"])
+        done, _ = run_on_a_virtual_clock(episode(played, limited(played, model)))
+        assert asked(done, "judge") == [["x1.1 slow1.1", "x1.2 slow1.2"]]
+        assert done.metadata["rounds"] == {"play": 2}
 
 
 def test_other_roles_advise_and_see_what_the_movers_see(tmp_path: Path) -> None:
@@ -241,117 +194,6 @@ def test_all_rollouts_of_a_task_start_from_the_same_state(tmp_path: Path) -> Non
     assert len({*one}) == len({*other}) == 1
     assert one != other
     assert named == [7, 7, 7], "a task may name its seed"
-
-
-def test_an_environment_that_is_over_at_once_spares_the_loop_and_what_waits_goes_on(tmp_path: Path) -> None:
-    env = world(lambda number, actions: Transition({}, done=True, info={"reason": "nothing to do"}))
-    roles: Roles = {"x": PLAYER, "o": PLAYER, "after": {"needs": ["x"], "prompt": "{{ x.ran }}"}}
-    played = {"play": {"roles": ["x", "o"], "times": 3, "env": "scripted"}}
-    done = run_one(plan(tmp_path, roles, played), ScriptedModel(whose))
-    assert [t.name for t in done.trajectories] == ["after"]
-    assert done.metadata["ended"] == {"play": "env"}
-    assert done.metadata["environment"] == {"reason": "nothing to do"}
-    assert env.closed == 1
-
-
-PAIRS: Roles = {
-    "x": {**PLAYER, "count": 2, "needs": {"critic": {"join": "branch", "round": "last"}}},
-    "critic": {"needs": {"x": "each"}, "prompt": "{{ x.action }}"},
-}
-
-
-def test_branches_may_end_for_themselves_beside_an_environment(tmp_path: Path) -> None:
-    env = world(lambda number, actions: Transition({0: "b", 1: "b"}, {0: 1.0, 1: 1.0} if number else {}))
-    until = {"players": ["x"], "until": 'critic.action == "critic1.1"'}
-    done = run_one(game(tmp_path, PAIRS, times=3, **until), ScriptedModel(whose))
-    assert env.steps == [{0: "x1.1", 1: "x2.1"}, {1: "x2.2"}, {1: "x2.3"}]
-    assert [t.reward for t in done["x"]] == [3.0, 3.0], "what came later belongs to its last turn"
-    assert done.metadata["ended"] == {"play": {"until": 1, "times": 1}}
-
-
-def test_an_environment_that_is_over_ends_every_branch_that_is_left(tmp_path: Path) -> None:
-    def say(number: int, actions: Mapping[int, Any]) -> Transition:
-        if number == 2:
-            return Transition({}, {1: 1.0}, done=True)
-        return Transition({0: "b", 1: "b"})
-
-    env = world(say)
-    until = {"players": ["x"], "until": 'critic.action == "critic1.1"'}
-    done = run_one(game(tmp_path, PAIRS, times=5, **until), ScriptedModel(whose))
-    assert len(env.steps) == 2, "what is over is not asked again"
-    assert [len(t.steps) for t in done["x"]] == [1, 2]
-    assert done.metadata["ended"] == {"play": {"until": 1, "env": 1}}
-
-
-def test_an_environment_that_cannot_go_on_ends_its_episode_by_name_and_nobody_is_punished(
-    tmp_path: Path,
-) -> None:
-    def say(number: int, actions: Mapping[int, Any]) -> Transition:
-        if number == 2:
-            raise EnvironmentFailure("the process has ended")
-        return in_turn(number, actions)
-
-    env = world(say)
-    done = run_one(game(tmp_path), ScriptedModel(whose))
-    assert done.termination_reason is TerminationReason.ERROR
-    assert [failure["name"] for failure in done.metadata["failures"]] == ["environment_error"] * 2
-    assert asked(done, "x") == [["board 0"]] and asked(done, "o") == [["board 1"]]
-    assert all(t.masked and t.reward is None for t in done.trajectories)
-    assert group_episodes([done])[0] == ()
-    assert env.closed == 1
-
-
-@pytest.mark.parametrize(
-    ("say", "message"),
-    [
-        (lambda number, actions: 1 / 0, "raised ZeroDivisionError"),
-        (lambda number, actions: Transition({7: "b"}), "player 7, and there are 2"),
-        (lambda number, actions: Transition({0: "b"}, {0: float("nan")}), "the reward nan"),
-    ],
-)
-def test_whatever_is_wrong_in_an_environment_is_its_own_failure(
-    say: Say, message: str, tmp_path: Path
-) -> None:
-    world(say)
-    done = run_one(game(tmp_path), ScriptedModel(whose))
-    assert [t.name for t in done.trajectories] == ["x", "o"]
-    assert all(t.failure and message in t.failure.message for t in done.trajectories)
-
-
-def test_cancellation_closes_the_environment_and_keeps_what_was_done(tmp_path: Path) -> None:
-    env = world(in_turn, seconds=0.001)
-    compiled = game(tmp_path, times=100)
-    told: list[Event] = []
-    halfway = asyncio.Event()
-
-    def answer(request: Request) -> str:
-        if request.id.node.round == 3:
-            halfway.set()
-        return whose(request)
-
-    async def cancelled() -> None:
-        running = asyncio.create_task(
-            episode(compiled, limited(compiled, ScriptedModel(answer)), observe=told.append)
-        )
-        await halfway.wait()
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-
-    asyncio.run(cancelled())
-    assert env.closed == 1
-    (last,) = [event for event in told if isinstance(event, EpisodeDone)]
-    assert not last.finished and len(last.episode["x"][0].steps) >= 1
-
-
-def test_an_environment_that_cannot_be_closed_costs_no_episode(tmp_path: Path) -> None:
-    env = world(in_turn)
-
-    async def close() -> None:
-        raise OSError("it hangs")
-
-    env.close = close
-    assert run_one(game(tmp_path), ScriptedModel(whose)).termination_reason is TerminationReason.ENV_DONE
 
 
 def test_an_episode_takes_as_long_as_its_critical_path(tmp_path: Path) -> None:

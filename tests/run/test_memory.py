@@ -9,6 +9,7 @@ from engine.compile import Plan
 from engine.errors import ContextFull, ModelError
 from engine.models import Completion, Request
 from engine.prompts import Continued
+from engine.prompts.tools import find_calls
 from engine.records import FailureName
 from tests.edge import ScriptedModel, run_one
 from tests.run.test_loops import Roles, plan, said, whose
@@ -89,3 +90,38 @@ def test_a_conversation_that_outgrows_the_context_is_a_failure_of_its_name(tmp_p
     assert [len(t.steps) for t in done.trajectories] == [2]
     (failure,) = done.metadata["failures"]
     assert (failure["name"], failure["round"]) == (FailureName.CONTEXT_FULL.value, 3)
+
+
+def test_a_turn_that_calls_a_tool_leaves_its_calls_and_their_results(tmp_path: Path) -> None:
+    """Each turn calls the calculator once and answers; the next goes on from there, token for token."""
+    agent = {"count": 1, "tools": ["calculator"], "calls": 3, "parser": "text"}
+    model = Calling()
+    (talk,) = run_one(talking(tmp_path, **agent), model).trajectories
+    assert [(step.round, step.metadata["call"]) for step in talk.steps] == [
+        (round, call) for round in (1, 2, 3) for call in (1, 2)
+    ]
+    assert [step.action for step in talk.steps] == [None, "it is 7"] * 3
+    turn = ["user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in talk.steps[-1].chat_completions] == turn * 3
+    results = [m["content"] for m in talk.steps[-1].chat_completions if m["role"] == "tool"]
+    assert results == ["7"] * 3
+    for before, step, request in zip(talk.steps, talk.steps[1:], model.requests[1:], strict=False):
+        so_far = (*before.prompt_ids, *before.response_ids)
+        assert request.continues == Continued(so_far, len(before.chat_completions))
+        assert tuple(step.prompt_ids[: len(so_far)]) == so_far
+
+
+class Calling(ScriptedModel):
+    """Asks for a sum in the first call of each turn, and gives its answers tokens."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda request: SUM if request.id.call == 1 else "it is 7")
+
+    async def complete(self, request: Request) -> Completion:
+        text, calls = find_calls((await super().complete(request)).text)
+        before = request.continues.ids if request.continues else ()
+        number = len(self.requests)
+        return Completion(text, "", (*before, 9, number), (number, 0), (-0.5, -0.5), calls=calls)
+
+
+SUM = '<tool_call>{"name": "calculator", "arguments": {"expression": "3 + 4"}}</tool_call>'

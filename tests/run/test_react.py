@@ -1,19 +1,16 @@
-"""The shipped ReAct: a scripted endpoint that asks for tools, a real MCP server, and a step of training."""
+"""The shipped ReAct: a scripted endpoint that asks for tools and a real MCP server."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.responses import Response
 
 from engine.compile import compile_file
-from engine.local.launcher import Running
 from engine.models import LimitedModel, open_model
 from engine.records import Episode
-from engine.records.episodes import read_episodes
 from engine.spec import ModelRef
 from tests.edge import RIGHT, episode
 from tests.models.edges import chat_answer, serving
@@ -62,25 +59,3 @@ def test_an_agent_uses_a_calculator_and_an_mcp_server() -> None:
     results = [(m["tool_call_id"], m["content"]) for m in sent if m["role"] == "tool"]
     assert results[:2] == [("c0", "7"), ("c1", "14")]
     assert results[2][1].startswith("Error: the arguments of calculator are not the JSON of an object")
-
-
-@pytest.mark.service
-def test_it_is_trained_for_a_step(service: Running, tmp_path: Path) -> None:
-    from tests.trainings import SMALL, train
-
-    folder = train(
-        tmp_path / "run",
-        "react",
-        *SMALL,
-        "train.steps=1",
-        "train.checkpoint_every=1",
-        "roles.agent.tools=calculator",
-        "roles.agent.calls=3",
-        "sampling={max_tokens: 64}",
-        service=service,
-    ).folder
-    trained = read_episodes(folder / "episodes" / "train-000001.jsonl")
-    steps = [step for done in trained for trajectory in done.trajectories for step in trajectory.steps]
-    assert len(steps) >= 16
-    assert {step.metadata["call"] for step in steps} <= {1, 2, 3}
-    assert all(step.prompt_ids and step.advantage is not None for step in steps)

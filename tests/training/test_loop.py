@@ -3,48 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.errors import WorldError
-from engine.models.tokenizer import load_tokenizer
 from engine.records import MAIN, Event, Note, StepLogged
 from engine.report.digest import read_digest
 from engine.training.loop import train
 from engine.training.outcomes import Outcome
 from tests.edge import RIGHT, WRONG
-from tests.models.edges import write_tokenizer
-from tests.models.tinker_edge import GAP, GRAD_NORM, failed, tinker_service
-from tests.training.edge import KEY, LOGPROB, Training, Workflow, comparable
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture
-def workflow(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workflow]:
-    monkeypatch.setattr("engine.models.limit.FIRST_WAIT", 0.0)
-    workflow = Workflow(load_tokenizer(tokenizer))
-    with tinker_service(workflow, context=4096) as workflow.service:
-        yield workflow
-
-
-@pytest.fixture
-def training(workflow: Workflow, tokenizer: Path, tmp_path: Path) -> Training:
-    return Training(workflow, tokenizer, tmp_path / "run")
-
+from tests.models.tinker_edge import GAP, GRAD_NORM, failed
+from tests.training.edge import KEY, LOGPROB, Training, comparable
 
 # a run from beginning to end
 
 
-def test_each_step_leaves_a_line_of_metrics(training: Training) -> None:
-    training.run()
-    lines = training.folder.metrics()
+def test_each_step_leaves_a_line_of_metrics(finished: Training) -> None:
+    lines = finished.folder.metrics()
     assert [line["step"] for line in lines] == [0, 1, 2, 3]
     for line in lines[1:]:
         assert line["groups/num_groups"] == 4, "two tasks with two roles"
@@ -58,19 +34,17 @@ def test_each_step_leaves_a_line_of_metrics(training: Training) -> None:
     assert [("validation/correct" in line) for line in lines] == [True, False, True, True]
 
 
-def test_tokens_are_told_in_all_and_in_the_mean_of_a_response(training: Training) -> None:
-    training.run()
-    for step, line in enumerate(training.folder.metrics()[1:], 1):
-        steps = [s for e in training.episodes("train", step) for t in e.trajectories for s in t.steps]
+def test_tokens_are_told_in_all_and_in_the_mean_of_a_response(finished: Training) -> None:
+    for step, line in enumerate(finished.folder.metrics()[1:], 1):
+        steps = [s for e in finished.episodes("train", step) for t in e.trajectories for s in t.steps]
         lengths = [len(step.response_ids) for step in steps]
         assert line["tokens/response"] == sum(lengths)
         assert line["tokens/per_response"] == pytest.approx(sum(lengths) / len(lengths))
 
 
-def test_every_step_of_an_episode_has_its_advantage_and_its_weights(training: Training) -> None:
-    training.run()
+def test_every_step_of_an_episode_has_its_advantage_and_its_weights(finished: Training) -> None:
     for number in (1, 2, 3):
-        episodes = training.episodes("train", number)
+        episodes = finished.episodes("train", number)
         assert [episode.rollout for episode in episodes] == [0, 1, 0, 1]
         assert len({episode.task_id for episode in episodes}) == 2
         steps = [step for e in episodes for t in e.trajectories for step in t.steps]
@@ -78,19 +52,18 @@ def test_every_step_of_an_episode_has_its_advantage_and_its_weights(training: Tr
         for step in steps:
             assert isinstance(step.advantage, float)
             assert (step.weight_version, step.metadata["staleness"]) == (number - 1, 0)
-    judges = [e.trajectories[-1] for e in training.episodes("train", 1)]
+    judges = [e.trajectories[-1] for e in finished.episodes("train", 1)]
     assert [t.steps[0].advantage for t in judges] == [t.reward for t in judges], "reinforce"
 
 
-def test_what_is_learnt_is_what_was_sampled(training: Training) -> None:
-    training.run()
-    sent = [datum for body in training.service.asked_for("forward_backward") for datum in body["data"]]
+def test_what_is_learnt_is_what_was_sampled(finished: Training) -> None:
+    sent = [datum for body in finished.service.asked_for("forward_backward") for datum in body["data"]]
     share = 1 / (2 * 2 * 3)
     written = [
         ([*step.prompt_ids, *step.response_ids][:-1], step.advantage * share)
         for number in (1, 2, 3)
         for role in ("solver", "judge")
-        for episode in training.episodes("train", number)
+        for episode in finished.episodes("train", number)
         for t in episode.trajectories
         for step in t.steps
         if t.name == role and isinstance(step.advantage, float) and abs(step.advantage) > 1e-6
@@ -119,11 +92,10 @@ def test_turns_are_compared_learnt_from_and_on_record(training: Training) -> Non
     assert len(sent) == sum(line["optim/data"] for line in training.folder.metrics()[1:])
 
 
-def test_events_tell_what_goes_on_in_order(training: Training) -> None:
-    training.run()
+def test_events_tell_what_goes_on_in_order(finished: Training) -> None:
     told = [
         event.text if isinstance(event, Note) else f"logged {event.step}"
-        for event in training.events
+        for event in finished.events
         if isinstance(event, Note | StepLogged)
     ]
     assert told == [
@@ -146,8 +118,8 @@ def test_events_tell_what_goes_on_in_order(training: Training) -> None:
         "logged 3",
         "step 3: checkpoint",
     ]
-    logged = [dict(event.metrics) for event in training.events if isinstance(event, StepLogged)]
-    assert logged == training.folder.metrics()
+    logged = [dict(event.metrics) for event in finished.events if isinstance(event, StepLogged)]
+    assert logged == finished.folder.metrics()
 
 
 def test_validation_asks_with_the_same_seeds_every_time(training: Training) -> None:
@@ -168,166 +140,6 @@ def test_validation_asks_with_the_same_seeds_every_time(training: Training) -> N
     assert len(set(asked[0])) == 2 * 3
     before, after = (comparable(training.episodes("validation", step), weights=False) for step in (0, 3))
     assert before == after
-
-
-# several policies
-
-APART = ("policies={solver: {}, judge: {learning_rate: 0.02}}", "roles.solver.policy=solver")
-TWO = (*APART, "roles.judge.policy=judge")
-
-
-def test_each_policy_learns_from_the_trajectories_of_its_own_roles(training: Training) -> None:
-    training.run(*TWO, "roles.judge.weight=3")
-    created = training.service.asked_for("create_model")
-    solver, judge = (f"{body['session_id']}:train:{body['model_seq_id']}" for body in created)
-    sent = training.service.asked_for("forward_backward")
-    assert {body["model_id"] for body in sent} == {solver, judge}
-    for model, role in ((solver, "solver"), (judge, "judge")):
-        written = [
-            step.advantage / (8 if role == "solver" else 4)
-            for number in (1, 2, 3)
-            for episode in training.episodes("train", number)
-            for t in episode.trajectories
-            for step in t.steps
-            if t.name == role and isinstance(step.advantage, float) and abs(step.advantage) > 1e-6
-        ]
-        given = [d.inputs["advantages"][-1] for b in sent if b["model_id"] == model for d in b["data"]]
-        assert given == pytest.approx(written), "a weight alone in its policy changes nothing"
-    rates = [step["adam_params"]["learning_rate"] for step in training.service.asked_for("optim_step")]
-    assert sorted(set(rates)) == [0.01, 0.02]
-
-
-def test_figures_of_several_policies_end_with_their_names(training: Training) -> None:
-    training.run(*TWO)
-    for line in training.folder.metrics()[1:]:
-        assert (line["optim/learning_rate/solver"], line["optim/learning_rate/judge"]) == (0.01, 0.02)
-        assert line["optim/grad_norm/judge"] == GRAD_NORM
-        assert line["optim/loss/judge"] == line["loss/judge/mean"]
-        assert line["optim/kl/judge"] == pytest.approx(GAP)
-        assert line["optim/share/judge"] == 1.0
-        assert not {"optim/grad_norm", "optim/learning_rate"} & line.keys()
-
-
-def test_an_answer_has_the_version_of_its_own_policy(training: Training) -> None:
-    training.workflow.solve = lambda seed, updates: WRONG  # so that no solver ever learns
-    training.run(*TWO, "roles.judge.reward={length: {over: 1}}", "roles.judge.estimator=reinforce")
-    episodes = training.episodes("train", 3)
-    versions = {(t.name, s.weight_version) for e in episodes for t in e.trajectories for s in t.steps}
-    assert versions == {("solver", 0), ("judge", 2)}
-    (*_, last) = training.folder.checkpoints()
-    assert {name: saved.version for name, saved in last.policies.items()} == {"solver": 0, "judge": 3}
-
-
-def test_all_policies_go_on_from_their_own_state(training: Training, tokenizer: Path, tmp_path: Path) -> None:
-    training.run(*TWO)
-    broken = Training(training.workflow, tokenizer, tmp_path / "broken")
-    # Two policies are updated in a step: the fifth is of step 3.
-    training.service.refusals["optim_step"] = iter([None] * 4 + [failed("the machine is gone", "server")])
-    with pytest.raises(WorldError, match="the machine is gone"):
-        broken.run(*TWO)
-    start = broken.folder.rewind()
-    assert start is not None and start.step == 2
-    broken.run(*TWO, start=start)
-    loaded = [body["path"] for body in training.service.asked_for("load_weights")]
-    assert sorted(loaded) == sorted(saved.state for saved in start.policies.values())
-    assert len({*loaded}) == 2
-    assert broken.figures() == training.figures()
-
-
-def test_a_frozen_role_with_a_policy_speaks_with_its_latest_weights(training: Training) -> None:
-    frozen = ("roles.judge.trainable=false", "roles.judge.policy=solver")
-    training.run(*APART, *frozen)
-    judges = [e.trajectories[-1] for e in training.episodes("train", 3)]
-    assert {step.weight_version for t in judges for step in t.steps} == {2}
-    assert {"loss/solver/mean"} <= training.folder.metrics()[-1].keys()
-    assert "loss/judge/mean" not in training.folder.metrics()[-1]
-
-
-# checkpoints
-
-
-def test_a_checkpoint_is_kept_where_it_is_due_where_it_is_best_and_at_the_end(training: Training) -> None:
-    training.workflow.solve = lambda seed, updates: RIGHT if updates == 1 or seed % 2 else WRONG
-    training.run("train.checkpoint_every=2", "train.validation.every=1")
-    steps = {checkpoint.step: checkpoint for checkpoint in training.folder.checkpoints()}
-    assert list(steps) == [1, 2, 3]
-    assert [checkpoint.best for checkpoint in steps.values()] == [True, False, False]
-    assert training.folder.best() == steps[1]
-    assert steps[1].validation["validation/correct"] == 1.0
-    assert [checkpoint.policies[MAIN].version for checkpoint in steps.values()] == [1, 2, 3]
-    saved = steps[2].policies[MAIN]
-    assert saved.state == "tinker://run/state/step-000002"
-    assert saved.sampler == "tinker://run/sampler/step-000002"
-
-
-def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_not_been_stopped(
-    training: Training, tokenizer: Path, tmp_path: Path
-) -> None:
-    whole = training
-    whole.run()
-    broken = Training(whole.workflow, tokenizer, tmp_path / "broken")
-    whole.service.refusals["optim_step"] = iter([None, None, failed("the machine is gone", "server")])
-    with pytest.raises(WorldError, match="the machine is gone"):
-        broken.run()
-    start = broken.folder.rewind()
-    assert start is not None
-    assert (start.step, start.policies[MAIN].version) == (2, 2)
-    asked = len(whole.service.asked)
-    broken.run(start=start)
-    assert whole.service.asked_for("load_weights")[-1]["path"] == start.policies[MAIN].state
-    assert broken.figures() == whole.figures()
-    assert comparable(broken.episodes("train", 3)) == comparable(whole.episodes("train", 3))
-    assert len(whole.service.asked) - asked == 2 * 2 * 3 + 2 * 3, "step 3 and its validation, no more"
-
-
-def test_a_resumed_run_calls_nothing_best_that_is_worse_than_the_untrained_model(
-    training: Training, tokenizer: Path, tmp_path: Path
-) -> None:
-    training.workflow.solve = lambda seed, updates: RIGHT if updates == 0 or seed % 2 else WRONG
-    training.service.refusals["optim_step"] = iter([None, None, failed("the machine is gone", "server")])
-    with pytest.raises(WorldError, match="the machine is gone"):
-        training.run()
-    training.run(start=training.folder.rewind())
-    figures = [
-        line["validation/correct"] for line in training.folder.metrics() if "validation/correct" in line
-    ]
-    assert figures == [1.0, 0.0, 0.0]
-    assert not any(checkpoint.best for checkpoint in training.folder.checkpoints())
-
-
-# rollouts ahead
-
-
-def test_rollouts_ahead_are_one_update_behind_and_say_so(training: Training) -> None:
-    training.run("train.staleness=1")
-    assert [line["staleness/mean"] for line in training.folder.metrics()[1:]] == [0, 1, 1]
-    for number, behind in ((1, 0), (2, 1), (3, 1)):
-        for episode in training.episodes("train", number):
-            for step in (step for t in episode.trajectories for step in t.steps):
-                assert (step.weight_version, step.metadata["staleness"]) == (number - 1 - behind, behind)
-
-
-def test_a_run_that_is_taken_up_again_begins_with_no_rollouts_ahead(training: Training) -> None:
-    training.service.refusals["optim_step"] = iter([None, None, failed("the machine is gone", "server")])
-    ahead = ("train.staleness=1", "train.checkpoint_every=1")
-    with pytest.raises(WorldError, match="the machine is gone"):
-        training.run(*ahead)
-    training.run(*ahead, start=training.folder.rewind())
-    assert [line["staleness/mean"] for line in training.folder.metrics()[1:]] == [0, 1, 0]
-
-
-def test_the_batches_and_seeds_do_not_depend_on_the_rollouts_ahead(
-    training: Training, tokenizer: Path, tmp_path: Path
-) -> None:
-    training.run()
-    seeds = training.workflow.seeds()
-    training.service.asked.clear()
-    ahead = Training(training.workflow, tokenizer, tmp_path / "ahead")
-    ahead.run("train.staleness=2")
-    assert training.workflow.seeds() == seeds
-    for number in (1, 2, 3):
-        ours, theirs = (run.episodes("train", number) for run in (training, ahead))
-        assert [e.id for e in ours] == [e.id for e in theirs]
 
 
 # what goes wrong
@@ -361,9 +173,8 @@ def test_reinforce_learns_from_a_group_of_equal_rewards_and_the_metrics_and_the_
     assert_report_agrees(training)
 
 
-def test_the_metrics_and_the_report_count_the_same_groups(training: Training) -> None:
-    training.run()
-    assert_report_agrees(training)
+def test_the_metrics_and_the_report_count_the_same_groups(finished: Training) -> None:
+    assert_report_agrees(finished)
 
 
 def assert_report_agrees(training: Training) -> None:

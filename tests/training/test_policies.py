@@ -18,15 +18,9 @@ from engine.spec import Lora, ModelRef, Sampling
 from engine.training.batches import RoleBatch, Taught, datum
 from engine.training.policies import Policies, Start, Updated
 from engine.vocabulary import LossName
-from tests.models.edges import write_tokenizer
 from tests.models.tinker_edge import GAP, GRAD_NORM, Learnt, Service, failed, tinker_service
 
 KEY = "tml-test-secret"
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture

@@ -1,0 +1,194 @@
+"""A second, simple reading of what a drawn workflow means.
+
+`expected` follows docs/language.md turn by turn, by recursion: no tables, no counters, no event loop. What
+the engine does is held against it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from engine.records import NodeId
+from engine.vocabulary import Transition
+from tests.workflows import Seen, Turn, Workflow, edge_of, prompt
+
+
+@dataclass
+class Expected:
+    """What happens in an episode of a workflow."""
+
+    turns: dict[NodeId, Turn | None]
+    """None for one that is skipped."""
+    prompts: dict[NodeId, str]
+    seconds: float
+    """When all is over."""
+    uncomputed: int
+
+
+def expected(workflow: Workflow) -> Expected:
+    """By recursion from each turn to those that it waits for."""
+    prompts: dict[NodeId, str] = {}
+    settled: dict[NodeId, float] = {}
+    uncomputed = 0
+
+    @cache
+    def instances(role: str) -> list[tuple[dict[str, set[int]], list[int]]]:
+        """Each instance's lineage and its parents."""
+        spec, made = workflow.roles[role], list[tuple[dict[str, set[int]], list[int]]]()
+        edges = [(edge["of"] or key, edge) for key, edge in edges_of(role)]
+        fan = next(((other, edge["size"]) for other, edge in edges if edge["fans"]), None)
+        numbers = range(1, len(instances(fan[0])) + 1) if fan else ()
+        groups = [list(numbers[at : at + fan[1]]) for at in range(0, len(numbers), fan[1])] if fan else [[]]
+        for parents in groups:
+            before = dict[str, set[int]]()
+            joined = [(other, n) for other, edge in edges if edge["round"] == "this" for n in all_of(other)]
+            for other, number in [(fan[0], n) for n in parents] if fan else joined:
+                for name, own in instances(other)[number - 1][0].items():
+                    before.setdefault(name, set()).update(own)
+            for _ in range(spec["count"]):
+                made.append(({**before, role: {len(made) + 1}}, parents))
+        return made
+
+    def all_of(role: str) -> range:
+        return range(1, len(instances(role)) + 1)
+
+    def edges_of(role: str) -> list[tuple[str, dict[str, Any]]]:
+        return [
+            (key, {**edge_of(edge), "of": edge_of(edge)["of"] or key})
+            for key, edge in workflow.roles[role]["needs"].items()
+        ]
+
+    def branch(me: NodeId, other: str) -> list[int]:
+        mine = instances(me.role)[me.index - 1][0]
+
+        def shares(theirs: dict[str, set[int]]) -> bool:
+            return all(mine[role] & theirs[role] for role in mine.keys() & theirs.keys())
+
+        return [number for number in all_of(other) if shares(instances(other)[number - 1][0])]
+
+    def joined(me: NodeId, edge: dict[str, Any]) -> tuple[list[list[NodeId]], bool]:
+        """By instance the turns that an edge joins, and whether only the last that ran is seen."""
+        other, loop = edge["of"], workflow.loop_of(edge["of"])
+        members = list(all_of(other))
+        if edge["fans"]:
+            members = instances(me.role)[me.index - 1][1]
+        elif edge["branch"]:
+            members = branch(me, other)
+        rounds = range(1, workflow.rounds(other) + 1)
+        if loop is not None and loop is workflow.loop_of(me.role):
+            round = me.round
+            inside = {"this": [round], "last": [round - 1][: round - 1], "history": range(1, round)}
+            rounds = inside[edge["round"]]
+        return [[NodeId(other, m, r) for r in rounds] for m in members], edge["round"] != "history"
+
+    def seen(me: NodeId, edge: dict[str, Any]) -> list[Turn]:
+        by_instance, only_last = joined(me, edge)
+        found: list[Turn] = []
+        for nodes in by_instance:
+            ran = [turn for node in nodes if (turn := happens(node)) is not None]
+            found += ran[-1:] if only_last else ran
+        return found
+
+    def holds(text: str, views: Seen, me: NodeId) -> bool:
+        nonlocal uncomputed
+        said = workflow.holds[text](views, me)
+        uncomputed += said is None
+        return bool(said)
+
+    def ends(me: NodeId) -> list[NodeId]:
+        """The turns that the end of a turn's loop is read from."""
+        loop = workflow.loop_of(me.role)
+        if loop is None or "until" not in loop or me.round == 1:
+            return []
+        read = [role for role in loop["roles"] if f"{role} | " in loop["until"]]
+        return [NodeId(role, number, me.round - 1) for role in read for number in branch(me, role)]
+
+    @cache
+    def board(round: int) -> tuple[int, Transition, float]:
+        """What is played on in a round: the steps before it, what is seen, and since when."""
+        loop = next(loop for loop in workflow.loops.values() if "env" in loop)
+        players = [(role, number) for role in loop["players"] for number in all_of(role)]
+        if round == 1:
+            return 0, workflow.transition(0, len(players), {}), workflow.latency(0)
+        number, before, since = board(round - 1)
+        turns = [happens(NodeId(*player, round - 1)) for player in players]
+        since = max([since, *(settled[NodeId(*player, round - 1)] for player in players)])
+        actions = {player: turn.action for player, turn in enumerate(turns) if turn is not None}
+        if before.done or not actions:
+            return number, before, since
+        after = workflow.transition(number + 1, len(players), actions)
+        return number + 1, after, since + workflow.latency(number + 1)
+
+    def observed(me: NodeId) -> str | None:
+        """What a turn sees of its loop's environment; None where it is not its to move."""
+        loop = workflow.loop_of(me.role)
+        if loop is None or "env" not in loop:
+            return ""
+        _, seen, since = board(me.round)
+        settled[me] = max(settled[me], since)
+        if seen.done:
+            return None
+        if me.role not in loop["players"]:
+            return "\n\n".join(seen.observations.values()) + ";"
+        players = [(role, number) for role in loop["players"] for number in all_of(role)]
+        shown = seen.observations.get(players.index((me.role, me.index)))
+        return None if shown is None else shown + ";"
+
+    @cache
+    def over(me: NodeId) -> bool:
+        before, loop = ends(me), workflow.loop_of(me.role)
+        if not before or loop is None:
+            return False
+        if over(me._replace(round=me.round - 1)) or all(over(node) for node in before):
+            return True
+        turns = [turn for node in before if (turn := happens(node)) is not None]
+        if any(turn.failed for turn in turns):
+            return False
+        views = {role: [turn for turn in turns if turn.id.role == role] for role in loop["roles"]}
+        return holds(loop["until"], views, me)
+
+    def runs(me: NodeId, views: Seen) -> bool:
+        when = workflow.roles[me.role].get("when")
+        if any(edge["fans"] and not views[key] for key, edge in edges_of(me.role)):
+            return False
+        return when is None or holds(when, views, me)
+
+    def vote(me: NodeId, views: Seen) -> Turn:
+        voters = [turn for turns in views.values() for turn in turns]
+        votes = [turn.action for turn in voters if not turn.failed] or [turn.action for turn in voters]
+        if not votes:
+            return Turn(me, f"nothing to choose from: of {', '.join(views)} nobody ran", failed=True)
+        return Turn(me, max(votes, key=lambda action: (votes.count(action), -votes.index(action))), False)
+
+    @cache
+    def happens(me: NodeId) -> Turn | None:
+        edges = edges_of(me.role)
+        waited = [node for _, edge in edges for nodes in joined(me, edge)[0] for node in nodes] + ends(me)
+        for node in waited:
+            happens(node)
+        start = max((settled[node] for node in waited), default=0.0)
+        settled[me] = start
+        shown = observed(me)
+        if shown is None or over(me):
+            return None
+        views = {key: seen(me, edge) for key, edge in edges}
+        if not runs(me, views):
+            return None
+        if workflow.runs(me.role):
+            return vote(me, views)
+        prompts[me] = shown + prompt(views)
+        action = workflow.action(me)
+        settled[me] += workflow.attempts(me) * workflow.latency(me)
+        return Turn(me, action or "", action is None)
+
+    turns = {
+        node: happens(node)
+        for role in workflow.roles
+        for round in range(1, workflow.rounds(role) + 1)
+        for index in all_of(role)
+        for node in [NodeId(role, index, round)]
+    }
+    played = [board(loop["times"] + 1)[2] for loop in workflow.loops.values() if "env" in loop]
+    return Expected(turns, prompts, max([*settled.values(), *played]), uncomputed)

@@ -1,0 +1,231 @@
+"""The processes that TextArena's games are in: many games in one, and what happens when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from engine.vocabulary import EnvironmentFailure, LiveEnvironment, Transition, UsageError
+from roles import arena
+from tests.roles.arena import GAMES, opened, played, scripted
+
+if importlib.util.find_spec("textarena") is None:
+    pytest.skip("needs the extra `textarena`", allow_module_level=True)
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[arena._Workers]:
+    """Workers of the test's own."""
+    pool = arena._Workers()
+    monkeypatch.setattr(arena, "_workers", lambda: pool)
+    yield pool
+    for worker in pool._workers:
+        worker._end()
+
+
+def process_of(live: LiveEnvironment) -> int:
+    assert isinstance(live, arena.Game)
+    assert live._worker
+    return live._worker._process.pid
+
+
+# many at once
+
+
+@pytest.mark.parametrize("game", ["KuhnPoker-v0", "FrozenLake-v0-random", "Sudoku-v0", "Briscola-v0"])
+def test_the_same_seed_is_the_same_start_for_games_that_begin_while_others_are_played(game: str) -> None:
+    made, noise = opened(game), opened("Blackjack-v0")
+
+    def start(seed: int) -> Coroutine[Any, Any, Transition]:
+        return made.open().reset(seed, made.least)
+
+    def other(seed: int) -> Coroutine[Any, Any, list[Transition]]:
+        return played(noise.open(), GAMES["Blackjack-v0"], seed=seed, players=1)
+
+    async def at_once() -> list[Any]:
+        return await asyncio.gather(other(1), start(7), other(2), start(7), start(7), other(3), start(7))
+
+    alone = asyncio.run(start(7))
+    seen = asyncio.run(at_once())
+    assert [seen[place] for place in (1, 3, 4, 6)] == [alone] * 4
+    assert asyncio.run(start(8)) != alone
+
+
+def test_a_game_goes_as_it_would_go_alone_whatever_is_played_beside_it() -> None:
+    games = ("Blackjack-v0", "PigDice-v0", "KuhnPoker-v0", "FrozenLake-v0-random")
+
+    def game(name: str, seed: int) -> Any:
+        made = opened(name)
+        return played(made.open(), GAMES[name], seed=seed, players=made.least)
+
+    async def together() -> list[list[Transition]]:
+        return await asyncio.gather(*(game(name, seed) for name in games for seed in (1, 2, 1)))
+
+    alone = [asyncio.run(game(name, seed)) for name in games for seed in (1, 2, 1)]
+    assert asyncio.run(together()) == alone
+    assert alone[0] == alone[2] != alone[1]
+
+
+def test_hundreds_of_games_are_in_a_few_processes(workers: arena._Workers) -> None:
+    made = opened("TicTacToe-v0")
+
+    async def many() -> None:
+        games = [made.open() for _ in range(300)]
+        await asyncio.gather(*(live.reset(seed, 2) for seed, live in enumerate(games)))
+        assert len({process_of(live) for live in games}) <= arena.WORKERS
+        for live in games:
+            await live.close()
+
+    asyncio.run(many())
+    assert [worker.games for worker in workers._workers] == [0] * len(workers._workers)
+
+
+def test_a_worker_that_has_its_fill_is_joined_by_another(
+    workers: arena._Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arena, "GAMES", 2)
+    monkeypatch.setattr(arena, "WORKERS", 2)
+    made = opened("TicTacToe-v0")
+
+    async def five() -> None:
+        for seed in range(5):
+            await made.open().reset(seed, 2)
+
+    asyncio.run(five())
+    assert sorted(worker.games for worker in workers._workers) == [2, 3]
+
+
+def test_event_loops_of_several_threads_share_the_workers(workers: arena._Workers) -> None:
+    ends: list[Transition] = []
+    moves = ("0", "1", "3", "4", "6")
+
+    def play() -> None:
+        ends.append(asyncio.run(scripted(opened("TicTacToe-v0").open(), *moves)))
+
+    threads = [threading.Thread(target=play) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [end.rewards for end in ends] == [{0: 1.0, 1: -1.0}] * 3
+    assert len(workers._workers) == 1
+
+
+def test_textarena_is_imported_where_it_is_played_only() -> None:
+    code = """
+import asyncio, sys
+from tests.roles.vocabulary import environment
+asyncio.run(environment({"textarena": "Nim-v0"}).open().reset(0, 2))
+print("textarena" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+# what goes wrong
+
+
+def test_a_worker_that_is_killed_fails_its_games_and_the_next_ones_have_another(
+    workers: arena._Workers,
+) -> None:
+    made = opened("TicTacToe-v0")
+
+    async def killed() -> None:
+        lost = [made.open(), made.open()]
+        for live in lost:
+            await live.reset(0, 2)
+        os.kill(process_of(lost[0]), signal.SIGKILL)
+        for live in lost:
+            with pytest.raises(EnvironmentFailure, match=r"has ended \(exit code -9\)"):
+                await live.step({0: "0"})
+        following = made.open()
+        assert (await following.reset(0, 2)).observations
+        assert process_of(following) != process_of(lost[0])
+        for live in (*lost, following):
+            await live.close()
+
+    asyncio.run(killed())
+
+
+def test_a_worker_that_is_killed_while_it_does_nothing_fails_no_game(workers: arena._Workers) -> None:
+    async def twice() -> None:
+        live = opened("TicTacToe-v0").open()
+        await live.reset(0, 2)
+        worker = live._worker  # pyright: ignore
+        os.kill(process_of(live), signal.SIGKILL)
+        worker._process.wait()
+        assert (await live.reset(0, 2)).observations
+
+    asyncio.run(twice())
+
+
+def test_an_endless_loop_of_one_game_ends_and_the_others_go_on(
+    workers: arena._Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With these moves MarketEntryGame eliminates everybody, and then looks for who is next.
+    moves = "[5] [S] [3] [5] [5] [E] [E] [5] [5] [5] [3] [E]".split()
+
+    async def both() -> Transition:
+        other = opened("TicTacToe-v0").open()
+        await other.reset(0, 2)
+        endless = opened("MarketEntryGame-v0", communication_turns=0).open()
+        seen = await endless.reset(1, 2)
+        for move in moves[:-1]:
+            seen = await endless.step({next(iter(seen.observations)): move})
+        with monkeypatch.context() as short:
+            short.setattr(arena, "SECONDS", 0.5)
+            with pytest.raises(EnvironmentFailure, match="took longer than"):
+                await endless.step({next(iter(seen.observations)): moves[-1]})
+        assert process_of(other) == process_of(endless)
+        return await other.step({0: "4"})
+
+    assert "cell 4" in asyncio.run(both()).observations[1]
+
+
+def test_a_worker_that_does_not_end_its_game_is_ended(
+    workers: arena._Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stopped() -> None:
+        live = opened("TicTacToe-v0").open()
+        await live.reset(0, 2)
+        os.kill(process_of(live), signal.SIGSTOP)
+        monkeypatch.setattr(arena, "SECONDS", 0.1)
+        monkeypatch.setattr(arena, "GRACE", 0.1)
+        with pytest.raises(EnvironmentFailure, match="has ended"):
+            await live.step({0: "0"})
+
+    asyncio.run(stopped())
+
+
+def test_a_worker_ends_with_its_parent_however_that_ends() -> None:
+    code = """
+import os, signal
+from roles import arena
+arena.players("Nim-v0", {})
+print(arena._workers()._workers[0]._process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    gone = threading.Event()
+    for _ in range(600):  # it reads the end of its input, and goes
+        try:
+            os.kill(int(done.stdout), 0)
+        except ProcessLookupError:
+            return
+        gone.wait(0.1)
+    pytest.fail("the worker is still there")
+
+
+def test_no_game_is_given_a_key(workers: arena._Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENROUTER_API_KEY", "secret")
+    with pytest.raises(UsageError, match="no game is given a key"):
+        opened("Debate-v0")

@@ -1,0 +1,41 @@
+"""A small training on a scripted service: one that a test may do as it likes, and one that is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.models.tokenizer import load_tokenizer
+from tests.models.edges import write_tokenizer
+from tests.models.tinker_edge import tinker_service
+from tests.training.edge import Training, Workflow
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def workflow(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workflow]:
+    monkeypatch.setattr("engine.models.limit.FIRST_WAIT", 0.0)
+    workflow = Workflow(load_tokenizer(tokenizer))
+    with tinker_service(workflow, context=4096) as workflow.service:
+        yield workflow
+
+
+@pytest.fixture
+def training(workflow: Workflow, tokenizer: Path, tmp_path: Path) -> Training:
+    return Training(workflow, tokenizer, tmp_path / "run")
+
+
+@pytest.fixture(scope="package")
+def finished(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
+    """One that went from its beginning to its end, to be read and not to be changed."""
+    workflow = Workflow(load_tokenizer(tokenizer))
+    with tinker_service(workflow, context=4096) as workflow.service:
+        training = Training(workflow, tokenizer, tmp_path_factory.mktemp("finished") / "run")
+        training.run()
+    return training

@@ -1,0 +1,97 @@
+"""Checkpoints of the loop, what goes on from them, and rollouts that run ahead of the updates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.errors import WorldError
+from engine.records import MAIN
+from tests.edge import RIGHT, WRONG
+from tests.models.tinker_edge import failed
+from tests.training.edge import Training, comparable
+
+
+def test_a_checkpoint_is_kept_where_it_is_due_where_it_is_best_and_at_the_end(training: Training) -> None:
+    training.workflow.solve = lambda seed, updates: RIGHT if updates == 1 or seed % 2 else WRONG
+    training.run("train.checkpoint_every=2", "train.validation.every=1")
+    steps = {checkpoint.step: checkpoint for checkpoint in training.folder.checkpoints()}
+    assert list(steps) == [1, 2, 3]
+    assert [checkpoint.best for checkpoint in steps.values()] == [True, False, False]
+    assert training.folder.best() == steps[1]
+    assert steps[1].validation["validation/correct"] == 1.0
+    assert [checkpoint.policies[MAIN].version for checkpoint in steps.values()] == [1, 2, 3]
+    saved = steps[2].policies[MAIN]
+    assert saved.state == "tinker://run/state/step-000002"
+    assert saved.sampler == "tinker://run/sampler/step-000002"
+
+
+def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_not_been_stopped(
+    training: Training, tokenizer: Path, tmp_path: Path
+) -> None:
+    whole = training
+    whole.run()
+    broken = Training(whole.workflow, tokenizer, tmp_path / "broken")
+    whole.service.refusals["optim_step"] = iter([None, None, failed("the machine is gone", "server")])
+    with pytest.raises(WorldError, match="the machine is gone"):
+        broken.run()
+    start = broken.folder.rewind()
+    assert start is not None
+    assert (start.step, start.policies[MAIN].version) == (2, 2)
+    asked = len(whole.service.asked)
+    broken.run(start=start)
+    assert whole.service.asked_for("load_weights")[-1]["path"] == start.policies[MAIN].state
+    assert broken.figures() == whole.figures()
+    assert comparable(broken.episodes("train", 3)) == comparable(whole.episodes("train", 3))
+    assert len(whole.service.asked) - asked == 2 * 2 * 3 + 2 * 3, "step 3 and its validation, no more"
+
+
+def test_a_resumed_run_calls_nothing_best_that_is_worse_than_the_untrained_model(
+    training: Training, tokenizer: Path, tmp_path: Path
+) -> None:
+    training.workflow.solve = lambda seed, updates: RIGHT if updates == 0 or seed % 2 else WRONG
+    training.service.refusals["optim_step"] = iter([None, None, failed("the machine is gone", "server")])
+    with pytest.raises(WorldError, match="the machine is gone"):
+        training.run()
+    training.run(start=training.folder.rewind())
+    figures = [
+        line["validation/correct"] for line in training.folder.metrics() if "validation/correct" in line
+    ]
+    assert figures == [1.0, 0.0, 0.0]
+    assert not any(checkpoint.best for checkpoint in training.folder.checkpoints())
+
+
+# rollouts ahead
+
+
+def test_rollouts_ahead_are_one_update_behind_and_say_so(training: Training) -> None:
+    training.run("train.staleness=1")
+    assert [line["staleness/mean"] for line in training.folder.metrics()[1:]] == [0, 1, 1]
+    for number, behind in ((1, 0), (2, 1), (3, 1)):
+        for episode in training.episodes("train", number):
+            for step in (step for t in episode.trajectories for step in t.steps):
+                assert (step.weight_version, step.metadata["staleness"]) == (number - 1 - behind, behind)
+
+
+def test_a_run_that_is_taken_up_again_begins_with_no_rollouts_ahead(training: Training) -> None:
+    training.service.refusals["optim_step"] = iter([None, None, failed("the machine is gone", "server")])
+    ahead = ("train.staleness=1", "train.checkpoint_every=1")
+    with pytest.raises(WorldError, match="the machine is gone"):
+        training.run(*ahead)
+    training.run(*ahead, start=training.folder.rewind())
+    assert [line["staleness/mean"] for line in training.folder.metrics()[1:]] == [0, 1, 0]
+
+
+def test_the_batches_and_seeds_do_not_depend_on_the_rollouts_ahead(
+    training: Training, tokenizer: Path, tmp_path: Path
+) -> None:
+    training.run()
+    seeds = training.workflow.seeds()
+    training.service.asked.clear()
+    ahead = Training(training.workflow, tokenizer, tmp_path / "ahead")
+    ahead.run("train.staleness=2")
+    assert training.workflow.seeds() == seeds
+    for number in (1, 2, 3):
+        ours, theirs = (run.episodes("train", number) for run in (training, ahead))
+        assert [e.id for e in ours] == [e.id for e in theirs]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rolegraph import printable
+
 if TYPE_CHECKING:
     from rolegraph import Interval
 
 
 def plain(text: str, most: int = 300) -> str:
-    """Without the characters that steer a terminal, and cut where it is long."""
-    kept = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+    """As a terminal may be given it, and cut where it is long."""
+    kept = printable(text)
     return kept if len(kept) <= most else f"{kept[:most]} …"
 
 

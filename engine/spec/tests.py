@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
 from engine.errors import SpecError, UsageError
+from engine.limits import SPEC_FAULTS
 from engine.spec.diagnostics import Finding
 from engine.spec.files import shown
 from engine.spec.loader import place_of
@@ -176,6 +178,9 @@ def read_tests(path: FilePath) -> ReadTests:
 
 
 def _refuse(findings: Iterable[Finding], source: Source) -> None:
-    placed = [finding.at(place_of(finding, source.data, source.spots, source.texts)) for finding in findings]
+    placed = [
+        finding.at(place_of(finding, source.data, source.spots, source.texts))
+        for finding in islice(findings, SPEC_FAULTS.most)  # as many as are shown of a spec
+    ]
     if placed:
         raise SpecError(sorted(dict.fromkeys(placed), key=lambda d: (d.place.line, d.place.column)))

@@ -61,6 +61,8 @@ def command(
     if multirun:
         from engine.cli.sweep import sweep
 
+        if as_json:
+            raise click.UsageError("--json goes with one evaluation; -m keeps those that it makes")
         return sweep(
             "eval",
             spec,

@@ -68,25 +68,9 @@ def command(
     each combination of values, in folders of one sweep. With --trainer rllm, words that
     begin with `rllm.` or `++` change rLLM's config.
     """
-    if multirun:
-        from engine.cli.sweep import sweep
-
-        if trainer == "rllm":
-            raise click.UsageError("-m goes with this project's own loop, not with --trainer rllm")
-        return sweep(
-            "train",
-            spec,
-            overrides,
-            out=out,
-            resume=resume,
-            track=track,
-            model=model,
-            base_url=base_url,
-            imports=imports,
-            allow=allow,
-            seed=seed,
-        )
     if trainer == "rllm":
+        if multirun:
+            raise click.UsageError("-m goes with this project's own loop, not with --trainer rllm")
         from engine.cli.rllm import train_with_rllm
 
         return train_with_rllm(
@@ -105,6 +89,22 @@ def command(
         )
     if backend is not None or print_config:
         raise click.UsageError("--backend and --print-config go with --trainer rllm")
+    if multirun:
+        from engine.cli.sweep import sweep
+
+        return sweep(
+            "train",
+            spec,
+            overrides,
+            out=out,
+            resume=resume,
+            track=track,
+            model=model,
+            base_url=base_url,
+            imports=imports,
+            allow=allow,
+            seed=seed,
+        )
     import rolegraph as rg
 
     if resume:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.cli import options
+from engine.cli.output import Output, speaking
 
 if TYPE_CHECKING:
     from rolegraph import Evaluation
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 @options.count("--tasks", 128, "How many.")
 @options.count("--rollouts", 4, "Episodes of each.")
 @options.seed("Of the draws, the same for both.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@speaking
 def command(
     spec: str,
     overrides: tuple[str, ...],
@@ -41,34 +42,35 @@ def command(
     tasks: int,
     rollouts: int,
     seed: int,
+    quiet: bool,
     as_json: bool,
 ) -> int:
     """Compare a checkpoint with its base model on SPEC's validation tasks, with 95 % confidence intervals."""
-    import json
+    import shlex
     from dataclasses import asdict
 
-    from rich.console import Console
-
     import rolegraph as rg
+    from engine.cli.waiting import Waiting, run_until_done
+
+    output = Output(quiet, as_json)
 
     flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
-    with Console(stderr=True).status("starting the model …") as status:
-
-        def observe(event: rg.Event) -> None:
-            if isinstance(event, rg.Note):
-                status.update(event.text)
-
-        found = rg.evaluate(flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, observe=observe)
-    if as_json:
-        click.echo(json.dumps({name: asdict(row) for name, row in found.figures.items()}, indent=1))
-    else:
-        _show(found)
+    with Waiting(output, "starting the model …") as waiting:
+        found = run_until_done(
+            rg.evaluate_async(
+                flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, observe=waiting.observe
+            )
+        )
+    following = [] if "://" in checkpoint else [f"rolegraph export {shlex.quote(checkpoint)}"]
+    _show(found, output)
+    output.next(*following)
+    figures = {name: asdict(row) for name, row in found.figures.items()}
+    output.document({"figures": figures, "tasks": found.tasks, "episodes": found.episodes, "next": following})
     return 0
 
 
-def _show(found: Evaluation) -> None:
+def _show(found: Evaluation, output: Output) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -88,9 +90,6 @@ def _show(found: Evaluation) -> None:
             Text(f"{gap.mean:+.3f} [{gap.low:+.2f}, {gap.high:+.2f}]"),
             style=sure,
         )
-    out = Console(soft_wrap=True)
+    out = output.found()
     out.print(table)
-    out.print(
-        f"{found.tasks} tasks, {found.episodes} episodes each side; 95 % intervals, tasks resampled",
-        highlight=False,
-    )
+    out.print(f"{found.tasks} tasks, {found.episodes} episodes each side; 95 % intervals, tasks resampled")

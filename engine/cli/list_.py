@@ -43,6 +43,9 @@ def command(kind: str | None, name: str | None) -> None:
         text = _item(str(kind), name)
     try:
         click.echo(text.rstrip())
+        if name is None:
+            shown = kind or "parsers"
+            click.echo(f"next: rolegraph list {shown} NAME", err=True)
     except BrokenPipeError:  # whoever reads has seen enough, as in `rolegraph list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -17,6 +17,7 @@ from contextlib import suppress
 
 import click
 
+from engine.cli.output import colour
 from rolegraph import RolegraphError, SpecError
 
 VERBS = {
@@ -86,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
     sys.argv = ["rolegraph", *arguments]  # what is noted of a run, however this was started
     words = [word for word in arguments if word != "--debug"]
     try:
-        result = cli.main(words, prog_name="rolegraph", standalone_mode=False)
+        result = cli.main(words, prog_name="rolegraph", standalone_mode=False, color=colour())
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
         error.show()

@@ -32,6 +32,8 @@ from engine.vocabulary import ParseFailure as ParseFailure
 from engine.vocabulary import Score as Score
 from engine.vocabulary import Seen as Seen
 from engine.vocabulary import Split as Split
+from rolegraph.completing import Completion as Completion
+from rolegraph.completing import completions as completions
 from rolegraph.decorators import dataset as dataset
 from rolegraph.decorators import estimator as estimator
 from rolegraph.decorators import metric as metric

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
 from engine.cli.output import Output, speaking
 
 if TYPE_CHECKING:
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 
 @click.command("eval")
-@click.argument("spec")
+@click.argument("spec", shell_complete=completion.specs)
 @options.overrides
 @click.option(
     "--checkpoint",
     required=True,
     metavar="PATH",
+    shell_complete=completion.runs,
     help="A training run's folder, for its best checkpoint, or a tinker:// path of sampling weights.",
 )
 @options.model("What the checkpoint is of: local[:FOLDER] or tinker:NAME. Default: the spec's.")

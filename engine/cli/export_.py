@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
 
 
 @click.command("export")
-@click.argument("run")
+@click.argument("run", shell_complete=completion.runs)
 @click.option("--policy", metavar="NAME", help="Whose weights. Default: main's, or those of the only one.")
 @click.option("--merged", is_flag=True, help="A whole model with the adapter in its weights.")
 @click.option(

@@ -17,6 +17,7 @@ from contextlib import suppress
 
 import click
 
+from engine.cli import completion as completion  # how bash is answered
 from engine.cli.output import colour
 from rolegraph import RolegraphError, SpecError
 

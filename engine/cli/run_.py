@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
 from engine.cli.output import Output, speaking
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("run")
-@click.argument("spec", required=False)
+@click.argument("spec", required=False, shell_complete=completion.specs)
 @options.overrides
 @options.optional_count("--limit", "How many tasks. Default: 64.")
 @options.optional_count("--rollouts", "Episodes for each task. Default: 1.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
 from engine.cli.output import Output, speaking
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("train")
-@click.argument("spec", required=False)
+@click.argument("spec", required=False, shell_complete=completion.specs)
 @options.overrides
 @options.model("What to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
 @options.base_url("A Tinker service to train on, in place of one started for the run.")

@@ -10,12 +10,14 @@ from typing import Any
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
 from engine.cli.output import Output, speaking
 
 
 @click.command("validate")
-@click.argument("specs", nargs=-1, required=True, metavar="SPEC… [KEY.PATH=VALUE…]")
+@click.argument(
+    "specs", nargs=-1, required=True, metavar="SPEC… [KEY.PATH=VALUE…]", shell_complete=completion.specs
+)
 @click.option(
     "--backend",
     type=options.backends,

@@ -27,6 +27,10 @@ from engine.records import Task as Task
 from engine.records import Trajectory as Trajectory
 from engine.records import read_episodes as read_episodes
 from engine.spec import find_spec as find_spec
+from engine.training.forecast import Adapter as Adapter
+from engine.training.forecast import Forecast as Forecast
+from engine.training.forecast import Price as Price
+from engine.training.forecast import RoleForecast as RoleForecast
 from engine.training.trackers import TrackerName as TrackerName
 from engine.vocabulary import ParseFailure as ParseFailure
 from engine.vocabulary import Score as Score
@@ -44,6 +48,8 @@ from rolegraph.evaluation import evaluate as evaluate
 from rolegraph.evaluation import evaluate_async as evaluate_async
 from rolegraph.exporting import export as export
 from rolegraph.exporting import export_async as export_async
+from rolegraph.forecasting import forecast as forecast
+from rolegraph.forecasting import forecast_async as forecast_async
 from rolegraph.reporting import report as report
 from rolegraph.running import Ran as Ran
 from rolegraph.running import Run as Run

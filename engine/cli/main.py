@@ -24,6 +24,7 @@ from rolegraph import RolegraphError, SpecError
 VERBS = {
     "run": "Run a spec on its tasks and write the episodes.",
     "train": "Train the roles of a spec.",
+    "forecast": "Say what a first step of training will take and teach.",
     "eject": "Write the Python script that trains a spec with rLLM.",
     "eval": "Compare a checkpoint with its base model.",
     "export": "Write trained weights for other programs.",

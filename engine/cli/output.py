@@ -27,7 +27,7 @@ class Output(NamedTuple):
 
     def found(self) -> Console:
         """For tables and paths."""
-        return _console(stderr=self.as_json, quiet=self.quiet, soft_wrap=True, highlight=False)
+        return _console(stderr=self.as_json, quiet=self.quiet, lines=True)
 
     def progress(self) -> Console:
         """For what goes on just now."""
@@ -35,7 +35,7 @@ class Output(NamedTuple):
 
     def warnings(self) -> Console:
         """For what the person should know in any case."""
-        return _console(stderr=True, soft_wrap=True, highlight=False)
+        return _console(stderr=True, lines=True)
 
     def next(self, *commands: str) -> None:
         """What a person would do now, as it is typed."""
@@ -48,10 +48,11 @@ class Output(NamedTuple):
             click.echo(json.dumps(value, indent=1, ensure_ascii=False, default=str))
 
 
-def _console(**how: bool) -> Console:
+def _console(*, stderr: bool, quiet: bool = False, lines: bool = False) -> Console:
+    """On `lines`, nothing is cut and nothing is coloured by itself."""
     from rich.console import Console  # which `--help` needs not wait for
 
-    return Console(**how)
+    return Console(stderr=stderr, quiet=quiet, soft_wrap=lines, highlight=not lines)
 
 
 def speaking(verb: F) -> F:

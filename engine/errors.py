@@ -88,6 +88,25 @@ class WorldError(RolegraphError, OSError):
     """The machine or the network failed: an endpoint is down, a disk is full, a service died."""
 
 
+_UNSEEN = {
+    **{code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)},
+    **{code: f"\\u{code:04x}" for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))},
+    **{code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)},
+}
+"""What moves a cursor, colours or turns a text round, and half characters; how each is written instead."""
+_UNSEEN_MARK = dict.fromkeys(_UNSEEN, "\ufffd")
+
+
+def printable(text: str) -> str:
+    """A text from elsewhere as a terminal may be given it: control characters are spelt out."""
+    return text if text.isascii() and text.isprintable() else text.translate(_UNSEEN)
+
+
+def printable_line(line: str) -> str:
+    """As `printable`, of the same width: tabs are spaces, and a mark stands for what cannot be shown."""
+    return line.replace("\t", " ").translate(_UNSEEN_MARK)
+
+
 def first_line(error: BaseException) -> str:
     """What a library's error says, without the advice that follows it; its type where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

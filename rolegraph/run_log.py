@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from engine.errors import WorldError
+from engine.errors import WorldError, printable
 from engine.models.keys import OPENAI, TINKER, redact
 from engine.records import Episode, EpisodeDone, Event, Note, Observer, StepLogged
 from engine.records.info import without_credentials
@@ -94,7 +94,7 @@ class _Lines(logging.Formatter):
     """A time, a level and a text, without what is secret."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = without_credentials(super().format(record))
+        text = printable(without_credentials(super().format(record)))
         for rule in (TINKER, OPENAI):
             text = redact(text, os.environ.get(rule.key_variable))
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")

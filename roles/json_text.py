@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
 from roles.patterns import Pattern, compile_pattern
@@ -22,6 +22,8 @@ MAX_DEPTH = 64
 """Objects and lists inside one another."""
 MAX_STARTS = 64
 """How many brackets are tried as the start of a value."""
+MAX_READ = 1_000_000
+"""Characters that are read in vain for a value, start by start."""
 MAX_REFERENCES = 10_000
 """How often one check may follow a `$ref`: schemas that refer to each other can multiply."""
 
@@ -58,13 +60,52 @@ def find_json(text: str) -> Any:
     return value
 
 
+def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
+    """A value such as a schema asks for, as far as its types say; what else it wants is not looked at."""
+    for key in ("const", "default"):
+        if key in schema:
+            return schema[key]
+    for key in ("examples", "enum"):
+        if isinstance(schema.get(key), list) and schema[key]:
+            return schema[key][0]
+    if depth > MAX_DEPTH:
+        return None
+
+    def inner(of: Any) -> Any:
+        return example_of(cast("Mapping[str, Any]", of), depth + 1) if isinstance(of, Mapping) else "…"
+
+    match schema.get("type"):
+        case "string":
+            return "…"
+        case "number" | "integer":
+            return schema.get("minimum", 1)
+        case "boolean":
+            return True
+        case "array":
+            return [inner(schema.get("items"))]
+        case "object" | None if isinstance(schema.get("properties"), Mapping):
+            return {name: inner(of) for name, of in schema["properties"].items()}
+        case "null":
+            return None
+        case _:
+            return {}
+
+
 def _first_value(text: str) -> Any:
-    for whole in (text, *_FENCE.findall(text)):
+    fenced = (match[1] for match in islice(_FENCE.finditer(text), MAX_STARTS))
+    for whole in chain((text,), fenced):
         with suppress(ValueError, RecursionError):
             return _DECODER.decode(whole.strip())
+    read = 0
     for bracket in islice(_BRACKET.finditer(text), MAX_STARTS):
-        with suppress(ValueError, RecursionError):
+        try:
             return _DECODER.raw_decode(text, bracket.start())[0]
+        except json.JSONDecodeError as error:
+            read += error.pos - bracket.start()
+        except (ValueError, RecursionError):
+            read += len(text) - bracket.start()
+        if read > MAX_READ:
+            break
     raise ValueError("the answer holds no JSON")
 
 
@@ -115,7 +156,12 @@ def schema_check(schema: dict[str, Any]) -> Check:
                 registry.resolver().lookup(value)
     except library.SchemaError as error:
         raise ValueError(f"schema is not a JSON Schema: {error.message}") from error
-    except unresolvable as error:
+    except (
+        unresolvable,
+        TypeError,
+        AttributeError,
+        LookupError,
+    ) as error:
         raise ValueError(f"the schema refers to a place that it does not have: {error}") from error
     except RecursionError as error:
         raise ValueError("the schema is nested too deeply") from error
@@ -133,7 +179,13 @@ def schema_check(schema: dict[str, Any]) -> Check:
         if isinstance(instance, str) and patterns[wanted].search(instance) is None:
             yield library.ValidationError(f"{instance[:40]!r} does not match {wanted!r}")
 
-    keywords = {"$ref": reference, "$dynamicRef": reference, "pattern": pattern}
+    def unique(validator: Any, wanted: bool, instance: Any, around: Any) -> Iterator[Any]:
+        if wanted and isinstance(instance, list):
+            items = cast("list[Any]", instance)
+            if len({_same(item) for item in items}) < len(items):
+                yield library.ValidationError(f"{str(items)[:40]} has non-unique elements")
+
+    keywords = {"$ref": reference, "$dynamicRef": reference, "pattern": pattern, "uniqueItems": unique}
     validator = library.validators.extend(draft, keywords)(schema, registry=registry)
 
     def check(value: Any) -> None:
@@ -149,6 +201,21 @@ def schema_check(schema: dict[str, Any]) -> Check:
             )
 
     return check
+
+
+def _same(value: object) -> str:
+    """A text that two values share where JSON Schema calls them equal: 1 and 1.0, but not 1 and true."""
+    return json.dumps(_whole(value), sort_keys=True)
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_whole(item) for item in cast("list[object]", value)]
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in cast("dict[str, object]", value).items()}
+    return value
 
 
 def _keywords(schema: object) -> Iterator[tuple[str, str]]:

@@ -29,6 +29,7 @@ from rolegraph import (
     Trajectory,
     UsageError,
     did_you_mean,
+    printable,
     read_episodes,
 )
 
@@ -137,7 +138,7 @@ class Display:
             case Note():
                 if not event.text:
                     self._started = time.monotonic()
-                self._progress.update(self._bar, live=event.text)
+                self._progress.update(self._bar, live=printable(event.text))
             case _:
                 pass
 
@@ -174,7 +175,8 @@ class Display:
         out.print(f"{made}{share}{means}{rate}")
         for name, sums in self._roles.items():
             for failure, message in sums.first_message.items():
-                out.print(f"{name} {failure}: {message[:300]}", style="yellow", markup=False)
+                text = printable(f"{name} {failure}: {message[:300]}")
+                out.print(text, style="yellow", markup=False)
         asked = self._asked()
         answered = sum(sums.answered for sums in self._roles.values())
         if answered < asked:

@@ -146,6 +146,8 @@ def _document(found: Forecast) -> dict[str, Any]:
 
 
 def _show(found: Forecast, output: Output) -> None:
+    import rolegraph as rg
+
     out = output.found()
     out.print(f"a step: {found.tasks} tasks × {found.rollouts} rollouts = {found.episodes:,} episodes")
     out.print(
@@ -168,7 +170,7 @@ def _show(found: Forecast, output: Output) -> None:
             f"{adapter.bytes / 2**20:,.1f} MiB with gradients and Adam's state"
         )
     for warning in found.warnings:
-        output.warnings().print(f"warning: {warning}", style="yellow", markup=False)
+        output.warnings().print(rg.printable(f"warning: {warning}"), style="yellow", markup=False)
 
 
 def _table(found: Forecast) -> Table:

@@ -40,7 +40,7 @@ def command(kind: str | None, name: str | None) -> None:
     elif kind == "specs":
         import rolegraph as rg
 
-        text = rg.find_spec(name).read_text(encoding="utf-8", errors="replace")
+        text = rg.printable(rg.find_spec(name).read_text(encoding="utf-8", errors="replace"))
     else:
         text = _item(str(kind), name)
     try:

@@ -19,9 +19,10 @@ import click
 
 from engine.cli import completion as completion  # how bash is answered
 from engine.cli.output import colour
-from rolegraph import RolegraphError, SpecError
+from rolegraph import RolegraphError, SpecError, printable
 
 VERBS = {
+    "new": "Write a workflow of your own into a new folder, to begin with.",
     "run": "Run a spec on its tasks and write the episodes.",
     "train": "Train the roles of a spec.",
     "forecast": "Say what a first step of training will take and teach.",
@@ -29,8 +30,12 @@ VERBS = {
     "eval": "Compare a checkpoint with its base model.",
     "export": "Write trained weights for other programs.",
     "validate": "Check specs and show every fault.",
+    "graph": "Draw the roles of a spec.",
+    "preview": "Show what each role is asked, with no model.",
     "report": "Show a training run as one page that opens offline.",
+    "view": "Look at the episodes of runs in the browser.",
     "list": "Show the specs and the vocabulary that a spec may use.",
+    "limits": "Show what an input may cost, and why.",
     "schema": "Write the JSON Schema of a spec, for an editor.",
     "serve": "Serve a local model folder over the Tinker API.",
 }
@@ -104,8 +109,8 @@ def run(arguments: Sequence[str]) -> int:
         if "--debug" in arguments:
             traceback.print_exc()
         elif isinstance(error, RolegraphError):
-            click.echo(str(error) if isinstance(error, SpecError) else f"error: {error}", err=True)
+            click.echo(printable(str(error) if isinstance(error, SpecError) else f"error: {error}"), err=True)
         else:
-            click.echo(f"internal error: {type(error).__name__}: {error}", err=True)
+            click.echo(printable(f"internal error: {type(error).__name__}: {error}"), err=True)
             click.echo("This is a fault of Rolegraph; run again with --debug to see where.", err=True)
         return error.exit_code if isinstance(error, RolegraphError) else 1

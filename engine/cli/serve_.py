@@ -22,7 +22,7 @@ import click
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="Another address than loopback needs a key.",
+    help="Where to listen; at another address than loopback others can reach it.",
 )
 @click.option("--port", default=8377, show_default=True, metavar="N", help="0 takes a free port.")
 @click.option(
@@ -44,7 +44,8 @@ def command(
 ) -> None:
     """Serve a local model folder over the Tinker API, to sample from and to train.
 
-    Clients must send the key in the environment variable ROLEGRAPH_SERVE_KEY, if it is set.
+    Clients must send its key: the one in the environment variable ROLEGRAPH_SERVE_KEY, or else one that is
+    made and printed.
     """
     import rolegraph as rg
 

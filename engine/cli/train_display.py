@@ -19,7 +19,7 @@ from rich.table import Table
 from engine.cli.output import Output
 from engine.cli.train_end import VALIDATION, TrainEnd
 from engine.cli.waiting import REMEMBERED_SECONDS, Left, clock
-from rolegraph import EpisodeDone, Event, Note, StepLogged, Training
+from rolegraph import EpisodeDone, Event, Note, StepLogged, Training, printable
 
 Metrics = Mapping[str, float]
 
@@ -83,12 +83,12 @@ class TrainDisplay:
     def note(self, text: str, episodes: int = 0) -> None:
         """What is going on just now, and how many episodes it takes."""
         self._part.remove_task(self._now)
-        self._now = self._part.add_task(text, total=episodes or None)
+        self._now = self._part.add_task(printable(text), total=episodes or None)
         self._live.update(self._view())
 
     def warn(self, text: str) -> None:
         """Something that the person should know."""
-        self._warnings.print(f"warning: {text}", style="yellow", markup=False)
+        self._warnings.print(printable(f"warning: {text}"), style="yellow", markup=False)
 
     def log(self, step: int, metrics: Metrics) -> None:
         """A step's metrics, which are safe on disk."""

@@ -68,7 +68,7 @@ def _checked(
         compiled = rg.check(name, *overrides, imports=imports, allow=allow, backend=backend)
         read = {split: len(list(data.rows(None))) for split, data in compiled.files().items()}
     except rg.UserError as error:
-        click.echo(f"error: {error}\n", err=True)
+        click.echo(rg.printable(f"error: {error}\n"), err=True)
         return {"spec": name, "valid": False, "error": str(error), "diagnostics": []}
     for diagnostic in compiled.diagnostics:
         click.echo(f"{diagnostic}\n", err=True)

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 from engine.cli.output import Output
-from rolegraph import EpisodeDone, Event, Note
+from rolegraph import EpisodeDone, Event, Note, printable
 
 T = TypeVar("T")
 REMEMBERED_SECONDS = 3600.0
@@ -77,7 +77,7 @@ class Waiting:
         """Hear what goes on, and of each episode that it takes."""
         if isinstance(event, Note):
             self._progress.remove_task(self._task)
-            self._task = self._progress.add_task(event.text, total=event.episodes or None)
+            self._task = self._progress.add_task(printable(event.text), total=event.episodes or None)
         elif isinstance(event, EpisodeDone):
             self._progress.advance(self._task)
 

@@ -110,7 +110,7 @@ def check_file(
         loaded.report(permission_findings(plan.withheld, "error" if runs else "warning"))
     if further is not None and plan is not None and not loaded.faults:
         loaded.report(further(plan))
-    return Compiled(None if loaded.faults else plan, tuple(loaded.diagnostics))
+    return Compiled(None if loaded.faults else plan, loaded.told())
 
 
 def _compile(

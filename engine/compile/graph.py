@@ -11,14 +11,11 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
 from engine.errors import did_you_mean
+from engine.limits import SPEC_EDGES, SPEC_LINEAGES, SPEC_TURNS
 from engine.prompts.checks import RESERVED
 from engine.spec import Finding, Spec
 from engine.spec.faults import no_role
 from engine.spec.yaml_source import value_at
-
-MAX_EDGES = 200_000
-MAX_TURNS = 20_000
-"""Turns of a role in one episode."""
 
 Needs = Mapping[str, Sequence[str]]
 """The DAG over roles: whom each waits for, each once, in the order of the spec."""
@@ -289,13 +286,16 @@ def _way_out(spec: Spec, cycle: Sequence[str]) -> str:
 
 
 def _size(spec: Spec) -> Iterator[Finding]:
+    """Roles whose instances, turns or edges are too many, with those of the roles before them."""
     counts: dict[str, int] = {}
+    total = dict.fromkeys((SPEC_TURNS, SPEC_EDGES, SPEC_LINEAGES), 0)
+    needs = role_needs(spec)
     try:
-        order = in_order(role_needs(spec))
+        order = in_order(needs)
     except CycleError:
         return
     for name in order:
-        role = spec.roles[name]
+        role, path = spec.roles[name], ("roles", name, "count")
         count = role.count
         for key, edge in role.needs.items():
             theirs = counts.get(edge.of or key, 1)
@@ -307,18 +307,19 @@ def _size(spec: Spec) -> Iterator[Finding]:
         counts[name] = count
         loop = loop_of(spec, name)
         turns = count * (spec.loops[loop].times if loop else 1)
-        if turns > MAX_TURNS:
-            path = ("roles", name, "count")
-            yield Finding(path, f"{name} would take {turns:,} turns an episode", f"at most {MAX_TURNS:,}")
-            return
         edges = sum(
             counts.get(edge.of or key, 1) * count
             for key, edge in role.needs.items()
             if edge.join == "all" and (edge.of or key) in spec.roles
         )
-        if edges > MAX_EDGES:
-            yield Finding(
-                ("roles", name, "count"),
-                f"{name} would have {edges:,} incoming edges",
-                f"at most {MAX_EDGES:,}",
-            )
+        for limit, own, what in (
+            (SPEC_TURNS, turns, f"{name} would take {turns:,} turns an episode"),
+            (SPEC_EDGES, edges, f"{name} would have {edges:,} incoming edges"),
+            (SPEC_LINEAGES, count * len(ancestors(needs, name)), f"{name} comes from too many roles"),
+        ):
+            before = total[limit]
+            total[limit] += own
+            if total[limit] > limit.most:
+                beside = f", beside {before:,} of roles before it" if before else ""
+                yield Finding(path, f"{what}{beside}", f"at most {limit}")
+                return

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from engine.errors import UserError, did_you_mean
+from engine.errors import UserError, did_you_mean, first_line
 from engine.spec import Finding, ModelRef, Path, PromptSource
 from engine.spec.faults import in_short
 from engine.vocabulary import (
@@ -53,6 +53,9 @@ def _resolved(make: Callable[[], T], path: Path, others: str = "") -> tuple[T | 
         return None, list(_findings(error, path, others))
     except UserError as error:
         return None, [Finding(path, str(error))]
+    except Exception as error:  # an item of a package's own
+        said = in_short(f"{type(error).__name__}: {first_line(error)}")
+        return None, [Finding(path, f"what is named here cannot be made: {said}")]
 
 
 def resolve_teacher(written: object, path: Path) -> tuple[ModelRef | None, list[Finding]]:

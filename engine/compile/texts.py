@@ -8,6 +8,7 @@ from pathlib import Path as FilePath
 
 from engine.compile.graph import Needs, ancestors, env_loop, loop_of
 from engine.compile.lineage import Instances, joined
+from engine.limits import PROMPT_PARTS, SPEC_TEMPLATES
 from engine.prompts import (
     IN_A_LOOP,
     OF_SELF,
@@ -48,6 +49,8 @@ class Texts:
     """A task's fields; None where they are not known."""
     hidden: frozenset[str]
     findings: list[Finding]
+    compiled: int = 0
+    """Parts of its templates and conditions so far."""
 
     def prompts(self, name: str) -> tuple[Template | None, Template | None]:
         """A role's prompt and system."""
@@ -68,8 +71,11 @@ class Texts:
         if tool.source is None or call is None:
             return None
         path = ("roles", name, "run", *call.path_of((0,)))
+        if self.compiled > SPEC_TEMPLATES.most:
+            return None
         template, findings = read_text(path, tool.source, self._around(name))
         self.findings += findings
+        self._count(path, template)
         return template
 
     def demonstration(self, path: Path, source: PromptSource | None, name: str) -> Template | None:
@@ -107,7 +113,7 @@ class Texts:
         return max((len(joined(edge, me, theirs)) for me in self.instances[name]), default=0)
 
     def _condition(self, path: Path, source: str | None, around: Surroundings) -> Condition | None:
-        if source is None:
+        if source is None or self.compiled > SPEC_TEMPLATES.most:
             return None
         _, hint = around.outside
         outside = ("the condition mentions {!r}, which the role does not need", hint)
@@ -116,6 +122,7 @@ class Texts:
         around = replace(around, is_condition=True, outside=outside)
         condition, findings = read_condition(path, source, around)
         self.findings += findings
+        self._count(path, condition)
         return condition
 
     def until(self, name: str) -> Condition | None:
@@ -135,6 +142,17 @@ class Texts:
     def _template(self, path: Path, source: PromptSource | None, around: Surroundings) -> Template | None:
         if source is None:
             return None
+        if self.compiled > SPEC_TEMPLATES.most:
+            return None
         template, findings = read_template(path, source, self.folders, around)
         self.findings += findings
+        self._count(path, template)
         return template
+
+    def _count(self, path: Path, text: Template | Condition | None) -> None:
+        """Take note of a text that was compiled; one with a fault has been looked at as far as that."""
+        before = self.compiled
+        self.compiled += text.parts if text else PROMPT_PARTS.most // 10
+        if before <= SPEC_TEMPLATES.most < self.compiled:
+            message = "the templates and conditions of the spec are too much together"
+            self.findings.append(Finding(path, message, f"at most {SPEC_TEMPLATES}"))

@@ -3,6 +3,13 @@
 What is exported is the launcher's, which stands below `engine.models`; the service stands above.
 """
 
-from engine.local.launcher import BASE_MODEL, Running, check_model_folder, is_this_machine, running
+from engine.local.launcher import (
+    BASE_MODEL,
+    PROCESS,
+    Running,
+    check_model_folder,
+    is_this_machine,
+    running,
+)
 
-__all__ = ["BASE_MODEL", "Running", "check_model_folder", "is_this_machine", "running"]
+__all__ = ["BASE_MODEL", "PROCESS", "Running", "check_model_folder", "is_this_machine", "running"]

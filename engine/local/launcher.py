@@ -34,6 +34,8 @@ BASE_MODEL = MODELS[BASE_NAME]
 START_SECONDS = 120.0
 STOP_SECONDS = 5.0
 KEY_VARIABLE = "ROLEGRAPH_SERVICE_KEY"
+PROCESS = "process"
+"""Under what a client of this machine tells the service its process id, in a session's metadata."""
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)[^;]*(?:;.*\bextra\s*==\s*[\"']local[\"'].*)?")
 """A requirement in the distribution's metadata, where it is always one or is the extra `local`'s."""
 
@@ -105,17 +107,20 @@ def running(
     state_dir: Path | None = None,
     threads: int | None = None,
     timeout: float = START_SECONDS,
+    silent: float | None = None,
     given_up: threading.Event | None = None,
 ) -> Generator[Running, None, None]:
     """A service for a model folder, in a process of its own, for the time of the block.
 
     `timeout` is in seconds, for the start; a start is also over, as one that failed, when another thread says
-    that it is `given_up`. Raises UsageError for a folder that holds no model, WorldError when the service
-    does not come up.
+    that it is `given_up`. `silent`, for the silence after which a client is taken for gone, is the service's
+    own unless given. Raises UsageError for a folder that holds no model, WorldError when the service does not
+    come up.
     """
     check_model_folder(model_dir)
     key = f"tml-{secrets.token_hex(16)}"
-    options = {"model_dir": str(model_dir.resolve()), "threads": threads}
+    options: dict[str, Any] = {"model_dir": str(model_dir.resolve()), "threads": threads}
+    options["bounds"] = {} if silent is None else {"silent": silent}
     options["state_dir"] = str(state_dir) if state_dir else None
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(

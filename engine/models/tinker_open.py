@@ -12,6 +12,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import tinker
@@ -19,6 +20,7 @@ from tinker.lib.retry_handler import RetryConfig  # pyright: ignore[reportMissin
 from tinker.types import RequestErrorCategory
 
 from engine.errors import UsageError, WorldError, did_you_mean
+from engine.local import PROCESS, is_this_machine
 from engine.models.keys import TINKER, redact
 from engine.models.tinker import TinkerModel, get_health, said
 from engine.models.tokenizer import load_tokenizer
@@ -56,7 +58,9 @@ async def open_session(
             f"checkpoint: {ref.checkpoint!r} is not a path of weights; it starts with tinker://."
         )
     await _probe(url)
-    service = tinker.ServiceClient(base_url=url, api_key=key)
+    # A service of this machine keeps the session for as long as this process lives, whatever holds it up.
+    here = {PROCESS: str(os.getpid())} if is_this_machine(urlsplit(url).hostname or "") else None
+    service = tinker.ServiceClient(base_url=url, api_key=key, user_metadata=here)
     try:
         # The SDK's constructors wait for the network.
         return Session(service, url, key, await asyncio.to_thread(_offered, url, key))

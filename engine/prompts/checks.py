@@ -13,7 +13,7 @@ from typing import Literal, cast
 from jinja2 import nodes
 
 from engine.errors import did_you_mean, nearest
-from engine.prompts.sandbox import FILTERS
+from engine.prompts.filters import FILTERS
 from engine.vocabulary import VIEW_FIELDS
 
 _SECRETS = {"reward", "is_correct", "correct", "signals", "score", "advantage", "label", "failure"}
@@ -33,6 +33,9 @@ _NODES = (
     "Tuple List Dict Pair Compare Operand And Or Not CondExpr Concat Add Sub Mul Div FloorDiv Mod Neg Pos "
     "Call Keyword"
 ).split()
+
+_TAGS = {"Scope": "autoescape", "Block": "block", "FromImport": "from", "AssignBlock": "set"}
+"""The tags whose nodes have other names."""
 
 Kind = Literal["task", "self", "several", "single", "view", "other"]
 """What an expression stands for: the task, the instance itself, the instances of a role (several, or a single
@@ -85,7 +88,7 @@ def check_tree(tree: nodes.Template, around: Surroundings) -> tuple[list[Fault],
     if around.own:
         scope["self"] = "self"
     walk.visit(tree, {**scope, "task": "task"})
-    return walk.faults, frozenset(walk.mentions)
+    return list(walk.found), frozenset(walk.mentions)
 
 
 class _Walk:
@@ -93,20 +96,19 @@ class _Walk:
 
     def __init__(self, around: Surroundings) -> None:
         self.around = around
-        self.faults: list[Fault] = []
+        self.found: dict[Fault, None] = {}
         self.mentions: set[str] = set()
 
     def fault(self, node: nodes.Node, word: str, message: str, hint: str = "") -> Kind:
         # In our trees `lineno` is a position; nodes that stand for no token have none.
-        fault = Fault(node.lineno or 0, word, message, hint)
-        if fault not in self.faults:
-            self.faults.append(fault)
+        at = node.lineno or next((part.lineno for part in node.find_all(nodes.Node) if part.lineno), 0)
+        self.found[Fault(at, word, message, hint)] = None
         return "other"
 
     def visit(self, node: nodes.Node, scope: dict[str, Kind]) -> Kind:
         kind = type(node).__name__
         if kind not in _NODES:
-            tag = kind.lower().removesuffix("block")
+            tag = _TAGS.get(kind) or kind.lower().removesuffix("block")
             return self.fault(
                 node, tag, f"{tag!r} cannot be used in a prompt", "use expressions, if, for and set"
             )
@@ -268,7 +270,7 @@ class _Walk:
     def visit_Filter(self, node: nodes.Filter, scope: dict[str, Kind]) -> Kind:
         kind = self.visit(node.node, scope) if node.node is not None else "other"
         if node.name not in FILTERS:
-            hint = did_you_mean(node.name, FILTERS) or f"there is {', '.join(FILTERS)}"
+            hint = did_you_mean(node.name, FILTERS) or f"there is {', '.join(sorted(FILTERS))}"
             self.fault(node, node.name, f"no filter {node.name!r} in prompts", hint)
         self.block(node.iter_child_nodes(exclude=("node",)), scope)
         if kind in ("several", "single"):

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path as FilePath
 
 from engine.errors import did_you_mean
+from engine.limits import TEMPLATE_BYTES
 from engine.prompts.checks import Surroundings
 from engine.prompts.templates import Condition, Template, compile_condition, compile_template
 from engine.shipped import PROMPTS
 from engine.spec import Finding, Path, PromptSource
 from engine.spec.diagnostics import point_at
 from engine.spec.files import is_file, is_folder, shown
+from engine.spec.files import read_text as read_text_of
 
 
 def read_template(
@@ -25,12 +27,14 @@ def read_template(
     file, findings = _find(path, source.file or "", folders)
     if file is None:
         return None, findings
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        return None, [Finding(path, f"cannot read {file}: {error}")]
-    template, faults = compile_template(text, around)
     name = shown(file)
+    try:
+        text = read_text_of(file, TEMPLATE_BYTES)
+    except OSError as error:
+        return None, [Finding(path, f"cannot read {name}: {error.strerror}")]
+    except UnicodeDecodeError:
+        return None, [Finding(path, f"cannot read {name}: it is not UTF-8 text")]
+    template, faults = compile_template(text, around)
     return template, [
         Finding(path, fault.message, hint=fault.hint, place=point_at(name, text, fault.at, fault.word))
         for fault in faults

@@ -1,108 +1,96 @@
-"""The sandbox that prompts render in: few filters, no calls, and a meter on loops and growing text.
+"""The sandbox that prompts render in: few filters, no calls, and a meter on whatever can grow.
 
-Templates are data from strangers. What remains of Jinja2 here is pure, and every way to make time or memory
-grow is bounded, so that rendering ends without a watcher. There is no switch to turn any of it off.
+Templates are data from strangers. What remains of Jinja2 here is pure, and whatever makes time or memory grow
+is paid for from one budget before it happens, so that rendering ends without a watcher. There is no switch to
+turn any of it off.
+
+What an operation of fixed cost takes is paid with the turn of the loop that it stands in; without a loop a
+template's size bounds it. Every other one is rewritten in the syntax tree to a function that is given the
+meter (`engine.prompts.operations`), as the filters are (`engine.prompts.filters`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sized
-from time import monotonic
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from math import isinf
 from typing import Any, cast
 
-from jinja2 import StrictUndefined, TemplateSyntaxError, nodes, pass_context
-from jinja2.filters import FILTERS as JINJA_FILTERS  # pyright: ignore[reportUnknownVariableType]
-from jinja2.filters import make_attrgetter
+from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, nodes, pass_context
+from jinja2.filters import _GroupTuple as GroupTuple  # pyright: ignore[reportPrivateUsage]
 from jinja2.lexer import TokenStream
 from jinja2.nodes import EvalContext
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import missing
 
+from engine.limits import PROMPT_DIGITS, PROMPT_PARTS
+from engine.prompts.filters import FILTERS
+from engine.prompts.meter import ITEM, NODE, Meter
+from engine.prompts.operations import OPERATIONS, binary
+from engine.prompts.predicates import TESTS
+from engine.prompts.shape import ShallowParser, cost_of
 from engine.vocabulary import Own, ScoredView, View, Views
-
-MAX_TEXT = 1_000_000
-"""Characters of a rendered prompt, and of any text made on the way to it."""
-MAX_ITERATIONS = 100_000
-"""Loop iterations of one rendering, all loops together."""
-MAX_SECONDS = 1.0
-"""Seconds of one rendering, looked at in each iteration."""
-
-FILTERS: list[str] = list(
-    (
-        "abs capitalize count d default dictsort escape e first float format groupby int items join last "
-        "length list lower map max min reject rejectattr replace reverse round select selectattr sort string "
-        "sum title tojson trim truncate unique upper wordcount"
-    ).split()
-)
-"""The filters that a prompt may use."""
-
 
 GLOBALS: dict[str, Any] = {"range": safe_range}
 """What a prompt may call."""
-
-
-class PromptError(ValueError):
-    """A template that could not be rendered for one task."""
-
-
 SELF = "_self"
 """The variable behind `self`, a name that Jinja2 has for something else."""
+_MOST_TOKENS = 8 * PROMPT_PARTS.most
+"""Tokens, white space among them, of a template that has no more parts than it may."""
+_OF_A_LOOP = frozenset(
+    "depth depth0 first index index0 last length nextitem previtem revindex revindex0".split()
+)
+_OF_A_GROUP = frozenset({"grouper", "list"})
+_RECORDS = frozenset({View, Views, ScoredView, Own})
+_HAVE_NO_FIELDS = (str, int, float, bool, list, tuple, range, type(None))
 
 
 def metered(tree: nodes.Template) -> nodes.Template:
-    """Meter each loop, let `~` join through the guarded filter, and `self` be the instance."""
-    for name in tree.find_all(nodes.Name):
-        if name.name == "self":
-            name.name = SELF
-    for loop in tree.find_all(nodes.For):
-        loop.iter = _filtered(loop.iter, "_metered", loop.lineno)
-    _replace_concat(tree)
+    """Rewrite what may grow to what is paid for, and `self` to the instance."""
+    _rewrite(tree)
     tree.set_environment(ENVIRONMENT)
     return tree
 
 
-def _replace_concat(node: nodes.Node) -> None:
+def _rewrite(node: nodes.Node) -> None:
+    units = 2 * ITEM + NODE * cost_of(node) if isinstance(node, nodes.For) else 0
     for name, value in list(node.iter_fields()):
         if isinstance(value, list):
-            setattr(node, name, [_joined(item) for item in cast("list[Any]", value)])
+            setattr(node, name, [_rewritten(item) for item in cast("list[Any]", value)])
         else:
-            setattr(node, name, _joined(value))
-    for child in node.iter_child_nodes():
-        _replace_concat(child)
+            setattr(node, name, _rewritten(value))
+    if isinstance(node, nodes.Name) and node.name == "self":
+        node.name = SELF
+    elif isinstance(node, nodes.For):
+        node.iter = _operation("_each", cast("nodes.Expr", node.iter), nodes.Const(units))
+    elif isinstance(node, nodes.Pair) and not isinstance(node.key, nodes.Const):
+        node.key = _operation("_key", node.key)
+    elif isinstance(node, nodes.Call | nodes.Filter | nodes.Test):
+        node.dyn_args = _operation("_spread", node.dyn_args) if node.dyn_args else None
+        node.dyn_kwargs = _operation("_spread", node.dyn_kwargs) if node.dyn_kwargs else None
 
 
-def _joined(value: Any) -> Any:
+def _rewritten(value: Any) -> Any:
+    """What stands in the place of a node; anything else as it is."""
+    if not isinstance(value, nodes.Node):
+        return value
+    _rewrite(value)
     if isinstance(value, nodes.Concat):
-        parts = nodes.List(value.nodes, lineno=value.lineno)
-        return _filtered(parts, "join", value.lineno)
+        return _operation("_concat", nodes.List(value.nodes, lineno=value.lineno))
+    if isinstance(value, nodes.Compare):
+        further = [part for operand in value.ops for part in (nodes.Const(operand.op), operand.expr)]
+        return _operation("_compare", value.expr, *further)
+    if isinstance(value, nodes.Getitem) and isinstance(value.arg, nodes.Slice):
+        bounds = (value.arg.start, value.arg.stop, value.arg.step)
+        return _operation("_part", value.node, *(bound or nodes.Const(None) for bound in bounds))
     return value
 
 
-def _filtered(value: nodes.Node, name: str, line: int) -> nodes.Filter:
-    # A node takes all its fields, and by position: here no arguments, keywords, *args or **kwargs.
-    return nodes.Filter(value, name, [], [], None, None, lineno=line)
-
-
-class Meter:
-    """What one rendering has spent."""
-
-    __slots__ = ("deadline", "iterations")
-
-    def __init__(self) -> None:
-        self.iterations = 0
-        self.deadline = monotonic() + MAX_SECONDS
-
-    def each(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Pass the items on, and raise PromptError when the rendering has spent too much."""
-        for item in items:
-            self.iterations += 1
-            if self.iterations > MAX_ITERATIONS:
-                raise PromptError(f"the template loops more than {MAX_ITERATIONS:,} times")
-            if monotonic() > self.deadline:
-                raise PromptError(f"the template takes longer than {MAX_SECONDS:g} s")
-            yield item
+def _operation(name: str, value: nodes.Expr, *arguments: nodes.Expr) -> nodes.Filter:
+    # A node takes all its fields, and by position: after the arguments keywords, *args and **kwargs.
+    return nodes.Filter(value, name, list(arguments), [], None, None, lineno=value.lineno)
 
 
 class Scope:
@@ -130,44 +118,19 @@ class Scope:
 
 
 @pass_context
-def _meter_loop(context: Scope, items: Iterable[Any]) -> Iterator[Any]:
-    return context.meter.each(items)
-
-
-def _guard(size: int) -> None:
-    if size > MAX_TEXT:
-        raise PromptError(f"the template makes a text of more than {MAX_TEXT:,} characters")
-
-
-def _join(items: Iterable[Any], separator: str = "", attribute: str | int | None = None) -> str:
-    if attribute is not None:
-        items = map(make_attrgetter(ENVIRONMENT, attribute), items)
-    texts = [str(item) for item in items]
-    _guard(sum(map(len, texts)) + len(separator) * len(texts))
-    return separator.join(texts)
-
-
-def _substitute(text: object, old: str, new: str, count: int | None = None) -> str:
-    text = str(text)
-    limit = -1 if count is None else count
-    times = text.count(old) if limit < 0 else min(text.count(old), limit)  # below 0 means all of them
-    _guard(len(text) + times * len(new))
-    return text.replace(old, new, limit)
-
-
-_FORMAT = re.compile(r"%(?:\(\w+\))?[-+ #0]*\d{0,3}(?:\.\d{0,3})?[sdifgex%]")
-
-
-def _format(pattern: object, *args: object) -> str:
-    text = str(pattern)
-    if re.sub(_FORMAT, "", text).count("%"):
-        raise PromptError(f"format cannot use the pattern {text!r}")
-    _guard(len(text) + sum(len(str(arg)) + 1000 for arg in args))
-    return text % args
+def _written(context: Any, value: object) -> str:
+    """What is written of a value; the whole of a rendering is measured as it comes."""
+    kind = type(value)
+    if kind is str:
+        return cast("str", value)
+    return str(value) if kind is int else context.meter.text(value)
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset({"*", "+", "%"})
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        return ShallowParser(self, source, name, filename).parse()
 
     def _tokenize(
         self, source: str, name: str | None, filename: str | None = None, state: str | None = None
@@ -175,53 +138,69 @@ class _Environment(ImmutableSandboxedEnvironment):
         """Tokens with their position in the source, from 0, for a line: so have nodes and errors."""
         source = re.sub(r"\r\n?", "\n", source)
         try:
-            tokens = list(self.lexer.tokeniter(source, name, filename, state))
+            tokens = list(islice(self.lexer.tokeniter(source, name, filename, state), _MOST_TOKENS))
         except TemplateSyntaxError as error:
             error.lineno = sum(len(line) + 1 for line in source.split("\n")[: error.lineno - 1])
             raise
-        return TokenStream(self.lexer.wrap(_positioned(source, tokens), name, filename), name, filename)
+        placed = list(_positioned(source, tokens))
+        if len(placed) == _MOST_TOKENS:
+            raise TemplateSyntaxError(PROMPT_PARTS.past("the template has"), placed[-1][0])
+        return TokenStream(self.lexer.wrap(placed, name, filename), name, filename)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """A field of plain data straight away; anything else as the sandbox has it.
-
-        A mapping's own keys come first, so that a task's field may be called `items`.
-        """
+        """A field of plain data or of a record; of anything else what Jinja2's sandbox lets through."""
         kind = cast("type[object]", type(obj))
-        if kind is dict and attribute in obj:
-            return obj[attribute]
-        if (kind is View or kind is Views or kind is ScoredView or kind is Own) and attribute[0] != "_":
+        if kind is dict:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if kind in _RECORDS and attribute[:1] != "_":
             return getattr(obj, attribute)
+        if (
+            kind in _HAVE_NO_FIELDS
+            or attribute.startswith("_")
+            or (issubclass(kind, LoopContext) and attribute not in _OF_A_LOOP)
+            or (kind is GroupTuple and attribute not in _OF_A_GROUP)
+        ):
+            return self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """The item of a list or mapping; a field, where there is none and its name is text."""
+        if isinstance(argument, str | int | float | None) or isinstance(obj, Undefined):
+            try:
+                return obj[argument]
+            except (TypeError, LookupError):
+                if isinstance(argument, str):
+                    return self.getattr(obj, argument)
+        return self.undefined(obj=obj, name=cast("Any", argument) if isinstance(argument, int) else "item")
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        sizes = [len(side) for side in (left, right) if isinstance(side, Sized)]
-        if sizes and operator == "%":
-            raise PromptError("% cannot format text here; use the filter format")
-        if sizes and operator == "*":
-            times = [side for side in (left, right) if isinstance(side, int)]
-            _guard(sizes[0] * max(times, default=1))
-        elif sizes:
-            _guard(sum(sizes))
-        elif operator == "*" and all(isinstance(side, int) for side in (left, right)):
-            _guard((left.bit_length() + right.bit_length()) // 3)
-        return super().call_binop(context, operator, left, right)
+        """Arithmetic, and what else has its signs."""
+        return binary(cast("Any", context).meter, operator, left, right)
 
 
 def _positioned(source: str, tokens: Iterable[tuple[int, str, str]]) -> Iterator[tuple[int, str, str]]:
     at = 0
     for _, kind, value in tokens:
         at = source.find(value, at)  # between tokens is only the white space that a tag strips
+        if kind in ("integer", "float") and len(value) > PROMPT_DIGITS.most:
+            raise TemplateSyntaxError(PROMPT_DIGITS.past("a number of"), at)
+        if kind == "float" and isinf(float(value)):
+            raise TemplateSyntaxError("a number too large to be counted with", at)
         yield at, kind, value
         at += len(value)
 
 
 def _environment() -> _Environment:
     environment = _Environment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, cache_size=0, optimized=False
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        cache_size=0,
+        optimized=False,
+        finalize=_written,
     )
-    kept: dict[str, Any] = {name: JINJA_FILTERS[name] for name in FILTERS}
-    ours = {"join": _join, "replace": _substitute, "format": _format, "_metered": _meter_loop}
-    environment.filters = cast("Any", {**kept, **ours})
+    environment.filters = cast("Any", {**FILTERS, **OPERATIONS})
+    environment.tests = cast("Any", TESTS)
     environment.globals = cast("Any", GLOBALS)
     return environment
 

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from jinja2 import Template as JinjaTemplate
 from jinja2 import TemplateSyntaxError, nodes
-from jinja2.parser import Parser
 
+from engine.limits import PROMPT_SOURCE, PROMPT_TEXT
 from engine.prompts.checks import Fault, Surroundings, check_tree
-from engine.prompts.sandbox import ENVIRONMENT, MAX_TEXT, PromptError, Scope, metered
+from engine.prompts.meter import PromptError
+from engine.prompts.sandbox import ENVIRONMENT, Scope, metered
+from engine.prompts.shape import ShallowParser, check_shape
 
-MAX_SOURCE = 64_000
-"""Characters of a template."""
+_MOST_TEXT = PROMPT_TEXT.most
+_SHORT = 200
+"""Characters of an error that is told in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +32,12 @@ class Template:
 
     source: str
     mentions: frozenset[str]
+    parts: int
+    """Names, operations and tags."""
     _jinja: JinjaTemplate
 
-    def __reduce__(self) -> tuple[Callable[..., Template], tuple[str, frozenset[str]]]:
-        return _restored, (self.source, self.mentions)
+    def __reduce__(self) -> tuple[Callable[..., Template], tuple[str, frozenset[str], int]]:
+        return _restored, (self.source, self.mentions, self.parts)
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The prompt's text; raises PromptError."""
@@ -42,14 +47,15 @@ class Template:
         try:
             for part in self._jinja.root_render_func(scope):
                 size += len(part)
-                if size > MAX_TEXT:
-                    raise PromptError(f"the prompt grew past {MAX_TEXT:,} characters")
+                if size > _MOST_TEXT:
+                    raise PromptError(PROMPT_TEXT.past("the prompt has"))
                 parts.append(part)
         except PromptError:
             raise
         except Exception as error:  # whatever a filter or a value's own code raises is the template's fault
-            raise PromptError(str(error) or type(error).__name__) from error
-        return "".join(parts)
+            raise PromptError(in_short(error)) from error
+        text = "".join(parts)
+        return text if text.isascii() else _writable(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +66,25 @@ class Condition:
     mentions: frozenset[str]
     _template: Template
 
+    @property
+    def parts(self) -> int:
+        """Names and operations."""
+        return self._template.parts
+
     def holds(self, variables: Mapping[str, Any]) -> bool:
         """Whether it is true; raises PromptError where it cannot be computed."""
         return bool(self._template.render(variables))
 
-    def __reduce__(self) -> tuple[Callable[..., Condition], tuple[str, frozenset[str]]]:
-        return _condition, (self.source, self.mentions)
+    def __reduce__(self) -> tuple[Callable[..., Condition], tuple[str, frozenset[str], int]]:
+        return _condition, (self.source, self.mentions, self.parts)
 
 
 def compile_condition(source: str, around: Surroundings) -> tuple[Condition | None, list[Fault]]:
     """As `compile_template`, of an expression."""
-    try:
-        tree = _as_template(source)
-    except TemplateSyntaxError as error:
-        return None, [Fault(error.lineno, "", f"not a valid condition: {error.message}", _meant(source))]
-    except (RecursionError, ValueError) as error:
-        return None, [Fault(0, "", f"not a valid condition: {error}")]
-    faults, mentions = check_tree(tree, around)
-    if faults:
-        return None, faults
-    return Condition(source, mentions, Template(source, mentions, _compiled(tree))), []
+    template, faults = _checked(source, _as_template, around, "condition")
+    if template is None:
+        return None, [replace(fault, hint=fault.hint or _meant(source)) for fault in faults]
+    return Condition(source, template.mentions, template), []
 
 
 _SLIPS = (
@@ -98,7 +103,7 @@ def _meant(source: str) -> str:
 
 def _as_template(source: str) -> nodes.Template:
     """The tree of a template that writes something where an expression holds, and else nothing."""
-    parser = Parser(ENVIRONMENT, source, state="variable")
+    parser = ShallowParser(ENVIRONMENT, source, state="variable")
     expression = parser.parse_expression()
     if not parser.stream.eos:
         raise TemplateSyntaxError("more than one expression", parser.stream.current.lineno)
@@ -108,33 +113,52 @@ def _as_template(source: str) -> nodes.Template:
     return tree
 
 
-def _condition(source: str, mentions: frozenset[str]) -> Condition:
+def _condition(source: str, mentions: frozenset[str], parts: int) -> Condition:
     """A condition that was checked before it was pickled."""
-    return Condition(source, mentions, Template(source, mentions, _compiled(_as_template(source))))
+    return Condition(source, mentions, Template(source, mentions, parts, _compiled(_as_template(source))))
 
 
 def compile_template(source: str, around: Surroundings) -> tuple[Template | None, list[Fault]]:
     """Parse, check and compile. Faults and no template, or a template and no faults."""
-    if len(source) > MAX_SOURCE:
-        return None, [
-            Fault(0, "", f"the template has {len(source):,} characters; at most {MAX_SOURCE:,} are allowed")
-        ]
+    return _checked(source, ENVIRONMENT.parse, around, "template")
+
+
+def _checked(
+    source: str, parse: Callable[[str], nodes.Template], around: Surroundings, kind: str
+) -> tuple[Template | None, list[Fault]]:
+    if len(source) > PROMPT_SOURCE.most:
+        return None, [Fault(PROMPT_SOURCE.most, "", PROMPT_SOURCE.past(f"the {kind} has"))]
     try:
-        tree = ENVIRONMENT.parse(source)
+        tree = parse(source)
+        parts = check_shape(tree)
         faults, mentions = check_tree(tree, around)
-        return (None, faults) if faults else (Template(source, mentions, _compiled(tree)), [])
+        return (None, faults) if faults else (Template(source, mentions, parts, _compiled(tree)), [])
     except TemplateSyntaxError as error:
-        return None, [Fault(error.lineno, "", f"not a valid template: {error.message}")]
-    except (RecursionError, SyntaxError):  # Python's own limits on what is inside what
-        return None, [Fault(0, "", "the template is nested too deeply")]
-    except ValueError as error:  # a number of too many digits
-        return None, [Fault(0, "", f"not a valid template: {error}")]
+        at = min(error.lineno, len(source))
+        return None, [Fault(at, "", f"not a valid {kind}: {error.message}")]
+    except (RecursionError, SyntaxError, ValueError, MemoryError) as error:  # Python's own limits
+        return None, [Fault(0, "", f"not a valid {kind}: Python cannot compile it: {in_short(error)}")]
+
+
+def in_short(error: Exception) -> str:
+    """What an error says, as a line of a message."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
+
+
+def _writable(text: str) -> str:
+    """A text that can be sent to a model; raises PromptError for half a character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PromptError(f"the prompt has half a character, U+{ord(text[error.start]):04X}") from error
+    return text
 
 
 def _compiled(tree: nodes.Template) -> JinjaTemplate:
     return ENVIRONMENT.from_string(metered(tree))
 
 
-def _restored(source: str, mentions: frozenset[str]) -> Template:
+def _restored(source: str, mentions: frozenset[str], parts: int) -> Template:
     """A template that was checked before it was pickled."""
-    return Template(source, mentions, _compiled(ENVIRONMENT.parse(source)))
+    return Template(source, mentions, parts, _compiled(ENVIRONMENT.parse(source)))

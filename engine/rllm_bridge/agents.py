@@ -24,6 +24,7 @@ from rllm.eval.types import EvalOutput, Signal
 from engine.compile import Plan, compile_file
 from engine.errors import UsageError
 from engine.models import LimitedModel
+from engine.models.keys import OPENAI
 from engine.models.openai import OpenAIModel, closes_unopened, wire_message
 from engine.prompts.chat import split_reasoning
 from engine.records import CallDone, Episode, Event
@@ -37,7 +38,8 @@ SPEC_VARIABLE = "ROLEGRAPH_SPEC"
 ALLOW_VARIABLE = "ROLEGRAPH_ALLOW"
 """What `--allow` names elsewhere, between spaces."""
 
-_clients = OfLoop(lambda: openai.AsyncOpenAI(base_url="http://127.0.0.1", api_key="none", max_retries=0))
+_NO_KEY = "none"
+_clients = OfLoop(lambda: openai.AsyncOpenAI(base_url="http://127.0.0.1", api_key=_NO_KEY, max_retries=0))
 """Whose connections all sessions of an event loop share; each session has its own URL."""
 
 
@@ -77,7 +79,10 @@ class SpecFlow:
         """One episode against `config.base_url`, scored already."""
         shared = prepared(self.plan)
         row, rollout = task_of(task, config.session_uid)
-        model = OpenAIModel(_clients.get().with_options(base_url=config.base_url), config.model, tokens=False)
+        # The gateway passes the key on to whoever answers behind it.
+        key = OPENAI.key(config.base_url, explicit=None, trusted_url=None) or _NO_KEY
+        client = _clients.get().with_options(base_url=config.base_url, api_key=key)
+        model = OpenAIModel(client, config.model, key=key, tokens=False)
         policy = LimitedModel(model, self.plan.spec.model.concurrency)
         answered: list[Call] = []
 

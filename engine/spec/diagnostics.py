@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
+from engine.errors import printable, printable_line
+from engine.limits import LINE_SHOWN, MESSAGE_TEXT
+
 Path = tuple[str | int, ...]
 """Keys and list positions from the top of a spec."""
 
@@ -68,18 +71,33 @@ class Diagnostic:
         place = self.place
         number = str(place.line)
         gutter = " " * len(number)
-        shown = place.text.replace("\t", " ")
-        width = max(1, min(place.width, len(shown) - place.column + 1))
+        shown, before = _around(place)
+        width = max(1, min(place.width, len(shown) - before))
         lines = [
-            f"{place.file}:{place.line}:{place.column}: {self.severity}: {self.message}",
+            f"{_told(place.file)}:{place.line}:{place.column}: {self.severity}: {_told(self.message)}",
             f"  {number} | {shown}",
-            f"  {gutter} | {' ' * (place.column - 1)}{'^' * width}",
+            f"  {gutter} | {' ' * before}{'^' * width}",
         ]
         if self.expected:
-            lines.append(f"  {gutter} = expected: {self.expected}")
+            lines.append(f"  {gutter} = expected: {_told(self.expected)}")
         if self.hint:
-            lines.append(f"  {gutter} = hint: {self.hint}")
+            lines.append(f"  {gutter} = hint: {_told(self.hint)}")
         return "\n".join(lines)
+
+
+def _told(text: str) -> str:
+    """As much of a text as a person reads."""
+    text = printable(text)
+    return text if len(text) <= MESSAGE_TEXT.most else f"{text[: MESSAGE_TEXT.most - 1]}…"
+
+
+def _around(place: Place) -> tuple[str, int]:
+    """What is shown of a place's line, and how much of that stands before the place."""
+    start = max(0, place.column - 1 - LINE_SHOWN.most // 2) if len(place.text) > LINE_SHOWN.most else 0
+    end = start + LINE_SHOWN.most
+    before, after = "…" if start else "", "…" if end < len(place.text) else ""
+    shown = printable_line(place.text[start:end])
+    return f"{before}{shown}{after}", place.column - 1 - start + len(before)
 
 
 class Lines:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from engine.errors import did_you_mean
+from engine.limits import SPEC_FAULTS
 from engine.spec.diagnostics import Finding, Path
 from engine.spec.models import Spec, kind_at
 from engine.spec.written import field_lines
@@ -32,12 +33,19 @@ _WORDS = {
     "greater_than_equal": "at least {ge}",
     "greater_than": "more than {gt}",
     "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
 }
 
 
 def findings_of(error: ValidationError, at: Path = (), written: object = None) -> list[Finding]:
     """One finding for each of pydantic's errors with the part of a spec that stands, `written`, at a path."""
-    return [_finding(detail, at, written) for detail in error.errors(include_url=False)]
+    details = error.errors(include_url=False)
+    told, rest = details[: SPEC_FAULTS.most], details[SPEC_FAULTS.most :]
+    # The rest is not shown, so that it needs no words, but what is at fault has to be left out.
+    return [
+        *(_finding(detail, at, written) for detail in told),
+        *(Finding((*at, *detail["loc"]), detail["msg"], at_key=True) for detail in rest),
+    ]
 
 
 def _finding(detail: ErrorDetails, at: Path, written: object) -> Finding:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
+
+from engine.limits import Limit
 
 
 def is_file(path: Path) -> bool:
@@ -28,6 +31,21 @@ def shown(path: Path) -> str:
     """The path from the working folder, where it is below that."""
     where, here = resolved(path), Path.cwd()
     return str(where.relative_to(here) if where.is_relative_to(here) else path)
+
+
+def read_text(path: Path, most: Limit) -> str:
+    """A file's text, without the mark that some editors begin it with.
+
+    Raises OSError where the file is larger than a limit in bytes, of which no more is read, or no file; and
+    UnicodeDecodeError where it is no text.
+    """
+    if not is_file(path):
+        raise OSError(errno.EINVAL, "not a file that holds text")
+    with path.open("rb") as file:
+        content = file.read(most.most + 1)
+    if len(content) > most.most:
+        raise OSError(errno.EFBIG, most.past("the file has"))
+    return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _mode(path: Path) -> int:

@@ -7,22 +7,23 @@ faults come at once (`engine.spec.validation`). Names, edges and templates are f
 
 from __future__ import annotations
 
+import errno
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
 from engine.errors import UsageError, did_you_mean
+from engine.limits import SPEC_BYTES, SPEC_EXTENDS, SPEC_FAULTS
 from engine.shipped import SPECS
 from engine.spec.diagnostics import Diagnostic, Finding, Path, Place
-from engine.spec.files import is_file, is_folder, resolved, shown
+from engine.spec.files import is_file, is_folder, read_text, resolved, shown
 from engine.spec.merge import choose_model, merge, override
 from engine.spec.models import Spec
 from engine.spec.scalars import place_within
 from engine.spec.validation import REQUIRED, validate
 from engine.spec.yaml_source import Source, Spots, parse_yaml, paths_of, refused, value_at
-
-MAX_EXTENDS = 16
 
 
 @dataclass(slots=True)
@@ -45,6 +46,23 @@ class Loaded:
     def faults(self) -> list[Diagnostic]:
         """The errors among the diagnostics."""
         return [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == "error"]
+
+    def told(self) -> tuple[Diagnostic, ...]:
+        """What a person is told: of very many errors or warnings the first, and how many more there are."""
+        told: list[Diagnostic] = []
+        counts = Counter[str]()
+        left = Counter(diagnostic.severity for diagnostic in self.diagnostics)
+        for diagnostic in self.diagnostics:
+            severity = diagnostic.severity
+            counts[severity] += 1
+            left[severity] -= 1
+            if counts[severity] <= SPEC_FAULTS.most:
+                told.append(diagnostic)
+            elif counts[severity] == SPEC_FAULTS.most + 1:
+                hint = f"mend those before first; shown are at most {SPEC_FAULTS} of a kind"
+                more = f"and {left[severity]:,} more: {diagnostic.message}"
+                told.append(replace(diagnostic, message=more, expected="", hint=hint))
+        return tuple(told)
 
     def report(self, findings: Iterable[Finding]) -> None:
         """Give findings their places and keep them, but for those that follow from a broken part."""
@@ -129,11 +147,13 @@ def _unread(source: Source) -> set[Path]:
 
 def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[FilePath, ...]]:
     try:
-        source = parse_yaml(path.read_text(encoding="utf-8-sig"), shown(path))
+        source = parse_yaml(read_text(path, SPEC_BYTES), shown(path))
     except UnicodeDecodeError:
         source = refused(Place(shown(path), 1, 1, ""), "not valid YAML: not UTF-8 text")
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        if error.errno != errno.EFBIG:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        source = refused(Place(shown(path), 1, 1, ""), error.strerror or "")
     folder = resolved(path).parent
     base_name = source.data.get("extends")
     if base_name is None:
@@ -149,8 +169,8 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[Fi
     elif resolved(base) in chain:
         loop = " -> ".join(step.name for step in (*chain[chain.index(resolved(base)) :], base))
         problem = Diagnostic(f"the specs extend each other: {loop}", place)
-    elif len(chain) > MAX_EXTENDS:
-        problem = Diagnostic(f"more than {MAX_EXTENDS} specs extend each other", place)
+    elif len(chain) > SPEC_EXTENDS.most:
+        problem = Diagnostic(f"more than {SPEC_EXTENDS} extend each other", place)
     elif not resolved(base).is_relative_to(folder):
         problem = Diagnostic(
             f"{base_name} lies outside the spec's folder",

@@ -12,11 +12,12 @@ from typing import Any, cast
 
 import yaml
 
+from engine.limits import SPEC_DEPTH
 from engine.spec.diagnostics import Diagnostic, Path, Place
 from engine.spec.faults import no_role
 from engine.spec.models import is_whole, kind_at
 from engine.spec.sources import ModelRef, served_as
-from engine.spec.yaml_source import Source, Spot, Spots, parse_yaml, paths_of
+from engine.spec.yaml_source import Source, Spot, Spots, is_half, parse_yaml, paths_of
 from engine.vocabulary import Call
 
 
@@ -68,6 +69,12 @@ def override(source: Source, text: str, position: int) -> None:
         source.faults.append(
             Diagnostic("not an override", place, "key.path=value, such as roles.solver.count=4")
         )
+        return
+    if len(keys) > SPEC_DEPTH.most:
+        source.faults.append(Diagnostic(SPEC_DEPTH.past("the keys are inside one another in"), place))
+        return
+    if is_half(text):
+        source.faults.append(Diagnostic("not an override: it has half a character", place, "Unicode text"))
         return
     parsed = parse_yaml(f"value: {raw}" if raw.strip() else "value: null", file)
     if parsed.faults:

@@ -203,7 +203,7 @@ class Role(Written):
     """How its answers are drawn; None uses its policy's."""
     on_failure: OnFailure = OnFailure()
     """What happens when it fails."""
-    timeout: Annotated[float, Field(gt=0.0)] | None = None
+    timeout: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
     """Seconds for one call of its model, or of its tool; None waits as long as that does."""
 
     @property

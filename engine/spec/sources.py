@@ -6,7 +6,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
-from engine.spec.written import Strings, Written
+from engine.spec.written import Count, Strings, Written
 
 
 class PromptSource(Written):
@@ -47,7 +47,7 @@ class ModelRef(Written):
     checkpoint: str | None = None
     """Weights: a `tinker://` path, a training's folder (its best; `FOLDER#POLICY` where it trained several),
     or None (as it is)."""
-    concurrency: Annotated[int, Field(ge=1)] = 512
+    concurrency: Count = 512
     """How many calls may be under way at once."""
     replay_any: bool = False
     """Whether a replay answers prompts that have changed since they were recorded, too."""
@@ -73,9 +73,9 @@ class Sampling(Written):
     """0 takes the likeliest token."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Draw from the smallest set of tokens with this much probability."""
-    max_tokens: Annotated[int, Field(ge=1)] = 1024
+    max_tokens: Count = 1024
     """The longest answer, in tokens."""
     stop: Strings = []
     """Texts that end an answer."""
-    seed: int | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     """Draw the same answers every time; None follows the run's seed."""

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from engine.limits import SPEC_COUNT
 from engine.spec.sources import ModelRef, Sampling
-from engine.spec.written import Written
+from engine.spec.written import Count, Written
 
 RateCurve = Literal["constant", "linear", "cosine"]
 
@@ -18,7 +19,7 @@ class Schedule(Written):
     SHORT = RateCurve
     kind: RateCurve = "constant"
     """`linear` and `cosine` fall to `floor` at the last step."""
-    warmup: Annotated[int, Field(ge=0)] = 0
+    warmup: Annotated[int, Field(ge=0, le=SPEC_COUNT.most)] = 0
     """Steps in which the rate rises from 0."""
     floor: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """The share of the learning rate that is left at the end."""
@@ -61,11 +62,11 @@ class Policy(Written):
 class Validation(Written):
     """How the policy is measured on the validation data, with the same seeds every time."""
 
-    every: Annotated[int, Field(ge=0)] = 10
+    every: Annotated[int, Field(ge=0, le=SPEC_COUNT.most)] = 10
     """Steps between measurements; 0 measures only before and after. Both of these are always made."""
-    tasks: Annotated[int, Field(ge=1)] = 128
+    tasks: Count = 128
     """How many tasks, from the first on."""
-    rollouts: Annotated[int, Field(ge=1)] = 2
+    rollouts: Count = 2
     """Episodes for each."""
     best: str = "correct"
     """The figure by which the best checkpoint is chosen: `correct`, or one of the spec's metrics."""
@@ -74,26 +75,26 @@ class Validation(Written):
 class Train(Written):
     """How the roles are trained."""
 
-    rollouts: Annotated[int, Field(ge=1)] = 8
+    rollouts: Count = 8
     """K, the episodes for each task."""
-    batch_size: Annotated[int, Field(ge=1)] = 16
+    batch_size: Count = 16
     """Tasks in a step."""
-    steps: Annotated[int, Field(ge=1)] | None = None
+    steps: Count | None = None
     """Updates of the policy; None follows from `epochs`."""
-    epochs: Annotated[int, Field(ge=1)] | None = None
+    epochs: Count | None = None
     """Times through the training data, in a new order each; with `steps` too, whichever ends first. Neither
     is one epoch."""
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-4
     """Adam's."""
     schedule: Schedule = Schedule()
     """`constant`, `linear`, `cosine`, or a mapping with `kind`, `warmup` and `floor`."""
-    gradient_clip: Annotated[float, Field(ge=0.0)] = 1.0
+    gradient_clip: Annotated[float, Field(ge=0.0, le=1e9)] = 1.0
     """The largest norm of the gradient of the mean loss over a step's trajectories; 0 does not clip."""
     lora: Lora = Lora()
     """The adapter."""
     validation: Validation = Validation()
     """How it is measured on the way."""
-    checkpoint_every: Annotated[int, Field(ge=1)] = 10
+    checkpoint_every: Count = 10
     """Steps between checkpoints. The best and the last are kept besides."""
     staleness: Annotated[int, Field(ge=0, le=8)] = 0
     """Updates by which rollouts may be behind: 0 waits for each update; n makes the rollouts of n batches

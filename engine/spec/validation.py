@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
+from engine.limits import SPEC_ROLES
 from engine.spec.diagnostics import Finding, Path
 from engine.spec.faults import findings_of
 from engine.spec.models import Spec
@@ -42,6 +43,12 @@ def validate(data: Mapping[str, Any]) -> Fitting[Spec]:
     """The spec that resolved data describe, as far as they describe one. Never raises for YAML's values."""
     written = data.get("roles")
     named = cast("dict[str, Any]", written) if isinstance(written, dict) else {}
+    if len(named) > SPEC_ROLES.most:
+        # What is wrong with so many is of no use to anyone.
+        message, here = f"the spec has {len(named):,} roles", ("roles",)
+        found = [Finding(here, message, f"at most {SPEC_ROLES}", at_key=True)]
+        top = fit(Spec, {**data, "roles": REQUIRED["roles"]}, REQUIRED, ())
+        return Fitting(top.value, [*found, *top.findings], {here, *top.left_out})
     parts = {name: fit(Role, role, _REQUIRED_OF_ROLE, ("roles", name)) for name, role in named.items()}
     roles = {name: part.value for name, part in parts.items()}
     top = fit(Spec, {**data, "roles": roles} if roles else data, REQUIRED, ())

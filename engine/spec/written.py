@@ -7,9 +7,13 @@ import inspect
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
-Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+from engine.limits import SPEC_COUNT
+
+Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
+
+Count = Annotated[int, Field(ge=1, le=SPEC_COUNT.most)]
 
 WHOLE = "whole"
 """Marks a mapping that is one value: what is laid over it replaces it."""

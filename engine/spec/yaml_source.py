@@ -8,18 +8,16 @@ size, depth and the growth that aliases cause are capped. Booleans and numbers f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import yaml
 
+from engine.limits import SPEC_BYTES, SPEC_DEPTH, SPEC_DIGITS, SPEC_VALUES
 from engine.spec.diagnostics import Diagnostic, Lines, Path, Place
 
-MAX_BYTES = 1_000_000
-MAX_DEPTH = 40
-MAX_NODES = 50_000
-"""Values after aliases are followed."""
+_DEPTH = SPEC_DEPTH.most
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +48,84 @@ class Source:
 
 
 class _Loader(yaml.SafeLoader):
-    """A SafeLoader whose plain scalars are YAML 1.2's."""
+    """A SafeLoader whose plain scalars are YAML 1.2's, and which stops where there is too much."""
 
     yaml_implicit_resolvers = {}  # pyyaml fills it per class
+    depth = 0
+    composed = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """A value and all that is in it."""
+        self.depth += 1
+        self.composed += 1
+        if self.depth > _DEPTH:
+            raise yaml.YAMLError(SPEC_DEPTH.past("values are inside one another in"))
+        # A mapping's keys are composed, too.
+        if self.composed > 2 * SPEC_VALUES.most:
+            raise yaml.YAMLError(SPEC_VALUES.past("the spec has"))
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:
+        """The bracket that opens a list or mapping: read ahead of what is composed."""
+        if self.flow_level > _DEPTH:
+            raise yaml.YAMLError(SPEC_DEPTH.past("brackets are inside one another in"))
+        super().fetch_flow_collection_start(TokenClass)  # pyright: ignore[reportUnknownMemberType]
 
 
-for _tag, _pattern, _first in (
-    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
-    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
-    ("int", r"^[-+]?[0-9]+$", "-+0123456789"),
-    (
-        "float",
-        r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|nan)$",
-        "-+0123456789.",
+_PREFIX = "tag:yaml.org,2002:"
+_SCALARS: Mapping[str, tuple[re.Pattern[str], Sequence[str], Callable[[str], object]]] = {
+    "bool": (
+        re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"),
+        "tTfF",
+        lambda text: text.lower() == "true",
     ),
-    ("merge", r"^(?:<<)$", "<"),
-):
+    "null": (re.compile(r"^(?:~|null|Null|NULL|)$"), ("~", "n", "N", ""), lambda _: None),
+    "int": (re.compile(r"^[-+]?[0-9]+$"), "-+0123456789", int),
+    "float": (
+        re.compile(r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|nan)$"),
+        "-+0123456789.",
+        lambda text: float(text.replace(".inf", "inf").replace(".nan", "nan")),
+    ),
+    "merge": (re.compile(r"^(?:<<)$"), "<", str),
+}
+"""By tag, how such a value is written, what it begins with, and the value that a text stands for."""
+for _tag, (_pattern, _first, _) in _SCALARS.items():
     _Loader.add_implicit_resolver(  # pyright: ignore[reportUnknownMemberType]  # untyped in the stubs
-        f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first)
+        f"{_PREFIX}{_tag}", _pattern, list(_first)
     )
+
+
+def is_half(text: str) -> bool:
+    """Whether a text has half a character, which can be written nowhere."""
+    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _scalar(tag: str, text: str) -> object:
+    """The value of a text that is written with a tag; raises ValueError with what was expected."""
+    if is_half(text):
+        raise ValueError("whole characters, not half of one")
+    kind = tag.removeprefix(_PREFIX)
+    if kind == "str":
+        return text
+    if kind not in _SCALARS:
+        raise ValueError("a plain value")
+    pattern, _, read = _SCALARS[kind]
+    if kind in ("int", "float") and len(text) > SPEC_DIGITS.most:
+        raise ValueError(f"a number of at most {SPEC_DIGITS}")
+    if not pattern.match(text):
+        raise ValueError(f"{'nothing' if kind == 'null' else kind}, as its tag says")
+    return read(text)
 
 
 def parse_yaml(text: str, file: str) -> Source:
     """Parse one file. What is wrong with it is in `faults`; the rest is still read."""
     lines = Lines(file, text)
     top = lines.place(0)
-    if len(text.encode()) > MAX_BYTES:
-        return refused(top, f"the file is larger than {MAX_BYTES:,} bytes")
+    if len(text.encode(errors="surrogatepass")) > SPEC_BYTES.most:
+        return refused(top, SPEC_BYTES.past("the file has"))
+    loader = None
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -87,16 +136,18 @@ def parse_yaml(text: str, file: str) -> Source:
     except yaml.reader.ReaderError as error:
         place = lines.place(error.position)
         return refused(place, f"not valid YAML: character U+{error.character:04X} is not allowed")
-    except RecursionError:
-        return refused(top, "nested too deeply")
-    reader = _Reader(lines, loader)
+    except yaml.YAMLError as error:  # our own
+        place = lines.place(loader.get_mark().index) if loader else top
+        return refused(place, f"not valid YAML: {error}")
+    reader = _Reader(lines)
     if not isinstance(node, yaml.MappingNode):
         place = reader.place(node) if node else top
         return refused(place, "a spec is a mapping", "keys such as rolegraph, name and roles")
     try:
         data = reader.mapping(node, ())
     except _TooLarge as error:
-        return refused(error.place, "nested too deeply, or aliases that grow too large")
+        limits = f"at most {SPEC_DEPTH}, and {SPEC_VALUES} in all"
+        return refused(error.place, "nested too deeply, or aliases that grow too large", limits)
     reader.spots[()] = Spot(None, top)
     return Source(data, reader.spots, reader.faults, {file: text})
 
@@ -141,9 +192,7 @@ def value_at(value: Any, path: Path) -> object:
     return value
 
 
-_PLAIN_TAGS = tuple(
-    f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", "int", "float", "bool", "null")
-)
+_PLAIN_TAGS = {f"{_PREFIX}{name}" for name in ("map", "seq", "str", "int", "float", "bool", "null")}
 
 
 class _TooLarge(Exception):
@@ -156,8 +205,8 @@ class _TooLarge(Exception):
 class _Reader:
     """Walks the node graph once."""
 
-    def __init__(self, lines: Lines, loader: _Loader) -> None:
-        self.lines, self.loader = lines, loader
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
         self.spots: Spots = {}
         self.faults: list[Diagnostic] = []
         self.visited = 0
@@ -168,9 +217,9 @@ class _Reader:
 
     def value(self, node: yaml.Node, path: Path) -> Any:
         self.visited += 1
-        if self.visited > MAX_NODES or len(path) > MAX_DEPTH:
+        if self.visited > SPEC_VALUES.most or len(path) > _DEPTH:
             raise _TooLarge(self.place(node))
-        if not node.tag.startswith(_PLAIN_TAGS):
+        if node.tag not in _PLAIN_TAGS:
             fault = Diagnostic(f"the tag {node.tag!r} is not allowed", self.place(node), "a plain value")
             self.faults.append(fault)
             return None
@@ -183,9 +232,9 @@ class _Reader:
                 items.append(self.value(child, (*path, index)))
             return items
         try:
-            return self.loader.construct_object(node)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        except (yaml.YAMLError, ValueError):
-            self.faults.append(Diagnostic("this value cannot be read", self.place(node)))
+            return _scalar(node.tag, node.value)
+        except ValueError as error:
+            self.faults.append(Diagnostic("this value cannot be read", self.place(node), str(error)))
             return None
 
     def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
@@ -202,13 +251,13 @@ class _Reader:
         `merges` counts those that this mapping is inside of, which are work without making data.
         """
         self.visited += len(node.value) + 1 if merges else 0
-        if self.visited > MAX_NODES or merges > MAX_DEPTH:
+        if self.visited > SPEC_VALUES.most or merges > _DEPTH:
             raise _TooLarge(self.place(node))
         pairs: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         own: dict[str, int] = {}
         for key_node, value_node in node.value:
             key: Any = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            if not isinstance(key, str):
+            if not isinstance(key, str) or is_half(key):
                 self.faults.append(
                     Diagnostic("not a key that a spec can have", self.place(key_node), "a name")
                 )

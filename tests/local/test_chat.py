@@ -53,7 +53,6 @@ def test_the_same_seed_gives_the_same_answers_and_n_gives_several(chat: openai.O
     ("options", "said"),
     [
         ({"extra_body": {"model": "gpt"}}, "this service has no model 'gpt'"),
-        ({"stream": True}, "answers are not streamed here"),
         ({"temperature": -1}, "temperature: Input should be greater than or equal to 0"),
         (
             {"extra_body": {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}},

@@ -41,7 +41,7 @@ class Says:
         eos = self.tokenizer.eos_token_id
         self.policy = SimpleNamespace(tokenizer=self.tokenizer, context=2048, end_ids=frozenset({eos}))
 
-    async def sample(self, path: str | None, requests: Sequence[Any], *, prompt_logprobs: bool) -> None:
+    async def sample(self, path: str | None, requests: Sequence[Any], *, owner: str) -> None:
         for request in requests:
             self.asked.append(decode(self.tokenizer, request.prompt))
             text = self.texts.pop(0)
@@ -59,12 +59,11 @@ def chat(model: Says, *asked: dict[str, Any]) -> list[Any]:
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    from engine.local.service.chat import ChatService, openai_endpoint
+    from engine.local.service.calls import guarded
+    from engine.local.service.chat import ChatService
 
     service = ChatService(model, "small", frozenset({"small"}))  # type: ignore[arg-type]
-    app = Starlette(
-        routes=[Route("/v1/chat/completions", openai_endpoint(service.complete), methods=["POST"])]
-    )
+    app = Starlette(routes=[Route("/v1/chat/completions", guarded(service.complete), methods=["POST"])])
 
     async def run() -> list[Any]:
         web = httpx.AsyncClient(transport=httpx.ASGITransport(app=app))

@@ -170,3 +170,35 @@ def test_weights_that_cannot_be_loaded_fail_only_those_who_asked_for_them(policy
         batcher.step()
     assert str(lost.done.exception()) == "no tinker://x"
     assert fine.done.result() is None
+
+
+def test_what_ails_one_request_fails_it_alone(policy: Policy) -> None:
+    alone = Job(None, [SampleRequest([5, 6], 12, seed=(3, 0))])
+    batcher = Batcher(policy, load=str)
+    batcher.add(alone)
+    while batcher.busy:
+        batcher.step()
+    fine = [Job(None, [SampleRequest([5, 6], 12, seed=(3, 0))], want_prompt_logprobs=n > 0) for n in range(2)]
+    bad = Job(None, [SampleRequest([5, 6], 12, top_k=10**30, seed=(3, 0))])
+    for job in (fine[0], bad, fine[1]):
+        batcher.add(job)
+    while batcher.busy:
+        batcher.step()
+    assert bad.done.exception() is not None
+    assert [job.requests[0].tokens for job in fine] == [alone.requests[0].tokens] * 2
+    assert len(fine[1].prompt_logprobs) == 2
+
+
+def test_who_asks_for_much_waits_for_it_alone(policy: Policy) -> None:
+    batcher = Batcher(policy, load=str)
+    many = Job(None, [SampleRequest([5, 6], 30, seed=(1, n)) for n in range(2000)], owner="many")
+    few = Job(None, [SampleRequest([5, 6], 4, seed=(2, 0))], owner="few")
+    batcher.add(many)
+    batcher.add(few)
+    steps = 0
+    while not few.done.done():
+        batcher.step()
+        steps += 1
+    assert steps < 30
+    many.done.cancel()
+    batcher.step()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.prompts.checks import Surroundings
-from engine.prompts.sandbox import PromptError
+from engine.prompts.meter import PromptError
 from engine.prompts.templates import Template, compile_template
 from engine.vocabulary import View, Views
 

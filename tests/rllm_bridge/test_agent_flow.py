@@ -361,11 +361,16 @@ def test_what_the_gateway_cannot_carry_is_refused(spec: str, override: str) -> N
         compile_agent_flow(compile_file(spec, [override]))
 
 
+KEY = "tml-of-the-test"
+
+
 @contextlib.contextmanager
 def serving() -> Iterator[str]:
-    """The URL of `rolegraph serve` with the shipped model, which asks for no key here."""
+    """The URL of `rolegraph serve` with the shipped model, and its key."""
     words = [sys.executable, "-m", "engine.cli", "serve", "--port", "0"]
-    with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        words, env=ENVIRONMENT | {"ROLEGRAPH_SERVE_KEY": KEY}, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         try:
             yield next(word for word in process.stdout.readline().split() if word.startswith("http"))
@@ -374,7 +379,10 @@ def serving() -> Iterator[str]:
 
 
 @pytest.mark.service
-def test_it_runs_under_rllm_s_eval_engine_on_the_local_service_behind_the_gateway() -> None:
+def test_it_runs_under_rllm_s_eval_engine_on_the_local_service_behind_the_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
     flow, evaluator = compile_agent_flow("solver_judge")
     rows = [task_from_row(row, row["id"]) for row in flow.plan.data["validation"].rows(16)]
     with serving() as url:

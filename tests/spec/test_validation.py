@@ -88,12 +88,17 @@ def test_nothing_stands_in_for_a_prompt_that_does_not_fit() -> None:
     assert fitting.left_out == {("roles", "solver", "prompt", "flie")}
 
 
-def test_two_thousand_roles_with_two_faults_each_are_reported_with_their_places() -> None:
-    broken = {f"r{i}": {**SOLVER, "cuont": 1, "count": 0} for i in range(2000)}
+def test_two_hundred_roles_with_two_faults_each_are_reported_with_their_places() -> None:
+    broken = {f"r{i}": {**SOLVER, "cuont": 1, "count": 0} for i in range(200)}
     fitting = validate(spec_of(roles=broken))
-    assert len(fitting.findings) == 4000
-    assert fitting.findings[-1].path == ("roles", "r1999", "cuont")
-    assert len(fitting.value.roles) == 2000
+    assert len(fitting.findings) == 400
+    assert fitting.findings[-1].path == ("roles", "r199", "cuont")
+    assert len(fitting.value.roles) == 200
+
+
+def test_more_roles_than_anyone_writes_are_one_fault_and_nothing_else_is_looked_at() -> None:
+    (finding,) = validate(spec_of(roles={f"r{i}": {**SOLVER, "cuont": 1} for i in range(201)})).findings
+    assert (finding.message, "limit: spec_roles" in finding.expected) == ("the spec has 201 roles", True)
 
 
 class Interval(BaseModel):

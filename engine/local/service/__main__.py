@@ -49,6 +49,7 @@ def main() -> None:
                 state_dir=state,
                 threads=options["threads"],
                 child=True,
+                **options["bounds"],
             )
     except RolegraphError as error:
         sys.stderr.write(f"{error}\n")

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
 
+from engine.local.service import limits
 from engine.local.service.batcher import Batcher, Job
 from engine.local.service.checkpoints import PLAIN, Checkpoints, Entry, Kind, Terms, checkpoint_path
 from engine.local.service.policy import LoraShape, Policy
@@ -25,13 +26,6 @@ if TYPE_CHECKING:
     from tinker import AdamParams
 
 T = TypeVar("T")
-
-MAX_LOADED = 4
-"""Checkpoints that are kept loaded for sampling beside the newest of each training run; others are read
-again when they are asked for."""
-MAX_SNAPSHOTS = 12
-"""Unnamed sampling weights that are kept on disk for each training run; beyond it, those not used for longest
-are dropped."""
 
 
 class Backend:
@@ -46,12 +40,14 @@ class Backend:
         self._stale: set[str] = set()
         """Loaded checkpoints that have been written anew, or deleted, since."""
         self._numbers = itertools.count(1)
-        self._snapshots: OrderedDict[str, None] = OrderedDict()
+        self._snapshots: OrderedDict[str, str] = OrderedDict()
+        """Unnamed sampling weights and the run that they are of; those used last are last."""
         self._batcher = Batcher(policy, self._load)
         self._worker = Worker(self._batcher)
 
-    async def _compute(self, work: Callable[[], T]) -> T:
-        return await asyncio.wrap_future(self._worker.submit(work))
+    async def _compute(self, owner: str, work: Callable[[], T]) -> T:
+        """Do the work on the compute thread; cancelled, what has not begun is left undone."""
+        return await asyncio.wrap_future(self._worker.submit(owner, work))
 
     def close(self) -> None:
         """Stop the compute thread; what it is doing is finished first."""
@@ -68,30 +64,45 @@ class Backend:
 
     async def create(self, name: str, shape: LoraShape) -> None:
         """Start a training run."""
-        self._runs[name] = await self._compute(lambda: TrainingRun(self.policy, name, shape))
+
+        def create() -> None:
+            self._runs[name] = TrainingRun(self.policy, name, shape)
+
+        await self._compute(name, create)
 
     async def unload(self, name: str) -> None:
-        """End a training run."""
-        run = self.run(name)
-        del self._runs[name]
-        await self._compute(run.end)
+        """End a training run; what was asked of it before is done first."""
+        self.run(name)
+        await self._compute(name, lambda: self._end(name))
 
-    async def unload_all(self, prefix: str) -> None:
-        """End the training runs whose model ids begin so."""
-        for name in [name for name in self._runs if name.startswith(prefix)]:
-            await self.unload(name)
+    async def forget(self, names: Collection[str]) -> None:
+        """End the training runs of these names, also those being made, with their unnamed weights."""
+        for name in names:
+            await self._compute(name, lambda name=name: self._end(name))
+
+    def _end(self, name: str) -> None:
+        if (run := self._runs.pop(name, None)) is not None:
+            run.end()
+        unnamed = [path for path, maker in self._snapshots.items() if maker == name]
+        for path in unnamed:
+            del self._snapshots[path]
+            self.checkpoints.remove(path)
+        for path in self._idle():
+            if path in unnamed:
+                self._drop(path)
+        self._make_room(0)
 
     async def forward_backward(
         self, name: str, data: Sequence[Datum], loss: str, config: Mapping[str, float], *, backward: bool
     ) -> tuple[float, list[Tensor]]:
         """As `TrainingRun.forward_backward`."""
         run = self.run(name)
-        return await self._compute(lambda: run.forward_backward(data, loss, config, backward=backward))
+        return await self._compute(name, lambda: run.forward_backward(data, loss, config, backward=backward))
 
     async def step(self, name: str, settings: AdamParams) -> dict[str, float]:
         """As `TrainingRun.step`."""
         run = self.run(name)
-        return await self._compute(lambda: run.step(settings))
+        return await self._compute(name, lambda: run.step(settings))
 
     async def save_state(self, name: str, checkpoint: str, terms: Terms = PLAIN) -> str:
         """Write weights and optimizer; returns the path."""
@@ -110,7 +121,7 @@ class Backend:
             path = checkpoint_path(name, kind, checkpoint)
             return self.checkpoints.save(path, run.shape, self.policy.weights(name), state, terms)
 
-        return await self._compute(save)
+        return await self._compute(name, save)
 
     async def load_state(self, name: str, path: str, *, optimizer: bool) -> None:
         """Take over a checkpoint; a run that is not there yet is created in the checkpoint's shape."""
@@ -125,7 +136,7 @@ class Backend:
                 raise Refused(f"{path} has the shape {saved.shape}, the model {name} has {run.shape}")
             run.restore(saved.weights, saved.optimizer)
 
-        await self._compute(load)
+        await self._compute(name, load)
 
     # what is kept
 
@@ -139,7 +150,7 @@ class Backend:
 
     async def keep_for(self, path: str, ttl_seconds: int | None) -> None:
         """As `Checkpoints.keep_for`."""
-        await self._compute(lambda: self.checkpoints.keep_for(path, ttl_seconds))
+        await self._compute(path, lambda: self.checkpoints.keep_for(path, ttl_seconds))
 
     async def delete(self, path: str) -> None:
         """Delete a checkpoint. A training that began with it goes on; nothing more is drawn from it."""
@@ -148,7 +159,7 @@ class Backend:
             self.checkpoints.delete(path)
             self._outdate(path)
 
-        await self._compute(delete)
+        await self._compute(path, delete)
 
     def _expire(self) -> None:
         for path in self.checkpoints.expired():
@@ -175,12 +186,12 @@ class Backend:
             self.checkpoints.save(path, run.shape, self.policy.weights(name), terms=terms)
             self._outdate(path)
             if not terms.listed:
-                self._snapshots[path] = None
-                while len(self._snapshots) > MAX_SNAPSHOTS * len(self._runs):
+                self._snapshots[path] = name
+                while len(self._snapshots) > limits.MAX_SNAPSHOTS * len(self._runs):
                     self.checkpoints.remove(self._snapshots.popitem(last=False)[0])
             return path
 
-        return await self._compute(save)
+        return await self._compute(name, save)
 
     async def shape(self, path: str) -> LoraShape:
         """The shape of a checkpoint; raises Refused where it cannot be used."""
@@ -189,13 +200,22 @@ class Backend:
             self._expire()
             return self.checkpoints.load(path, optimizer=False).shape
 
-        return await self._compute(shape)
+        return await self._compute(path, shape)
 
     async def sample(
-        self, path: str | None, requests: Sequence[SampleRequest], *, prompt_logprobs: bool
+        self,
+        path: str | None,
+        requests: Sequence[SampleRequest],
+        *,
+        owner: str,
+        prompt_logprobs: bool = False,
+        progress: Callable[[], None] | None = None,
     ) -> Job:
-        """Draw sequences from a checkpoint's weights (None: the base model's); raises Refused."""
-        job = Job(path, requests, prompt_logprobs)
+        """Draw sequences from a checkpoint's weights (None: the base model's); raises Refused.
+
+        Owners take turns. `progress` is called on the compute thread when there are new tokens.
+        """
+        job = Job(path, requests, prompt_logprobs, owner, progress)
         self._worker.sample(job)
         await asyncio.wrap_future(job.done)
         return job
@@ -209,9 +229,7 @@ class Backend:
             self._drop(path)
         if path not in self._loaded:
             saved = self.checkpoints.load(path, optimizer=False)
-            idle = [other for other, name in self._loaded.items() if name not in self._batcher.in_use()]
-            for other in idle[: max(0, len(self._loaded) + 1 - MAX_LOADED - len(self._runs))]:
-                self._drop(other)
+            self._make_room(1)
             adapter = f"sampler-{next(self._numbers)}"
             self.policy.add_adapter(adapter, saved.shape)
             self.policy.set_weights(adapter, saved.weights)
@@ -219,6 +237,16 @@ class Backend:
             self._loaded[path] = adapter
         self._loaded.move_to_end(path)
         return self._loaded[path]
+
+    def _make_room(self, wanted: int) -> None:
+        """Drop loaded checkpoints that nobody draws from, until there is room for so many."""
+        over = len(self._loaded) + wanted - limits.MAX_LOADED - len(self._runs)
+        for path in self._idle()[: max(0, over)]:
+            self._drop(path)
+
+    def _idle(self) -> list[str]:
+        in_use = self._batcher.in_use()
+        return [path for path, adapter in self._loaded.items() if adapter not in in_use]
 
     def _drop(self, path: str) -> None:
         self.policy.drop_adapter(self._loaded.pop(path))

@@ -18,16 +18,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from engine.local.service import limits
 from engine.local.service.decoder import Decoder
 from engine.local.service.policy import Policy, padded_batches
+from engine.local.service.rounds import Rounds
 from engine.local.service.sampling import SampleRequest
 
-MAX_LIVE = 256
-"""Sequences of one set of weights drawn at a time."""
-MAX_TOKENS = 131_072
-"""Tokens that they may hold in memory; a single sequence may always hold more."""
-MAX_READ_TOKENS = 16_384
-"""Prompt tokens, padded, that are read in one forward pass."""
 PATIENCE = 8
 """Steps that a few waiting sequences wait for more to join with them: reading prompts holds the others up."""
 
@@ -40,10 +36,20 @@ class Job:
     """The checkpoint's path; None for the base model."""
     requests: Sequence[SampleRequest]
     want_prompt_logprobs: bool = False
+    owner: str = ""
+    """Whose it is: owners take turns."""
+    progress: Callable[[], None] | None = None
+    """Called when there are new tokens."""
     prompt_logprobs: list[float] = field(default_factory=list[float])
     """Temperature 1; NaN for the first token, which nothing precedes."""
     done: Future[None] = field(default_factory=Future[None])
     """Cancel it to stop the drawing."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is nothing left to compute."""
+        scored = self.prompt_logprobs or not self.want_prompt_logprobs
+        return bool(scored) and all(request.reason is not None for request in self.requests)
 
     def finish(self, error: Exception | None = None) -> None:
         """Tell whoever waits, unless they have given up."""
@@ -57,8 +63,18 @@ class _Group:
     def __init__(self, decoder: Decoder, adapter: str | None) -> None:
         self.decoder, self.adapter = decoder, adapter
         self.jobs: list[Job] = []
-        self.waiting: deque[SampleRequest] = deque()
+        self.waiting = Rounds[SampleRequest]()
+        self.unscored = Rounds[Job]()
+        """Those whose prompts' log-probabilities are still to be computed."""
         self.waited = 0
+
+    def take(self, job: Job) -> None:
+        """Take a job on."""
+        self.jobs.append(job)
+        for request in job.requests:
+            self.waiting.add(job.owner, request)
+        if job.want_prompt_logprobs:
+            self.unscored.add(job.owner, job)
 
 
 class Batcher:
@@ -67,7 +83,8 @@ class Batcher:
     def __init__(self, policy: Policy, load: Callable[[str], str]) -> None:
         self._policy, self._load = policy, load
         self._arrived: deque[Job] = deque()
-        self._groups: dict[str | None, _Group] = {}
+        self._groups: dict[str | Job | None, _Group] = {}
+        """By weights; a job that is drawn alone has a group of its own."""
         self._lock = threading.Lock()
 
     def add(self, job: Job) -> None:
@@ -87,23 +104,35 @@ class Batcher:
     def step(self) -> None:
         """Draw one more token of every sequence. What goes wrong is told to those whose jobs it hits."""
         self._sort_arrived()
-        for weights, group in list(self._groups.items()):
+        for key, group in list(self._groups.items()):
             try:
                 self._advance(group)
-            except Exception as error:  # belongs to the jobs of this group, which report it
-                for job in group.jobs:
-                    job.finish(error)
-                del self._groups[weights]
+            except Exception as error:  # belongs to one of the jobs of this group, which reports it
+                del self._groups[key]
+                self._part(group, error)
                 continue
             if not group.jobs:
-                del self._groups[weights]
+                del self._groups[key]
+
+    def _part(self, group: _Group, error: Exception) -> None:
+        """Draw each of a group's jobs alone, from its start: what ails one is not the others' fault."""
+        if len(group.jobs) == 1:
+            group.jobs[0].finish(error)
+            return
+        for job in group.jobs:
+            job.prompt_logprobs = []
+            for request in job.requests:
+                request.restart()
+            alone = self._groups[job] = _Group(Decoder(self._policy, group.adapter), group.adapter)
+            alone.take(job)
 
     def _sort_arrived(self) -> None:
         with self._lock:
             arrived = list(self._arrived)
             self._arrived.clear()
-        scored: dict[str | None, list[Job]] = {}
         for job in arrived:
+            if job.done.done():
+                continue
             try:
                 if job.weights not in self._groups:
                     adapter = None if job.weights is None else self._load(job.weights)
@@ -111,47 +140,48 @@ class Batcher:
             except Exception as error:  # belongs to this job
                 job.finish(error)
                 continue
-            group = self._groups[job.weights]
-            group.jobs.append(job)
-            group.waiting.extend(job.requests)
-            if job.want_prompt_logprobs:
-                scored.setdefault(job.weights, []).append(job)
-        for weights, jobs in scored.items():
-            self._score(self._groups[weights].adapter, jobs)
+            self._groups[job.weights].take(job)
 
-    def _score(self, adapter: str | None, jobs: Sequence[Job]) -> None:
+    def _score(self, adapter: str | None, unscored: Rounds[Job]) -> None:
+        """The log-probabilities of some waiting prompts: one forward pass, between two tokens."""
+        jobs, tokens = list[Job](), 0
+        while unscored:
+            tokens += len(unscored.first().requests[0].prompt)
+            if jobs and tokens > limits.MAX_READ_TOKENS:
+                break
+            jobs.append(unscored.take())
         for job in jobs:
             job.prompt_logprobs = [float("nan")]
         longer = [job for job in jobs if len(job.requests[0].prompt) > 1]
         prompts = [job.requests[0].prompt for job in longer]
         targets = [torch.tensor(prompt[1:]) for prompt in prompts]
-        try:
-            with torch.inference_mode():
-                for numbers, logprobs in self._policy.logprobs(
-                    adapter, [prompt[:-1] for prompt in prompts], targets, MAX_READ_TOKENS
-                ):
-                    by_prompt = logprobs.split([len(targets[number]) for number in numbers])
-                    for number, values in zip(numbers, by_prompt, strict=True):
-                        longer[number].prompt_logprobs += values.tolist()
-        except Exception as error:  # belongs to these jobs
-            for job in longer:
-                job.finish(error)
+        with torch.inference_mode():
+            for numbers, logprobs in self._policy.logprobs(
+                adapter, [prompt[:-1] for prompt in prompts], targets, limits.MAX_READ_TOKENS
+            ):
+                by_prompt = logprobs.split([len(targets[number]) for number in numbers])
+                for number, values in zip(numbers, by_prompt, strict=True):
+                    longer[number].prompt_logprobs += values.tolist()
 
     def _advance(self, group: _Group) -> None:
         for job in [job for job in group.jobs if job.done.done()]:
             unwanted = set(job.requests)
             group.decoder.remove(job.requests)
-            group.waiting = deque(request for request in group.waiting if request not in unwanted)
+            group.waiting.keep(lambda request, unwanted=unwanted: request not in unwanted)
+            group.unscored.keep(lambda other, job=job: other is not job)
             group.jobs.remove(job)
+        self._score(group.adapter, group.unscored)
         group.decoder.step()
         for batch in padded_batches(
-            self._joining(group), lambda request: len(request.prompt), MAX_READ_TOKENS
+            self._joining(group), lambda request: len(request.prompt), limits.MAX_READ_TOKENS
         ):
             group.decoder.add(batch)
-        finished = [job for job in group.jobs if all(request.reason is not None for request in job.requests)]
-        for job in finished:
-            group.jobs.remove(job)
-            job.finish()
+        for job in list(group.jobs):
+            if job.progress is not None:
+                job.progress()
+            if job.is_complete:
+                group.jobs.remove(job)
+                job.finish()
 
     def _joining(self, group: _Group) -> list[SampleRequest]:
         """The waiting sequences that join now: when enough are there, or they have waited long enough."""
@@ -161,9 +191,9 @@ class Batcher:
             return []
         group.waited = 0
         longest, joining = max((request.length for request in live), default=0), list[SampleRequest]()
-        while group.waiting and len(live) + len(joining) < MAX_LIVE:
-            longest = max(longest, group.waiting[0].length)
-            if (live or joining) and longest * (len(live) + len(joining) + 1) > MAX_TOKENS:
+        while group.waiting and len(live) + len(joining) < limits.MAX_LIVE:
+            longest = max(longest, group.waiting.first().length)
+            if (live or joining) and longest * (len(live) + len(joining) + 1) > limits.MAX_TOKENS:
                 break
-            joining.append(group.waiting.popleft())
+            joining.append(group.waiting.take())
         return joining

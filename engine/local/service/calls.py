@@ -1,49 +1,85 @@
-"""What every call to the service goes through: the key check, reading a body, and how a refusal looks."""
+"""What every call to the service goes through: reading a body, and how a refusal looks."""
 
 from __future__ import annotations
 
-import hmac
-import json
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
+from engine.local.service import limits
+from engine.local.service.futures import Full
 from engine.local.service.trainer import Missing, Refused
 
-HEALTH = "/api/v1/healthz"
-SIGNED = "/api/v1/files/"
-"""Below it, a signature in the address stands in for the key."""
-
 B = TypeVar("B", bound=BaseModel)
+T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-
-class KeyCheck:
-    """Refuses calls without the key, but where none is needed."""
-
-    def __init__(self, app: ASGIApp, api_key: str | None) -> None:
-        self._app, self._key = app, api_key
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI has it."""
-        if scope["type"] == "http" and self._key and not _open(scope["path"]):
-            headers = dict(scope["headers"])
-            bearer = headers.get(b"authorization", b"").removeprefix(b"Bearer ")
-            given = headers.get(b"x-api-key") or bearer
-            if not hmac.compare_digest(given, self._key.encode()):
-                await refusal(401, "this service needs its key, in the header X-API-Key or as a bearer's")(
-                    scope, receive, send
-                )
-                return
-        await self._app(scope, receive, send)
+JSON, PROTOBUF = "application/json", "application/x-protobuf"
+_GONE = 499
+"""Nobody reads this answer."""
+_logger = logging.getLogger(__name__)
 
 
-def _open(path: str) -> bool:
-    return path == HEALTH or path.startswith(SIGNED)
+class Declined(Refused):
+    """A request that is refused for how it was sent, with the status that says so."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a call is refused."""
+
+    status: int
+    message: str
+    param: str | None = None
+    """The field of the body that it is about."""
+
+
+Shape = Callable[[Fault], Response]
+"""How a fault looks to a client."""
+
+
+def as_tinker(fault: Fault) -> Response:
+    """As the Tinker SDK shows it."""
+    return JSONResponse({"detail": fault.message}, fault.status, _headers(fault))
+
+
+_CODES = {401: "invalid_api_key", 404: "not_found", 429: "rate_limit_exceeded"}
+
+
+def as_openai(fault: Fault) -> Response:
+    """As OpenAI's clients show it."""
+    return JSONResponse({"error": openai_error(fault)}, fault.status, _headers(fault))
+
+
+def openai_error(fault: Fault) -> Mapping[str, Any]:
+    """What stands under `error`."""
+    kind = "server_error" if fault.status >= 500 else "invalid_request_error"
+    return {
+        "message": fault.message,
+        "type": "rate_limit_error" if fault.status == 429 else kind,
+        "param": fault.param,
+        "code": _CODES.get(fault.status),
+    }
+
+
+def _headers(fault: Fault) -> Mapping[str, str]:
+    # What is left of a body that is too long is not read: the connection ends.
+    return {"connection": "close"} if fault.status in (408, 413) else {}
+
+
+def shape_of(path: str) -> Shape:
+    """How the faults of calls to a path look."""
+    return as_openai if path == "/v1" or path.startswith("/v1/") else as_tinker
 
 
 def guarded(do: Endpoint) -> Endpoint:
@@ -52,15 +88,46 @@ def guarded(do: Endpoint) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         try:
             return await do(request)
-        except Refused as error:
-            return refusal(404 if isinstance(error, Missing) else 400, str(error))
-        except ValidationError as error:
-            detail = error.errors(include_url=False)[0]
-            return refusal(422, f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}")
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            return refusal(422, f"not JSON: {error}")
+        except ClientDisconnect:
+            return Response(status_code=_GONE)
+        except Exception as error:
+            return shape_of(request.url.path)(fault_of(error, request.url.path))
 
     return endpoint
+
+
+def fault_of(error: Exception, path: str) -> Fault:
+    """What a client is told of an error. One that is not foreseen is ours, and logged."""
+    match error:
+        case Declined():
+            return Fault(error.status, str(error))
+        case Missing():
+            return Fault(404, str(error))
+        case Refused():
+            return Fault(400, str(error))
+        case Full():
+            return Fault(429, str(error))
+        case ValidationError():
+            return _misfit(error, status=400 if shape_of(path) is as_openai else 422)
+        case _:
+            _logger.error("%s failed", path, exc_info=error)
+            return Fault(500, f"{type(error).__name__}: {error}")
+
+
+def _misfit(error: ValidationError, *, status: int) -> Fault:
+    # Of what may have several forms, the form that was meant is the one in which the fault lies deepest.
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    detail = max(errors, key=lambda each: len(each["loc"]))
+    where = ".".join(str(part) for part in detail["loc"] if _is_written(part))[: limits.MAX_NAME]
+    if detail["type"] == "extra_forbidden":
+        return Fault(status, f"{where} is not served here", where)
+    said = detail["msg"].removeprefix("Value error, ")
+    return Fault(status, f"{where}: {said}" if where else said, where or None)
+
+
+def _is_written(part: str | int) -> bool:
+    """Whether a part of a place stands in the body, rather than naming one of several forms."""
+    return isinstance(part, int) or not (part in ("str", "int") or "[" in part)
 
 
 def check_name(asked: str, name: str, names: frozenset[str]) -> None:
@@ -71,30 +138,66 @@ def check_name(asked: str, name: str, names: frozenset[str]) -> None:
 
 async def not_served(request: Request) -> Response:
     """The answer to any other call."""
-    return refusal(404, f"{request.method} {request.url.path} is not served by this local service")
+    path = request.url.path[: limits.MAX_NAME]
+    return shape_of(path)(Fault(404, f"{request.method} {path} is not served by this local service"))
 
 
-def refusal(status: int, message: str) -> JSONResponse:
+def refusal(status: int, message: str) -> Response:
     """A refusal as the SDK shows it."""
-    return JSONResponse({"detail": message}, status_code=status)
+    return as_tinker(Fault(status, message))
 
 
 async def read(request: Request, kind: type[B]) -> B:
-    """The request's JSON body."""
+    """The request's JSON body. Raises ValidationError where it is none, and what `raw` raises."""
     return kind.model_validate_json(await raw(request))
 
 
-async def field(request: Request, name: str) -> str:
-    """One text field of the request's JSON body; raises Refused."""
-    body: object = json.loads(await raw(request))
-    value = cast("Mapping[str, object]", body).get(name) if isinstance(body, dict) else None
-    if not isinstance(value, str):
-        raise Refused(f"the request has no {name}")
-    return value
+async def raw(request: Request, media: str = JSON, limit: int = limits.MAX_JSON_BYTES) -> bytes:
+    """The request's body. Raises Declined for another media type, an encoded one, and one that is too long.
 
-
-async def raw(request: Request) -> bytes:
-    """The request's body; raises Refused for an encoded one."""
+    A page of another site can send what a form sends, and nothing else, without asking first.
+    """
+    said = int(request.headers.get("content-length") or 0)
+    _check_length(said, limit)
     if encoding := request.headers.get("content-encoding"):
-        raise Refused(f"a body in {encoding} is not served here; client/config does not ask for it")
-    return await request.body()
+        raise Declined(
+            415, f"a body in {encoding[:40]} is not served here; client/config does not ask for it"
+        )
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.BODY_SECONDS):
+            async for chunk in request.stream():
+                if chunk and given != media:
+                    raise Declined(
+                        415, f"a body of type {given[:80] or 'none'} is not served here; {media} is"
+                    )
+                _check_length(len(body) + len(chunk), limit)
+                body += chunk
+    except TimeoutError as error:
+        raise Declined(408, f"the body was not here after {limits.BODY_SECONDS:g} seconds") from error
+    return bytes(body)
+
+
+def _check_length(length: int, limit: int) -> None:
+    if length > limit:
+        raise Declined(413, f"a body of more than {limit:,} bytes is not served here")
+
+
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
+    """What comes of the work, which is cancelled when the client hangs up. Raises ClientDisconnect."""
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_hung_up(request))
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

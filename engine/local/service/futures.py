@@ -2,23 +2,22 @@
 
 `start` takes an operation on and gives its id at once; the same key again gives the same id, so that a
 retried request is carried out once. Operations of one model run in the order of their seq_id, whatever the
-order in which they arrive. Knows no torch and no wire format.
+order in which they arrive. Each session has its own, and their ids cannot be guessed. Knows no torch and no
+wire format.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
+import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from engine.local.service import limits
+
 R = TypeVar("R")
 
-MAX_KEPT = 20_000
-"""Finished operations whose results can still be fetched."""
-MAX_KEPT_BYTES = 2**28
-"""What their results may take up together."""
 FIRST_SEQ_ID = 1
 """The seq_id of a model's first operation after its creation."""
 GAP_SECONDS = 5.0
@@ -29,35 +28,56 @@ class Cancelled(Exception):
     """An operation that was stopped because its client no longer wanted it."""
 
 
+class Full(Exception):
+    """Too much is asked for at a time; later there may be room."""
+
+
 class Turns:
     """Lets the operations of one model through in the order of their seq_id."""
 
     def __init__(self) -> None:
         self._next = FIRST_SEQ_ID
         self._waiting: set[int] = set()
+        self._over: set[int] = set()
+        """Those beyond `_next` that nobody has to wait for: they were cancelled."""
         self._running = False
         self._changed = asyncio.Condition()
 
     async def take(self, seq_id: int, work: Callable[[], Awaitable[R]]) -> R:
-        """Do the work when it is its turn."""
-        async with self._changed:
-            self._waiting.add(seq_id)
-            self._changed.notify_all()
-            try:
-                await asyncio.wait_for(
-                    self._changed.wait_for(lambda: self._ready(seq_id, strict=True)), GAP_SECONDS
-                )
-            except TimeoutError:
-                await self._changed.wait_for(lambda: self._ready(seq_id, strict=False))
-            self._waiting.discard(seq_id)
-            self._running = True
+        """Do the work when it is its turn. One that is cancelled before holds up no other."""
+        self._waiting.add(seq_id)
+        try:
+            async with self._changed:
+                self._changed.notify_all()
+                await self._turn(seq_id)
+                self._running = True
+        except asyncio.CancelledError:
+            await self._pass(seq_id)
+            raise
+        self._waiting.discard(seq_id)
         try:
             return await work()
         finally:
-            async with self._changed:
-                self._running = False
-                self._next = max(self._next, seq_id + 1)
-                self._changed.notify_all()
+            self._next, self._running = max(self._next, seq_id), False
+            await self._pass(seq_id)
+
+    async def _turn(self, seq_id: int) -> None:
+        try:
+            await asyncio.wait_for(
+                self._changed.wait_for(lambda: self._ready(seq_id, strict=True)), GAP_SECONDS
+            )
+        except TimeoutError:
+            await self._changed.wait_for(lambda: self._ready(seq_id, strict=False))
+
+    async def _pass(self, seq_id: int) -> None:
+        """Go on to the next that is not over."""
+        async with self._changed:
+            self._waiting.discard(seq_id)
+            self._over.add(seq_id)
+            while self._next in self._over:
+                self._next += 1
+            self._over = {over for over in self._over if over > self._next}
+            self._changed.notify_all()
 
     def _ready(self, seq_id: int, *, strict: bool) -> bool:
         if self._running or min(self._waiting) != seq_id:
@@ -66,27 +86,31 @@ class Turns:
 
 
 class Futures:
-    """Operations by id."""
+    """The operations of one session, the `owner`, by id. `index` says of every id whose it is."""
 
-    def __init__(self) -> None:
-        self._tasks: OrderedDict[str, asyncio.Task[object]] = OrderedDict()
+    def __init__(self, owner: str, index: dict[str, str]) -> None:
+        self._owner, self._index = owner, index
+        self._tasks: dict[str, asyncio.Task[object]] = {}
+        self._finished: OrderedDict[str, int] = OrderedDict()
+        """How many bytes each result has, in the order in which they came."""
         self._ids: dict[object, str] = {}
         self._keys: dict[str, object] = {}
         self._turns: dict[str, Turns] = {}
-        self._counter = itertools.count(1)
         self._bytes = 0
 
     def start(self, key: object, work: Callable[[], Awaitable[object]]) -> str:
-        """Take an operation on, unless one with that key was taken on before; returns its id."""
+        """Take an operation on, unless one with that key was taken on before; returns its id. Raises Full."""
         if key is not None and key in self._ids:
             return self._ids[key]
-        request_id = f"request-{next(self._counter)}"
+        if len(self._tasks) - len(self._finished) >= limits.MAX_PENDING:
+            raise Full(f"{limits.MAX_PENDING} operations of this session are not done yet; wait for some")
+        request_id = f"request-{secrets.token_hex(16)}"
         if key is not None:
             self._ids[key] = request_id
             self._keys[request_id] = key
-        self._tasks[request_id] = asyncio.create_task(_awaited(work))
-        self._tasks[request_id].add_done_callback(self._note_size)
-        self._forget_old()
+        task = self._tasks[request_id] = asyncio.create_task(_awaited(work))
+        self._index[request_id] = self._owner
+        task.add_done_callback(lambda task: self._finish(request_id, task))
         return request_id
 
     def start_in_turn(self, model_id: str, seq_id: int | None, work: Callable[[], Awaitable[object]]) -> str:
@@ -112,18 +136,30 @@ class Futures:
         if task is not None:
             task.cancel()
 
-    def _note_size(self, task: asyncio.Task[object]) -> None:
-        self._bytes += _size(task)
+    def end(self) -> None:
+        """Stop and forget them all."""
+        for request_id, task in list(self._tasks.items()):
+            task.cancel()
+            self._forget(request_id)
 
-    def _forget_old(self) -> None:
-        while len(self._tasks) > MAX_KEPT or self._bytes > MAX_KEPT_BYTES:
-            old, task = next(iter(self._tasks.items()))
-            if not task.done():
-                return
-            del self._tasks[old]
-            self._bytes -= _size(task)
-            if old in self._keys:
-                del self._ids[self._keys.pop(old)]
+    def _finish(self, request_id: str, task: asyncio.Task[object]) -> None:
+        """Note a result, and forget the oldest where there are too many."""
+        size = _size(task)
+        if request_id not in self._tasks:
+            return
+        self._finished[request_id] = size
+        self._bytes += size
+        while len(self._finished) > 1 and (
+            len(self._finished) > limits.MAX_KEPT or self._bytes > limits.MAX_KEPT_BYTES
+        ):
+            self._forget(next(iter(self._finished)))
+
+    def _forget(self, request_id: str) -> None:
+        del self._tasks[request_id]
+        self._index.pop(request_id, None)
+        self._bytes -= self._finished.pop(request_id, 0)
+        if request_id in self._keys:
+            del self._ids[self._keys.pop(request_id)]
 
 
 def _size(task: asyncio.Task[object]) -> int:

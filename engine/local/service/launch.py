@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import signal
 import socket
 import sys
@@ -15,6 +16,7 @@ import click
 import uvicorn
 
 from engine.errors import WorldError
+from engine.local.service import limits
 from engine.local.service.backend import Backend
 from engine.local.service.checkpoints import Checkpoints
 from engine.local.service.policy import Policy
@@ -35,21 +37,27 @@ def launch(
     *,
     host: str,
     port: int,
-    api_key: str | None,
+    api_key: str | None = None,
     state_dir: Path,
     threads: int | None,
     child: bool,
+    silent: float = limits.SILENT_SECONDS,
 ) -> None:
-    """Serve a model until stopped. The child of a run prints its port, and leaves signals to its parent."""
+    """Serve a model until stopped. The child of a run prints its port, and leaves signals to its parent.
+
+    Without a key one is made and printed.
+    """
     if not child:
         signal.signal(signal.SIGTERM, _leave)
     listener = _listen(host, port)
     policy = Policy(model_dir, threads)
     backend = Backend(policy, Checkpoints(state_dir, name, model_dir))
     folder = str(model_dir.resolve())
-    app = Service(backend, name, frozenset({name, str(model_dir), folder}), tokenizer=folder).app(api_key)
+    names = frozenset({name, str(model_dir), folder})
+    key = api_key or f"tml-{secrets.token_hex(16)}"
+    app = Service(backend, name, names, tokenizer=folder, silent=silent).app(key, host)
     config = uvicorn.Config(
-        app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=2
+        app, log_level="critical", access_log=False, ws="none", timeout_graceful_shutdown=2
     )
     bound: int = listener.getsockname()[1]
     if child:
@@ -57,6 +65,8 @@ def launch(
         sys.stdout.flush()
     else:
         click.echo(f"serving {name} at http://{host}:{bound} (Ctrl-C stops it); checkpoints in {state_dir}")
+        if not api_key:
+            click.echo(f"its key is {key}: put it in TINKER_API_KEY, or in OPENAI_API_KEY for /v1")
     server = _Child(config) if child else uvicorn.Server(config)
     try:
         asyncio.run(server.serve(sockets=[listener]))

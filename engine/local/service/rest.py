@@ -20,8 +20,9 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from engine.local.service.admission import SIGNED
 from engine.local.service.backend import Backend
-from engine.local.service.calls import SIGNED, Endpoint, guarded, read, refusal
+from engine.local.service.calls import Endpoint, guarded, read, refusal
 from engine.local.service.checkpoints import Entry, Kind
 from engine.local.service.policy import LoraShape
 from engine.local.service.trainer import Missing, Refused

@@ -12,6 +12,7 @@ Axes: B sequences, V vocabulary.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -41,7 +42,7 @@ class SampleRequest:
     top_p: float = 1.0
     top_k: int = -1
     seed: tuple[int, int] | None = None
-    """The request's seed and which of its samples this is; None for one that nobody else has."""
+    """The request's seed, not negative, and which of its samples this is; None for one of its own."""
     stop_ids: frozenset[int] = frozenset()
     stop_texts: tuple[str, ...] = ()
     tokens: list[int] = field(default_factory=list[int])
@@ -50,6 +51,13 @@ class SampleRequest:
     random: np.random.Generator = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.seed is None:
+            self.seed = secrets.randbits(64), 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Go back to the prompt; what is drawn then is the same again."""
+        self.tokens, self.logprobs, self.reason = [], [], None
         self.random = np.random.default_rng(self.seed)
 
     @property

@@ -7,10 +7,11 @@ takes a 5xx for a reason to try again at once.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
-import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from starlette.applications import Starlette
@@ -19,46 +20,47 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from engine.local.service import wire
+from engine.local.launcher import PROCESS
+from engine.local.service import limits, wire
+from engine.local.service.admission import Admission
 from engine.local.service.backend import Backend
-from engine.local.service.calls import (
-    Endpoint,
-    KeyCheck,
-    check_name,
-    field,
-    guarded,
-    not_served,
-    raw,
-    read,
-    refusal,
-)
-from engine.local.service.chat import ChatService, openai_endpoint
-from engine.local.service.futures import Cancelled, Futures
+from engine.local.service.calls import PROTOBUF, Endpoint, check_name, guarded, not_served, raw, read, refusal
+from engine.local.service.chat import ChatService
+from engine.local.service.completions import CompletionService
+from engine.local.service.futures import Cancelled, Full
 from engine.local.service.rest import Rest
+from engine.local.service.sessions import Session, Sessions
 from engine.local.service.trainer import Missing, Refused
 
 POLL_SECONDS = 20.0
 """How long one retrieve_future waits; the SDK gives up on it after 45."""
 
+_METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"]
 _logger = logging.getLogger(__name__)
 
 
 class Service:
-    """The API's state: sessions and futures.
+    """The API over what sessions have under way.
 
     `name` is the model's, `names` are all that clients may call it; `tokenizer` is its tokenizer's folder.
+    `silent` is the silence, in seconds, after which a client is taken for gone.
     """
 
-    def __init__(self, backend: Backend, name: str, names: frozenset[str], *, tokenizer: str) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        name: str,
+        names: frozenset[str],
+        *,
+        tokenizer: str,
+        silent: float = limits.SILENT_SECONDS,
+    ) -> None:
         self.backend, self.name, self.names, self.tokenizer = backend, name, names, tokenizer
-        self.futures = Futures()
-        self._sessions: set[str] = set()
-        self._sampling: dict[str, str | None] = {}
-        """The checkpoint that each sampling session draws from; None for the base model."""
+        self.sessions = Sessions(self._end, silent)
         self._saved = itertools.count(1)
 
-    def app(self, api_key: str | None) -> Starlette:
-        """The ASGI application; with a key, every call but the health check must carry it."""
+    def app(self, api_key: str, host: str) -> Starlette:
+        """The ASGI application: calls to `host`, all but the health check with the key."""
         posts: dict[str, Endpoint] = {
             "client/config": self._client_config,
             "client/dynamic_config": self._dynamic_config,
@@ -90,10 +92,23 @@ class Service:
         routes += [Route(f"/api/v1/{path}", guarded(do), methods=["GET"]) for path, do in gets.items()]
         routes += Rest(self.backend, self.name).routes()
         chat = ChatService(self.backend, self.name, self.names)
-        routes.append(Route("/v1/chat/completions", openai_endpoint(chat.complete), methods=["POST"]))
-        routes.append(Route("/v1/models", openai_endpoint(chat.models), methods=["GET"]))
-        routes.append(Route("/{path:path}", not_served, methods=["GET", "POST", "PUT", "DELETE"]))
-        return Starlette(routes=routes, middleware=[Middleware(KeyCheck, api_key=api_key)])
+        completions = CompletionService(self.backend, self.name, self.names)
+        routes.append(Route("/v1/chat/completions", guarded(chat.complete), methods=["POST"]))
+        routes.append(Route("/v1/completions", guarded(completions.complete), methods=["POST"]))
+        routes.append(Route("/v1/models", guarded(completions.models), methods=["GET"]))
+        routes.append(Route("/v1/models/{name:path}", guarded(completions.model), methods=["GET"]))
+        routes.append(Route("/{path:path}", not_served, methods=_METHODS))
+        return Starlette(
+            routes=routes,
+            middleware=[Middleware(Admission, api_key=api_key, host=host)],
+            lifespan=self._lifespan,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncGenerator[None, None]:
+        watch = asyncio.create_task(self.sessions.watch())
+        yield
+        watch.cancel()
 
     # sessions and what there is
 
@@ -119,49 +134,76 @@ class Service:
         return JSONResponse({"supported_models": [model]})
 
     async def _create_session(self, request: Request) -> Response:
-        session_id = f"session-{uuid.uuid4().hex[:12]}"
-        self._sessions.add(session_id)
-        return JSONResponse({"type": "create_session", "session_id": session_id})
+        body = await read(request, wire.SessionStart)
+        session = self.sessions.begin((body.user_metadata or {}).get(PROCESS))
+        return JSONResponse({"type": "create_session", "session_id": session.id})
 
     async def _heartbeat(self, request: Request) -> Response:
-        session_id = await field(request, "session_id")
-        if session_id not in self._sessions:
+        session_id = (await read(request, wire.OneSession)).session_id
+        if self.sessions.get(session_id) is None:
             return refusal(410, f"the session {session_id} is over")
         return JSONResponse({"type": "session_heartbeat"})
 
     async def _finish_session(self, request: Request) -> Response:
-        session_id = str(request.path_params["session_id"])
-        self._sessions.discard(session_id)
-        for sampler in [name for name in self._sampling if name.startswith(f"{session_id}:")]:
-            del self._sampling[sampler]
-        await self.backend.unload_all(f"{session_id}:")
+        session = self.sessions.get(str(request.path_params["session_id"]))
+        if session is not None:
+            await self.sessions.finish(session)
         return JSONResponse({"status": "accepted"})
 
-    def _check_session(self, session_id: str | None) -> None:
-        if session_id not in self._sessions:
+    async def _end(self, session: Session) -> None:
+        """Free what a session held."""
+        await self.backend.forget(session.models)
+
+    def _session(self, session_id: str | None) -> Session:
+        session = self.sessions.get(session_id)
+        if session is None:
             raise Missing(f"there is no session {session_id!r}; it was never created, or is finished")
+        return session
+
+    def _of_model(self, model_id: str) -> Session:
+        """The session of a model that is there."""
+        self.backend.run(model_id)
+        session = self.sessions.of(model_id)
+        if session is None:
+            raise Missing(f"the session of the model {model_id!r} is finished")
+        return session
+
+    def _new_model(self, session: Session, number: int | None) -> str:
+        """The id of a model of a session's; raises Full."""
+        if number is None:
+            raise Refused("name a model by model_id, or a new one by session_id and model_seq_id")
+        model_id = f"{session.id}:train:{number}"
+        if model_id not in session.models and len(session.models) >= limits.MAX_MODELS:
+            raise Full(f"this session has {limits.MAX_MODELS} models; unload some")
+        session.models.add(model_id)
+        self.sessions.own(session, model_id)
+        return model_id
 
     # training
 
     async def _create_model(self, request: Request) -> Response:
         body = await read(request, wire.CreateModelBody)
-        self._check_session(body.session_id)
+        session = self._session(body.session_id)
         check_name(body.base_model, self.name, self.names)
         if body.lora_config is None:
             raise Refused("only LoRA training is served here; give a lora_config")
         if body.optimizer_config is not None and body.optimizer_config.type != "adamw":
             raise Refused(f"the optimizer {body.optimizer_config.type!r} is not served here; adamw is")
         shape = body.lora_config.shape()
-        model_id = f"{body.session_id}:train:{body.model_seq_id}"
+        model_id = self._new_model(session, body.model_seq_id)
 
         async def create() -> object:
-            await self.backend.create(model_id, shape)
+            try:
+                await self.backend.create(model_id, shape)
+            except Refused:
+                session.models.discard(model_id)
+                raise
             return {"type": "create_model", "model_id": model_id}
 
-        return self._taken(self.futures.start(("create", model_id), create), model_id)
+        return self._taken(session.futures.start(("create", model_id), create), model_id)
 
     async def _get_info(self, request: Request) -> Response:
-        model_id = await field(request, "model_id")
+        model_id = (await read(request, wire.OneModel)).model_id
         run = self.backend.run(model_id)
         model = {"arch": "causal_lm", "model_name": self.name, "tokenizer_id": self.tokenizer}
         return JSONResponse(
@@ -176,17 +218,18 @@ class Service:
         )
 
     async def _unload_model(self, request: Request) -> Response:
-        model_id = await field(request, "model_id")
+        model_id = (await read(request, wire.OneModel)).model_id
+        session = self._of_model(model_id)
 
         async def unload() -> object:
             await self.backend.unload(model_id)
+            session.models.discard(model_id)
             return {"type": "unload_model", "model_id": model_id}
 
-        return self._taken(self.futures.start(("unload", model_id), unload), model_id)
+        return self._taken(session.futures.start(("unload", model_id), unload), model_id)
 
     async def _forward_backward(self, request: Request) -> Response:
-        asked = wire.TrainRequest(await raw(request))
-        self.backend.run(asked.model_id)
+        asked = wire.TrainRequest(await raw(request, PROTOBUF, limits.MAX_TRAIN_BYTES))
 
         async def train() -> object:
             loss, logprobs = await self.backend.forward_backward(
@@ -232,20 +275,19 @@ class Service:
 
     async def _load_weights(self, request: Request) -> Response:
         body = await read(request, wire.LoadBody)
-        model_id = body.model_id or f"{body.session_id}:train:{body.model_seq_id}"
+        session = self._session(body.session_id) if body.model_id is None else None
+        model_id = body.model_id or self._new_model(self._session(body.session_id), body.model_seq_id)
 
         async def load() -> object:
             await self.backend.load_state(model_id, body.path, optimizer=body.optimizer)
             return {"type": "load_weights", "path": body.path, "model_id": model_id}
 
-        if body.model_id is None:
-            self._check_session(body.session_id)
-            return self._taken(self.futures.start(("create", model_id), load), model_id)
-        self.backend.run(model_id)
+        if session is not None:
+            return self._taken(session.futures.start(("create", model_id), load), model_id)
         return self._in_turn(model_id, body.seq_id, load)
 
     async def _weights_info(self, request: Request) -> Response:
-        path = await field(request, "tinker_path")
+        path = (await read(request, wire.OnePath)).tinker_path
         shape = await self.backend.shape(path)
         return JSONResponse(
             {
@@ -262,69 +304,82 @@ class Service:
 
     async def _save_for_sampler(self, request: Request) -> Response:
         body = await read(request, wire.SaveBody)
+        session = self._of_model(body.model_id)
 
         async def save() -> object:
             if body.path is not None:
                 path = await self.backend.save_sampler(body.model_id, body.path, body.terms())
                 return {"type": "save_weights_for_sampler", "path": path}
             snapshot = f"snapshot-{next(self._saved):06d}"
-            session = f"{body.model_id}:sampler:{body.sampling_session_seq_id or 0}"
+            sampler = f"{body.model_id}:sampler:{body.sampling_session_seq_id or 0}"
             path = await self.backend.save_sampler(body.model_id, snapshot, body.terms())
-            self._sampling[session] = path
-            return {"type": "save_weights_for_sampler", "sampling_session_id": session}
+            self._sample_from(session, sampler, path)
+            return {"type": "save_weights_for_sampler", "sampling_session_id": sampler}
 
         return self._in_turn(body.model_id, body.seq_id, save)
 
     async def _create_sampling_session(self, request: Request) -> Response:
         body = await read(request, wire.SessionBody)
-        self._check_session(body.session_id)
-        session = f"{body.session_id}:sample:{body.sampling_session_seq_id}"
+        session = self._session(body.session_id)
+        sampler = f"{session.id}:sample:{body.sampling_session_seq_id}"
         if body.base_model is not None:
             check_name(body.base_model, self.name, self.names)
         if body.model_path is None and body.base_model is None:
             raise Refused("name a base_model or a model_path to sample from")
-        if session not in self._sampling:
+        if sampler not in session.sampling:
             if body.model_path is not None:
                 await self.backend.shape(body.model_path)
-            self._sampling[session] = body.model_path
-        return JSONResponse({"type": "create_sampling_session", "sampling_session_id": session})
+            self._sample_from(session, sampler, body.model_path)
+        return JSONResponse({"type": "create_sampling_session", "sampling_session_id": sampler})
+
+    def _sample_from(self, session: Session, sampler: str, path: str | None) -> None:
+        session.sampling[sampler] = path
+        self.sessions.own(session, sampler)
+
+    def _sampling(self, sampler: str | None) -> Session:
+        """The session of a sampling session."""
+        session = self.sessions.of(sampler or "")
+        if session is None or sampler not in session.sampling:
+            raise Missing(f"there is no sampling session {sampler!r}")
+        return session
 
     async def _get_sampler(self, request: Request) -> Response:
         sampler_id = str(request.path_params["sampler_id"])
-        if sampler_id not in self._sampling:
-            return refusal(404, f"there is no sampling session {sampler_id!r}")
-        path = self._sampling[sampler_id]
+        path = self._sampling(sampler_id).sampling[sampler_id]
         return JSONResponse({"sampler_id": sampler_id, "base_model": self.name, "model_path": path})
 
     async def _sample(self, request: Request) -> Response:
         body = await read(request, wire.SampleBody)
-        session = body.sampling_session_id
-        if session is None:
+        sampler = body.sampling_session_id
+        if sampler is None:
             raise Refused("sample through a sampling session (create_sampling_session)")
-        if session not in self._sampling:
-            raise Missing(f"there is no sampling session {session!r}")
-        path, policy = self._sampling[session], self.backend.policy
+        session, policy = self._sampling(sampler), self.backend.policy
+        path = session.sampling[sampler]
 
         async def sample() -> object:
             requests = body.sample_requests(
                 context=policy.context, vocabulary=policy.vocabulary, end_ids=policy.end_ids
             )
-            job = await self.backend.sample(path, requests, prompt_logprobs=bool(body.prompt_logprobs))
+            job = await self.backend.sample(
+                path, requests, owner=session.id, prompt_logprobs=bool(body.prompt_logprobs)
+            )
             return wire.sample_response(job, body.prompt_logprobs_last_n)
 
-        key = None if body.seq_id is None else (session, body.seq_id)
-        request_id = self.futures.start(key, sample)
+        key = None if body.seq_id is None else (sampler, body.seq_id)
+        request_id = session.futures.start(key, sample)
         ids = [f"{request_id}-{number}" for number in range(body.num_samples)]
         return JSONResponse({"request_id": request_id, "sample_sequence_ids": ids})
 
     # futures
 
     async def _retrieve(self, request: Request) -> Response:
-        request_id = await field(request, "request_id")
-        try:
-            result = await self.futures.result(request_id, POLL_SECONDS)
-        except KeyError:
+        request_id = (await read(request, wire.OneRequest)).request_id
+        session = self.sessions.of_request(request_id)
+        if session is None:
             return refusal(410, f"there is no request {request_id}, or its result is no longer kept")
+        session.polls += 1
+        try:
+            result = await session.futures.result(request_id, POLL_SECONDS)
         except TimeoutError:
             pending = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
             return JSONResponse(pending, status_code=408)
@@ -333,16 +388,22 @@ class Service:
         except Exception as error:  # the client must hear of it, as a failure of ours
             _logger.exception("request %s failed", request_id)
             return JSONResponse(wire.failure(f"{type(error).__name__}: {error}", "server"))
+        finally:
+            session.polls -= 1
         if isinstance(result, bytes):
             return Response(result, media_type="application/x-protobuf")
         return JSONResponse(result)
 
     async def _cancel(self, request: Request) -> Response:
-        self.futures.cancel(await field(request, "request_id"))
+        request_id = (await read(request, wire.OneRequest)).request_id
+        session = self.sessions.of_request(request_id)
+        if session is not None:
+            session.futures.cancel(request_id)
         return JSONResponse({"status": "accepted"})
 
     def _in_turn(self, model_id: str, seq_id: int | None, work: Callable[[], Awaitable[object]]) -> Response:
-        return self._taken(self.futures.start_in_turn(model_id, seq_id, work), model_id)
+        futures = self._of_model(model_id).futures
+        return self._taken(futures.start_in_turn(model_id, seq_id, work), model_id)
 
     def _taken(self, request_id: str, model_id: str) -> Response:
         return JSONResponse({"request_id": request_id, "model_id": model_id})

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from engine.errors import UsageError
-from engine.local.launcher import check_model_folder, is_this_machine, model_name
+from engine.local.launcher import check_model_folder, model_name
 
 
 def serve(
@@ -22,14 +22,10 @@ def serve(
 ) -> None:
     """Serve until interrupted. Port 0 takes a free one; without `state_dir`, checkpoints go with the service.
 
-    Raises UsageError for a folder that holds no model, and for an address that others can reach without a
-    key; WorldError for an address that cannot be listened at.
+    Clients need `api_key`; where none is given, one is made and printed. Raises UsageError for a folder that
+    holds no model, WorldError for an address that cannot be listened at.
     """
     check_model_folder(model_dir)
-    if not is_this_machine(host) and not api_key:
-        raise UsageError(
-            f"to serve at {host}, set a key in ROLEGRAPH_SERVE_KEY: others can reach that address"
-        )
     from engine.local.service.launch import launch  # torch takes seconds to import
 
     with contextlib.ExitStack() as stack:

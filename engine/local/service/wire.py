@@ -14,10 +14,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from torch import Tensor
 
 from engine.errors import first_line
+from engine.local.service import limits
 from engine.local.service.batcher import Job
 from engine.local.service.checkpoints import Terms
 from engine.local.service.messages import public
@@ -31,15 +32,63 @@ MAX_TARGETS = 2**24
 """Values of a sparse tensor once those that were left out are in it."""
 
 
+Name = Annotated[str, Field(max_length=limits.MAX_NAME)]
+Count = Annotated[int, Field(ge=0, le=limits.MAX_NUMBER)]
+Seed = Annotated[int, Field(gt=-limits.MAX_SEED, lt=limits.MAX_SEED)]
+StopText = Annotated[str, Field(max_length=limits.MAX_STOP_CHARS)]
+
+
+def _stable(value: float) -> float:
+    if value and not limits.MIN_TEMPERATURE <= value <= limits.MAX_TEMPERATURE:
+        low, high = limits.MIN_TEMPERATURE, limits.MAX_TEMPERATURE
+        raise ValueError(f"a temperature is 0, or between {low:g} and {high:g}")
+    return value
+
+
+Temperature = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_stable)]
+TopK = Annotated[int, Field(ge=-1, le=limits.MAX_NUMBER)]
+"""-1 and 0: all tokens."""
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+class SessionStart(_Body):
+    """create_session."""
+
+    user_metadata: dict[str, Any] | None = None
+
+
+class OneSession(_Body):
+    """session_heartbeat."""
+
+    session_id: Name
+
+
+class OneModel(_Body):
+    """get_info and unload_model."""
+
+    model_id: Name
+
+
+class OneRequest(_Body):
+    """retrieve_future and cancel_future."""
+
+    request_id: Name
+
+
+class OnePath(_Body):
+    """weights_info."""
+
+    tinker_path: Name
 
 
 class LoraBody(_Body):
     """`lora_config` of create_model."""
 
     rank: Annotated[int, Field(ge=1, le=65_536)]
-    seed: int | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     train_unembed: bool = True
     train_mlp: bool = True
     train_attn: bool = True
@@ -58,15 +107,15 @@ class LoraBody(_Body):
 class OptimizerBody(_Body):
     """`optimizer_config` of create_model."""
 
-    type: str
+    type: Name
 
 
 class CreateModelBody(_Body):
     """create_model."""
 
-    session_id: str
-    model_seq_id: int
-    base_model: str
+    session_id: Name
+    model_seq_id: Count
+    base_model: Name
     lora_config: LoraBody | None = None
     optimizer_config: OptimizerBody | None = None
 
@@ -76,24 +125,28 @@ def _adam(value: object) -> object:
         return None
     from tinker import AdamParams  # takes seconds to import, and only training needs it
 
-    return AdamParams.model_validate(value)
+    adam = AdamParams.model_validate(value)
+    for name, number in adam.model_dump().items():
+        if isinstance(number, float) and not abs(number) <= limits.MAX_RATE:
+            raise ValueError(f"{name} is no number, or beyond {limits.MAX_RATE:g}")
+    return adam
 
 
 class OptimStepBody(_Body):
     """optim_step; `adam_params` are tinker's AdamParams, None for another optimizer's step."""
 
-    model_id: str
-    seq_id: int | None = None
+    model_id: Name
+    seq_id: Count | None = None
     adam_params: Annotated[Any, BeforeValidator(_adam)] = None
 
 
 class SaveBody(_Body):
     """save_weights, save_weights_for_sampler and save_weights_external."""
 
-    model_id: str
-    path: str | None = None
-    seq_id: int | None = None
-    sampling_session_seq_id: int | None = None
+    model_id: Name
+    path: Name | None = None
+    seq_id: Count | None = None
+    sampling_session_seq_id: Count | None = None
     ttl_seconds: int | None = None
     user_metadata: dict[str, str] | None = None
     age_encryption_recipients: list[str] | None = None
@@ -111,38 +164,45 @@ class SaveBody(_Body):
 class LoadBody(_Body):
     """load_weights: onto a model (`model_id`), or into a new one (`session_id` and `model_seq_id`)."""
 
-    path: str
+    path: Name
     optimizer: bool = False
-    model_id: str | None = None
-    seq_id: int | None = None
-    session_id: str | None = None
-    model_seq_id: int | None = None
+    model_id: Name | None = None
+    seq_id: Count | None = None
+    session_id: Name | None = None
+    model_seq_id: Count | None = None
 
 
 class SessionBody(_Body):
     """create_sampling_session."""
 
-    session_id: str
-    sampling_session_seq_id: int
-    base_model: str | None = None
-    model_path: str | None = None
+    session_id: Name
+    sampling_session_seq_id: Count
+    base_model: Name | None = None
+    model_path: Name | None = None
 
 
 class _Chunk(_Body):
-    type: str = "encoded_text"
-    tokens: list[int] = []
+    type: Name = "encoded_text"
+    tokens: Annotated[list[int], Field(fail_fast=True)] = []
 
 
 class _Prompt(_Body):
-    chunks: list[_Chunk]
+    chunks: Annotated[list[_Chunk], Field(fail_fast=True)]
+
+
+Stop = (
+    StopText
+    | Annotated[list[StopText], Field(fail_fast=True, max_length=limits.MAX_STOPS)]
+    | Annotated[list[Count], Field(fail_fast=True, max_length=limits.MAX_STOPS)]
+)
 
 
 class _Params(_Body):
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    seed: int | None = None
-    stop: str | list[str] | list[int] | None = None
-    temperature: Annotated[float, Field(ge=0)] = 1.0
-    top_k: int = -1
+    max_tokens: Annotated[int, Field(ge=1, le=limits.MAX_NUMBER)] | None = None
+    seed: Seed | None = None
+    stop: Stop | None = None
+    temperature: Temperature = 1.0
+    top_k: TopK = -1
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
@@ -151,15 +211,15 @@ class SampleBody(_Body):
 
     prompt: _Prompt
     sampling_params: _Params
-    num_samples: Annotated[int, Field(ge=1, le=1024)] = 1
-    sampling_session_id: str | None = None
-    seq_id: int | None = None
+    num_samples: Annotated[int, Field(ge=1, le=limits.MAX_SAMPLES)] = 1
+    sampling_session_id: Name | None = None
+    seq_id: Count | None = None
     prompt_logprobs: bool | None = None
-    prompt_logprobs_last_n: int | None = None
+    prompt_logprobs_last_n: Count | None = None
     topk_prompt_logprobs: int = 0
     topk_sample_logprobs: int = 0
     prompt_alt_tokens_k: int = 0
-    target_prompt_logprobs: dict[str, Any] | None = None
+    target_prompt_logprobs: Any = None
     record_stability_info: bool | None = None
 
     def sample_requests(
@@ -195,7 +255,7 @@ class SampleBody(_Body):
                 temperature=params.temperature,
                 top_p=params.top_p,
                 top_k=params.top_k,
-                seed=None if params.seed is None else (params.seed % 2**64, number),
+                seed=None if params.seed is None else (params.seed % limits.MAX_SEED, number),
                 stop_ids=ids,
                 stop_texts=texts,
             )
@@ -222,7 +282,7 @@ def sample_response(job: Job, last_n: int | None) -> bytes:
     if job.want_prompt_logprobs:
         values = np.asarray(job.prompt_logprobs, np.float32)
         if last_n is not None:
-            values[: len(values) - last_n] = np.nan
+            values[: max(0, len(values) - last_n)] = np.nan
         message.prompt_logprobs = values.tobytes()
     return message.SerializeToString()
 
@@ -236,13 +296,16 @@ class TrainRequest:
             message.ParseFromString(body)
         except Exception as error:  # protobuf's own DecodeError has no stable home
             raise Refused(f"not a ForwardBackwardRequest: {error}") from error
-        self.model_id, self.seq_id = message.model_id, message.seq_id
-        self.loss, self.backward = message.loss_fn, not message.forward_only
+        self.model_id, self.seq_id = message.model_id[: limits.MAX_NAME], message.seq_id
+        self.loss, self.backward = message.loss_fn[: limits.MAX_NAME], not message.forward_only
         self.config: dict[str, float] = dict(message.loss_fn_config)
         for name, value in message.loss_fn_config_v2.items():
             if value.HasField("text"):
                 raise Refused(f"the setting {name} is text, which no loss here takes")
             self.config[name] = value.number
+        parts = sum(1 + len(datum.model_input) + len(datum.loss_fn_inputs) for datum in message.data)
+        if parts > limits.MAX_PARTS:
+            raise Refused(f"{len(message.data)} datums of {parts} parts are more than {limits.MAX_PARTS}")
         self.data = [_datum(position, datum) for position, datum in enumerate(message.data)]
 
 
@@ -251,7 +314,10 @@ def _datum(position: int, message: public.Datum) -> Datum:
     for chunk in message.model_input:
         if not chunk.HasField("encoded_text"):
             raise Refused(f"datum {position} has an input that is not text, which is not served here")
-        tokens += np.frombuffer(chunk.encoded_text.tokens, np.int32).tolist()
+        try:
+            tokens += np.frombuffer(chunk.encoded_text.tokens, np.int32).tolist()
+        except ValueError as error:
+            raise Refused(f"datum {position}: its tokens are no whole number of int32") from error
     inputs = {name: _tensor(position, name, tensor) for name, tensor in message.loss_fn_inputs.items()}
     return Datum(tokens, inputs)
 
@@ -265,9 +331,9 @@ def _tensor(position: int, name: str, message: public.Tensor) -> Tensor:
             return _densified(message.sparse_csr, _NUMPY[message.dtype], shape)
         values = torch.from_numpy(np.frombuffer(message.dense, _NUMPY[message.dtype]).copy())
         return values.reshape(shape) if shape else values
-    except (ValueError, RuntimeError, IndexError) as error:
+    except (ValueError, RuntimeError, IndexError, OverflowError) as error:
         raise Refused(
-            f"datum {position}: {name} is no tensor of shape {shape}: {first_line(error)}"
+            f"datum {position}: {name} is no tensor of shape {shape[:8]}: {first_line(error)}"
         ) from error
 
 

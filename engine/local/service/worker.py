@@ -1,4 +1,4 @@
-"""The one thread that computes: operations in the order in which they came, and steps of sampling between.
+"""The one thread that computes: operations, their owners in turn, and steps of sampling between.
 
 Everything that touches torch runs here, so that nothing else waits for it and nothing in it needs a lock.
 """
@@ -6,12 +6,12 @@ Everything that touches torch runs here, so that nothing else waits for it and n
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
 from engine.local.service.batcher import Batcher, Job
+from engine.local.service.rounds import Rounds
 
 T = TypeVar("T")
 
@@ -21,14 +21,14 @@ class Worker:
 
     def __init__(self, batcher: Batcher) -> None:
         self._batcher = batcher
-        self._work: deque[Callable[[], None]] = deque()
+        self._work = Rounds[Callable[[], None]]()
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._thread.start()
 
-    def submit(self, operation: Callable[[], T]) -> Future[T]:
-        """Carry out an operation after those that came before it."""
+    def submit(self, owner: str, operation: Callable[[], T]) -> Future[T]:
+        """Carry out an operation after those of its owner that came before it."""
         future: Future[T] = Future()
 
         def work() -> None:
@@ -40,7 +40,7 @@ class Worker:
                 future.set_exception(error)
 
         with self._changed:
-            self._work.append(work)
+            self._work.add(owner, work)
             self._changed.notify()
         return future
 
@@ -60,10 +60,10 @@ class Worker:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._work or self._batcher.busy)
+                self._changed.wait_for(lambda: self._closed or bool(self._work) or self._batcher.busy)
                 if self._closed:
                     return
-                work = self._work.popleft() if self._work else None
+                work = self._work.take() if self._work else None
             if work:
                 work()
             if self._batcher.busy:

@@ -1,0 +1,382 @@
+"""The filters that a prompt may use, each paid for by the sizes of its arguments before it runs.
+
+What a filter does is Jinja2's, but that it gives plain text and lists, never marked-up text or generators.
+Fields that a filter looks up by name go through the sandbox, as a dot does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from math import log2
+from typing import Any, cast
+
+from jinja2 import filters as jinja
+from jinja2 import pass_context
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import escape
+
+from engine.prompts import operations
+from engine.prompts.meter import ITEM, Meter, PromptError
+
+Filter = Callable[..., Any]
+FILTERS: dict[str, Filter] = {}
+"""By the names that a prompt uses."""
+_TEXT_GROWS = 6
+"""A character becomes as many at most in HTML's or JSON's way of writing it, but for the rarest."""
+_WORD = 16
+"""Units for a character where a filter makes an object of each word."""
+_MOST_PLACES = 300
+"""Digits that `round` can keep or drop: more than a number with a point has."""
+_MOST_INDENT = 16
+_NUMBER = 400
+"""Characters that a number with a point takes at most in `format`, beside the digits that it is given."""
+
+
+def _filter(*names: str) -> Callable[[Filter], Filter]:
+    """Register a filter, which is given the rendering's context first."""
+
+    def register(function: Filter) -> Filter:
+        FILTERS.update(dict.fromkeys(names, pass_context(function)))
+        return function
+
+    return register
+
+
+def _meter(context: Any) -> Meter:
+    return context.meter
+
+
+def _made(context: Any, text: str) -> str:
+    _meter(context).make_text(len(text))
+    return text
+
+
+def _text_filter(name: str, change: Callable[[str], str], units: int) -> None:
+    """A filter of a text, and nothing else, that costs so many units for a character."""
+
+    @_filter(name)
+    def _(context: Any, s: object) -> str:
+        text = _meter(context).text(s)
+        _meter(context).spend(units * len(text))
+        return _made(context, change(text))
+
+
+for _name, _change, _units in (
+    ("lower", str.lower, 1),
+    ("upper", str.upper, 1),
+    ("capitalize", str.capitalize, 1),
+    ("string", str, 0),
+    ("title", jinja.do_title, _WORD),
+):
+    _text_filter(_name, _change, _units)
+
+
+@_filter("escape", "e")
+def _escape(context: Any, s: object) -> str:
+    text = _meter(context).text(s)
+    _meter(context).spend(_TEXT_GROWS * len(text))
+    return _made(context, str(escape(text)))
+
+
+@_filter("trim")
+def _trim(context: Any, value: object, chars: str | None = None) -> str:
+    text = _meter(context).text(value)
+    _meter(context).spend(len(text) * len(chars or " "))
+    return text.strip(chars)
+
+
+@_filter("wordcount")
+def _wordcount(context: Any, s: object) -> int:
+    text = _meter(context).text(s)
+    _meter(context).spend(_WORD * len(text))
+    return jinja.do_wordcount(text)
+
+
+@_filter("replace")
+def _replace(context: Any, s: object, old: object, new: object, count: int | None = None) -> str:
+    meter = _meter(context)
+    text, old, new = meter.text(s), meter.text(old), meter.text(new)
+    limit = -1 if count is None else count
+    times = text.count(old)
+    times = times if limit < 0 else min(times, limit)  # below 0 means all of them
+    meter.make_text(len(text) + times * len(new))
+    return text.replace(old, new, limit)
+
+
+@_filter("truncate")
+def _truncate(
+    context: Any,
+    s: object,
+    length: int = 255,
+    killwords: bool = False,
+    end: str = "...",
+    leeway: int | None = None,
+) -> str:
+    text = _meter(context).text(s)
+    if length < len(end) or (leeway or 0) < 0:
+        raise PromptError(
+            f"truncate cannot make a text of {length!r} characters: its end alone has {len(end):,}"
+        )
+    return jinja.do_truncate(context.environment, text, length, killwords, end, leeway)
+
+
+_FORMAT = re.compile(r"%(?:\(\w+\))?[-+ #0]*(\d{0,3})(?:\.(\d{0,3}))?([sdifgex%])")
+
+
+@_filter("format")
+def _format(context: Any, value: object, *args: object, **kwargs: object) -> str:
+    meter = _meter(context)
+    pattern = meter.text(value)
+    if "%" in _FORMAT.sub("", pattern):
+        raise PromptError(f"format cannot use the pattern {pattern[:80]!r}")
+    if args and kwargs:
+        raise PromptError("format takes values by position or by name, not both")
+    fields: list[tuple[str, str, str]] = _FORMAT.findall(pattern)
+    meter.spend(ITEM * len(fields))
+    size = len(pattern) + sum(
+        int(width or 0) + int(places or 0) + (_NUMBER if kind not in "s%" else 0)
+        for width, places, kind in fields
+    )
+    # What has a name may be written again and again, what has a place once.
+    values = meter.measure(kwargs) * len(fields) if kwargs else meter.measure(args)
+    meter.make_text(size + values)
+    return _made(context, pattern % (kwargs or args))
+
+
+@_filter("tojson")
+def _tojson(context: Any, value: object, indent: int | None = None) -> str:
+    meter = _meter(context)
+    if indent is not None and not 0 <= indent <= _MOST_INDENT:
+        raise PromptError(f"tojson indents by 0 to {_MOST_INDENT}, not {indent}")
+    size = meter.measure(value)
+    meter.make_text(size)
+    meter.spend(_TEXT_GROWS * size)
+    return _made(context, str(htmlsafe_json_dumps(value, indent=indent)))
+
+
+@_filter("abs")
+def _abs(_: Any, number: object) -> object:
+    return abs(number_for("abs", number))
+
+
+@_filter("round")
+def _round(_: Any, value: object, precision: int = 0, method: str = "common") -> float:
+    if not isinstance(precision, int) or abs(precision) > _MOST_PLACES:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PromptError(f"round keeps or drops {_MOST_PLACES} digits at most")
+    return jinja.do_round(number_for("round", value), precision, cast("Any", method))
+
+
+@_filter("int")
+def _int(context: Any, value: object, default: int = 0, base: int = 10) -> int:
+    meter = _meter(context)
+    if isinstance(value, str):
+        meter.spend(len(value))
+    number = jinja.do_int(value, default, base)
+    meter.make_number(number.bit_length() if isinstance(number, int) else 0)  # pyright: ignore[reportUnnecessaryIsInstance]
+    return number
+
+
+@_filter("float")
+def _float(context: Any, value: object, default: float = 0.0) -> float:
+    if isinstance(value, str):
+        _meter(context).spend(len(value))
+    return jinja.do_float(value, default)
+
+
+@_filter("default", "d")
+def _default(_: Any, value: object, default_value: object = "", boolean: bool = False) -> object:
+    return jinja.do_default(value, default_value, boolean)
+
+
+@_filter("count", "length")
+def _length(_: Any, value: Any) -> int:
+    return len(value)
+
+
+@_filter("first")
+def _first(context: Any, seq: Iterable[object]) -> object:
+    return next(iter(seq), context.environment.undefined("No first item, sequence was empty."))
+
+
+@_filter("last")
+def _last(context: Any, seq: Any) -> object:
+    return next(iter(reversed(seq)), context.environment.undefined("No last item, sequence was empty."))
+
+
+@_filter("list")
+def _list(context: Any, value: Iterable[Any]) -> list[Any]:
+    return _meter(context).items(value)
+
+
+@_filter("items")
+def _items(context: Any, value: object) -> list[Any]:
+    found = list(jinja.do_items(cast("Any", value)))
+    _meter(context).make_list(2 * len(found))
+    return found
+
+
+@_filter("reverse")
+def _reverse(context: Any, value: Any) -> object:
+    if isinstance(value, str):
+        return _meter(context).text(value)[::-1]
+    return _meter(context).items(value)[::-1]
+
+
+@_filter("join")
+def _join(context: Any, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
+    meter = _meter(context)
+    items = meter.items(value)
+    if attribute is not None:
+        _pay_for_fields(meter, attribute, len(items))
+        items = map(jinja.make_attrgetter(context.environment, attribute), items)
+    texts, between = [meter.text(item) for item in items], meter.text(d)
+    meter.make_text(sum(map(len, texts)) + len(between) * len(texts))
+    return between.join(texts)
+
+
+@_filter("map")
+def _map(context: Any, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
+    items = _meter(context).items(value)
+    if args and args[0] not in FILTERS:
+        raise PromptError(f"no filter {str(args[0])[:80]!r} in prompts")
+    _pay_for_fields(_meter(context), kwargs.get("attribute"), len(items))
+    change = jinja.prepare_map(context, args, kwargs)
+    return [change(item) for item in items]
+
+
+def _selection(name: str, *, by_field: bool, keep: bool) -> None:
+    @_filter(name)
+    def _(context: Any, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
+        items = _meter(context).items(value)
+        _pay_for_fields(_meter(context), args[0] if by_field and args else None, len(items))
+
+        def kept(passes: object) -> bool:
+            return bool(passes) is keep
+
+        holds = jinja.prepare_select_or_reject(context, args, kwargs, kept, by_field)
+        return [item for item in items if holds(item)]
+
+
+_selection("select", by_field=False, keep=True)
+_selection("reject", by_field=False, keep=False)
+_selection("selectattr", by_field=True, keep=True)
+_selection("rejectattr", by_field=True, keep=False)
+
+
+def _ordered(context: Any, value: Iterable[Any], attribute: object) -> list[Any]:
+    """The items of a list that is about to be sorted."""
+    meter = _meter(context)
+    items = meter.items(value)
+    _pay_for_fields(meter, attribute, len(items))
+    meter.spend((meter.measure(items) + ITEM * len(items)) * int(log2(len(items) + 1) + 1))
+    return items
+
+
+@_filter("sort")
+def _sort(
+    context: Any,
+    value: Iterable[Any],
+    reverse: bool = False,
+    case_sensitive: bool = False,
+    attribute: str | int | None = None,
+) -> list[Any]:
+    items = _ordered(context, value, attribute)
+    return jinja.do_sort(context.environment, items, reverse, case_sensitive, attribute)
+
+
+@_filter("groupby")
+def _groupby(
+    context: Any,
+    value: Iterable[Any],
+    attribute: str | int,
+    default: object = None,
+    case_sensitive: bool = False,
+) -> list[Any]:
+    items = _ordered(context, value, attribute)
+    _meter(context).make_list(3 * len(items))
+    return jinja.sync_do_groupby(context.environment, items, attribute, default, case_sensitive)
+
+
+@_filter("dictsort")
+def _dictsort(
+    context: Any,
+    value: Mapping[Any, Any],
+    case_sensitive: bool = False,
+    by: str = "key",
+    reverse: bool = False,
+) -> list[Any]:
+    _ordered(context, value.items(), None)
+    return jinja.do_dictsort(value, case_sensitive, cast("Any", by), reverse)
+
+
+@_filter("min")
+def _min(
+    context: Any, value: Iterable[Any], case_sensitive: bool = False, attribute: str | int | None = None
+) -> object:
+    items = _ordered(context, value, attribute)
+    return jinja.do_min(context.environment, items, case_sensitive, attribute)
+
+
+@_filter("max")
+def _max(
+    context: Any, value: Iterable[Any], case_sensitive: bool = False, attribute: str | int | None = None
+) -> object:
+    items = _ordered(context, value, attribute)
+    return jinja.do_max(context.environment, items, case_sensitive, attribute)
+
+
+@_filter("unique")
+def _unique(
+    context: Any, value: Iterable[Any], case_sensitive: bool = False, attribute: str | int | None = None
+) -> list[Any]:
+    items = _ordered(context, value, attribute)
+    of = (
+        jinja.make_attrgetter(context.environment, attribute)
+        if attribute is not None
+        else cast("Callable[[Any], Any]", _itself)
+    )
+    found: dict[object, Any] = {}
+    for item in items:
+        value_of = of(item)
+        same = value_of.lower() if isinstance(value_of, str) and not case_sensitive else value_of
+        # Whole numbers that are far apart may have one hash; many such would be compared with one another.
+        far = isinstance(same, int) and same.bit_length() > 60
+        found.setdefault(("far", str(same)) if far else same, item)
+    return list(found.values())
+
+
+@_filter("sum")
+def _sum(
+    context: Any, iterable: Iterable[Any], attribute: str | int | None = None, start: object = 0
+) -> object:
+    meter = _meter(context)
+    items = meter.items(iterable)
+    if attribute is not None:
+        _pay_for_fields(meter, attribute, len(items))
+        items = map(jinja.make_attrgetter(context.environment, attribute), items)
+    for item in items:
+        start = operations.binary(meter, "+", start, item)
+    return start
+
+
+def _itself(value: object) -> object:
+    return value
+
+
+def _pay_for_fields(meter: Meter, attribute: object, count: int) -> None:
+    """Looking up a field, which may be a field's field, or several, of so many items."""
+    if attribute is not None:
+        text = str(attribute)
+        meter.spend(ITEM * count * (1 + text.count(".") + text.count(",")))
+
+
+def number_for(name: str, value: Any) -> Any:
+    """The value, where it is a number; `name` is what takes one."""
+    if isinstance(value, int | float):
+        return value
+    raise PromptError(f"{name} takes a number, not {_kind(value)}")
+
+
+def _kind(value: object) -> str:
+    return "text" if isinstance(value, str) else type(value).__name__

@@ -1,0 +1,121 @@
+"""What one rendering may cost, counted without a clock: the same template comes to the same end everywhere.
+
+What grows is paid before it is made. A unit of work is some 5 to 20 ns of time or 6 bytes, whichever is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, cast
+
+from jinja2 import Undefined
+
+from engine.limits import PROMPT_BITS, PROMPT_ITEMS, PROMPT_TEXT, PROMPT_WORK
+from engine.vocabulary import Views
+
+ITEM = 20
+"""Units for a value of a list that is made or looked through."""
+NODE = 16
+"""Units for evaluating a node of the syntax tree."""
+_LOOK = 2 * ITEM
+"""Units for a value that is measured with all that it is in."""
+_SCALAR = 32
+"""Characters that a value takes that is neither text, a whole number, a list nor a mapping."""
+_MOST_TEXT, _MOST_ITEMS, _MOST_BITS, _WORK = (
+    limit.most for limit in (PROMPT_TEXT, PROMPT_ITEMS, PROMPT_BITS, PROMPT_WORK)
+)
+
+
+class PromptError(ValueError):
+    """A template that could not be rendered for one task."""
+
+
+class Meter:
+    """What is left to one rendering. Whatever goes past a limit raises PromptError."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = _WORK
+
+    @property
+    def spent(self) -> int:
+        """Units of work so far."""
+        return _WORK - self.left
+
+    def spend(self, units: int) -> None:
+        """Pay for work."""
+        self.left -= units
+        if self.left < 0:
+            raise PromptError(PROMPT_WORK.past("the template takes"))
+
+    def make_text(self, size: int) -> None:
+        """Pay for a text of so many characters."""
+        if size > _MOST_TEXT:
+            raise PromptError(PROMPT_TEXT.past("the template makes a text of"))
+        self.spend(size)
+
+    def make_list(self, size: int) -> None:
+        """Pay for a list of so many items."""
+        if size > _MOST_ITEMS:
+            raise PromptError(PROMPT_ITEMS.past("the template makes a list of"))
+        self.spend(ITEM * size)
+
+    def make_number(self, bits: int) -> None:
+        """Allow a whole number of so many bits."""
+        if bits > _MOST_BITS:
+            raise PromptError(PROMPT_BITS.past("the template makes a number of"))
+
+    def each(self, items: Iterable[Any], units: int) -> Iterator[Any]:
+        """Pass items on, each for so many units."""
+        for item in items:
+            self.left -= units
+            if self.left < 0:
+                self.spend(0)  # past the limit: raises
+            yield item
+
+    def items(self, value: Iterable[Any]) -> list[Any]:
+        """The items of anything that has some, as a list."""
+        if isinstance(value, Collection):
+            self.make_list(len(value))
+            return list(value)
+        found: list[Any] = []
+        for item in value:
+            self.make_list(1)
+            found.append(item)
+        return found
+
+    def measure(self, value: object) -> int:
+        """About how many characters a value has as text, with all that is in it, which is paid for here."""
+        if isinstance(value, str):
+            return len(value)
+        size = 0
+        todo: list[object] = [value]
+        while todo:
+            one = todo.pop()
+            if isinstance(one, str):
+                size += len(one) + 2
+            elif isinstance(one, dict):
+                inside = cast("dict[object, object]", one)
+                self.spend(2 * _LOOK * len(inside))
+                todo += [*inside, *inside.values()]
+            elif isinstance(one, list | tuple | Views):
+                many = cast("Sequence[object]", one)
+                self.spend(_LOOK * len(many))
+                todo += many
+            else:
+                size += one.bit_length() // 3 + 2 if isinstance(one, int) else _SCALAR
+        return size
+
+    def text(self, value: object) -> str:
+        """A value as text."""
+        if type(value) is str:
+            self.spend(len(value))
+            return value
+        if type(value) is int:  # its bits are bounded wherever it comes from
+            return str(value)
+        if not isinstance(value, Undefined):
+            self.make_text(self.measure(value))
+        text = str(value)
+        self.make_text(len(text))
+        return text

@@ -1,0 +1,99 @@
+"""How large and how deep a template may be, looked at before anything that takes longer with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from jinja2 import TemplateSyntaxError, nodes
+from jinja2.parser import Parser
+
+from engine.limits import PROMPT_BLOCKS, PROMPT_DEPTH, PROMPT_PARTS
+
+T = TypeVar("T")
+_BLOCKS = (nodes.For, nodes.If, nodes.With)
+
+
+class ShallowParser(Parser):
+    """Jinja2's parser, which calls itself for what is inside something else, to a depth."""
+
+    depth = 0
+    blocks = 0
+
+    def parse_statement(self) -> nodes.Node | list[nodes.Node]:
+        """One tag and what is in it."""
+        at, self.blocks = self.stream.current.lineno, self.blocks + 1
+        if self.blocks > PROMPT_BLOCKS.most:
+            raise TemplateSyntaxError(PROMPT_BLOCKS.past("tags inside one another in"), at)
+        node = super().parse_statement()
+        self.blocks -= 1
+        return node
+
+    def parse_condexpr(self) -> nodes.Expr:
+        """An expression, such as each in brackets is."""
+        return self._deeper(super().parse_condexpr)
+
+    def parse_not(self) -> nodes.Expr:
+        """A negation, perhaps of a negation."""
+        if self.stream.current.test("name:not"):
+            return self._deeper(super().parse_not)
+        return super().parse_not()
+
+    def parse_unary(self, with_filter: bool = True) -> nodes.Expr:
+        """A sign, perhaps of a sign."""
+        if self.stream.current.type in ("sub", "add"):
+            return self._deeper(lambda: super(ShallowParser, self).parse_unary(with_filter))
+        return super().parse_unary(with_filter)
+
+    def _deeper(self, parse: Callable[[], T]) -> T:
+        at, self.depth = self.stream.current.lineno, self.depth + 1
+        if self.depth > PROMPT_DEPTH.most:
+            raise TemplateSyntaxError(_too_deep(), at)
+        parsed = parse()
+        self.depth -= 1
+        return parsed
+
+
+def check_shape(tree: nodes.Template) -> int:
+    """How many parts a tree has; raises TemplateSyntaxError where it is too large or deep to be compiled."""
+    parts = 0
+    todo: list[tuple[nodes.Node, int, int]] = [(tree, 0, 0)]
+    while todo:
+        node, depth, at = todo.pop()
+        at = node.lineno or at
+        parts += 1
+        if parts > PROMPT_PARTS.most:
+            raise TemplateSyntaxError(PROMPT_PARTS.past("the template has"), at)
+        if depth > PROMPT_DEPTH.most * 2:
+            raise TemplateSyntaxError(_too_deep(), at)
+        if isinstance(node, nodes.If) and len(node.elif_) > PROMPT_DEPTH.most:
+            raise TemplateSyntaxError(PROMPT_DEPTH.past("`elif` after `elif` in"), at)
+        inside = depth + 1 if isinstance(node, nodes.Expr) else 0
+        todo += [(child, inside, at) for child in node.iter_child_nodes()]
+        _check_names(node, at)
+    return parts
+
+
+def _check_names(node: nodes.Node, at: int) -> None:
+    """What Python would refuse: an argument that is given twice."""
+    if isinstance(node, nodes.Call | nodes.Filter | nodes.Test):
+        names = [keyword.key for keyword in node.kwargs]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise TemplateSyntaxError(f"the argument {twice!r} is given twice", at)
+
+
+def cost_of(loop: nodes.For) -> int:
+    """The nodes that one turn of a loop evaluates at most, but for the turns of loops in it."""
+    return sum(1 for part in (*loop.body, loop.test) if part is not None for _ in _evaluated(part))
+
+
+def _evaluated(node: nodes.Node) -> Iterator[nodes.Node]:
+    yield node
+    inside = [node.iter, *node.else_] if isinstance(node, nodes.For) else node.iter_child_nodes()
+    for child in inside:
+        yield from _evaluated(child)
+
+
+def _too_deep() -> str:
+    return PROMPT_DEPTH.past("expressions inside one another in")

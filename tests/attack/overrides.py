@@ -1,0 +1,32 @@
+"""Hostile overrides."""
+
+from __future__ import annotations
+
+from tests.attack.cases import Case
+
+CASES = [
+    Case('half a character', 'name=\ud800', 'fault', 'not an override: it has half a character'),
+    Case('half a character in a key', '\ud800=1', 'fault', 'not an override: it has half a character'),
+    Case('500 keys', '.'.join(['a'] * 500) + '=1', 'fault', 'limit: spec_depth'),
+    Case('5000 keys', '.'.join(['a'] * 5000) + '=1', 'fault', 'limit: spec_depth'),
+    Case('30 keys', '.'.join(['a'] * 30) + '=1', 'fault', "unknown key 'a'"),
+    Case('no key', '=1', 'fault', 'not an override'),
+    Case('no value', 'name=', 'fault', "the spec has no 'name'"),
+    Case('nothing', '', 'fault', 'not an override'),
+    Case('only dots', '....=1', 'fault', 'not an override'),
+    Case('a tag', 'name=!!bool foo', 'fault', 'this value cannot be read'),
+    Case('a bomb of ones', 'name=!!int "' + ':'.join(['1'] * 300000) + '"', 'fault', 'limit: spec_digits'),
+    Case('deep', 'name=' + '[' * 9000, 'fault', 'limit: spec_depth'),
+    Case('an anchor', 'name=*a', 'fault', "not valid YAML: found undefined alias 'a'"),
+    Case('two lines', 'name=a\nroles: {}', 'valid', ''),
+    Case('an escape', 'name="\\e[31m"', 'fault', "name cannot be '\\x1b[31m'"),
+    Case('a raw escape', 'name=\x1b[31m', 'fault', 'not valid YAML: character U+001B is not allowed'),
+    Case('a raw NUL', 'name=\x00', 'fault', 'not valid YAML: character U+0000 is not allowed'),
+    Case('a long value', 'name=' + 'a' * 99999, 'fault', "name cannot be 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"),
+    Case('a key of a role', 'roles.zz.count=1', 'fault', "no role 'zz'"),
+    Case('a key in a number', 'rolegraph.a.b=1', 'fault', "rolegraph is not a mapping, so it has no 'a'"),
+    Case('many values', 'description=[' + ','.join(['a'] * 50000) + ']', 'fault', 'limit: spec_values'),
+    Case('nan', 'sampling.temperature=.nan', 'fault', 'temperature cannot be nan'),
+    Case('a device', 'roles.a.prompt=/dev/zero', 'fault', "the template '/dev/zero' lies outside the spec's folders"),
+    Case('a merge', 'roles={<<: {a: 1}}', 'fault', 'a cannot be 1'),
+]

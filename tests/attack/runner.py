@@ -1,0 +1,126 @@
+"""Runs a part of the corpus in a process of its own that may take 200 MB more than it begins with.
+
+`python -m tests.attack.runner prompts` writes a JSON object: what came of each case, by name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from engine.compile import check_file
+from engine.prompts import PromptError
+from engine.prompts.checks import Fault, Surroundings
+from engine.prompts.meter import Meter
+from engine.prompts.sandbox import Scope
+from engine.prompts.templates import compile_condition, compile_template
+from engine.vocabulary import View, Views
+from tests.attack import conditions, overrides, prompts, specs
+from tests.attack.cases import Came
+
+MORE = 200 << 20
+"""Bytes that hostile input may take."""
+AROUND = Surroundings({"solver": 2}, ("solver", "judge"), None, frozenset({"answer"}))
+VARIABLES = {
+    "task": {"id": "1", "question": "q", "items": [1], "nested": {"answer": 3}},
+    "solver": Views([View(1, "a"), View(2, "b")]),
+}
+BASE = "rolegraph: 1\nname: x\nroles:\n  a:\n    trainable: false\n    prompt: {inline: hi}\n"
+
+
+def render(source: str) -> Came:
+    """What comes of a template."""
+    template, faults = compile_template(source, AROUND)
+    if template is None:
+        return of_faults(source, faults)
+    meters: list[Meter] = []
+    init = Scope.__init__
+
+    def noted(scope: Scope, variables: Mapping[str, object]) -> None:
+        init(scope, variables)
+        meters.append(scope.meter)
+
+    Scope.__init__ = noted
+    try:
+        return Came("text", template.render(VARIABLES)[:200], meters[0].spent)
+    except PromptError as error:
+        return Came("error", str(error), meters[0].spent)
+    finally:
+        Scope.__init__ = init
+
+
+def hold(source: str) -> Came:
+    """What comes of a condition."""
+    condition, faults = compile_condition(source, AROUND)
+    if condition is None:
+        return of_faults(source, faults)
+    try:
+        return Came("text", str(condition.holds(VARIABLES)))
+    except PromptError as error:
+        return Came("error", str(error))
+
+
+def of_faults(source: str, faults: list[Fault]) -> Came:
+    first = faults[0]
+    assert 0 <= first.at <= len(source)
+    return Came("fault", first.message)
+
+
+def validate(source: str, *given: str) -> Came:
+    """What comes of a spec's file."""
+    Path("x.yaml").write_bytes(source.encode(errors="surrogatepass"))
+    compiled = check_file("x.yaml", given)
+    texts = [str(diagnostic) for diagnostic in compiled.diagnostics]
+    for text in texts:
+        assert len(text) < 4_000, "a diagnostic that nobody reads"
+        assert all(character.isprintable() or character == "\n" for character in text), "not for a terminal"
+    assert len(texts) <= 1_000
+    if compiled.plan is not None:
+        return Came("valid", "")
+    fault = next(d for d in compiled.diagnostics if d.severity == "error")
+    assert fault.place.line >= 1
+    assert fault.place.column >= 1
+    return Came("fault", str(fault))
+
+
+def override(given: str) -> Came:
+    """What comes of an override of a spec without fault."""
+    return validate(BASE, given)
+
+
+PARTS: Mapping[str, tuple[Callable[[str], Came], list[tuple[str, str]]]] = {
+    part: (run, [(case.name, case.source) for case in cases])
+    for part, (run, cases) in {
+        "prompts": (render, prompts.CASES),
+        "conditions": (hold, conditions.CASES),
+        "specs": (validate, specs.CASES),
+        "overrides": (override, overrides.CASES),
+    }.items()
+}
+
+
+def main(part: str) -> None:
+    run, cases = PARTS[part]
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        run(prompts.CASES[0].source if part != "specs" else BASE)  # what is imported at first use
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + MORE, size + MORE))
+        came = {name: attempt(run, source) for name, source in cases}
+    json.dump(came, sys.stdout)
+
+
+def attempt(run: Callable[[str], Came], source: str) -> Came:
+    try:
+        return run(source)
+    except BaseException as error:
+        return Came("raised", f"{type(error).__name__}: {error}"[:500])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

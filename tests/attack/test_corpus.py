@@ -1,0 +1,57 @@
+"""No hostile input ends in a traceback, takes 200 MB, goes past its budget or leaves unsaid what is wrong.
+
+Each part of the corpus runs in one process that may take no more memory than that; no clock is looked at. A
+new find is a line in `prompts`, `conditions`, `specs` or `overrides`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from engine.limits import PROMPT_WORK
+from tests.attack import conditions, overrides, prompts, specs
+from tests.attack.cases import Came, Case
+
+ROOT = Path(__file__).parents[2]
+PARTS: dict[str, Sequence[Case]] = {
+    "prompts": prompts.CASES,
+    "conditions": conditions.CASES,
+    "specs": specs.CASES,
+    "overrides": overrides.CASES,
+}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits a process as Linux does")
+@pytest.mark.parametrize("part", PARTS)
+def test_what_comes_of_each_hostile_input_is_what_the_corpus_says(part: str) -> None:
+    command = [sys.executable, "-m", "tests.attack.runner", part]
+    # glibc reserves memory for each thread, which counts as taken.
+    few = {**os.environ, "MALLOC_ARENA_MAX": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=few, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    came = {name: Came(*of) for name, of in json.loads(done.stdout).items()}
+    assert [*came] == [case.name for case in PARTS[part]]
+    otherwise = {
+        case.name: came[case.name]
+        for case in PARTS[part]
+        if came[case.name].outcome != case.outcome or case.says not in came[case.name].says
+    }
+    assert not otherwise
+    overspent = {
+        name: it.spent for name, it in came.items() if it.outcome == "text" and it.spent > PROMPT_WORK.most
+    }
+    assert not overspent
+
+
+def test_the_corpus_has_every_case_once() -> None:
+    for cases in PARTS.values():
+        names = [case.name for case in cases]
+        assert len(names) == len({*names})
+    assert sum(map(len, PARTS.values())) >= 400

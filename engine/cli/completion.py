@@ -60,9 +60,11 @@ def items(context: click.Context, parameter: click.Parameter, word: str) -> list
     kind = context.params.get("kind")
     if kind == "specs":
         return specs(context, parameter, word)
-    registry = getattr(rg.vocabulary, kind) if kind else None
-    names = registry.names() if registry else ()
-    return [CompletionItem(name, help=registry.summary(name)) for name in names if name.startswith(word)]
+    if kind is None:
+        return []
+    registry = getattr(rg.vocabulary, kind)
+    names = (name for name in registry.names() if name.startswith(word))
+    return [CompletionItem(name, help=registry.summary(name)) for name in names]
 
 
 @add_completion_class

@@ -91,11 +91,17 @@ def _prices(written: Sequence[str]) -> dict[str, Price]:
     table: dict[str, rg.Price] = {}
     for text in written:
         if "=" in text and not Path(text).is_file():
-            table["default"] = _price(dict(part.partition("=")[::2] for part in text.split(",")), text)
+            table["default"] = _price(_parts(text), text)
             continue
         for name, row in _price_file(Path(text)).items():
             table[name] = _price(row, f"{text}: {name}")
     return table
+
+
+def _parts(text: str) -> dict[str, object]:
+    """What `in=1,out=2` says."""
+    words = (part.partition("=") for part in text.split(","))
+    return {key: amount for key, _, amount in words}
 
 
 def _price_file(file: Path) -> Mapping[str, Mapping[str, object]]:

@@ -45,8 +45,10 @@ def make_request(chance: random.Random, number: int, longest: int = 60) -> Sampl
 def check(policy: Policy, adapter: str | None, sample: SampleRequest) -> None:
     """Logprobs are a plain forward pass's, at the request's temperature."""
     tokens = [*sample.prompt, *sample.tokens]
-    with torch.inference_mode(), policy.using(adapter) as model:
-        logits = model(input_ids=torch.tensor([tokens])).logits[0].float() / sample.temperature
+    with torch.inference_mode():
+        logits = (
+            policy.model(adapter)(input_ids=torch.tensor([tokens])).logits[0].float() / sample.temperature
+        )
     expected = logits.log_softmax(-1)[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])]
     assert sample.logprobs == pytest.approx(expected[len(sample.prompt) - 1 :].tolist(), abs=1e-4)
 
@@ -104,8 +106,8 @@ def test_a_frozen_adapter_gives_the_numbers_of_the_unmerged_one(
     ids = torch.tensor([[5, 80, 90, 100, 110]])
 
     def logprobs(name: str | None) -> torch.Tensor:
-        with torch.inference_mode(), policy.using(name) as model:
-            return model(input_ids=ids).logits.log_softmax(-1)
+        with torch.inference_mode():
+            return policy.model(name)(input_ids=ids).logits.log_softmax(-1)
 
     base, before, other = logprobs(None), logprobs("frozen"), logprobs("other")
     policy.freeze("frozen")

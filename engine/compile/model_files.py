@@ -1,7 +1,7 @@
 """Where what a spec names as a model may lie: beside the spec or below it, as its templates and data do.
 
-A spec may come from a stranger, and a replay or a model folder is read. What the person at the keyboard names,
-by a flag or an override, lies anywhere and is looked up from the working folder.
+A spec may come from a stranger, and a replay or a model folder is read. What the person at the keyboard
+names, by a flag or an override, lies anywhere and is looked up from the working folder.
 """
 
 from __future__ import annotations

@@ -106,6 +106,12 @@ SPEC_LINEAGES = Limit(
     "ancestors",
     "of every instance, the roles that it comes from; each is some 100 bytes while a spec is compiled",
 )
+ANSWER_TEXT = Limit(
+    "answer_text",
+    400_000,
+    "characters",
+    "an answer that a parser reads, and hands to rewards; some 100,000 tokens",
+)
 RECORD_LINE = Limit(
     "record_line",
     256_000_000,

@@ -70,7 +70,7 @@ _NO_PROXY = ("NO_PROXY", "no_proxy")
 def past_proxies(url: str) -> None:
     """See to it that what is meant for this machine, its key included, goes to no proxy.
 
-    Every client of this process reads the variable that is set here, as does the SDK that can be told nothing.
+    Every client of this process reads what is set here, as does the SDK that can be told nothing.
     """
     host = urlsplit(url).hostname or ""
     if not is_this_machine(host):

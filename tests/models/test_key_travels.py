@@ -1,4 +1,4 @@
-"""What goes over the wire with a key in the environment: not to another origin, nor to a proxy. Real sockets."""
+"""Where the secrets of the environment go over the wire: to no other origin, no proxy. Real sockets."""
 
 from __future__ import annotations
 

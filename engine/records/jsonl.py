@@ -59,7 +59,7 @@ def read_jsonl(
     DataError where the file is missing or unreadable.
     """
     try:
-        if not S_ISREG(path.stat().st_mode):  # a device never ends, and a pipe may never begin
+        if not _is_file(path):  # a device never ends, and a pipe may never begin
             raise DataError(f"cannot read {path}: not a file that holds lines")
         with path.open("rb") as file:
             file.seek(start)
@@ -80,6 +80,13 @@ def read_jsonl(
                 start += len(text)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return S_ISREG(path.stat().st_mode)
+    except ValueError:  # a NUL
+        return False
 
 
 def is_cut(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What a model or its server says: an answer beyond all measure, half a character, terms that are no numbers."""
+"""What a model or its server says: an answer beyond all measure, half a character, terms without a number."""
 
 from __future__ import annotations
 
@@ -83,5 +83,5 @@ def test_two_hundred_words_are_looked_for_in_a_long_answer() -> None:
     parse = parsers.build(Call("one_of", [f"word {n}" for n in range(199)] + ["İx"], has_value=True)).parse
     assert parse("\n" * ANSWER_TEXT.most + "WORD 7", {}) == "word 7"
     assert parse("word 17 and Word 17.", {}) == "word 17"
-    with pytest.raises(ParseFailure, match="found word 1, word 2$"):
+    with pytest.raises(ParseFailure, match=r"found word 1, word 2$"):
         parse("word 1 word 2 sword 3 word 45x", {})

@@ -96,7 +96,7 @@ def test_a_missing_file_and_one_that_is_none_are_named(tmp_path: Path) -> None:
 
 def test_what_never_ends_or_never_begins_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (Path("/dev/zero"), tmp_path / "pipe"):
+    for path in (Path("/dev/zero"), tmp_path / "pipe", Path("a\0b")):
         with pytest.raises(DataError, match=f"cannot read {path}: not a file that holds lines"):
             read(path)
 

@@ -30,7 +30,7 @@ $(VENV)/.run: pyproject.toml
 	touch $@
 
 $(VENV)/.test: $(VENV)/.run
-	$(BIN)/python -m pip install --quiet --editable ".[local,data,math,mcp,reasoning-gym,sandbox,search,textarena,dev]"
+	$(BIN)/python -m pip install --quiet --editable ".[local,data,math,mcp,png,reasoning-gym,sandbox,search,textarena,dev]"
 	touch $@
 
 clean:

@@ -9,6 +9,8 @@ _ROOT = _PACKAGE / "_shipped" if (_PACKAGE / "_shipped").is_dir() else _PACKAGE.
 
 SPECS = _ROOT / "specs"
 PROMPTS = _ROOT / "prompts"
+STARTER = _PACKAGE / "starter"
+"""The templates of what `rolegraph new` writes."""
 
 BASE_NAME = "rolegraph-base"
 _MODELS = _PACKAGE / "local" / "base"

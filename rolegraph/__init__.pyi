@@ -20,6 +20,7 @@ from engine.records import Control as Control
 from engine.records import Episode as Episode
 from engine.records import EpisodeDone as EpisodeDone
 from engine.records import Event as Event
+from engine.records import Message as Message
 from engine.records import Note as Note
 from engine.records import Observer as Observer
 from engine.records import RunFolder as RunFolder
@@ -28,6 +29,9 @@ from engine.records import StepLogged as StepLogged
 from engine.records import Task as Task
 from engine.records import Trajectory as Trajectory
 from engine.records import read_episodes as read_episodes
+from engine.run.preview import Asked as Asked
+from engine.run.preview import RoleAsked as RoleAsked
+from engine.run.preview import TaskAsked as TaskAsked
 from engine.spec import find_spec as find_spec
 from engine.training.trackers import TrackerName as TrackerName
 from engine.vocabulary import ParseFailure as ParseFailure
@@ -44,6 +48,11 @@ from rolegraph.evaluation import evaluate as evaluate
 from rolegraph.evaluation import evaluate_async as evaluate_async
 from rolegraph.exporting import export as export
 from rolegraph.exporting import export_async as export_async
+from rolegraph.graphing import Graph as Graph
+from rolegraph.graphing import graph as graph
+from rolegraph.previewing import Preview as Preview
+from rolegraph.previewing import preview as preview
+from rolegraph.previewing import preview_async as preview_async
 from rolegraph.reporting import report as report
 from rolegraph.running import Ran as Ran
 from rolegraph.running import Run as Run
@@ -52,12 +61,16 @@ from rolegraph.running import new_folder as new_folder
 from rolegraph.running import resume_run as resume_run
 from rolegraph.running import run as run
 from rolegraph.running import run_async as run_async
+from rolegraph.starting import new as new
+from rolegraph.starting import new_async as new_async
 from rolegraph.training import Trained as Trained
 from rolegraph.training import Training as Training
 from rolegraph.training import begin_training as begin_training
 from rolegraph.training import resume_training as resume_training
 from rolegraph.training import train as train
 from rolegraph.training import train_async as train_async
+from rolegraph.viewing import View as View
+from rolegraph.viewing import view as view
 from rolegraph.workflow import OpenWorkflow as OpenWorkflow
 from rolegraph.workflow import Workflow as Workflow
 from rolegraph.workflow import check as check

@@ -289,6 +289,7 @@ def describe(flow: Workflow, kind: Kind, *, seed: int) -> RunInfo:
             for role in plan.roles
         },
         metrics=tuple(plan.metrics),
+        hidden=tuple(sorted(plan.hidden)),
         templates=_templates(flow),
     )
 

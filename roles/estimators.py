@@ -17,6 +17,8 @@ EPSILON = 1e-6
 """Added to a deviation before dividing by it."""
 
 Groups = Sequence[TrajectoryGroup]
+Batch = Callable[[Sequence[Floats], Groups], list[Floats]]
+"""From the rewards of a role's groups to a number for each member."""
 
 
 def grpo(*, std: bool = True) -> Estimator:
@@ -25,68 +27,79 @@ def grpo(*, std: bool = True) -> Estimator:
     std: whether to divide by the group's standard deviation
     """
 
-    def group(rewards: Floats) -> Floats:
+    def mean(rewards: Floats) -> Floats:
         # A group of one has nothing to compare with: its reward itself counts, as in rLLM.
-        alone = len(rewards) < 2
-        centred = rewards - (0.0 if alone else rewards.mean())
-        return centred / ((1.0 if alone else rewards.std()) + EPSILON) if std else centred
+        return _same(rewards, rewards.mean() if len(rewards) > 1 else 0.0)
 
-    return Estimator("grpo", {"std": std}, min_group=2, compute=_each(group), loss="ppo")
+    def group(rewards: Floats) -> Floats:
+        centred = rewards - mean(rewards)
+        return centred / ((rewards.std() if len(rewards) > 1 else 1.0) + EPSILON) if std else centred
+
+    baseline = _each(mean)
+    return Estimator("grpo", {"std": std}, min_group=2, compute=_each(group), loss="ppo", baseline=baseline)
 
 
 def reinforce() -> Estimator:
     """The reward itself, without a baseline (Williams, 1992)."""
-    return Estimator("reinforce", compute=_each(lambda rewards: rewards))
+    baseline = _each(lambda rewards: _same(rewards, 0.0))
+    return Estimator("reinforce", compute=_less(baseline), baseline=baseline)
 
 
 def rloo() -> Estimator:
     """Reward less the mean of the group's others (Ahmadian et al., 2402.14740)."""
 
-    def group(rewards: Floats) -> Floats:
+    def others(rewards: Floats) -> Floats:
         size = len(rewards)
-        return rewards if size < 2 else size / (size - 1) * (rewards - rewards.mean())
+        return _same(rewards, 0.0) if size < 2 else (rewards.sum() - rewards) / (size - 1)
 
-    return Estimator("rloo", min_group=2, compute=_each(group))
+    baseline = _each(others)
+    return Estimator("rloo", min_group=2, compute=_less(baseline), baseline=baseline)
 
 
 def reinforce_plus_plus_baseline() -> Estimator:
     """Reward less the group's mean, over the deviation in the role's whole batch (Hu, 2501.03262)."""
+    baseline = _each(lambda rewards: _same(rewards, rewards.mean()))
 
     def batch(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
         import numpy as np
 
-        centred = [rewards - rewards.mean() for rewards in rewards_P_G]
+        centred = _less(baseline)(rewards_P_G, groups)
         deviation = np.concatenate(centred).std()
         return [values / (deviation + EPSILON) for values in centred]
 
-    return Estimator("reinforce_plus_plus_baseline", min_group=2, compute=batch)
+    return Estimator("reinforce_plus_plus_baseline", min_group=2, compute=batch, baseline=baseline)
 
 
 def prpo() -> Estimator:
     """Reward less the mean of the role's whole batch, over its deviation (rLLM's continual learning)."""
 
+    def mean(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
+        import numpy as np
+
+        whole = np.concatenate(rewards_P_G).mean()
+        return [_same(rewards, whole) for rewards in rewards_P_G]
+
     def batch(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
         import numpy as np
 
-        everything = np.concatenate(rewards_P_G)
-        mean, deviation = everything.mean(), everything.std()
-        return [(rewards - mean) / (deviation + EPSILON) for rewards in rewards_P_G]
+        deviation = np.concatenate(rewards_P_G).std()
+        return [values / (deviation + EPSILON) for values in _less(mean)(rewards_P_G, groups)]
 
-    return Estimator("prpo", compute=batch)
+    return Estimator("prpo", compute=batch, baseline=mean)
 
 
 def opo() -> Estimator:
     """Reward less the group's mean weighted by response length, the least-variance baseline (2505.23585)."""
 
-    def batch(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
+    def weighted(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
         import numpy as np
 
         return [
-            rewards - np.average(rewards, weights=_lengths(group))
+            _same(rewards, np.average(rewards, weights=_lengths(group)))
             for rewards, group in zip(rewards_P_G, groups, strict=True)
         ]
 
-    return Estimator("opo", min_group=2, compute=batch)
+    return Estimator("opo", min_group=2, compute=_less(weighted), baseline=weighted)
 
 
 def _lengths(group: TrajectoryGroup) -> Floats:
@@ -102,10 +115,26 @@ def precomputed() -> Estimator:
     return Estimator("precomputed")
 
 
-def _each(group: Callable[[Floats], Floats]) -> Callable[[Sequence[Floats], Groups], list[Floats]]:
-    """An estimator that looks at one group at a time."""
+def _each(group: Callable[[Floats], Floats]) -> Batch:
+    """What looks at one group at a time."""
 
     def batch(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
         return [group(rewards) for rewards in rewards_P_G]
 
     return batch
+
+
+def _less(baseline: Batch) -> Batch:
+    """The rewards less their baseline."""
+
+    def batch(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
+        return [r - b for r, b in zip(rewards_P_G, baseline(rewards_P_G, groups), strict=True)]
+
+    return batch
+
+
+def _same(rewards: Floats, value: float) -> Floats:
+    """A number for each member, [G]."""
+    import numpy as np
+
+    return np.full(len(rewards), value)

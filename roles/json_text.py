@@ -60,6 +60,37 @@ def find_json(text: str) -> Any:
     return value
 
 
+def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
+    """A value such as a schema asks for, as far as its types say; what else it wants is not looked at."""
+    for key in ("const", "default"):
+        if key in schema:
+            return schema[key]
+    for key in ("examples", "enum"):
+        if isinstance(schema.get(key), list) and schema[key]:
+            return schema[key][0]
+    if depth > MAX_DEPTH:
+        return None
+
+    def inner(of: Any) -> Any:
+        return example_of(cast("Mapping[str, Any]", of), depth + 1) if isinstance(of, Mapping) else "…"
+
+    match schema.get("type"):
+        case "string":
+            return "…"
+        case "number" | "integer":
+            return schema.get("minimum", 1)
+        case "boolean":
+            return True
+        case "array":
+            return [inner(schema.get("items"))]
+        case "object" | None if isinstance(schema.get("properties"), Mapping):
+            return {name: inner(of) for name, of in schema["properties"].items()}
+        case "null":
+            return None
+        case _:
+            return {}
+
+
 def _first_value(text: str) -> Any:
     fenced = (match[1] for match in islice(_FENCE.finditer(text), MAX_STARTS))
     for whole in chain((text,), fenced):

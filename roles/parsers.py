@@ -6,6 +6,7 @@ else. Response text is data from a model: it is never evaluated, and a spec's pa
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from typing import Any
 
 from engine.records import FailureName
 from engine.vocabulary import ParseFailure, Parser, Upstream
-from roles.json_text import find_json, schema_check
+from roles.json_text import example_of, find_json, schema_check
 from roles.numbers import Which, find_number
 from roles.patterns import compile_pattern
 
@@ -26,7 +27,7 @@ MAX_WORDS = 200
 
 def text() -> Parser:
     """The whole answer, without the space around it."""
-    return Parser(_text)
+    return Parser(_text, examples=("…",))
 
 
 def _text(response: str, upstream: Upstream) -> str:
@@ -68,7 +69,8 @@ def tag(
             inside = words[inside.lower()]
         return f"<{name}>{inside}</{name}>" if keep_tag else inside
 
-    return Parser(parse, default, strips=() if keep_tag else _tags(name))
+    inside = ("…",) if words is None else tuple(words.values())
+    return Parser(parse, default, strips=() if keep_tag else _tags(name), examples=_tagged(name, inside))
 
 
 def choice(role: str, /, *, tag: str = "answer", default: str = "") -> Parser:
@@ -91,7 +93,7 @@ def choice(role: str, /, *, tag: str = "answer", default: str = "") -> Parser:
         message = f"{_short(picked)} names none of the {len(candidates)} candidates"
         raise ParseFailure(FailureName.UNPARSEABLE_CHOICE, message)
 
-    return Parser(parse, default, (role,))
+    return Parser(parse, default, (role,), examples=_tagged(tag, ("1",)))
 
 
 def pattern(
@@ -140,7 +142,8 @@ def number(
         except ValueError as error:
             raise _malformed(str(error)) from None
 
-    return Parser(parse, default, strips=() if tag is None else _tags(tag))
+    examples = ("1",) if tag is None else _tagged(tag, ("1",))
+    return Parser(parse, default, strips=() if tag is None else _tags(tag), examples=examples)
 
 
 def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> Parser:
@@ -160,7 +163,7 @@ def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> 
             raise _malformed(str(error)) from None
         return value
 
-    return Parser(parse, default)
+    return Parser(parse, default, examples=(json.dumps({} if schema is None else example_of(schema)),))
 
 
 def one_of(words: list[str], /, *, default: str = "") -> Parser:
@@ -184,7 +187,7 @@ def one_of(words: list[str], /, *, default: str = "") -> Parser:
             )
         return present.pop()
 
-    return Parser(parse, default)
+    return Parser(parse, default, examples=tuple(_words(words).values()))
 
 
 def _tag_finder(name: str, which: Which, ignore_case: bool) -> Callable[[str], str]:
@@ -212,6 +215,10 @@ def _tag_finder(name: str, which: Which, ignore_case: bool) -> Callable[[str], s
 
 def _tags(name: str) -> tuple[str, str]:
     return f"<{name}>", f"</{name}>"
+
+
+def _tagged(name: str, answers: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"<{name}>{answer}</{name}>" for answer in answers)
 
 
 def _words(words: list[str]) -> Mapping[str, str]:

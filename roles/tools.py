@@ -132,7 +132,8 @@ def calculator(expression: str | None = None, /) -> Tool:
     """
     says = f"Computes an arithmetic expression and gives its value. It knows {', '.join(arithmetic.KNOWN)}."
     about = _Argument("expression", "such as 2 * (3 + 4)")
-    return Tool(partial(_always, (_function("calculator", says, about, _calculate),)), source=expression)
+    functions = (_function("calculator", says, about, _calculate),)
+    return Tool(partial(_always, functions), source=expression, example=1)
 
 
 async def _calculate(expression: Any) -> int | float:
@@ -189,6 +190,10 @@ def _unfenced(code: str) -> str:
     return "\n".join(lines[1:-1]) if fenced else code
 
 
+_FOUND = [{"id": "1", "title": "…", "text": "…", "score": 1.0}]
+"""What a search could find."""
+
+
 def search(
     query: str | None = None,
     /,
@@ -214,9 +219,10 @@ def search(
     if url is not None:
         run = partial(retrieving.retrieve, checked_url(url), k)
         opened = partial(_asking, "search", says, about, run)
-        return Tool(opened, source=query, permissions=(url,))
+        return Tool(opened, source=query, permissions=(url,), example=_FOUND)
     look_up = partial(_look_up, corpora.open_corpus(str(corpus), folder=folder), k)
-    return Tool(partial(_always, (_function("search", says, about, look_up),)), source=query)
+    functions = (_function("search", says, about, look_up),)
+    return Tool(partial(_always, functions), source=query, example=_FOUND)
 
 
 async def _look_up(corpus: corpora.Corpus, k: int, query: Any) -> list[corpora.Hit]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engine.compile import Plan, compile_file
-from engine.models import Completion, LimitedModel, Request
+from engine.models import Completion, LimitedModel, Model, Request
 from engine.records import Episode, Observer, Task
 from engine.run import Isolation, Job, run_episode
 
@@ -51,7 +51,7 @@ def write_spec(folder: Path, text: str, name: str = "spec.yaml") -> Path:
     return path
 
 
-def limited(plan: Plan, model: ScriptedModel, concurrency: int = 1000) -> list[LimitedModel]:
+def limited(plan: Plan, model: Model, concurrency: int = 1000) -> list[LimitedModel]:
     """One model, behind one limit, for all endpoints of a plan."""
     return [LimitedModel(model, concurrency)] * len(plan.endpoints)
 

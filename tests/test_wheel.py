@@ -21,7 +21,9 @@ def test_an_installed_wheel_runs_a_shipped_spec_on_the_shipped_model(tmp_path: P
     pip = [sys.executable, "-m", "pip", "--quiet"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], check=True)
     (wheel,) = tmp_path.glob("rolegraph-*.whl")
-    assert {"report.html.j2", "report.css", "report.js"} <= report_files(wheel)
+    written = {"report.html.j2", "report.css", "report.js", "preview.html.j2", "preview.css"}
+    assert written <= files(wheel, "engine/report/")
+    assert {"README.md.j2", "rewards.py.j2", "test.py.j2"} <= files(wheel, "engine/starter/")
     site = tmp_path / "site"
     subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
     command = [
@@ -41,7 +43,6 @@ def test_an_installed_wheel_runs_a_shipped_spec_on_the_shipped_model(tmp_path: P
     assert len(list(read_episodes(tmp_path / "out" / "episodes.jsonl"))) == 4
 
 
-def report_files(wheel: Path) -> set[str]:
-    start = "engine/report/"
+def files(wheel: Path, start: str) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
         return {name.removeprefix(start) for name in archive.namelist() if name.startswith(start)}

@@ -20,13 +20,17 @@ import click
 from rolegraph import RolegraphError, SpecError, printable
 
 VERBS = {
+    "new": "Write a workflow of your own into a new folder, to begin with.",
     "run": "Run a spec on its tasks and write the episodes.",
     "train": "Train the roles of a spec.",
     "eject": "Write the Python script that trains a spec with rLLM.",
     "eval": "Compare a checkpoint with its base model.",
     "export": "Write trained weights for other programs.",
     "validate": "Check specs and show every fault.",
+    "graph": "Draw the roles of a spec.",
+    "preview": "Show what each role is asked, with no model.",
     "report": "Show a training run as one page that opens offline.",
+    "view": "Look at the episodes of runs in the browser.",
     "list": "Show the specs and the vocabulary that a spec may use.",
     "limits": "Show what an input may cost, and why.",
     "schema": "Write the JSON Schema of a spec, for an editor.",

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 from jinja2 import TemplateError
@@ -97,6 +98,17 @@ class ChatFormat:
     def prompt(self, messages: Sequence[Message], tools: Sequence[Function] = ()) -> Prompt:
         """Render `messages` and the opening of the model's turn; raises ModelError if the template cannot."""
         return self._render(tuple(map(_turn, messages)), self._told(tools) if tools else "")
+
+    def pieces(self, ids: Sequence[int]) -> list[tuple[str, bool]]:
+        """The text of tokens in parts, each with whether it is one of the tokens beside those learnt from
+        text: a marker of a turn, say."""
+        added = self._tokenizer.added_tokens_decoder
+        parts: list[tuple[str, bool]] = []
+        for special, group in groupby(ids, lambda token: token in added):
+            tokens = [*group]
+            runs = [[token] for token in tokens] if special else [tokens]
+            parts += [(self._decode(run), special) for run in runs]
+        return parts
 
     def extended(
         self, continued: Continued, messages: Sequence[Message], tools: Sequence[Function] = ()

@@ -86,6 +86,8 @@ class RunInfo(_Record):
     roles: dict[str, RoleInfo]
     metrics: tuple[str, ...] = ()
     """The spec's figures, such as `judge_acc`."""
+    hidden: tuple[str, ...] | None = None
+    """The task fields that no prompt sees; None where an earlier version did not note them."""
     templates: dict[str, str] = {}
     """Each template's text, by a name that a person knows it by."""
     figures: dict[str, float] = {}

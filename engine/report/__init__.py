@@ -2,7 +2,7 @@
 
 In goes the folder that a training run writes; nothing here knows a model or a trainer. The stages:
 `reading` and `digest` (files to plain data), `panels` (data to charts), `charts` (numbers to SVG),
-`page` (all of it to HTML), `picture` (curves of several runs).
+`page` (all of it to HTML, with `html` for what other pages share), `picture` (curves of several runs).
 """
 
 from engine.report.page import write_report

@@ -12,16 +12,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from html import escape
 from itertools import pairwise
 
+from engine.drawing.ink import text
 from engine.report.reading import Point
 
 COLOURS = 8
 MOST_POINTS = 250
 """A longer line is drawn by the means of its neighbours; more would not be seen."""
 MOST_BARS = 120
-_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Stroke(StrEnum):
@@ -79,11 +78,6 @@ class Axis:
     def at(self, value: float) -> float:
         """The pixel of a value."""
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
-
-
-def text(value: object) -> str:
-    """Escaped, and without the characters that XML does not have."""
-    return escape(_NOT_XML.sub("\ufffd", str(value)))
 
 
 def number(value: float) -> str:

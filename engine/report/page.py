@@ -6,22 +6,24 @@ and run no script but its own, which the policy names by its hash.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from engine.compile.graph import check_graph, role_needs
+from engine.drawing import picture_of
+from engine.drawing.svg import svg
 from engine.records import Control, RunFolder, Step
 from engine.records.jsonl import write_whole
-from engine.report.charts import MOST_BARS, interval, number
+from engine.report.charts import MOST_BARS, interval
 from engine.report.digest import Digest, clipped, instance, question, read_digest
+from engine.report.html import environment, script, signed, style
 from engine.report.panels import REASONS, sections
 from engine.report.reading import Run, read_run
+from engine.spec import load_spec
 from engine.training.outcomes import advantages
 
 _HERE = Path(__file__).parent
@@ -72,36 +74,42 @@ def write_report(folder: Path) -> Path:
 
 def render(run: Run, digest: Digest) -> str:
     """The page's text."""
-    environment = Environment(
-        loader=FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": number, "signed": signed, "clipped": clipped, "svg": Markup}
-    script = (_HERE / "report.js").read_text(encoding="utf-8")
+    code, code_hash = script(_HERE / "report.js")
     shown = sections(run, digest)
     drawn = {key for section in shown for panel in section.panels for key in panel.keys}
-    return environment.get_template("report.html.j2").render(
-        run=run,
-        info=run.info,
-        figures=figures(run),
-        sections=shown,
-        controls=measured(run),
-        others=others(run, drawn),
-        digest=digest,
-        reasons=REASONS,
-        long=len(run.lines) > MOST_BARS,
-        question=question,
-        instance=instance,
-        spread=spread,
-        prompt=prompt,
-        fields=fields,
-        style=Markup((_HERE / "report.css").read_text(encoding="utf-8")),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    return (
+        environment(_HERE)
+        .get_template("report.html.j2")
+        .render(
+            run=run,
+            info=run.info,
+            figures=figures(run),
+            sections=shown,
+            controls=measured(run),
+            workflow=workflow(run),
+            others=others(run, drawn),
+            digest=digest,
+            reasons=REASONS,
+            long=len(run.lines) > MOST_BARS,
+            question=question,
+            instance=instance,
+            spread=spread,
+            prompt=prompt,
+            fields=fields,
+            style=style(),
+            script=code,
+            script_hash=code_hash,
+        )
     )
+
+
+def workflow(run: Run) -> str:
+    """The spec's roles as SVG; nothing where the spec is missing, or cannot be read any more."""
+    if not run.spec:
+        return ""
+    loaded = load_spec(RunFolder(run.folder).spec_file)
+    faulty = loaded.faults or check_graph(loaded.spec, role_needs(loaded.spec))
+    return "" if faulty else svg(picture_of(loaded.spec))
 
 
 def figures(run: Run) -> list[Figure]:
@@ -145,11 +153,6 @@ def spread(steps: Sequence[Step]) -> str:
     if high - low < 1e-9:
         return signed(mean)
     return f"mean {signed(mean)}, tokens {signed(low)} to {signed(high)}"
-
-
-def signed(value: float) -> str:
-    """With its sign, which is what an advantage is about."""
-    return "0" if value == 0 else f"{'+' if value > 0 else '−'}{number(abs(value))}"
 
 
 def prompt(step: Step) -> str:

@@ -10,12 +10,11 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from engine.drawing.ink import INK, PALETTE, text
 from engine.errors import UsageError, did_you_mean
-from engine.report.charts import COLOURS, Line, Size, Stroke, plot, text, thinned
+from engine.report.charts import COLOURS, Line, Size, Stroke, plot, thinned
 from engine.report.reading import Point, Run, read_run
 
-PALETTE = ("#3b82f6", "#e5761b", "#1fa971", "#dd4f4f", "#9061f0", "#d6459b", "#1695b8", "#8a8f36")
-INK = "#768390"
 _SIZE = Size(width=440, height=264, left=50, right=20, top=40, bottom=30)
 _ACROSS = 3
 _LEGEND = 30

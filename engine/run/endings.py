@@ -42,7 +42,13 @@ class LoopEnds:
         over = self._verdicts.get(number, False)
         for number in reversed(undecided):
             over = self._verdicts[number] = over or self._ended_before(plan.blocks[number], loop)
-        if not over and self._world is not None and self._world.loop == loop and self._world.over:
+        world = self._world
+        if (
+            not over
+            and world is not None
+            and world.loop == loop
+            and world.over_before(plan.blocks[block].round)
+        ):
             over = self._verdicts[block] = self._ended_by("env", plan.blocks[block], loop)
         return over
 

@@ -52,6 +52,10 @@ class World:
         """Whether there is nothing more to do in it."""
         return bool(self._transitions) and self._transitions[-1].done
 
+    def over_before(self, round: int) -> bool:
+        """Whether it was over before a round: who else is in the round that ended it still has a turn."""
+        return bool(self._transitions) and self._transitions[min(round, len(self._transitions)) - 1].done
+
     async def go_on(self, results: Sequence[NodeResult | None]) -> None:
         """The next transition: the start, or what comes of the turns of the round that was.
 

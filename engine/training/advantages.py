@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -39,6 +39,8 @@ NOTHING = 1e-8
 Metrics = dict[str, float]
 StepAdvantages = Mapping[str, Sequence[Advantage]]
 """By the uid of what was compared, a trajectory or a turn, for each of its steps."""
+StepDetails = Mapping[str, Sequence[Mapping[str, Any]]]
+"""By the same uids, for each step what belongs into its metadata."""
 NO_ROLES: Mapping[str, RolePlan] = {}
 T = TypeVar("T")
 
@@ -51,6 +53,8 @@ class Estimated:
     """For each group, for each of its members, for each step; no step for a role without an estimator."""
     metrics: Metrics
     warnings: tuple[Note, ...] = ()
+    baselines: Mapping[GroupKey, Sequence[float]] = field(default_factory=dict[GroupKey, Sequence[float]])
+    """What was taken from each member's reward, where the estimator says so."""
 
 
 def teaches(advantages: Iterable[float]) -> bool:
@@ -121,6 +125,7 @@ def estimate(
     metrics: Metrics = {}
     warnings: list[Note] = []
     by_group: dict[GroupKey, list[Sequence[Advantage]]] = {}
+    baselines: dict[GroupKey, Sequence[float]] = {}
     for role in dict.fromkeys(group.key.role for group in groups):
         members = [group for group in groups if group.key.role == role]
         estimator = estimators.get(role)
@@ -144,11 +149,12 @@ def estimate(
                 warnings.append(Note(text, "warning", f"what the steps of {role} carry"))
             rewards = [_rewards(group) for group in members]
             steps, values = _estimated(role, estimator, members, rewards)
+            baselines |= _baselines(role, estimator, members, rewards)
             metrics |= reward_metrics(role, np.concatenate(rewards)) | _difficulty(role, rewards)
         metrics |= _advantage_metrics(role, values)
         by_group |= zip((group.key for group in members), steps, strict=True)
     advantages = [by_group.get(group.key, [()] * len(group.trajectories)) for group in groups]
-    return Estimated(advantages, metrics, tuple(warnings))
+    return Estimated(advantages, metrics, tuple(warnings), baselines)
 
 
 def _rewards(group: TrajectoryGroup) -> Floats:
@@ -186,6 +192,20 @@ def _estimated(
     return steps, np.concatenate(computed)
 
 
+def _baselines(
+    role: str, estimator: Estimator, groups: Sequence[TrajectoryGroup], rewards: Sequence[Floats]
+) -> dict[GroupKey, Sequence[float]]:
+    whole = [place for place, group in enumerate(groups) if not group.too_small]
+    if estimator.baseline is None or not whole:
+        return {}
+    compared = [groups[place] for place in whole]
+    tasks = [group.key.task for group in compared]
+    found = _asked(
+        estimator.baseline, "baselines", estimator, role, [rewards[place] for place in whole], compared, tasks
+    )
+    return {group.key: values.tolist() for group, values in zip(compared, found, strict=True)}
+
+
 def advantages_of(
     estimator: Estimator, role: str, rewards: Sequence[Floats], groups: Sequence[Any], tasks: Sequence[str]
 ) -> list[Floats]:
@@ -194,17 +214,29 @@ def advantages_of(
     Raises AdvantageError for what it raises, and for a result of another shape.
     """
     assert estimator.compute is not None
+    return _asked(estimator.compute, "advantages", estimator, role, rewards, groups, tasks)
+
+
+def _asked(
+    compute: Callable[[Sequence[Floats], Sequence[Any]], Sequence[Floats]],
+    what: str,
+    estimator: Estimator,
+    role: str,
+    rewards: Sequence[Floats],
+    groups: Sequence[Any],
+    tasks: Sequence[str],
+) -> list[Floats]:
     name = f"the estimator {estimator.name} of {role}"
     try:
-        computed = [np.asarray(values, dtype=np.float64) for values in estimator.compute(rewards, groups)]
+        computed = [np.asarray(values, dtype=np.float64) for values in compute(rewards, groups)]
     except Exception as error:  # an estimator may be a package's own code
         raise AdvantageError(f"{name} raised {type(error).__name__}: {error}") from error
     if len(computed) != len(groups):
-        raise AdvantageError(f"{name} gave {len(computed)} groups of advantages for {len(groups)} groups")
+        raise AdvantageError(f"{name} gave {len(computed)} groups of {what} for {len(groups)} groups")
     for task, values, given in zip(tasks, computed, rewards, strict=True):
         if values.shape != given.shape:
             raise AdvantageError(
-                f"{name} gave advantages of shape {list(values.shape)} for the task {task}, "
+                f"{name} gave {what} of shape {list(values.shape)} for the task {task}, "
                 f"expected {list(given.shape)}: one for each member of the group"
             )
     return computed
@@ -267,10 +299,18 @@ def by_uid(groups: Sequence[TrajectoryGroup], estimated: Estimated) -> StepAdvan
     }
 
 
+def both(one: StepDetails, other: StepDetails) -> StepDetails:
+    """The details of both, step by step."""
+    shared = {
+        uid: [{**a, **b} for a, b in zip(one[uid], other[uid], strict=True)] for uid in one if uid in other
+    }
+    return {**one, **other, **shared}
+
+
 def annotated(
     episodes: Sequence[Episode],
     advantages: StepAdvantages,
-    details: Mapping[str, Sequence[Mapping[str, Any]]],
+    details: StepDetails,
     version: Callable[[Trajectory], int] | None = None,
 ) -> list[Episode]:
     """The episodes with what was learnt of each step: its advantage, details for its metadata (by uid, as

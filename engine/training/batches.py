@@ -19,7 +19,7 @@ from engine.compile import RolePlan
 from engine.errors import UsageError
 from engine.records import Episode, PolicyOf, Step, Trajectory
 from engine.training.advantages import per_token, teaches
-from engine.training.credit import is_compared, turns
+from engine.training.credit import is_compared, loss_weights, turns
 from engine.training.signals import DEMONSTRATION
 from engine.vocabulary import LossName
 
@@ -76,31 +76,34 @@ def policy_batches(
             if role is not None and is_compared(trajectory, role):
                 policy = policy_of(trajectory.name, trajectory.index)
                 compared.setdefault(policy, []).append((episode, trajectory))
-    batches = {policy: role_batches(theirs, roles) for policy, theirs in compared.items()}
+    weights = loss_weights(episodes, roles, policy_of)
+    batches = {
+        policy: role_batches(theirs, roles, {name: weights.get((policy, name), 0.0) for name in roles})
+        for policy, theirs in compared.items()
+    }
     return {policy: theirs for policy, theirs in batches.items() if theirs}
 
 
 def role_batches(
-    compared: Sequence[tuple[Episode, Trajectory]], roles: Mapping[str, RolePlan]
+    compared: Sequence[tuple[Episode, Trajectory]],
+    roles: Mapping[str, RolePlan],
+    weights: Mapping[str, float],
 ) -> list[RoleBatch]:
     """One policy's batches. Sequences whose advantages are all zero are left out: they have no gradient.
 
-    Losses are sums over tokens; dividing each by the weights of all trajectories that the policy was compared
-    in, those left out included, makes its loss a weighted mean that does not depend on the batch's size.
+    `weights` are what each role's advantages count (`loss_weights`).
     """
-    whole = sum(roles[trajectory.name].weight for _, trajectory in compared)
     batches: list[RoleBatch] = []
     for name, role in roles.items():
         data: list[tinker.Datum] = []
         sampled: list[Sequence[Span]] = []
         steps = rewritten = 0
-        share = role.weight / (whole or 1.0)
         for episode, trajectory in compared:
             if trajectory.name != name:
                 continue
             rewritten += sum(_is_rewritten(step, before) for before, step in pairwise(trajectory.steps))
             for sequence in sequences(taught(episode, trajectory)):
-                example, spans = datum(sequence, role.loss, share)
+                example, spans = datum(sequence, role.loss, weights[name])
                 data.append(example)
                 sampled.append(spans)
                 steps += sum(teaches(own.values) for own in sequence)

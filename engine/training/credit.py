@@ -16,10 +16,14 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from engine.compile import RolePlan
-from engine.records import MAIN, Episode, GroupKey, Step, Trajectory, TrajectoryGroup
+from engine.records import MAIN, Episode, GroupKey, PolicyOf, Step, Trajectory, TrajectoryGroup
 from engine.spec import Credit
 
 Member = tuple[GroupKey, Trajectory]
+LossWeights = Mapping[tuple[str, str], float]
+"""By the names of a policy and a role."""
+NO_BASELINES: Mapping[GroupKey, Sequence[float]] = {}
+NO_WEIGHTS: LossWeights = {}
 
 
 def turns(trajectory: Trajectory) -> list[tuple[Step, ...]]:
@@ -83,20 +87,49 @@ def turn_uid(trajectory: Trajectory, number: int) -> str:
     return f"{trajectory.uid}@{number}"
 
 
-def notes(groups: Sequence[TrajectoryGroup]) -> dict[str, list[Mapping[str, Any]]]:
-    """What groups leave in their members' metadata, by uid and for each step: what `on_record` reads."""
+def notes(
+    groups: Sequence[TrajectoryGroup],
+    baselines: Mapping[GroupKey, Sequence[float]] = NO_BASELINES,
+    weights: LossWeights = NO_WEIGHTS,
+) -> dict[str, list[Mapping[str, Any]]]:
+    """What groups leave in their members' metadata, by uid and for each step: what `on_record` reads, and
+    `baseline` and `loss_weight`, which say with the advantage how much each token counts."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for group in groups:
-        apart, small = group.key.apart, {"too_small": True} if group.too_small else {}
-        for member in group.trajectories:
+        key, small = group.key, {"too_small": True} if group.too_small else {}
+        taken, weight = baselines.get(key), weights.get((key.policy, key.role))
+        for place, member in enumerate(group.trajectories):
             note = {
                 **({"credit": member.reward} if group.of_turns else {}),
-                **({"group": apart} if apart else {}),
+                **({"group": apart} if (apart := key.apart) else {}),
                 **small,
+                **({} if taken is None else {"baseline": taken[place]}),
+                **({} if weight is None else {"loss_weight": weight}),
             }
             if note:
                 found[member.uid] = [note] * len(member.steps)
     return found
+
+
+def loss_weights(
+    episodes: Sequence[Episode], roles: Mapping[str, RolePlan], policy_of: PolicyOf
+) -> dict[tuple[str, str], float]:
+    """What the advantages of a role count in a policy's loss, by both names.
+
+    Losses are sums over tokens; dividing each by the weights of all trajectories that the policy was compared
+    in, those that teach nothing included, makes its loss a weighted mean that does not depend on the batch's
+    size.
+    """
+    whole: dict[str, float] = {}
+    found: dict[tuple[str, str], float] = {}
+    for episode in episodes:
+        for trajectory in episode.trajectories:
+            role = roles.get(trajectory.name)
+            if role is not None and is_compared(trajectory, role):
+                policy = policy_of(trajectory.name, trajectory.index)
+                whole[policy] = whole.get(policy, 0.0) + role.weight
+                found[policy, role.name] = role.weight
+    return {(policy, name): weight / (whole[policy] or 1.0) for (policy, name), weight in found.items()}
 
 
 def on_record(episode: Episode) -> Iterator[Member]:

@@ -18,9 +18,9 @@ import numpy as np
 
 from engine.errors import WorldError
 from engine.records import Checkpoint, Episode, Note, StepLogged, Trajectory, derive_seed
-from engine.training.advantages import annotated, by_uid, estimate, group_episodes, reward_metrics
+from engine.training.advantages import annotated, both, by_uid, estimate, group_episodes, reward_metrics
 from engine.training.batches import RoleBatch, policy_batches
-from engine.training.credit import notes
+from engine.training.credit import loss_weights, notes
 from engine.training.figures import (
     Metrics,
     failures,
@@ -108,7 +108,8 @@ class _Loop:
         groups, metrics = group_episodes(episodes, self.trained_roles, plan.policy_of)
         estimators = {name: role.estimator for name, role in self.trained_roles.items() if role.estimator}
         estimated = estimate(groups, estimators, signalled.advantages)
-        details = {**signalled.details, **notes(groups)}
+        weights = loss_weights(episodes, self.trained_roles, plan.policy_of)
+        details = both(signalled.details, notes(groups, estimated.baselines, weights))
         episodes = annotated(episodes, by_uid(groups, estimated), details, self._version)
         self._warn([*signalled.warnings, *estimated.warnings])
         times["time/advantage"] = monotonic() - began

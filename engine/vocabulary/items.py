@@ -39,6 +39,9 @@ class Parser(Item):
     """Roles it picks from; the role that uses it must need them."""
     strips: tuple[str, ...] = ()
     """Marks that it takes off the answer: no action has them."""
+    examples: tuple[str, ...] = ()
+    """Answers that it can read, made up, one for each way that a workflow may go on from it; `…` stands for
+    what a model would have said. For a look at prompts without a model."""
 
 
 NO_TERMS: Mapping[str, float] = {}
@@ -139,6 +142,9 @@ class Estimator(Item):
     each, in the same order. None: the steps carry their advantages already (`precomputed`)."""
     loss: LossName = "importance_sampling"
     """The loss of a role that names none; grpo has ppo, as in rLLM."""
+    baseline: Callable[[Sequence[Floats], Sequence[TrajectoryGroup]], Sequence[Floats]] | None = None
+    """As `compute`: what it takes from each reward. It is noted in the episodes, for whoever asks why an
+    advantage is what it is. None: it does not say."""
 
 
 Advantages = Callable[[Step, Sequence[float] | None], Sequence[float]]
@@ -347,6 +353,8 @@ class Tool(Item):
     """Two of them, which `choose` is told the pairs of."""
     timeout: float | None = None
     """Seconds for `choose`. None: fast, runs in place. A number: runs in a process stopped at the limit."""
+    example: Any = "…"
+    """What a function of it could give, made up: for a look at prompts without asking anybody."""
 
 
 parsers = Registry(Parser, "rolegraph.parsers")

@@ -25,7 +25,8 @@ from engine.local.service.server import Service
 folder, scratch, prompt = Path(sys.argv[1]), Path(sys.argv[2]), [int(token) for token in sys.argv[3:]]
 backend = Backend(Policy(folder, threads=1), Checkpoints(scratch, "tiny", folder))
 service = Service(backend, "tiny", frozenset({"tiny"}), tokenizer=str(folder))
-with TestClient(service.app(None)) as client:
+headers = {"X-API-Key": "tml-key"}
+with TestClient(service.app("tml-key", "testserver"), headers=headers) as client:
     def post(path, **body):
         answer = client.post(path, json=body)
         assert answer.status_code == 200, answer.text

@@ -333,3 +333,30 @@ def test_a_report_that_cannot_be_written_is_the_world_s_fault(tmp_path: Path) ->
     with pytest.raises(WorldError, match="cannot write"):
         write_report(folder)
     assert not (folder / ".report.html.part").exists()
+
+
+def test_the_page_draws_the_spec_s_roles(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    assert not section(page(folder), "workflow")  # this one's spec is no whole one
+    condition = HOSTILE.replace('"', "'").replace("\x00", "")
+    spec = {
+        "rolegraph": 1,
+        "name": "drawn",
+        "roles": {
+            "solver": {"prompt": {"inline": "?"}, "count": 2},
+            "judge": {"prompt": {"inline": "?"}, "needs": ["solver"], "when": f'"{condition}"'},
+        },
+    }
+    (folder / "spec.yaml").write_text(json.dumps(spec), encoding="utf-8")
+    text = page(folder)
+    drawn = section(text, "workflow")
+    assert "solver × 2" in drawn
+    assert "when &quot;&lt;/pre&gt;" in drawn
+    assert Page(text).tags.count("script") == 1
+
+
+def test_a_spec_that_goes_in_circles_is_not_drawn(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    roles = {name: {"prompt": {"inline": "?"}, "needs": [other]} for name, other in (("a", "b"), ("b", "a"))}
+    (folder / "spec.yaml").write_text(json.dumps({"rolegraph": 1, "name": "circle", "roles": roles}))
+    assert not section(page(folder), "workflow")

@@ -356,3 +356,40 @@ def test_a_typical_answer_is_read_in_few_calls(yaml: object) -> None:
     text = "Let me think. 25 - 18 = 7, then times 15.\n" * 20 + "<answer>2</answer>"
     made, upstream = parser(yaml), solvers("a", "b")
     assert calls(lambda: made.parse(text, upstream)) < 50
+
+
+# examples
+
+
+@pytest.mark.parametrize(
+    "yaml",
+    [
+        "text",
+        {"tag": "answer"},
+        {"tag": "verdict", "one_of": ["correct", "incorrect"]},
+        {"choice": "solver"},
+        "number",
+        {"number": {"tag": "score"}},
+        "json",
+        {"one_of": ["yes", "no"]},
+        {
+            "json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["score", "why", "parts"],
+                    "properties": {
+                        "score": {"type": "number", "minimum": 3},
+                        "why": {"type": "string"},
+                        "parts": {"type": "array", "items": {"enum": ["a", "b"]}},
+                    },
+                }
+            }
+        },
+    ],
+    ids=str,
+)
+def test_a_parser_reads_its_own_examples(yaml: object) -> None:
+    made = parser(yaml)
+    assert made.examples
+    for example in made.examples:
+        read(yaml, example, solvers("one"))

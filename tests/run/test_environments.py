@@ -83,6 +83,24 @@ def test_the_last_round_is_answered_too_and_an_end_as_a_whole_loses_no_reward(tm
     assert done.metadata["ended"] == {"play": "until"}
 
 
+def test_who_is_in_the_round_that_ended_it_has_its_turn_however_late_that_comes(tmp_path: Path) -> None:
+    def say(number: int, actions: Mapping[int, Any]) -> Transition:
+        return Transition({0: "b"}, {}, number == 2)
+
+    roles: Roles = {
+        "x": PLAYER,
+        "slow": {"prompt": "slow"},
+        "judge": {"needs": ["x", "slow"], "prompt": "{{ x.action }} {{ slow.action }}"},
+    }
+    for late in ("slow", "x"):
+        world(say)
+        model = ScriptedModel(whose, latency=lambda request, late=late: request.id.node.role == late)
+        played = game(tmp_path, roles, times=9, players=["x"])
+        done, _ = run_on_a_virtual_clock(episode(played, limited(played, model)))
+        assert asked(done, "judge") == [["x1.1 slow1.1", "x1.2 slow1.2"]]
+        assert done.metadata["rounds"] == {"play": 2}
+
+
 def test_other_roles_advise_and_see_what_the_movers_see(tmp_path: Path) -> None:
     def say(number: int, actions: Mapping[int, Any]) -> Transition:
         return Transition({0: f"left {number}", 1: f"right {number}"})

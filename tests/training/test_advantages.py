@@ -220,3 +220,22 @@ def test_advantages_follow_the_rewards_and_centre_on_zero(rewards: list[list[flo
         for own, values in zip(arrays, compute(arrays, groups), strict=True):
             assert abs(values.sum()) < 1e-6 * max(1.0, np.abs(values).max())
             assert (np.diff(values[np.argsort(own)]) > -1e-9).all()
+
+
+@given(
+    rewards_P_G, st.sampled_from(["grpo", "reinforce", "rloo", "reinforce_plus_plus_baseline", "prpo", "opo"])
+)
+def test_an_advantage_is_the_reward_less_its_baseline_but_for_a_scale(
+    rewards: list[list[float]], name: str
+) -> None:
+    arrays: list[Floats] = [np.array([*own, own[0] + 1.0]) for own in rewards]
+    groups = [group_of(list(own)) for own in arrays]
+    estimator = build(name)
+    assert estimator.compute is not None and estimator.baseline is not None
+    computed, taken = estimator.compute(arrays, groups), estimator.baseline(arrays, groups)
+    for own, values, baseline in zip(arrays, computed, taken, strict=True):
+        assert baseline.shape == own.shape
+        scale = np.abs(own - baseline).max() / max(np.abs(values).max(), 1e-12)
+        assert own - baseline == pytest.approx(values * scale, abs=1e-6)
+        if name in ("reinforce", "rloo", "opo"):
+            assert own - baseline == pytest.approx(values, abs=1e-9)

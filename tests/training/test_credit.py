@@ -21,10 +21,11 @@ from engine.models import Request
 from engine.records import Episode, Step, TrajectoryGroup
 from engine.records.episodes import read_episodes, write_episodes
 from engine.spec import Credit
-from engine.training.advantages import annotated, by_uid, estimate, group_episodes
-from engine.training.credit import credited, notes
+from engine.training.advantages import annotated, both, by_uid, estimate, group_episodes
+from engine.training.credit import credited, loss_weights, notes
 from engine.training.figures import rewards_by_role
 from engine.training.outcomes import Groups, Outcome, outcome_figures
+from engine.training.signals import DEMONSTRATION
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited, write_spec
 
 Roles = dict[str, dict[str, Any]]
@@ -386,3 +387,34 @@ def test_a_role_s_reward_is_that_of_its_trajectories_or_of_its_turns_where_these
     assert rewards_by_role(whole, episodes)["a"] == [t.reward for e in episodes for t in e.trajectories]
     turns = [step.reward for e in episodes for t in e.trajectories for step in t.steps]
     assert rewards_by_role(apart, episodes)["a"] == turns
+
+
+# what is noted for whoever asks why
+
+
+def test_each_member_is_noted_with_its_baseline_and_what_it_counts_in_the_loss(tmp_path: Path) -> None:
+    spec = plan(tmp_path, {"a": {"count": 2, "weight": 3}, "b": {"estimator": "reinforce"}})
+    made = rollouts(spec, drawn)
+    groups, _ = group_episodes(made, spec.trained, spec.policy_of)
+    estimated = estimate(
+        groups, {name: role.estimator for name, role in spec.trained.items() if role.estimator}
+    )
+    weights = loss_weights(made, spec.trained, spec.policy_of)
+    whole = 8 * (2 * 3 + 1)
+    assert weights == pytest.approx({("main", "a"): 3 / whole, ("main", "b"): 1 / whole})
+    noted = notes(groups, estimated.baselines, weights)
+    for group in groups:
+        mean = np.mean([member.reward for member in group.trajectories]) if group.key.role == "a" else 0.0
+        for member in group.trajectories:
+            (note,) = noted[member.uid]
+            assert note["baseline"] == pytest.approx(mean)
+            assert note["loss_weight"] == weights["main", group.key.role]
+
+
+def test_what_a_signal_left_of_a_step_stays_beside_what_its_group_notes() -> None:
+    taught = {"t:0/judge/1": [{DEMONSTRATION: {"text": "so", "ids": [1]}}]}
+    noted = {"t:0/judge/1": [{"group": {"policy": "judge"}}], "t:0/solver/1": [{"loss_weight": 0.5}]}
+    assert both(taught, noted) == {
+        "t:0/judge/1": [{**taught["t:0/judge/1"][0], **noted["t:0/judge/1"][0]}],
+        "t:0/solver/1": [{"loss_weight": 0.5}],
+    }

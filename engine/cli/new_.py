@@ -1,0 +1,34 @@
+"""`rolegraph new NAME`: a folder with a workflow to begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("new")
+@click.argument("folder", metavar="NAME", type=click.Path(path_type=Path))
+@click.option(
+    "--from",
+    "spec",
+    default="solver_judge",
+    show_default=True,
+    metavar="SPEC",
+    help="The shipped spec that it begins as; `rolegraph list specs` has them.",
+)
+def command(folder: Path, spec: str) -> int:
+    """Write a workflow of your own into the new folder NAME: spec, prompts, rows, a reward in Python, a test.
+
+    It is complete, and runs and trains on the model that comes with Rolegraph. Nothing is written over.
+    """
+    import rolegraph as rg
+
+    files = rg.new(folder, spec)
+    for file in files:
+        click.echo(str(file))
+    words = f"{folder.resolve().name}.yaml"
+    if folder / "rewards.py" in files:
+        words += " --import rewards.py"
+    click.echo(f"next: cd {folder}, then: rolegraph preview {words}, rolegraph run {words}")
+    return 0

@@ -1,0 +1,15 @@
+"""What all pictures are drawn with: colours of a middle tone, for white and for black, and text."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+
+PALETTE = ("#3b82f6", "#e5761b", "#1fa971", "#dd4f4f", "#9061f0", "#d6459b", "#1695b8", "#8a8f36")
+INK = "#768390"
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def text(value: object) -> str:
+    """Escaped, and without the characters that XML does not have."""
+    return escape(_NOT_XML.sub("\ufffd", str(value)))

@@ -1,0 +1,147 @@
+"""A spec to what is drawn of it: a box for each role, an arrow for each edge, a cluster for each loop.
+
+Texts are as a spec has them, cut where they are long; nothing is escaped here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.compile.lineage import instances_of
+from engine.records import MAIN
+from engine.spec import Edge, Role, Spec
+from engine.vocabulary import Call
+
+LONGEST = 34
+"""Characters of a line in a box; a longer one is cut."""
+
+Kind = Literal["trained", "asked", "tool"]
+"""Whether training changes a role, it only asks a model, or it runs a tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One role."""
+
+    name: str
+    title: str
+    """Its name, and how many of it there are."""
+    lines: Sequence[str]
+    """What else there is to say, a line each."""
+    kind: Kind
+    policies: Sequence[int]
+    """Whose weights it has, by their numbers in the picture; none where no policy does."""
+    loop: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """That a role sees another."""
+
+    source: str
+    target: str
+    label: str = ""
+    earlier: bool = False
+    """Whether it is of an earlier round of the same loop, so that nobody waits for it in this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One loop."""
+
+    name: str
+    label: str
+    roles: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What is drawn of a spec."""
+
+    name: str
+    boxes: Sequence[Box]
+    arrows: Sequence[Arrow]
+    clusters: Sequence[Cluster]
+    policies: Sequence[str]
+    """By number; more than one of them are told apart by colour."""
+
+
+def picture_of(spec: Spec) -> Picture:
+    """The picture of a spec whose graph has no fault."""
+    loops = {role: name for name, loop in spec.loops.items() for role in loop.roles}
+    instances = instances_of(spec)
+    named = [policy for role in spec.roles.values() for policy in policies_of(role)]
+    policies = list(dict.fromkeys([*(p for p in (MAIN,) if p in named), *named]))
+    numbers = {policy: number for number, policy in enumerate(policies)}
+    boxes = [
+        _box(name, role, len(instances[name]), numbers, loops.get(name)) for name, role in spec.roles.items()
+    ]
+    arrows = [
+        _arrow(name, key, edge, inside=name in loops and loops.get(edge.of or key) == loops[name])
+        for name, role in spec.roles.items()
+        for key, edge in role.needs.items()
+    ]
+    clusters: list[Cluster] = []
+    for name, loop in spec.loops.items():
+        rounds = f"{loop.times} round{'' if loop.times == 1 else 's'}"
+        parts = [f"{name}: up to {rounds}" if loop.until or loop.env else f"{name}: {rounds}"]
+        parts += [f"until {cut(loop.until, 48)}"] if loop.until else []
+        parts += [f"in {shown(loop.env)}"] if loop.env else []
+        clusters.append(Cluster(name, ", ".join(parts), tuple(loop.roles)))
+    return Picture(spec.name, boxes, arrows, clusters, policies)
+
+
+def policies_of(role: Role) -> Sequence[str]:
+    """Whose weights a role's instances have, each once; none for a tool, or for a model as it is."""
+    if role.policy is not None:
+        return tuple(dict.fromkeys(role.policy))
+    return (MAIN,) if role.is_trained else ()
+
+
+def _box(name: str, role: Role, count: int, numbers: Mapping[str, int], loop: str | None) -> Box:
+    lines: list[str] = []
+    if role.run is not None:
+        lines.append(f"runs {shown(role.run)}")
+    elif role.is_trained and role.estimator is not None:
+        lines.append(role.estimator.name)
+    elif role.model is not None:
+        lines.append(f"{role.model.provider}:{role.model.name}" if role.model.name else role.model.provider)
+    if role.run is None and not role.is_trained:
+        lines.append("not trained")
+    if role.tools:
+        lines.append(f"calls {', '.join(tool.name for tool in role.tools)}")
+    if role.memory:
+        lines.append(f"memory {role.memory}")
+    if role.when:
+        lines.append(f"when {role.when}")
+    if role.shows:
+        lines.append(f"sees {', '.join(role.shows)}")
+    kind: Kind = "tool" if role.run is not None else "trained" if role.is_trained else "asked"
+    policies = tuple(numbers[policy] for policy in policies_of(role))
+    title = f"{name} × {count}" if count > 1 else name
+    return Box(name, cut(title), [cut(line) for line in lines], kind, policies, loop)
+
+
+def _arrow(name: str, key: str, edge: Edge, *, inside: bool) -> Arrow:
+    other = edge.of or key
+    words = [] if key == other else [f"as {key}"]
+    if edge.fans_out:
+        words.append("each" if edge.size == 1 else f"chunks of {edge.size}")
+    elif edge.join != "all":
+        words.append(edge.join)
+    if edge.round != "this":
+        words.append(f"{edge.round} round" if edge.round == "last" else edge.round)
+    return Arrow(other, name, ", ".join(words), earlier=inside and edge.round != "this")
+
+
+def shown(call: Call) -> str:
+    """A vocabulary item on one line: its name, and its value where that is a word."""
+    return f"{call.name} {call.value}" if isinstance(call.value, str | int | float) else call.name
+
+
+def cut(text: str, longest: int = LONGEST) -> str:
+    """A text on one line, no longer than that."""
+    line = " ".join(text.split())
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"

@@ -1,0 +1,145 @@
+"""A picture as SVG that stands alone: readable on white and on black, without a font or a network.
+
+It is also put into a page as it is: every rule of its style is for `svg.flow` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from engine.drawing.ink import INK, PALETTE, text
+from engine.drawing.layout import (
+    HEAD,
+    LABEL_CHAR,
+    LINE_HEIGHT,
+    PAD,
+    TITLE_HEIGHT,
+    Layout,
+    Point,
+    Rect,
+    lay_out,
+)
+from engine.drawing.picture import Arrow, Box, Picture
+
+_MARGIN = 16.0
+_LEGEND = 26.0
+_FONT = "ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,'DejaVu Sans',sans-serif"
+_STYLE = (
+    f"svg.flow text{{font:11.5px {_FONT};fill:#1c1f24}}"
+    "svg.flow .title{font-size:13px;font-weight:600}svg.flow .mid{text-anchor:middle}"
+    "svg.flow .box{fill:#fff;stroke-width:1.4}svg.flow .trained{stroke-width:2.4}"
+    f"svg.flow .loop{{fill:{INK};fill-opacity:.08;stroke:{INK};stroke-dasharray:5 4}}"
+    f"svg.flow .way{{fill:none;stroke:{INK};stroke-width:1.4}}svg.flow .back{{stroke-dasharray:5 4}}"
+    f"svg.flow .tip{{fill:{INK}}}"
+    "svg.flow .label{font-size:10.5px;paint-order:stroke;stroke:#fff;stroke-width:4px}"
+    "@media (prefers-color-scheme:dark){svg.flow .box{fill:#181c22}svg.flow text{fill:#e6e9ee}"
+    "svg.flow .label{stroke:#181c22}}"
+)
+
+
+def svg(picture: Picture) -> str:
+    """The picture's text."""
+    layout = lay_out(picture)
+    several = len(picture.policies) > 1
+    head = _LEGEND if several else 0.0
+    keys, keys_width = _legend(picture) if several else ("", 0.0)
+    width = max(layout.width, keys_width) + 2 * _MARGIN
+    height = layout.height + head + 2 * _MARGIN
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="flow" viewBox="0 0 {width:g} {height:g}" '
+        f'width="{width:g}" height="{height:g}" role="img">\n'
+        f"<title>The roles of {text(picture.name)}</title>\n"
+        f"<style>{_STYLE}</style>\n"
+        '<defs><marker id="flow-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+        'orient="auto-start-reverse"><path class="tip" d="M0 0 8 4 0 8z"/></marker></defs>\n'
+        f'<g transform="translate({_MARGIN:g} {_MARGIN:g})">{keys}</g>\n'
+        f'<g transform="translate({_MARGIN:g} {_MARGIN + head:g})">\n'
+        + "\n".join(_drawn(picture, layout))
+        + "\n</g>\n</svg>\n"
+    )
+
+
+def _drawn(picture: Picture, layout: Layout) -> Iterator[str]:
+    """Loops, then arrows, then boxes, then what stands at arrows: the later lies above the earlier."""
+    for cluster in picture.clusters:
+        at = layout.clusters[cluster.name]
+        yield f'<rect class="loop" {_place(at)} rx="12"/>'
+        yield f'<text x="{at.x + 12:.1f}" y="{at.y + HEAD - 5:.1f}">{text(cluster.label)}</text>'
+    labels: list[str] = []
+    for arrow in picture.arrows:
+        path, label = (_back if arrow.earlier else _way)(arrow, layout)
+        back = " back" if arrow.earlier else ""
+        yield f'<path class="way{back}" marker-end="url(#flow-tip)" d="{path}"/>'
+        if arrow.label:
+            anchor = "" if arrow.earlier else " mid"
+            labels.append(
+                f'<text class="label{anchor}" x="{label.x:.1f}" y="{label.y:.1f}">{text(arrow.label)}</text>'
+            )
+    for box in picture.boxes:
+        yield from _box(box, layout.boxes[box.name])
+    yield from labels
+
+
+def _box(box: Box, at: Rect) -> Iterator[str]:
+    colours = [PALETTE[number % len(PALETTE)] for number in box.policies] or [INK]
+    corner = 2 if box.kind == "tool" else 9
+    dashed = ' stroke-dasharray="2 3"' if box.kind == "tool" else ""
+    yield (f'<rect class="box {box.kind}" {_place(at)} rx="{corner}" style="stroke:{colours[0]}"{dashed}/>')
+    for number, colour in enumerate(colours[1:], 1):  # those of instances with other weights
+        inside = Rect(at.x + 3 * number, at.y + 3 * number, at.width - 6 * number, at.height - 6 * number)
+        yield f'<rect {_place(inside)} rx="6" style="fill:none;stroke:{colour};stroke-width:1.6"/>'
+    x, y = at.middle, at.y + TITLE_HEIGHT + 4
+    yield f'<text class="title mid" x="{x:.1f}" y="{y:.1f}">{text(box.title)}</text>'
+    for number, line in enumerate(box.lines, 1):
+        yield f'<text class="mid" x="{x:.1f}" y="{y + LINE_HEIGHT * number:.1f}">{text(line)}</text>'
+
+
+def _way(arrow: Arrow, layout: Layout) -> tuple[str, Point]:
+    """Down from one box to another, past what lies between; and where its label stands."""
+    source, target = layout.boxes[arrow.source], layout.boxes[arrow.target]
+    start, end = Point(source.middle, source.y + source.height), Point(target.middle, target.y - 1)
+    points = [start, *layout.ways.get(arrow, ()), end]
+    return _curve(points), _between(points[-2], end)
+
+
+def _curve(points: Sequence[Point]) -> str:
+    parts = [f"M{points[0].x:.1f} {points[0].y:.1f}"]
+    for a, b in pairwise(points):
+        bend = (b.y - a.y) / 2
+        parts.append(f"C{a.x:.1f} {a.y + bend:.1f} {b.x:.1f} {b.y - bend:.1f} {b.x:.1f} {b.y:.1f}")
+    return " ".join(parts)
+
+
+def _between(a: Point, b: Point) -> Point:
+    """Nearer to the end, where fewer arrows come together."""
+    return Point(a.x + (b.x - a.x) * 0.6, a.y + (b.y - a.y) * 0.6 + 4)
+
+
+def _back(arrow: Arrow, layout: Layout) -> tuple[str, Point]:
+    """Out to the right and back to the round that follows: to an earlier layer, or to the same box."""
+    source, target = layout.boxes[arrow.source], layout.boxes[arrow.target]
+    a, b = source.x + source.width, target.x + target.width + 1
+    start, end = source.y + source.height * 0.7, target.y + target.height * 0.3
+    out, turn = layout.lanes[arrow], 9 if end < start else -9
+    path = (
+        f"M{a:.1f} {start:.1f} H{out - 9:.1f} Q{out:.1f} {start:.1f} {out:.1f} {start - turn:.1f} "
+        f"V{end + turn:.1f} Q{out:.1f} {end:.1f} {out - 9:.1f} {end:.1f} H{b:.1f}"
+    )
+    return path, Point(out + 5, (start + end) / 2 + 4)
+
+
+def _legend(picture: Picture) -> tuple[str, float]:
+    """A key for each policy, and how wide all of them are."""
+    parts: list[str] = []
+    x = 0.0
+    for number, policy in enumerate(picture.policies):
+        colour = PALETTE[number % len(PALETTE)]
+        parts.append(f'<rect x="{x:g}" y="1" width="12" height="12" rx="3" style="fill:{colour}"/>')
+        parts.append(f'<text x="{x + 18:g}" y="11">{text(policy)}</text>')
+        x += 18 + LABEL_CHAR * len(policy) + PAD
+    return "".join(parts), x
+
+
+def _place(at: Rect) -> str:
+    return f'x="{at.x:.1f}" y="{at.y:.1f}" width="{at.width:.1f}" height="{at.height:.1f}"'

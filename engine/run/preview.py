@@ -1,0 +1,255 @@
+"""What a plan would ask on some tasks, with no model: its episodes are run as any, on made-up answers.
+
+In: a plan, tasks, and answers on record where there are some. Out: each role's prompts, as the run's own code
+rendered them. Nobody is asked anything: roles that run a tool which computes or asks get what it could give,
+nothing is rewarded, and a hidden field is known by its name alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from engine.compile import Plan, RolePlan
+from engine.models import LimitedModel, Request
+from engine.models.replay import Replay
+from engine.records import Episode, Message, NodeId, Task
+from engine.run.isolation import Isolation
+from engine.run.scheduler import run_episode
+from engine.run.session import Job
+from engine.run.standins import Answers, asked_only, still, told_only
+from engine.spec import OnFailure
+from engine.vocabulary import Function, Tool
+
+MOST = 6
+"""Prompts of one role and task that are kept."""
+ROUNDS = 3
+"""Rounds of a loop whose prompts are kept: those that come later go on as these do."""
+MOST_WAYS = 8
+"""Runs of one task, each with other answers out of those that a parser gives as examples."""
+UNREACHED = "not reached with these answers"
+_MARK = re.compile(r"\[(\w+)(?: \d+)?(?:, round \d+)?\]")
+
+
+class Asked(NamedTuple):
+    """One prompt, and who is sent it."""
+
+    nodes: Sequence[NodeId]
+    """The turns that are asked this; prompts that differ by the numbers in made-up answers count as one."""
+    endpoint: int
+    """Of the plan's, where the first of them is sent."""
+    messages: Sequence[Message]
+    functions: Sequence[Function] = ()
+    """What the model is told that it may call."""
+    note: str = ""
+    """What else is to be said of it."""
+    pieces: Sequence[tuple[str, bool]] = ()
+    """The whole prompt as its model's chat template writes it, and which parts are special tokens."""
+    tokens: int | None = None
+    """How long it is; None where the model's tokenizer is not at hand."""
+
+
+@dataclass(slots=True)
+class RoleAsked:
+    """What a role is asked on one task."""
+
+    role: RolePlan
+    asked: list[Asked] = field(default_factory=list[Asked])
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What else there is to know of it, by a word for it: its loop, its condition, its tools."""
+    more: int = 0
+    """Prompts that were left out: of later rounds, or beyond a role's `MOST`."""
+    values: list[str] = field(default_factory=list[str])
+    """What the tool is asked that it runs in place of a model."""
+    problems: list[str] = field(default_factory=list[str])
+    """What failed: a prompt that cannot be rendered, say."""
+
+    def hear(self, value: str) -> None:
+        """Note what its tool is asked, if it is not what it was asked before."""
+        if _unmarked(value) not in map(_unmarked, self.values) and len(self.values) < MOST:
+            self.values.append(value)
+
+    def who(self, asked: Asked) -> str:
+        """Whose prompt it is, in words: `solver 1–2, round 2`."""
+        name = self.role.name
+        if self.role.count > 1:
+            name += f" {_numbers(node.index for node in asked.nodes)}"
+        if self.role.loop is not None:
+            rounds = _numbers(node.round for node in asked.nodes)
+            name += f", round{'' if rounds.isdigit() else 's'} {rounds}"
+        return name
+
+
+class TaskAsked(NamedTuple):
+    """What is asked on one task."""
+
+    task: Task
+    """Each hidden field holds its name."""
+    hidden: Sequence[str]
+    roles: Sequence[RoleAsked]
+
+
+async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) -> TaskAsked:
+    """What each role is asked on a task: with made-up answers, or those of an episode on record.
+
+    An answer that is not on record is made up. What conditions keep from being reached is asked once more as
+    if they let it, and has a note.
+    """
+    hidden = [key for key in task if key in plan.hidden]
+    shown = {key: f"[hidden: {key}]" if key in plan.hidden else value for key, value in task.items()}
+    runs = _Runs(plan, shown, recorded)
+    if recorded is not None:
+        await runs.run(plan, 0)
+    else:
+        ways = max((len(role.parser.examples) for role in plan.asking), default=1)
+        for way in range(min(max(ways, 1), MOST_WAYS)):
+            await runs.run(plan, way)
+    if plan.may_skip:
+        await runs.run(_without_conditions(plan), 0, note=UNREACHED)
+    return TaskAsked(shown, hidden, runs.roles)
+
+
+async def made_up(plan: Plan, task: Task, said: str) -> Episode:
+    """An episode whose answers are examples of what each parser reads, and say `said`. Nothing is earned."""
+    return await _Runs(plan, task, None).run(plan, 0, said=said)
+
+
+def _without_conditions(plan: Plan) -> Plan:
+    """The plan in which every turn runs."""
+    return replace(
+        plan,
+        roles=tuple(replace(role, when=None) for role in plan.roles),
+        loops=tuple(replace(loop, until=None) for loop in plan.loops),
+    )
+
+
+class _Runs:
+    """The episodes of one task, and what was asked in them."""
+
+    def __init__(self, plan: Plan, task: Task, recorded: Episode | None) -> None:
+        self._task, self._recorded = task, recorded
+        self._replay = Replay.from_episodes([recorded], any_prompt=True) if recorded else None
+        withheld = {permission.name for permission in plan.withheld}
+        self._closed = {role.name: _not_allowed(role, withheld) for role in plan.roles}
+        self.roles = [RoleAsked(role, facts=facts_of(plan, role)) for role in plan.roles]
+        self._by_name = {asked.role.name: asked for asked in self.roles}
+        self._seen: dict[str, dict[object, int]] = {asked.role.name: {} for asked in self.roles}
+        """By role, the prompts by what tells them apart: their places in `asked`, or -1 for one left out."""
+
+    async def run(self, plan: Plan, way: int, *, note: str = "", said: str = "") -> Episode:
+        """One episode; with a `note`, only of those turns of which nothing was seen before.
+
+        Made-up answers say `said`, or else who speaks.
+        """
+        reached = {
+            name: {node.round for prompt in of.asked for node in prompt.nodes}
+            for name, of in self._by_name.items()
+        }
+        model = Answers({name: of.role for name, of in self._by_name.items()}, way, said, self._replay)
+        harmless = self._harmless(plan, stopped=self._recorded is None or bool(note))
+        limited = LimitedModel(model, 4096)
+        async with Isolation(plan.imports) as isolation:
+            rollout = self._recorded.rollout if self._recorded else 0
+            job = Job({"id": "task", **self._task}, rollout, 0)
+            models = [limited] * len(plan.endpoints)
+            episode = await run_episode(harmless, job, models, isolation=isolation)
+        endpoints = {node.id: node.endpoint or 0 for node in plan.nodes}
+        for request in sorted(model.requests, key=lambda request: _order(request.id.node)):
+            node = request.id.node
+            if not note or node.round not in reached[node.role]:
+                self._add(request, endpoints[node], note)
+        for failure in episode.metadata.get("failures", ()):
+            problem = f"{failure['name']}: {failure['message']}"
+            problems = self._by_name[failure["role"]].problems
+            if problem not in problems and not note:
+                problems.append(problem)
+        return episode
+
+    def _add(self, request: Request, endpoint: int, note: str) -> None:
+        node = request.id.node
+        of, seen = self._by_name[node.role], self._seen[node.role]
+        key = _unmarked(repr(request.messages))
+        place = seen.get(key)
+        if place is None and len(of.asked) < MOST and node.round <= ROUNDS:
+            seen[key] = len(of.asked)
+            call = f"call {request.id.call} of the turn" if request.id.call > 1 else ""
+            said = ", ".join(filter(None, (call, note)))
+            of.asked.append(Asked((node,), endpoint, request.messages, request.tools, said))
+        elif place is None:
+            seen[key] = -1
+            of.more += 1
+        elif place >= 0 and node not in of.asked[place].nodes:
+            before = of.asked[place]
+            of.asked[place] = before._replace(nodes=(*before.nodes, node))
+
+    def _harmless(self, plan: Plan, *, stopped: bool) -> Plan:
+        """The plan without rewards, in which nobody outside is asked."""
+        return replace(
+            plan,
+            roles=tuple(self._harmless_role(role) for role in plan.roles),
+            env=still(plan.env) if stopped and plan.env is not None else plan.env,
+            scoring=(),
+            reads={},
+            metrics={},
+            withheld=(),
+        )
+
+    def _harmless_role(self, role: RolePlan) -> RolePlan:
+        run = role.run
+        if run is not None and run.tool.choose is None:
+            run = asked_only(run, role.name, self._recorded, self._by_name[role.name].hear)
+        tools = tuple(
+            told_only(tool, self._recorded) for tool in role.tools if tool not in self._closed[role.name]
+        )
+        return replace(role, reward=None, run=run, tools=tools, on_failure=OnFailure(), timeout=None)
+
+
+def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
+    """What there is to know of a role beside its prompts, by a word for it."""
+    facts: dict[str, str] = {}
+    written = plan.spec.roles[role.name]
+    if role.needs:
+        facts["needs"] = ", ".join(role.needs)
+    if role.loop is not None:
+        loop = plan.loops[role.loop]
+        until = f", until {loop.until.source}" if loop.until is not None else ""
+        facts["loop"] = f"{loop.name}, at most {loop.times} rounds{until}"
+    if role.when is not None:
+        facts["when"] = role.when.source
+    if role.run is not None:
+        facts["runs"] = role.run.name
+    if role.tools:
+        closed = _not_allowed(role, {permission.name for permission in plan.withheld})
+        names = [
+            f"{call.name} (not opened: it is not allowed)" if tool in closed else call.name
+            for call, tool in zip(written.tools, role.tools, strict=True)
+        ]
+        facts["tools"] = f"{', '.join(names)}; at most {role.calls} calls of the model"
+    if role.shows:
+        facts["sees hidden"] = ", ".join(sorted(role.shows))
+    if role.keeps_chat:
+        facts["memory"] = "chat"
+    return facts
+
+
+def _not_allowed(role: RolePlan, withheld: set[str]) -> list[Tool]:
+    return [tool for tool in role.tools if not withheld.isdisjoint(tool.permissions)]
+
+
+def _numbers(of: Iterable[int]) -> str:
+    """`1–3, 5`."""
+    found = sorted(set(of))
+    starts = [n for n in found if n - 1 not in found]
+    ends = [n for n in found if n + 1 not in found]
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in zip(starts, ends, strict=True))
+
+
+def _unmarked(text: str) -> str:
+    """A text without the numbers of those whose made-up answers it quotes."""
+    return _MARK.sub(r"[\1]", text)
+
+
+def _order(node: NodeId) -> tuple[int, int]:
+    return node.round, node.index

@@ -1,0 +1,12 @@
+"""Runs in the browser: every episode, its DAG on a time line, and what each turn was credited with and why.
+
+In go folders that runs and trainings write, while they are written; nothing here runs a model or code of a
+spec. One walk: `runs` (folders to rows by the index) → `finding` (the rows that are asked for) → `turns`,
+`timeline`, `trace` (an episode to plain data) → `pages` (plain data to HTML) → `serving` or `static`.
+"""
+
+from engine.view.finding import Where
+from engine.view.runs import ViewedRun, open_run
+from engine.view.static import write_static
+
+__all__ = ["ViewedRun", "Where", "open_run", "write_static"]

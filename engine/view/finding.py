@@ -1,0 +1,214 @@
+"""Which episodes are asked for: a filter as an address writes it, and the rows that fit it, a page at a time.
+
+All but a text is decided by the index. For a text the files' bytes are looked through first, and only a line
+that has it somewhere is read, until the page is full.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import groupby, islice
+from typing import Any, NamedTuple, cast
+from urllib.parse import urlencode
+
+from engine.errors import DataError, UsageError
+from engine.records import Episode
+from engine.view.runs import Row, ViewedRun
+
+PAGE = 50
+"""Episodes on a page."""
+ANY = "any"
+"""For `failure`: whatever its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A filter; what is empty does not count. With a role, rewards and failures are that role's."""
+
+    role: str = ""
+    failure: str = ""
+    """A failure's name, or `any`."""
+    correct: str = ""
+    """`yes` or `no`."""
+    low: float | None = None
+    """A reward is at least this."""
+    high: float | None = None
+    """The same reward is at most this."""
+    task: str = ""
+    """A part of the task's id."""
+    text: str = ""
+    """Anywhere in the task, what was asked, thought and said, or why it failed; case of a to z does not
+    matter."""
+    split: str = ""
+    step: int | None = None
+    sort: str = ""
+    """`low` or `high`: by the mean reward, lowest or highest first; else as written, newest step first."""
+
+    @classmethod
+    def of(cls, written: Mapping[str, str]) -> Where:
+        """As an address has it; raises UsageError for a value that does not fit."""
+        values: dict[str, Any] = {}
+        for name, value in written.items():
+            if name not in FIELDS or not (value := value.strip()):
+                continue
+            try:
+                values[name] = _NUMBERS[name](value) if name in _NUMBERS else value
+                if not math.isfinite(values[name] if name in _NUMBERS else 0):
+                    raise ValueError
+            except ValueError:
+                raise UsageError(f"{name} is {value!r}; expected a number, such as 0.5") from None
+            if name in _CHOICES and value not in _CHOICES[name]:
+                raise UsageError(f"{name} is {value!r}; expected {' or '.join(_CHOICES[name])}")
+        return cls(**values)
+
+    @property
+    def query(self) -> str:
+        """As an address has it: `role=solver&failure=any`; empty where everything fits."""
+        written = {name: value for name, value in asdict(self).items() if value not in ("", None)}
+        return urlencode(
+            {name: int(v) if isinstance(v, float) and v.is_integer() else v for name, v in written.items()},
+            errors="replace",
+        )
+
+    @property
+    def filters(self) -> bool:
+        """Whether there are episodes that do not fit it."""
+        return replace(self, sort="") != Where()
+
+    def fits(self, row: Row) -> bool:
+        """Whether an episode fits in all but its text."""
+        part, entry = row.part, row.entry
+        roles = entry.roles.values() if not self.role else filter(None, (entry.roles.get(self.role),))
+        chosen = list(roles)
+        return (
+            (not self.split or part.split == self.split)
+            and (self.step is None or part.step == self.step)
+            and self.task in entry.task
+            and (not self.correct or entry.is_correct == (self.correct == "yes"))
+            and bool(chosen or not self.role)
+            and (not self.failure or any(_failed(role.failures, self.failure) for role in chosen))
+            and (
+                (self.low is None and self.high is None)
+                or any(self._in_range(reward) for role in chosen for reward in role.rewards)
+            )
+        )
+
+    def _in_range(self, reward: float) -> bool:
+        return (self.low is None or reward >= self.low) and (self.high is None or reward <= self.high)
+
+    def measure(self, row: Row) -> float:
+        """What it is sorted by: a role's mean reward, or that of all; lowest where there is none."""
+        roles = row.entry.roles.values()
+        if self.role:
+            roles = filter(None, (row.entry.roles.get(self.role),))
+        rewards = [reward for role in roles for reward in role.rewards]
+        return sum(rewards) / len(rewards) if rewards else -math.inf
+
+
+FIELDS = tuple(field.name for field in fields(Where))
+"""What a filter may name."""
+_NUMBERS: Mapping[str, type[float] | type[int]] = {"low": float, "high": float, "step": int}
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "correct": ("yes", "no"),
+    "sort": ("low", "high"),
+    "split": ("train", "validation"),
+}
+
+
+class Found(NamedTuple):
+    """A page of episodes."""
+
+    rows: Sequence[Row]
+    start: int
+    """How many that fit come before."""
+    total: int | None
+    """How many fit; None where a text is looked for, and the rest was not looked through."""
+    more: bool
+    """Whether others come after."""
+    episodes: int
+    """How many there are in all."""
+
+
+def find(run: ViewedRun, where: Where, start: int = 0, most: int = PAGE) -> Found:
+    """The episodes that fit, from the `start`-th on; raises DataError where a file cannot be read."""
+    everything = [row for part in run.parts() for row in run.rows(part)]
+    fitting = [row for row in everything if where.fits(row)] if where.filters else everything
+    if where.sort:
+        fitting = sorted(fitting, key=where.measure, reverse=where.sort == "high")
+    if not where.text:
+        rows = fitting[start : start + most]
+        return Found(rows, start, len(fitting), start + len(rows) < len(fitting), len(everything))
+    rows = list(islice(_with_text(run, fitting, where.text), start, start + most + 1))
+    more = len(rows) > most
+    return Found(rows[:most], start, None if more else start + len(rows), more, len(everything))
+
+
+def neighbours(run: ViewedRun, where: Where, row: Row) -> tuple[Row | None, Row | None]:
+    """The episodes before and after one, among those that fit."""
+    rows = find(run, replace(where, text=""), most=sys.maxsize).rows
+    place = next((at for at, other in enumerate(rows) if other[:2] == row[:2]), None)
+    if place is None:
+        return None, None
+    before, after = rows[:place][::-1], rows[place + 1 :]
+    return next(_with_text(run, before, where.text), None), next(_with_text(run, after, where.text), None)
+
+
+def texts(episode: Episode) -> Iterator[str]:
+    """Every text that a person may look for."""
+    yield from _strings(episode.task)
+    for trajectory in episode.trajectories:
+        if trajectory.failure is not None:
+            yield trajectory.failure.message
+        for step in trajectory.steps:
+            yield from (step.model_response, step.thought)
+            yield from _strings(step.action)
+            yield from _strings(step.chat_completions)
+    yield from _strings(episode.metadata.get("failures"))
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in cast("Mapping[str, object]", value).values():
+            yield from _strings(inner)
+    elif isinstance(value, Sequence):
+        for inner in cast("Sequence[object]", value):
+            yield from _strings(inner)
+    elif isinstance(value, int | float):
+        yield str(value)
+
+
+_KEY = re.compile(rb'"[a-z_]+":')
+"""A key of JSON; within a text, the quotes would have backslashes."""
+
+
+def _with_text(run: ViewedRun, rows: Iterable[Row], text: str) -> Iterator[Row]:
+    """The rows whose episodes have a text somewhere."""
+    if not text:
+        yield from rows
+        return
+    wanted = text.lower()
+    # As JSON writes it within its quotes.
+    written = json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "replace").lower()
+    for part, theirs in groupby(rows, key=lambda row: row.part):
+        try:
+            with part.path.open("rb") as file:
+                for row in theirs:
+                    file.seek(row.entry.offset)
+                    line = file.read(row.entry.length)
+                    if written not in line.lower() or written not in _KEY.sub(b"", line).lower():
+                        continue
+                    if any(wanted in said.lower() for said in texts(run.read(row))):
+                        yield row
+        except OSError as error:
+            raise DataError(f"cannot read {part.path}: {error.strerror}") from error
+
+
+def _failed(failures: Mapping[str, int], wanted: str) -> bool:
+    return bool(failures) if wanted == ANY else wanted in failures

@@ -1,0 +1,279 @@
+"""Runs to HTML: a list of episodes, an episode, an error; the same parts make the page of one file.
+
+Autoescape is on, and no template marks a text as safe: whatever a model, a task or a tool wrote stays text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from engine.errors import DataError, RolegraphError
+from engine.records import Episode, NodeId
+from engine.report.digest import clipped, question
+from engine.report.html import environment, script, style
+from engine.view.finding import ANY, PAGE, Found, Where, find, neighbours
+from engine.view.pieces import PiecesOf, pieces_of
+from engine.view.runs import Row, ViewedRun
+from engine.view.timeline import LANE, Dag, Drawing, Timeline, drawing, read_dag, timeline
+from engine.view.trace import Token, Trace, greatest, tokens, traces
+from engine.view.turns import Asked, Turn, turns
+
+HERE = Path(__file__).parent
+MOST_CARDS = 150
+"""Turns of an episode on one page."""
+MOST_MEMBERS = 64
+"""Of a group, that are listed."""
+_KNOWN = ("spec", "hash", "failures")
+"""What of an episode's metadata is shown elsewhere."""
+
+
+class Links(Protocol):
+    """Where things are; None for what cannot be reached from the page."""
+
+    def listing(self, run: int, where: Where, start: int = 0) -> str:
+        """A page of a run's episodes."""
+        ...
+
+    def episode(self, run: int, row: Row, where: Where, start: int = 0) -> str | None:
+        """An episode."""
+        ...
+
+
+class RoleSummary(NamedTuple):
+    """What a role came to in an episode."""
+
+    name: str
+    reward: float | None
+    """The mean over its trajectories."""
+    failures: Sequence[str]
+
+
+class Line(NamedTuple):
+    """An episode in a list."""
+
+    row: Row
+    href: str | None
+    question: str
+    roles: Sequence[RoleSummary]
+
+
+class Call(NamedTuple):
+    """One call of a turn, with its answer's tokens."""
+
+    asked: Asked
+    tokens: Sequence[Token]
+    left_out: int
+    """Tokens that are not shown in colour."""
+
+
+class Card(NamedTuple):
+    """A turn to show."""
+
+    turn: Turn
+    name: str
+    anchor: str
+    calls: Sequence[Call]
+    trace: Trace | None
+    reward: float | None
+    """What it earned itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An episode to show."""
+
+    row: Row
+    episode: Episode
+    anchor: str
+    timeline: Timeline
+    drawing: Drawing
+    anchors: Mapping[NodeId, str]
+    cards: Sequence[Card]
+    start: int
+    fields: Sequence[tuple[str, str, bool]]
+    """Of the task: name, value, whether it is hidden."""
+    notes: Sequence[tuple[str, str]]
+    skipped: int
+    """Turns that were not taken."""
+
+
+def anchor_of(run: int, row: Row) -> str:
+    """Where an episode is in a page that has several."""
+    return f"e{run}-{row.part.name}-{row.number}"
+
+
+class Pages:
+    """The pages of some runs. `hidden` says whether hidden fields are shown."""
+
+    def __init__(self, runs: Sequence[ViewedRun], links: Links, *, hidden: bool = True) -> None:
+        self.runs, self.links, self.hidden = runs, links, hidden
+        self._script, self.script_hash = script(HERE / "view.js")
+        self._style = style(HERE / "view.css")
+        self._dags: dict[int, Dag | None] = {}
+        self._pieces: dict[int, PiecesOf] = {}
+
+    def listing(self, number: int, where: Where, start: int = 0) -> str:
+        """A page of a run's episodes; raises as `find` does."""
+        run = self.runs[number]
+        found = find(run, where, start)
+        return self._render(
+            "listing.html.j2",
+            title=run.info.name,
+            number=number,
+            run=run,
+            where=where,
+            found=found,
+            lines=self.lines(number, found, where),
+            failures=_failures(run),
+            page=PAGE,
+            any=ANY,
+        )
+
+    def episode(self, number: int, row: Row, where: Where, start: int = 0) -> str:
+        """One episode; `start` is the first of its turns to show. Raises DataError."""
+        run = self.runs[number]
+        shown = self.shown(number, row, start)
+        before, after = neighbours(run, where, row)
+        return self._render(
+            "episode.html.j2",
+            title=f"{row.entry.task}:{row.entry.rollout}",
+            number=number,
+            run=run,
+            where=where,
+            shown=shown,
+            before=before and self.links.episode(number, before, where),
+            after=after and self.links.episode(number, after, where),
+        )
+
+    def error(self, message: str) -> str:
+        """What could not be shown, and why."""
+        return self._render("error.html.j2", title="Not shown", message=message, number=0, where=Where())
+
+    def static(self, chosen: Sequence[tuple[int, Found, Where]]) -> str:
+        """Lists and episodes of several runs in one page."""
+        parts = [
+            (number, self.runs[number], found, self.lines(number, found, where), where)
+            for number, found, where in chosen
+        ]
+        return self._render(
+            "static.html.j2",
+            title=", ".join(self.runs[number].info.name for number, *_ in chosen),
+            number=0,
+            where=Where(),
+            parts_of=parts,
+            shown_of=self.shown,
+        )
+
+    def lines(self, number: int, found: Found, where: Where) -> list[Line]:
+        """The rows of a list; a task that cannot be read any more is shown by its id."""
+        run, lines = self.runs[number], list[Line]()
+        for row in found.rows:
+            try:
+                asked = question(self._public(run, run.read(row)).task, row.entry.task)
+            except DataError:
+                asked = row.entry.task
+            roles = [
+                RoleSummary(
+                    name,
+                    sum(role.rewards) / len(role.rewards) if role.rewards else None,
+                    [name if times == 1 else f"{name} {times}" for name, times in role.failures.items()],
+                )
+                for name, role in row.entry.roles.items()
+            ]
+            lines.append(Line(row, self.links.episode(number, row, where), asked, roles))
+        return lines
+
+    def shown(self, number: int, row: Row, start: int = 0) -> Shown:
+        """Everything of an episode; raises DataError, also for one that is not as a run writes it."""
+        try:
+            return self._shown(number, row, start)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, RolegraphError):
+                raise
+            where = f"{row.part.path}: the episode {row.entry.task}:{row.entry.rollout}"
+            raise DataError(f"{where} is not as a run writes it: {error!r}") from error
+
+    def _shown(self, number: int, row: Row, start: int) -> Shown:
+        run = self.runs[number]
+        together = run.same_task(row)
+        episode = self._public(run, next(episode for other, episode in together if other[:2] == row[:2]))
+        taken = turns(episode)
+        if number not in self._dags:
+            self._dags[number] = read_dag(run.spec, run.info.templates)
+        line = timeline(self._dags[number], taken)
+        compared = traces(row, together)
+        anchor = anchor_of(number, row)
+        order = line.order[start : start + MOST_CARDS]
+        anchors = {node: f"{anchor}-t{place}" for place, node in enumerate(order, start)}
+        scale = greatest(step for trajectory in episode.trajectories for step in trajectory.steps)
+        names = {lane.instance: lane.name for lane in line.lanes}
+        cards: list[Card] = []
+        for node in order:
+            turn = taken[node]
+            name = names.get(node[:2], f"{node.role} {node.index}")
+            trace = compared.get(node)
+            if trace is not None and len(trace.members) > MOST_MEMBERS:
+                trace = replace(trace, members=trace.members[:MOST_MEMBERS])
+            calls = [self._call(number, turn.node, asked, scale) for asked in turn.calls]
+            cards.append(Card(turn, name, anchors[node], calls, trace, _earned(turn)))
+        return Shown(
+            row=row,
+            episode=episode,
+            anchor=anchor,
+            timeline=line,
+            drawing=drawing(line),
+            anchors=anchors,
+            cards=cards,
+            start=start,
+            fields=[(name, clipped(v, 2000), run.is_hidden(name)) for name, v in episode.task.items()],
+            notes=[(k, clipped(v, 400)) for k, v in episode.metadata.items() if k not in _KNOWN],
+            skipped=sum(bar.state == "skipped" for lane in line.lanes for bar in lane.bars),
+        )
+
+    def _call(self, number: int, node: NodeId, asked: Asked, scale: float) -> Call:
+        if number not in self._pieces:
+            self._pieces[number] = pieces_of(self.runs[number].spec)
+        ids = asked.step.response_ids
+        texts = self._pieces[number](node.role, node.index, ids) if ids else ()
+        coloured = list(tokens(asked.step, texts, scale))
+        return Call(asked, coloured, len(texts) - len(coloured))
+
+    def _public(self, run: ViewedRun, episode: Episode) -> Episode:
+        return episode if self.hidden else run.without_hidden(episode)
+
+    def _render(self, template: str, **values: Any) -> str:
+        return (
+            environment(HERE)
+            .get_template(template)
+            .render(
+                runs=self.runs,
+                links=self.links,
+                hidden=self.hidden,
+                style=self._style,
+                script=self._script,
+                script_hash=self.script_hash,
+                lane=LANE,
+                most_cards=MOST_CARDS,
+                **values,
+            )
+        )
+
+
+def _failures(run: ViewedRun) -> list[str]:
+    """The names of all failures, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for part in run.parts():
+        for row in run.rows(part):
+            for role in row.entry.roles.values():
+                counts.update(role.failures)
+    return [name for name, _ in counts.most_common()]
+
+
+def _earned(turn: Turn) -> float | None:
+    if turn.calls:
+        return turn.calls[-1].step.reward
+    return turn.trajectory.reward if turn.trajectory is not None else None

@@ -1,0 +1,100 @@
+"""Token ids to the text of each, by a tokenizer that lies on this machine already. Nothing is fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.compile.lineage import instances_of
+from engine.compile.policies import endpoints_of, trained_policies
+from engine.shipped import MODELS, model_folder
+from engine.spec import ModelRef, Spec
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+PiecesOf = Callable[[str, int, Sequence[int]], Sequence[str]]
+"""The text of each token that a role's instance said; the ids themselves where no tokenizer is here."""
+_LOOK_BACK = 6
+"""Tokens before one that may have a part in its character."""
+
+
+def pieces_of(spec: Spec | None) -> PiecesOf:
+    """The tokenizers of a spec's roles, each loaded when it is first needed."""
+    sources: dict[str, Sequence[Path | None]] = {} if spec is None else _sources(spec)
+    loaded: dict[Path, Tokenizer | None] = {}
+
+    def pieces(role: str, index: int, ids: Sequence[int]) -> Sequence[str]:
+        theirs = sources.get(role, ())
+        source = theirs[index - 1] if index <= len(theirs) else None
+        if source is None:
+            return _numbers(ids)
+        if source not in loaded:
+            loaded[source] = _load(source)
+        tokenizer = loaded[source]
+        return _numbers(ids) if tokenizer is None else _texts(tokenizer, ids)
+
+    return pieces
+
+
+def _sources(spec: Spec) -> dict[str, Sequence[Path | None]]:
+    """By role, the file of each instance's tokenizer."""
+    counts = {name: len(its) for name, its in instances_of(spec).items()}
+    trained = trained_policies(spec, counts)
+    return {
+        name: [_source(endpoint.model) for endpoint in endpoints_of(spec, name, count, trained)]
+        for name, count in counts.items()
+    }
+
+
+def _source(model: ModelRef) -> Path | None:
+    if model.provider == "local":
+        file = model_folder(model.name) / "tokenizer.json"
+        return file if file.is_file() else None
+    if model.provider != "tinker" or not model.name:
+        return None
+    if (shipped := MODELS.get(model.name)) is not None:
+        return shipped / "tokenizer.json"
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    from engine.models.tinker_open import hub_name  # imports the SDK
+
+    try:
+        cached = try_to_load_from_cache(hub_name(model.name), "tokenizer.json")
+    except HFValidationError:
+        return None
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def _load(file: Path) -> Tokenizer | None:
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception:  # of whatever kind: the library raises a bare one
+        return None
+
+
+def _numbers(ids: Sequence[int]) -> list[str]:
+    return [f"{token} " for token in ids]
+
+
+def _texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """What each token adds; a character of several tokens stands with its last."""
+
+    def text(start: int, end: int) -> str:
+        return tokenizer.decode(list(ids[start:end]), skip_special_tokens=False)
+
+    found: list[str] = []
+    written = 0
+    for end in range(1, len(ids) + 1):
+        start = max(0, min(written, end - 1 - _LOOK_BACK))
+        whole, before = text(start, end), text(start, written)
+        if whole.endswith("\ufffd") and end < len(ids):
+            found.append("")
+            continue
+        found.append(whole[len(before) :])
+        written = end
+    return found

@@ -1,0 +1,162 @@
+"""The folder of a run or a training as rows to look through, read again where its files have grown.
+
+A row is a line of an index: what an episode came to, and where it lies. Episodes are read one at a time.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from engine.errors import DataError, UsageError
+from engine.records import Episode, RunFolder, RunInfo
+from engine.records.episodes import Entry, EpisodeFile
+from engine.spec import Spec, load_spec
+from engine.training.signals import DEMONSTRATION
+
+_EVER = ("id", "question")
+"""What every run may show of a task, where it is not noted what its prompts may not."""
+_LOOKED_AT = 20
+"""Files whose tasks are asked for their fields."""
+_PART = re.compile(r"(?P<split>train|validation)-(?P<step>\d{1,12})")
+
+
+class Part(NamedTuple):
+    """A file of episodes: a run's one, or one step's of a training."""
+
+    name: str
+    path: Path
+    split: str = ""
+    """Of a training: `train` or `validation`."""
+    step: int = 0
+
+
+class Row(NamedTuple):
+    """An episode by its place: the `number`-th of a part, from 0."""
+
+    part: Part
+    number: int
+    entry: Entry
+
+
+@dataclass(slots=True)
+class ViewedRun:
+    """One run; see `open_run`."""
+
+    folder: RunFolder
+    spec: Spec | None
+    """What it is of; None where that cannot be read."""
+    _known: dict[Path, tuple[tuple[int, int, int], Sequence[Row]]] = field(
+        default_factory=dict[Path, tuple[tuple[int, int, int], Sequence[Row]]]
+    )
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def info(self) -> RunInfo:
+        """What is known of the run by now; raises DataError where its file is damaged."""
+        return self.folder.info()
+
+    def parts(self) -> list[Part]:
+        """The files of episodes by now, the newest step first."""
+        if self.info.kind == "run":
+            return [Part("episodes", self.folder.episodes)] if self.folder.episodes.exists() else []
+        files = [(step, split, path) for split in _SPLITS for step, path in self.folder.episodes_files(split)]
+        files.sort(key=lambda file: (-file[0], file[1]))
+        return [Part(path.stem, path, split, step) for step, split, path in files]
+
+    def part(self, name: str) -> Part:
+        """A file of episodes by its name; raises UsageError."""
+        if self.info.kind == "run" and name == "episodes":
+            return Part(name, self.folder.episodes)
+        if (match := _PART.fullmatch(name)) and self.info.kind == "train":
+            return Part(name, self.folder.steps / f"{name}.jsonl", match["split"], int(match["step"]))
+        raise UsageError(f"the run has no episodes called {name!r}")
+
+    def rows(self, part: Part) -> Sequence[Row]:
+        """Every episode of a part, in the order of the file; lines that are none are passed over.
+
+        Raises DataError where the file cannot be read.
+        """
+        try:
+            found = part.path.stat()
+        except OSError as error:
+            raise DataError(f"cannot read {part.path}: {error.strerror}") from error
+        state = found.st_mtime_ns, found.st_size, found.st_ino
+        with self._lock:
+            known = self._known.get(part.path)
+            if known is None or known[0] != state:
+                entries = EpisodeFile(part.path).entries(lambda fault: None)
+                known = state, [Row(part, number, entry) for number, entry in enumerate(entries)]
+                self._known[part.path] = known
+        return known[1]
+
+    def row(self, part: Part, number: int) -> Row:
+        """One episode's; raises UsageError where there is none, DataError as `rows`."""
+        rows = self.rows(part)
+        if not 0 <= number < len(rows):
+            raise UsageError(f"{part.name} has {len(rows)} episodes; there is none with the number {number}")
+        return rows[number]
+
+    def read(self, row: Row) -> Episode:
+        """The episode itself; raises DataError where the file does not hold it any more."""
+        return EpisodeFile(row.part.path).read(row.entry)
+
+    def same_task(self, row: Row) -> list[tuple[Row, Episode]]:
+        """The episodes that one's turns may have been compared with: of its task and step, with itself."""
+        rows = [other for other in self.rows(row.part) if other.entry.task == row.entry.task]
+        return [(other, self.read(other)) for other in rows]
+
+    def is_hidden(self, field: str) -> bool:
+        """Whether no prompt may show a task's field; all may be so where an earlier version noted nothing."""
+        hidden = self.info.hidden
+        return field not in _EVER if hidden is None else field in hidden
+
+    def hidden_fields(self) -> set[str]:
+        """The hidden fields that its tasks have, by the first episode of each file; raises DataError."""
+        first = [rows[0] for part in self.parts() if (rows := self.rows(part))]
+        return {field for row in first[:_LOOKED_AT] for field in self.read(row).task if self.is_hidden(field)}
+
+    @property
+    def shows(self) -> frozenset[str]:
+        """The roles whose own prompts show hidden fields."""
+        if self.spec is None:
+            return frozenset()
+        return frozenset(name for name, role in self.spec.roles.items() if role.shows)
+
+    def without_hidden(self, episode: Episode) -> Episode:
+        """The episode less hidden fields, demonstrations made of them, and prompts that show them."""
+        task = {name: value for name, value in episode.task.items() if not self.is_hidden(name)}
+        shows = self.shows
+        trajectories = [
+            trajectory._replace(
+                steps=[
+                    step._replace(
+                        chat_completions=() if trajectory.name in shows else step.chat_completions,
+                        metadata={key: v for key, v in step.metadata.items() if key != DEMONSTRATION},
+                    )
+                    for step in trajectory.steps
+                ]
+            )
+            for trajectory in episode.trajectories
+        ]
+        return episode._replace(task=task, trajectories=trajectories)
+
+
+_SPLITS = ("train", "validation")
+
+
+def open_run(path: Path) -> ViewedRun:
+    """The run in a folder. Raises UsageError where there is none, DataError where it cannot be read."""
+    if not path.is_dir():
+        raise UsageError(f"there is no folder {path}; give the folder of a run or a training")
+    folder = RunFolder(path)
+    folder.info()
+    spec = None
+    if folder.spec_file.is_file():
+        loaded = load_spec(folder.spec_file)
+        spec = None if loaded.faults else loaded.spec
+    return ViewedRun(folder, spec)

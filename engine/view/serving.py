@@ -1,0 +1,150 @@
+"""The pages on this machine: read-only, at a loopback address, under a key that only the address holds.
+
+A page of another site cannot read them: it does not know the key, and a name of its own that it lets lead
+here is refused by the Host that a browser then sends.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from engine.errors import DataError, RolegraphError, UsageError, WorldError
+from engine.view.finding import Where
+from engine.view.pages import Links, Pages
+from engine.view.runs import Row, ViewedRun
+
+HOST = "127.0.0.1"
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class _Addresses:
+    """`/KEY/RUN?…` and `/KEY/RUN/PART/NUMBER?…`."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def listing(self, run: int, where: Where, start: int = 0) -> str:
+        return _with(f"/{self.key}/{run}", where.query, start)
+
+    def episode(self, run: int, row: Row, where: Where, start: int = 0) -> str | None:
+        return _with(f"/{self.key}/{run}/{row.part.name}/{row.number}", where.query, start)
+
+
+def addresses(key: str) -> Links:
+    """Where the pages are that `app` serves."""
+    return _Addresses(key)
+
+
+def app(pages: Pages, key: str) -> Starlette:
+    """The pages, under `/{key}/`; all else is not there."""
+    runs = pages.runs
+
+    def keyed(show: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        def answer(request: Request) -> Response:
+            if not secrets.compare_digest(request.path_params["key"].encode(), key.encode()):
+                return Response("Not found", 404, _HEADERS)
+            try:
+                return show(request)
+            except RolegraphError as error:
+                code = 400 if isinstance(error, UsageError) else 409 if isinstance(error, DataError) else 500
+                return HTMLResponse(_encoded(pages.error(str(error))), code, _HEADERS)
+
+        return answer
+
+    def first(request: Request) -> Response:
+        return RedirectResponse(f"/{key}/0", headers=_HEADERS)
+
+    def listing(request: Request) -> Response:
+        where, start = _asked(request.query_params)
+        return HTMLResponse(_encoded(pages.listing(_run(request), where, start)), headers=_HEADERS)
+
+    def episode(request: Request) -> Response:
+        where, start = _asked(request.query_params)
+        number = _run(request)
+        run = runs[number]
+        row = run.row(run.part(request.path_params["part"]), request.path_params["number"])
+        return HTMLResponse(_encoded(pages.episode(number, row, where, start)), headers=_HEADERS)
+
+    def _run(request: Request) -> int:
+        number: int = request.path_params["run"]
+        if number >= len(runs):
+            raise UsageError(f"there are {len(runs)} runs; there is none with the number {number}")
+        return number
+
+    routes = [
+        Route("/{key}/", keyed(first)),
+        Route("/{key}/{run:int}", keyed(listing)),
+        Route("/{key}/{run:int}/{part}/{number:int}", keyed(episode)),
+    ]
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"], www_redirect=False)
+    made = Starlette(routes=routes, middleware=[hosts])
+    made.router.redirect_slashes = False  # a redirect would tell what is there without the key
+    return made
+
+
+def serve(
+    runs: Sequence[ViewedRun],
+    *,
+    port: int = 0,
+    where: Where | None = None,
+    ready: Callable[[str], None] = lambda address: None,
+) -> None:
+    """Serve until interrupted; port 0 takes a free one. `ready` is given the address of the first page.
+
+    Raises DataError for a run that cannot be read, WorldError for a port that cannot be listened at.
+    """
+    key, where = secrets.token_urlsafe(16), where or Where()
+    pages = Pages(runs, addresses(key))
+    pages.listing(0, where)  # what is wrong with a run is told here, and the index is read
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+        except OSError as error:
+            raise WorldError(
+                f"cannot listen at {HOST}:{port}: {error.strerror}; choose another port"
+            ) from error
+        listener.listen(128)
+        config = uvicorn.Config(
+            app(pages, key),
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+        )
+        begun = f"http://{HOST}:{listener.getsockname()[1]}"
+        ready(begun + pages.links.listing(0, where))
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _asked(query: Mapping[str, str]) -> tuple[Where, int]:
+    start = query.get("from", "0")
+    if not start.isdecimal() or len(start) > 12:
+        raise UsageError(f"from is {start!r}; expected a number from 0")
+    return Where.of(query), int(start)
+
+
+def _with(path: str, query: str, start: int) -> str:
+    parts = [part for part in (query, f"from={start}" if start else "") if part]
+    return f"{path}?{'&'.join(parts)}" if parts else path
+
+
+def _encoded(page: str) -> bytes:
+    """Half a character, which a model may say, is written as a question mark."""
+    return page.encode("utf-8", "replace")

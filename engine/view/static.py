@@ -1,0 +1,40 @@
+"""The same as one file, which opens from disk: lists, and their episodes, linked within the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.records.jsonl import write_whole
+from engine.view.finding import Where, find
+from engine.view.pages import Pages, anchor_of
+from engine.view.runs import Row, ViewedRun
+
+
+class _Anchors:
+    """`#e0-episodes-12`, for the episodes that are in the file."""
+
+    def __init__(self) -> None:
+        self.known: set[str] = set()
+
+    def listing(self, run: int, where: Where, start: int = 0) -> str:
+        return "#"
+
+    def episode(self, run: int, row: Row, where: Where, start: int = 0) -> str | None:
+        anchor = anchor_of(run, row)
+        return f"#{anchor}" if anchor in self.known and not start else None
+
+
+def write_static(
+    runs: Sequence[ViewedRun], file: Path, *, hidden: bool, where: Where | None = None, most: int = 200
+) -> int:
+    """Write the episodes that fit, at most so many of each run, with `hidden` fields or not; return how many.
+
+    Raises DataError where a run cannot be read, WorldError where the disk does not take the file.
+    """
+    where, links = where or Where(), _Anchors()
+    chosen = [(number, find(run, where, most=most), where) for number, run in enumerate(runs)]
+    links.known = {anchor_of(number, row) for number, found, _ in chosen for row in found.rows}
+    page = Pages(runs, links, hidden=hidden).static(chosen)
+    write_whole(file, page.encode("utf-8", "replace"))
+    return len(links.known)

@@ -1,0 +1,243 @@
+"""An episode's DAG on a time line: a lane for each role instance, a bar for each turn, joins between them.
+
+What is on record is how long each turn took, not when it began. A turn begins the moment what it waits for is
+over, so the DAG says when; waits for a free slot of a model are not in it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from typing import NamedTuple
+
+from jinja2 import Environment, TemplateSyntaxError, meta
+
+from engine.compile.graph import env_loop, players_of
+from engine.compile.lineage import instances_of
+from engine.compile.unroll import Unrolled, unroll
+from engine.records import NodeId
+from engine.spec import Spec
+from engine.view.turns import Turn
+
+MOST_LANES = 120
+MOST_JOINS = 1_500
+"""More lines than this would be a black area."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dag:
+    """Which turn waits for which, in the order of the roles."""
+
+    before: Mapping[NodeId, Sequence[NodeId]]
+
+
+class Bar(NamedTuple):
+    """One turn, in seconds from the episode's beginning."""
+
+    node: NodeId
+    start: float
+    end: float
+    state: str
+    """`done`, `failed`, `masked`, or `skipped` for one that was not taken."""
+
+
+class Lane(NamedTuple):
+    """A role instance."""
+
+    instance: tuple[str, int]
+    """The role's name, and the instance's number."""
+    name: str
+    bars: Sequence[Bar]
+
+
+class Join(NamedTuple):
+    """From the end of a bar to the beginning of one that waited for it; lanes by their places."""
+
+    start: float
+    lane: int
+    end: float
+    to: int
+    on_path: bool
+    """Whether it is on the longest way through the episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The whole of it. Where no times are on record, `timed` is false and every turn is 1 long."""
+
+    lanes: Sequence[Lane]
+    joins: Sequence[Join]
+    length: float
+    timed: bool
+    left_out: int
+    """Lanes that are not shown."""
+    order: Sequence[NodeId]
+    """The turns that were taken, by when they began."""
+
+
+def read_dag(spec: Spec | None, templates: Mapping[str, str]) -> Dag | None:
+    """The DAG of a spec's turns, by the engine's own unrolling; None without a spec.
+
+    `templates` are the run's, which say who reads their own earlier turns.
+    """
+    if spec is None:
+        return None
+    played = env_loop(spec)
+    chats = {name for name, role in spec.roles.items() if role.memory == "chat"}
+    reads = {
+        name
+        for name in spec.roles
+        if any(about.endswith(f" of {name}") and "self.history" in text for about, text in templates.items())
+    }
+    unrolled = unroll(
+        spec,
+        instances_of(spec),
+        dict.fromkeys(spec.roles, ()),
+        until={
+            name: _mentioned(loop.until) & {*loop.roles} for name, loop in spec.loops.items() if loop.until
+        },
+        own=chats | reads,
+        players=players_of(spec, played) if played is not None else (),
+    )
+    before: dict[NodeId, list[NodeId]] = {node.id: [] for node in unrolled.nodes}
+    for place, node in enumerate(unrolled.nodes):
+        for after in dict.fromkeys(_after(unrolled, place)):
+            before[unrolled.nodes[after].id].append(node.id)
+    return Dag(before)
+
+
+def timeline(dag: Dag | None, turns: Mapping[NodeId, Turn]) -> Timeline:
+    """The time line of an episode; without a DAG all turns of a round are drawn side by side."""
+    before = dag.before if dag is not None and turns.keys() <= dag.before.keys() else _by_round(turns)
+    timed = any(turn.seconds for turn in turns.values())
+    starts: dict[NodeId, float] = {}
+    ends: dict[NodeId, float] = {}
+    cause: dict[NodeId, NodeId] = {}
+    for node in _in_order(before):
+        starts[node] = max((ends[other] for other in before[node]), default=0.0)
+        if before[node]:
+            cause[node] = max(before[node], key=lambda other: ends[other])
+        taken = turns.get(node)
+        ends[node] = starts[node] + (0.0 if taken is None else taken.seconds if timed else 1.0)
+    length = max(ends.values(), default=0.0)
+    path = _path(ends, cause)
+    lanes: dict[tuple[str, int], list[Bar]] = {}
+    counts: dict[str, int] = {}
+    for node in before:
+        taken = turns.get(node)
+        bar = Bar(node, starts[node], ends[node], "skipped" if taken is None else taken.state)
+        lanes.setdefault(node[:2], []).append(bar)
+        counts[node.role] = max(counts.get(node.role, 0), node.index)
+    shown = [
+        Lane((role, index), f"{role} {index}" if counts[role] > 1 else role, bars)
+        for (role, index), bars in [*lanes.items()][:MOST_LANES]
+    ]
+    places = {lane.instance: place for place, lane in enumerate(shown)}
+    pairs = [
+        (other, node)
+        for node in before
+        for other in before[node]
+        if node in turns and other in turns and node[:2] in places and other[:2] in places
+    ]
+    joins = [
+        Join(ends[one], places[one[:2]], starts[other], places[other[:2]], (one, other) in path)
+        for one, other in pairs
+        if len(pairs) <= MOST_JOINS or (one, other) in path
+    ]
+    order = sorted(turns, key=lambda node: starts.get(node, 0.0))
+    return Timeline(shown, joins, length, timed, len(lanes) - len(shown), order)
+
+
+class Rect(NamedTuple):
+    """A bar, in a drawing that is 1000 wide and stretched to its room."""
+
+    bar: Bar
+    x: float
+    y: float
+    width: float
+
+
+class Drawing(NamedTuple):
+    """A time line in lanes of `LANE` pixels."""
+
+    rects: Sequence[Rect]
+    lines: Sequence[tuple[str, bool]]
+    """The path of each join, and whether it is on the longest way."""
+    height: int
+
+
+LANE = 26
+_BAR = 14
+_WIDE = 1000
+
+
+def drawing(line: Timeline) -> Drawing:
+    """Where the bars and joins of a time line are drawn."""
+    scale = (_WIDE - 8) / (line.length or 1.0)
+
+    def x(seconds: float) -> float:
+        return round(4 + seconds * scale, 1)
+
+    rects: list[Rect] = []
+    for lane, its in enumerate(line.lanes):
+        y = lane * LANE + (LANE - _BAR) / 2
+        last: Bar | None = None
+        for bar in its.bars:
+            # Rounds that a loop was spared lie on one another.
+            if last is None or bar.state != "skipped" or (last.state, last.start) != (bar.state, bar.start):
+                width = max(4.0, round((bar.end - bar.start) * scale, 1))
+                rects.append(Rect(bar, x(bar.start), y, width))
+            last = bar
+    lines: list[tuple[str, bool]] = []
+    for join in line.joins:
+        start, end = x(join.start), x(join.end)
+        top, bottom = join.lane * LANE + LANE / 2, join.to * LANE + LANE / 2
+        bend = max(8.0, (end - start) / 2)
+        path = f"M{start:g} {top:g}C{start + bend:g} {top:g} {end - bend:g} {bottom:g} {end:g} {bottom:g}"
+        lines.append((path, join.on_path))
+    return Drawing(rects, lines, len(line.lanes) * LANE)
+
+
+def _after(unrolled: Unrolled, place: int) -> Iterator[int]:
+    """The nodes that wait for one, or for an environment's answer to it."""
+    for join in unrolled.wiring.feeds[place]:
+        for block in unrolled.wiring.releases[join]:
+            if block < len(unrolled.blocks):
+                yield from unrolled.blocks[block].nodes
+            else:
+                yield from _after(unrolled, len(unrolled.nodes) + block - len(unrolled.blocks))
+
+
+def _mentioned(expression: str | None) -> set[str]:
+    try:
+        return meta.find_undeclared_variables(
+            Environment(autoescape=True).parse("{{ (" + (expression or "") + ") }}")
+        )
+    except TemplateSyntaxError:
+        return set()
+
+
+def _by_round(turns: Mapping[NodeId, Turn]) -> dict[NodeId, Sequence[NodeId]]:
+    """What is known without a spec: that rounds follow one another."""
+    rounds: dict[int, list[NodeId]] = {}
+    for node in turns:
+        rounds.setdefault(node.round, []).append(node)
+    numbers = sorted(rounds)
+    earlier = dict(zip(numbers[1:], numbers, strict=False))
+    return {node: rounds[earlier[node.round]] if node.round in earlier else () for node in turns}
+
+
+def _in_order(before: Mapping[NodeId, Sequence[NodeId]]) -> Iterator[NodeId]:
+    """Each after those that it waits for."""
+    return iter(TopologicalSorter(before).static_order())
+
+
+def _path(ends: Mapping[NodeId, float], cause: Mapping[NodeId, NodeId]) -> set[tuple[NodeId, NodeId]]:
+    """The joins of the longest way, from its end."""
+    found: set[tuple[NodeId, NodeId]] = set()
+    node = max(ends, key=lambda other: ends[other], default=None)
+    while node is not None and node in cause:
+        found.add((cause[node], node))
+        node = cause[node]
+    return found

@@ -1,0 +1,133 @@
+"""Why an advantage is what it is: the group that a turn was compared in, as training left it on record.
+
+Nothing is computed anew. Who was compared with whom is what `engine.training.credit.on_record` reads, and the
+reward, baseline, advantage and loss weight are those that the estimator and the loss were given. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from engine.records import Episode, GroupKey, NodeId, Step, Trajectory
+from engine.training.credit import on_record, turns
+from engine.training.outcomes import advantages
+from engine.view.runs import Row
+
+
+class Compared(NamedTuple):
+    """One member of a group: a trajectory, or a turn of one."""
+
+    row: Row
+    """Of its episode."""
+    node: NodeId
+    """Its turn; a trajectory's last."""
+    reward: float | None
+    """What it was credited with."""
+    baseline: float | None
+    """What the estimator took from that; None where it does not say."""
+    advantage: float | None
+    """The mean over its tokens; None where nothing was learnt."""
+    low: float
+    high: float
+    """Least and greatest of its tokens."""
+    loss_weight: float | None
+    """What each token's advantage is multiplied by in the loss."""
+    tokens: int
+    mean_logprob: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a turn was compared in."""
+
+    key: GroupKey
+    members: Sequence[Compared]
+    mine: Compared
+    too_small: bool
+    of_turns: bool
+    """Whether turns were compared, and not whole trajectories."""
+
+    @property
+    def learnt(self) -> bool:
+        """Whether anything of it has an advantage."""
+        return any(member.advantage is not None for member in self.members)
+
+
+def traces(row: Row, episodes: Sequence[tuple[Row, Episode]]) -> dict[NodeId, Trace]:
+    """The groups that the turns of an episode were compared in, by turn; `episodes` are those of its task."""
+    groups: dict[GroupKey, list[tuple[Compared, Trajectory, bool]]] = {}
+    for other, episode in episodes:
+        for key, member in on_record(episode):
+            compared = _compared(other, member)
+            groups.setdefault(key, []).append((compared, member, "too_small" in member.steps[0].metadata))
+    found: dict[NodeId, Trace] = {}
+    for key, members in groups.items():
+        rows = [compared for compared, _, _ in members]
+        for compared, member, too_small in members:
+            if compared.row[:2] != row[:2]:
+                continue
+            of_turns = any("credit" in step.metadata for step in member.steps)
+            trace = Trace(key, rows, compared, too_small, of_turns)
+            found |= {NodeId(member.name, member.index, steps[0].round): trace for steps in turns(member)}
+    return found
+
+
+def _compared(row: Row, member: Trajectory) -> Compared:
+    values, logprobs = advantages(member.steps), [value for step in member.steps for value in step.logprobs]
+    return Compared(
+        row=row,
+        node=NodeId(member.name, member.index, member.steps[-1].round),
+        reward=member.reward,
+        baseline=_noted(member.steps, "baseline"),
+        advantage=sum(values) / len(values) if values else None,
+        low=min(values, default=0.0),
+        high=max(values, default=0.0),
+        loss_weight=_noted(member.steps, "loss_weight"),
+        tokens=sum(step.response_tokens for step in member.steps),
+        mean_logprob=sum(logprobs) / len(logprobs) if logprobs else None,
+    )
+
+
+def _noted(steps: Iterable[Step], key: str) -> float | None:
+    value: object = next((step.metadata[key] for step in steps if key in step.metadata), None)
+    return float(value) if isinstance(value, int | float) else None
+
+
+class Token(NamedTuple):
+    """One sampled token."""
+
+    text: str
+    logprob: float | None
+    advantage: float | None
+    tint: str
+    """The class of its colour: `a-3` to `a3` by advantage."""
+    doubt: str
+    """The class of its underline: `p0`, nearly certain, to `p4`, by log-probability."""
+
+
+_DOUBTS = (-0.1, -0.7, -2.0, -5.0)
+MOST_TOKENS = 3_000
+"""Of an answer, that are coloured."""
+
+
+def tokens(step: Step, pieces: Sequence[str], scale: float) -> Iterator[Token]:
+    """The tokens of an answer with their colours; `scale` is the greatest |advantage| to show."""
+    values, logprobs = step.advantages, step.logprobs
+    for place, text in enumerate(pieces[:MOST_TOKENS]):
+        advantage = values[place] if place < len(values) else None
+        logprob = logprobs[place] if place < len(logprobs) else None
+        tint = 0 if not advantage or not scale else max(-3, min(3, _away(advantage / scale * 3)))
+        doubt = 0 if logprob is None else sum(logprob < bound for bound in _DOUBTS)
+        yield Token(text, logprob, advantage, f"a{tint}" if tint else "", f"p{doubt}" if doubt else "")
+
+
+def greatest(steps: Iterable[Step]) -> float:
+    """The greatest |advantage| of some steps; 0 where there is none."""
+    return max((abs(value) for value in advantages(steps)), default=0.0)
+
+
+def _away(value: float) -> int:
+    """Rounded away from 0, so that only 0 has no colour."""
+    return int(value) if value == int(value) else int(value) + (1 if value > 0 else -1)

@@ -1,0 +1,168 @@
+"""An episode as its turns: each with its calls, what it earned and why it failed. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+from engine.records import Episode, Message, NodeId, Step, Trajectory
+from engine.training.credit import turns as turns_of
+from engine.training.signals import DEMONSTRATION
+
+
+class Said(NamedTuple):
+    """One message of a chat."""
+
+    role: str
+    name: str
+    """Of a tool."""
+    reasoning: object
+    content: object
+    calls: Sequence[str]
+    """The tools that it calls, each with its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One call of a model, or what a role without one did."""
+
+    step: Step
+    earlier: Sequence[Said]
+    """What it was asked that the call before was asked or said already."""
+    prompt: Sequence[Said]
+    """What it was asked besides."""
+    calls: Sequence[str]
+    """The tools that the answer calls, each with its arguments."""
+    used: Sequence[tuple[str, str]]
+    """The tools that ran, each with its error, if any."""
+    demonstration: str
+    """The turn to imitate, if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of one role instance. One that failed without an answer has no calls."""
+
+    node: NodeId
+    calls: Sequence[Asked] = ()
+    trajectory: Trajectory | None = None
+    failure: Mapping[str, Any] | None = None
+    """Its `name` and `message`."""
+    is_last: bool = True
+    """Whether it is its trajectory's last, of which a reward's terms speak."""
+
+    @property
+    def seconds(self) -> float:
+        """How long its calls took, waits for a free slot not counted; 0 where that is not on record."""
+        return sum(_seconds(asked.step) for asked in self.calls)
+
+    @property
+    def masked(self) -> bool:
+        """Whether it is kept out of the gradient."""
+        return any(asked.step.masked for asked in self.calls)
+
+    @property
+    def state(self) -> str:
+        """`failed`, `masked` or `done`."""
+        return "failed" if self.failure is not None else "masked" if self.masked else "done"
+
+
+def turns(episode: Episode) -> dict[NodeId, Turn]:
+    """Every turn that was taken, by role, instance and round."""
+    failures = {_node(failed): failed for failed in _failures(episode)}
+    found: dict[NodeId, Turn] = {}
+    for trajectory in episode.trajectories:
+        before: Sequence[Message] = ()
+        steps_by_turn = turns_of(trajectory)
+        for number, steps in enumerate(steps_by_turn, 1):
+            calls: list[Asked] = []
+            for step in steps:
+                calls.append(_asked(step, before))
+                before = step.chat_completions
+            node = NodeId(trajectory.name, trajectory.index, steps[0].round)
+            is_last = number == len(steps_by_turn)
+            failure = failures.get(node)
+            if failure is None and is_last and trajectory.failure is not None and not failures:
+                failure = trajectory.failure.to_dict()  # of another writer, who notes no failures of turns
+            found[node] = Turn(node, calls, trajectory, failure, is_last)
+        if not trajectory.steps and trajectory.failure is not None:
+            failed = next((node for node in failures if node[:2] == trajectory.node[:2]), trajectory.node)
+            found[failed] = Turn(failed, (), trajectory, trajectory.failure.to_dict())
+    for node, failure in failures.items():
+        found.setdefault(node, Turn(node, failure=failure, is_last=False))
+    return found
+
+
+def _asked(step: Step, before: Sequence[Message]) -> Asked:
+    chat = [*step.chat_completions]
+    answer: Message = chat.pop() if chat and chat[-1].get("role") == "assistant" else {}
+    known = len(before) if before and chat[: len(before)] == [*before] else 0
+    shown: object = step.metadata.get(DEMONSTRATION)
+    return Asked(
+        step=step,
+        earlier=list(map(_said, chat[:known])),
+        prompt=list(map(_said, chat[known:])),
+        calls=_calls(answer),
+        used=[
+            (str(used.get("name", "")), str(used.get("error", "")))
+            for used in _mappings(step.metadata.get("calls"))
+        ],
+        demonstration=str(cast("Mapping[str, Any]", shown).get("text", ""))
+        if isinstance(shown, Mapping)
+        else "",
+    )
+
+
+def _said(message: Message) -> Said:
+    return Said(
+        role=str(message.get("role", "")),
+        name=str(message.get("name") or ""),
+        reasoning=message.get("reasoning"),
+        content=message.get("content"),
+        calls=_calls(message),
+    )
+
+
+def _calls(message: Message) -> list[str]:
+    """As a person writes a call; what is not in OpenAI's form, as JSON has it."""
+    found: list[str] = []
+    for call in _listed(message.get("tool_calls")):
+        function: object = (
+            cast("Mapping[str, object]", call).get("function") if isinstance(call, Mapping) else None
+        )
+        if isinstance(function, Mapping) and {"name", "arguments"} <= {
+            *cast("Mapping[str, object]", function)
+        }:
+            asked = cast("Mapping[str, object]", function)
+            found.append(f"{asked['name']} {asked['arguments']}")
+        else:
+            found.append(json.dumps(call, ensure_ascii=False, default=str))
+    return found
+
+
+def _listed(value: object) -> Sequence[object]:
+    return cast("list[object]", value) if isinstance(value, list) else ()
+
+
+def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
+    for item in _listed(value):
+        if isinstance(item, Mapping):
+            yield cast("Mapping[str, Any]", item)
+
+
+def _failures(episode: Episode) -> Iterator[Mapping[str, Any]]:
+    """What went wrong in each turn; its `name` and `message`, and where."""
+    for failed in _mappings(episode.metadata.get("failures")):
+        if {"role", "index", "name", "message"} <= failed.keys():
+            yield failed
+
+
+def _node(failed: Mapping[str, Any]) -> NodeId:
+    return NodeId(failed["role"], failed["index"], failed.get("round", 1))
+
+
+def _seconds(step: Step) -> float:
+    seconds: object = step.metadata.get("seconds")
+    return float(seconds) if isinstance(seconds, int | float) and seconds >= 0 else 0.0

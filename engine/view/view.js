@@ -1,0 +1,45 @@
+"use strict";
+const all = (selector) => [...document.querySelectorAll(selector)];
+const seen = (element) => element.checkVisibility();
+const follow = (rel) => document.querySelector(`a[rel=${rel}]`)?.click();
+const move = (by) => {
+  const stops = all(".row, .card").filter(seen);
+  const at = stops.indexOf(document.activeElement?.closest(".row, .card"));
+  const stop = stops[at < 0 ? (by > 0 ? 0 : stops.length - 1) : Math.min(Math.max(at + by, 0), stops.length - 1)];
+  stop?.focus();
+  stop?.scrollIntoView({ block: "nearest" });
+};
+const fold = () => {
+  const folded = all("main details").filter((it) => !it.matches(".episode") && it.parentElement.checkVisibility());
+  const open = folded.some((it) => !it.open);
+  for (const it of folded) it.open = open;
+};
+const search = () => document.querySelector("input[type=search]")?.focus();
+const keys = {
+  j: () => move(1), k: () => move(-1), n: () => follow("next"), p: () => follow("prev"), u: () => follow("up"),
+  t: () => document.body.classList.toggle("plain"), o: fold, "/": search,
+  "?": () => document.getElementById("keys").showModal(),
+};
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.matches("input, select, textarea")) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  if (keys[event.key]) {
+    event.preventDefault();
+    keys[event.key]();
+  }
+});
+const reveal = () => {
+  const target = document.getElementById(location.hash.slice(1));
+  const around = target?.closest("details.episode");
+  if (around) around.open = true;
+  target?.scrollIntoView();
+};
+addEventListener("hashchange", reveal);
+reveal();
+document.getElementById("within")?.addEventListener("input", (event) => {
+  const wanted = event.target.value.trim().toLowerCase();
+  for (const it of all("details.episode")) it.hidden = !it.textContent.toLowerCase().includes(wanted);
+});

@@ -1,0 +1,148 @@
+"""`rolegraph preview`: what each role of a spec would be asked, with no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import DataError, ModelError, UsageError, WorldError
+from engine.records import Episode, RunFolder, Task, read_episodes
+from engine.run.preview import Asked, RoleAsked, TaskAsked, preview_task
+from engine.shipped import model_folder
+from engine.vocabulary import Split
+from rolegraph.running import blocking
+from rolegraph.workflow import Workflow
+
+if TYPE_CHECKING:
+    from engine.prompts import ChatFormat
+    from engine.spec import ModelRef
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Every prompt of a workflow on some tasks. See `preview`."""
+
+    name: str
+    description: str
+    tasks: Sequence[TaskAsked]
+    """What is asked on each task, role by role."""
+    answers: str
+    """Whose answers later roles see: that they are made up, or the file they are from."""
+    no_tokens: str = ""
+    """Why there are no tokens to show, where they were asked for."""
+
+    def of(self, *roles: str) -> Preview:
+        """The same of some roles only."""
+        tasks = [
+            task._replace(roles=[of for of in task.roles if of.role.name in roles]) for task in self.tasks
+        ]
+        return replace(self, tasks=tasks)
+
+    def save(self, file: str | Path) -> Path:
+        """Write it as one page that opens offline, and return where. Raises WorldError."""
+        from engine.report.preview import preview_page
+
+        path = Path(file)
+        page = preview_page(self.name, self.description, self.tasks, (self.answers, self.no_tokens))
+        try:
+            path.write_text(page, encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise WorldError(f"cannot write {path}: {error.strerror}") from error
+        return path
+
+
+async def preview_async(
+    flow: Workflow,
+    split: Split | None = None,
+    *,
+    limit: int = 1,
+    recorded: str | Path | None = None,
+    tokens: bool = False,
+) -> Preview:
+    """What each role is asked on the first `limit` tasks, as a run would ask it, with no model.
+
+    Answers that later roles see are made up, or are those of `recorded`: a run's folder or its episodes file,
+    whose tasks are then taken. With `tokens`, each prompt is also in the form that its model's chat template
+    gives it, where the model is a folder of this machine. Raises UsageError and DataError.
+    """
+    plan = flow.plan
+    rows: list[tuple[Task, Episode | None]]
+    if recorded is not None:
+        found = _episodes(Path(recorded), limit)
+        rows = [({**episode.task, "id": episode.task_id}, episode) for episode in found]
+    else:
+        rows = [(task, None) for task in flow.tasks(split, limit)]
+    if not rows:
+        raise UsageError(f"the data of {flow.name} holds no task to look at")
+    asked = [await preview_task(plan, task, episode) for task, episode in rows]
+    missing = ""
+    if tokens:
+        formats = _Formats()
+        refs = [endpoint.model for endpoint in plan.endpoints]
+        asked = [_with_tokens(task, refs, formats) for task in asked]
+        missing = "; ".join(formats.missing)
+    answers = "made up" if recorded is None else f"those of {recorded}; what is not there is made up"
+    return Preview(plan.name, plan.spec.description, asked, answers, missing)
+
+
+preview = blocking(preview_async)
+
+
+def _episodes(path: Path, limit: int) -> list[Episode]:
+    """The first episode of each of the first tasks."""
+    file = RunFolder(path).episodes if path.is_dir() else path
+    found: dict[str, Episode] = {}
+    for episode in read_episodes(file):
+        found.setdefault(episode.task_id, episode)
+        if len(found) == limit:
+            break
+    if not found:
+        raise DataError(f"{file} holds no episode; give what `rolegraph run` wrote")
+    return [*found.values()]
+
+
+class _Formats:
+    """The chat formats of models whose tokenizer lies on this machine, each loaded once."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[Path, ChatFormat] = {}
+        self.missing: list[str] = []
+
+    def of(self, ref: ModelRef) -> ChatFormat | None:
+        """A model's, where its folder is here; else a reason is in `missing`."""
+        if ref.provider != "local":
+            self._miss(f"the tokenizer of {ref.provider}:{ref.name} is not on this machine")
+            return None
+        from engine.models.tokenizer import load_tokenizer
+        from engine.prompts import ChatFormat
+
+        folder = model_folder(ref.name)
+        try:
+            if folder not in self._loaded:
+                self._loaded[folder] = ChatFormat(load_tokenizer(folder), folder.name)
+        except (UsageError, WorldError) as error:
+            self._miss(str(error))
+        return self._loaded.get(folder)
+
+    def _miss(self, reason: str) -> None:
+        if reason not in self.missing:
+            self.missing.append(reason)
+
+
+def _with_tokens(task: TaskAsked, models: Sequence[ModelRef], formats: _Formats) -> TaskAsked:
+    def counted(asked: Asked) -> Asked:
+        chat = formats.of(models[asked.endpoint])
+        if chat is None:
+            return asked
+        try:
+            ids = chat.prompt(asked.messages, asked.functions).ids
+        except ModelError as error:  # a template that refuses these messages, or cannot speak of tools
+            return asked._replace(note=", ".join(filter(None, (asked.note, str(error)))))
+        return asked._replace(pieces=chat.pieces(ids), tokens=len(ids))
+
+    def role(of: RoleAsked) -> RoleAsked:
+        return RoleAsked(of.role, [*map(counted, of.asked)], of.facts, of.more, of.values, of.problems)
+
+    return task._replace(roles=[*map(role, task.roles)])

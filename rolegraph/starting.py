@@ -1,0 +1,169 @@
+"""`rolegraph new`: a folder to begin with, made from a shipped spec.
+
+The spec is copied as it is written, with rows of its own in place of generated ones, and with a reward in
+Python in place of the one that those rows are for. One that extends another is copied as the whole that it
+comes to, so that nothing in the folder hangs on what is shipped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from engine.compile import Plan
+from engine.errors import UsageError, WorldError, did_you_mean
+from engine.shipped import SPECS, STARTER
+from engine.spec.merge import dump
+from engine.vocabulary import Item, Split
+from rolegraph.running import blocking
+from rolegraph.workflow import Workflow, json_schema, load
+
+DEFAULT = "solver_judge"
+ROWS = 10
+"""Of each split."""
+BATCH = 5
+"""Tasks in a step of the training, which the rows fill."""
+GENERATED = "countdown"
+"""The dataset and the reward that give way to rows and to a function of one's own."""
+SCHEMA = "rolegraph.schema.json"
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
+    """Write a workflow of one's own into a new folder, and return its files.
+
+    `spec` is the shipped one that it begins as; the folder's name is the workflow's. Raises UsageError for a
+    folder that holds something, a name that is none, and a spec that is not shipped; WorldError where it
+    cannot be written.
+    """
+    folder = Path(folder)
+    name = folder.resolve().name
+    if not _IDENTIFIER.fullmatch(name):
+        fitting = re.sub(r"\W", "_", f"_{name}" if name[:1].isdigit() else name, flags=re.ASCII)
+        raise UsageError(f"{name!r} cannot be a workflow's name: letters, digits and _, such as {fitting!r}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there already, and nothing is written over; choose another name")
+    shipped = [path.stem for path in sorted(SPECS.glob("*.yaml"))]
+    if spec not in shipped:
+        hint = did_you_mean(spec, shipped) or f"there is {', '.join(shipped)}"
+        raise UsageError(f"there is no shipped spec {spec!r}; {hint}")
+    begun = load(spec)
+    about = _about(begun.plan, name)
+    written = _write(folder, _first_files(begun.plan, (SPECS / f"{spec}.yaml").read_text("utf-8"), about))
+    imports = [folder / "rewards.py"] if about["own"] else []
+    made = load(folder / f"{name}.yaml", imports=imports)
+    return sorted([*written, *_write(folder, await _later_files(made, imports, about))])
+
+
+new = blocking(new_async)
+
+
+def _about(plan: Plan, name: str) -> dict[str, Any]:
+    """What the files of the folder speak of."""
+    rows: list[Split] = [split for split, dataset in plan.data.items() if _is_generated(dataset)]
+    rewarded = [role.name for role in plan.asking if role.reward and _is_generated(role.reward)]
+    own = f"{name}_reward" if rows and rewarded else ""
+    return {
+        "name": name,
+        "description": plan.spec.description,
+        "rows": rows,
+        "hidden": sorted({field for split in rows for field in plan.data[split].hidden}),
+        "own": own,
+        "rewarded": rewarded[0] if own else "",
+        "words": f"{name}.yaml{' --import rewards.py' if own else ''}",
+        "allow": list(dict.fromkeys(permission.name for permission in plan.permissions)),
+        "split": "train" if "train" in plan.data else "validation",
+    }
+
+
+def _is_generated(item: Item) -> bool:
+    return item.origin is not None and item.origin.call.name == GENERATED
+
+
+def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> dict[str, str]:
+    """What the spec needs before it can be loaded, by file name."""
+    changed = changed_spec(text, yaml.safe_load(plan.resolved), about)
+    files = {f"{about['name']}.yaml": f"# yaml-language-server: $schema={SCHEMA}\n{changed}"}
+    for role in plan.roles:
+        written = plan.spec.roles[role.name]
+        for source, template in ((written.prompt, role.prompt), (written.system, role.system)):
+            if source is not None and source.file is not None and template is not None:
+                files[f"prompts/{source.file}"] = template.source
+    for split in about["rows"]:
+        rows = plan.data[split].rows(ROWS)
+        files[f"{split}.jsonl"] = "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows)
+    if about["own"]:
+        files["rewards.py"] = _filled("rewards.py.j2", about)
+    return files
+
+
+async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, Any]) -> dict[str, str]:
+    """What is made of the spec as it is now, by file name."""
+    from engine.records.jsonl import json_line
+    from engine.run.preview import made_up
+
+    files = {
+        "README.md": _filled("README.md.j2", about),
+        f"test_{about['name']}.py": _filled("test.py.j2", about),
+        SCHEMA: json.dumps(json_schema(imports), indent=1, ensure_ascii=False) + "\n",
+    }
+    if not about["allow"]:
+        split: Split = about["split"]
+        right, wrong = made.tasks(split, 2)
+        said = [(right, str(right.get("solution", "1"))), (wrong, "0")]
+        episodes = [await made_up(made.plan, task, answer) for task, answer in said]
+        files["answers.jsonl"] = b"".join(json_line(e.to_dict()) for e in episodes).decode()
+    return files
+
+
+def changed_spec(text: str, data: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+    """A spec's text with another name, rows and reward: as it is written where that can be, or all anew.
+
+    `data` is what the spec comes to.
+    """
+    wanted: dict[str, Any] = {**data, "name": about["name"]}
+    text = re.sub(r"(?m)^name: .*$", f"name: {about['name']}", text)
+    if about["rows"]:
+        files = {split: f"{split}.jsonl" for split in about["rows"]}
+        wanted["data"] = {**data["data"], **files, "hidden": about["hidden"]}
+        lines = "".join(f"  {split}: {file}\n" for split, file in files.items())
+        lines += f"  hidden: [{', '.join(about['hidden'])}]\n"
+        text = re.sub(r"(?m)^data:.*\n(  .*\n)*", f"data:\n{lines}", text)
+        wanted["train"] = {**data.get("train", {}), "batch_size": BATCH}
+        text = re.sub(r"\bbatch_size: \d+", f"batch_size: {BATCH}", text)
+    if about["own"]:
+        wanted["roles"] = {
+            name: {**role, **({"reward": about["own"]} if role.get("reward") == GENERATED else {})}
+            for name, role in cast("Mapping[str, Any]", data["roles"]).items()
+        }
+        text = re.sub(rf"\breward: {GENERATED}\b", f"reward: {about['own']}", text)
+    return text if yaml.safe_load(text) == wanted else dump(wanted)
+
+
+def _filled(template: str, about: Mapping[str, Any]) -> str:
+    # What is filled in is ours, and no HTML.
+    environment = Environment(
+        loader=FileSystemLoader(STARTER),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    return environment.get_template(template).render(about)
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    try:
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with (folder / name).open("x", encoding="utf-8") as file:  # never over another
+                file.write(content)
+    except OSError as error:
+        raise WorldError(f"cannot write {error.filename or folder}: {error.strerror}") from error
+    return [folder / name for name in files]

@@ -1,0 +1,140 @@
+"""`rolegraph new`: what it writes is valid, tested, runs, and is written over nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from engine.records.folder import RunFolder
+from tests.cli.conftest import ROOT, Command
+
+
+def own_tests(folder: Path) -> str:
+    """The folder's own tests, as its person runs them; what they said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_the_folder_is_complete_valid_and_passes_its_own_tests(rolegraph: Command, tmp_path: Path) -> None:
+    done = rolegraph("new", "mine")
+    assert done.returncode == 0, done.stderr
+    assert "next: cd mine, then: rolegraph preview mine.yaml --import rewards.py" in done.stdout
+    written = {path for path in (tmp_path / "mine").rglob("*.*") if path.is_file()}
+    assert {str(path.relative_to(tmp_path)) for path in written if path.suffix != ".pyc"} == {
+        f"mine/{name}"
+        for name in (
+            "README.md",
+            "answers.jsonl",
+            "mine.yaml",
+            "prompts/judge.j2",
+            "prompts/solver.j2",
+            "rewards.py",
+            "rolegraph.schema.json",
+            "test_mine.py",
+            "train.jsonl",
+            "validation.jsonl",
+        )
+    }
+    text = (tmp_path / "mine" / "mine.yaml").read_text("utf-8")
+    assert text.startswith(
+        "# yaml-language-server: $schema=rolegraph.schema.json\nrolegraph: 1\nname: mine\n"
+    )
+    assert '"mine_reward"' in (tmp_path / "mine" / "rolegraph.schema.json").read_text("utf-8")
+    done = rolegraph("validate", "mine/mine.yaml", "--import", "mine/rewards.py")
+    assert done.returncode == 0, done.stderr
+    assert "10 train tasks read; 10 validation tasks read" in done.stdout
+    assert "2 passed" in own_tests(tmp_path / "mine")
+
+
+@pytest.mark.parametrize(
+    ("spec", "reward"),
+    [
+        ("debate", True),
+        ("solver_judge_validator", True),  # extends another
+        ("judge_with_reference", False),  # shows what is hidden, and earns by the judge
+        ("tic_tac_toe", False),  # has no rows
+        ("react", True),  # asks a server
+    ],
+)
+def test_it_begins_as_any_shipped_spec(rolegraph: Command, tmp_path: Path, spec: str, reward: bool) -> None:
+    done = rolegraph("new", "sub/own", "--from", spec)
+    assert done.returncode == 0, done.stderr
+    words = ("--import", "sub/own/rewards.py") if reward else ()
+    assert (tmp_path / "sub/own/rewards.py").exists() == reward
+    done = rolegraph("validate", "sub/own/own.yaml", *words)
+    assert done.returncode == 0, done.stderr
+    written = yaml.safe_load((tmp_path / "sub/own/own.yaml").read_text("utf-8"))
+    assert written["name"] == "own"
+    assert "extends" not in written
+
+
+def test_what_is_not_changed_stays_as_it_was_written(rolegraph: Command, tmp_path: Path) -> None:
+    rolegraph("new", "own", "--from", "router")
+    lines = (tmp_path / "own" / "own.yaml").read_text("utf-8").splitlines()
+    was = (ROOT / "specs" / "router.yaml").read_text("utf-8").splitlines()
+    changed = [line for line in lines if line not in was]
+    assert changed == [
+        "# yaml-language-server: $schema=rolegraph.schema.json",
+        "name: own",
+        "  train: train.jsonl",
+        "  validation: validation.jsonl",
+        "  hidden: [solution]",
+        "    reward: own_reward",
+        "    reward: own_reward",
+        "train: {rollouts: 8, batch_size: 5, steps: 30, learning_rate: 0.002}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("full",), "full is there already, and nothing is written over; choose another name"),
+        (
+            ("full/file.txt",),
+            "'file.txt' cannot be a workflow's name: letters, digits and _, such as 'file_txt'",
+        ),
+        (("my-flow",), "'my-flow' cannot be a workflow's name: letters, digits and _, such as 'my_flow'"),
+        (("own", "--from", "debatte"), "there is no shipped spec 'debatte'; did you mean 'debate'?"),
+    ],
+)
+def test_it_writes_nothing_where_it_cannot(
+    rolegraph: Command, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file.txt").write_text("kept")
+    done = rolegraph("new", *words)
+    assert (done.returncode, done.stderr) == (2, f"error: {said}\n")
+    assert [path.name for path in tmp_path.rglob("*")] == ["full", "file.txt"]
+
+
+def test_an_empty_folder_is_taken(rolegraph: Command, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    assert rolegraph("new", "own").returncode == 0
+
+
+@pytest.mark.service
+def test_it_runs_on_the_shipped_model_at_once(
+    rolegraph: Command, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="needs the extra `local`")
+    service = request.getfixturevalue("service")
+    rolegraph("new", "mine")
+    words = ("run", "mine/mine.yaml", "--import", "mine/rewards.py", "--limit", "4", "--out", "out")
+    done = rolegraph(*words, "--base-url", service.base_url, TINKER_API_KEY=service.api_key)
+    assert done.returncode == 0, done.stderr
+    figures = RunFolder(tmp_path / "out").info().figures
+    assert figures["episodes"] == 4
+    assert not any("reward_error" in name for name in figures)

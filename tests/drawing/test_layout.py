@@ -1,0 +1,52 @@
+"""Where things lie: nothing overlaps, what is in a loop is inside it, and arrows point down."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from xml.etree import ElementTree
+
+from hypothesis import given, settings
+
+from engine.compile import Plan
+from engine.drawing import picture_of
+from engine.drawing.layout import WIDEST, Rect, lay_out
+from engine.drawing.picture import Box, Picture
+from engine.drawing.svg import svg
+from tests.workflows import Workflow, compiled, workflows
+
+
+def inside(a: Rect, b: Rect) -> bool:
+    return b.x <= a.x and a.x + a.width <= b.x + b.width and b.y <= a.y and a.y + a.height <= b.y + b.height
+
+
+def apart(a: Rect, b: Rect) -> bool:
+    across = a.x + a.width <= b.x or b.x + b.width <= a.x
+    return across or a.y + a.height <= b.y or b.y + b.height <= a.y
+
+
+@settings(max_examples=60)
+@given(workflows())
+def test_of_any_spec(workflow: Workflow) -> None:
+    plan: Plan = compiled(workflow)
+    picture = picture_of(plan.spec)
+    layout = lay_out(picture)
+    whole = Rect(-0.01, -0.01, layout.width + 0.02, layout.height + 0.02)
+    assert {*layout.boxes} == {role.name for role in plan.roles}
+    assert all(inside(rect, whole) for rect in (*layout.boxes.values(), *layout.clusters.values()))
+    assert all(apart(a, b) for a, b in combinations(layout.boxes.values(), 2))
+    assert all(apart(a, b) for a, b in combinations(layout.clusters.values(), 2))
+    for box in picture.boxes:
+        for name, rect in layout.clusters.items():
+            assert (inside if box.loop == name else apart)(layout.boxes[box.name], rect)
+    for arrow in picture.arrows:
+        if not arrow.earlier:
+            source, target = layout.boxes[arrow.source], layout.boxes[arrow.target]
+            assert source.y + source.height <= target.y
+    ElementTree.fromstring(svg(picture))
+
+
+def test_what_is_too_wide_goes_on_below() -> None:
+    boxes = [Box(f"role_{number}", f"role_{number}", (), "trained", (0,)) for number in range(30)]
+    layout = lay_out(Picture("wide", boxes, (), (), ("main",)))
+    assert layout.width <= WIDEST
+    assert len({rect.y for rect in layout.boxes.values()}) > 1

@@ -1,0 +1,143 @@
+"""What is served, to whom, and how what cannot be shown is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.records import RunFolder
+from engine.records.episodes import EpisodeWriter
+from tests.view.pages import KEY, Parsed, get
+from tests.view.runs import episodes, workflow, write_run, write_training
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training(tmp_path_factory.mktemp("serving") / "training", "solver_verifier_loop")
+
+
+def test_the_first_page_lists_the_episodes_and_each_opens(training: Path) -> None:
+    first = get(f"/{KEY}/0", training)
+    page = Parsed(first.text)
+    assert first.status_code == 200
+    assert "26 episodes" in page.text and "Task 1: make 7 from 3 and 4" in page.text
+    episodes = [link for link in page.links if "/train-000002/" in link]
+    assert len(episodes) == 12
+    opened = Parsed(get(episodes[0], training).text)
+    for words in (
+        "hidden",
+        "verifier 1",
+        "log-prob",
+        "loss weight",
+        "baseline",
+        "read as",
+        "grpo",
+        "reinforce",
+    ):
+        assert words in opened.text
+    assert "Make 7" not in opened.text and "<answer>3" in opened.text
+
+
+def test_the_key_alone_leads_to_the_first_run(training: Path) -> None:
+    answer = get(f"/{KEY}/", training)
+    assert (answer.status_code, answer.headers["location"]) == (307, f"/{KEY}/0")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/0", "/wrong/0", "/wrong/", "/wrong/0/train-000001/0", f"/{KEY}x/0", f"/{KEY}/0/..%2Frun/0"],
+)
+def test_without_the_key_nothing_is_there(training: Path, path: str) -> None:
+    answer = get(path, training)
+    assert answer.status_code == 404
+    assert "solver" not in answer.text
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "192.168.0.7:8080"])
+def test_another_host_s_name_is_refused(training: Path, host: str) -> None:
+    answer = get(f"/{KEY}/0", training, host=host)
+    assert (answer.status_code, "solver" in answer.text) == (400, False)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_nothing_can_be_changed(training: Path, method: str) -> None:
+    assert get(f"/{KEY}/0", training, method=method).status_code == 405
+
+
+def test_a_page_may_load_nothing_and_run_its_own_script_alone(training: Path) -> None:
+    for path in (f"/{KEY}/0", f"/{KEY}/0/train-000001/3", f"/{KEY}/0?low=x"):
+        answer = get(path, training)
+        page = Parsed(answer.text)
+        assert "default-src 'none'" in answer.text and "script-src 'sha256-" in answer.text
+        assert (page.tags.count("script"), page.attributes & {"src", "style", "onclick"}) == (1, set())
+        assert all(link.startswith(("/", "#")) for link in page.links)
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["content-security-policy"] == "frame-ancestors 'none'"
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "said"),
+    [
+        ("0?low=much", 400, "low is 'much'; expected a number"),
+        ("0?from=-1", 400, "from is '-1'; expected a number"),
+        ("7", 400, "there are 1 runs"),
+        ("0/train-000001/99", 400, "train-000001 has 12 episodes"),
+        ("0/train-000009/0", 409, "cannot read"),
+        ("0/passwd/0", 400, "the run has no episodes called 'passwd'"),
+    ],
+)
+def test_what_is_not_there_is_said(training: Path, path: str, code: int, said: str) -> None:
+    answer = get(f"/{KEY}/{path}", training)
+    assert (answer.status_code, said in Parsed(answer.text).text) == (code, True)
+
+
+def test_a_filter_stays_with_the_links(training: Path) -> None:
+    page = Parsed(get(f"/{KEY}/0?role=solver&failure=any&split=train", training).text)
+    opened = [link for link in page.links if "/train-" in link]
+    assert opened and all(link.endswith("?role=solver&failure=any&split=train") for link in opened)
+    inside = Parsed(get(opened[0], training).text)
+    assert f"/{KEY}/0?role=solver&failure=any&split=train" in inside.links
+
+
+def test_several_runs_are_a_click_apart(training: Path, tmp_path: Path) -> None:
+    other = write_run(tmp_path / "other", tasks=1)
+    page = Parsed(get(f"/{KEY}/1", training, other).text)
+    assert {f"/{KEY}/0", f"/{KEY}/1"} <= set(page.links)
+    assert "4 episodes" in page.text
+
+
+def test_an_episode_of_a_foreign_form_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
+    folder = RunFolder(write_run(tmp_path / "run", tasks=1))
+    made = episodes(workflow("solver_judge").plan, 1, 1)[0]
+    with EpisodeWriter(folder.episodes) as writer:
+        writer.append(made._replace(rollout=9, metadata={"failures": [{"role": [], "index": {}}, 3]}))
+    foreign = made._replace(rollout=10).to_dict()
+    foreign["trajectories"][0]["steps"][0]["chat_completions"] = ["no message"]
+    with folder.episodes.open("a") as file:
+        file.write(json.dumps(foreign) + "\n")
+    assert get(f"/{KEY}/0", folder.path).status_code == 200
+    assert get(f"/{KEY}/0/episodes/4", folder.path).status_code == 200
+    answer = get(f"/{KEY}/0/episodes/5", folder.path)
+    assert (answer.status_code, "t0:10 is not as a run writes it" in answer.text) == (409, True)
+
+
+def test_turns_of_a_very_long_episode_are_paged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.view.pages.MOST_CARDS", 2)
+    folder = write_run(tmp_path / "run", tasks=1)
+    first = Parsed(get(f"/{KEY}/0/episodes/0", folder).text)
+    assert "1 turns come after these" in first.text
+    (on,) = [link for link in first.links if link.endswith("?from=2")]
+    assert "judge" in Parsed(get(on, folder).text).text
+
+
+def test_a_run_of_an_earlier_version_is_shown(tmp_path: Path) -> None:
+    from tests.report.runs import write_run as write_old
+
+    folder = write_old(tmp_path / "old")
+    (folder / "spec.yaml").write_text("roles: [")
+    page = Parsed(get(f"/{KEY}/0/train-000001/0", folder).text)
+    assert "not said" in page.text  # the baseline, which nobody noted
+    assert "No times are on record" in page.text

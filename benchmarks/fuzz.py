@@ -1,4 +1,4 @@
-"""Makes hostile input of every kind from honest input, and looks for what ends in neither a result nor a fault.
+"""Makes hostile input of every kind from honest input; looks for what ends in neither a result nor a fault.
 
     python benchmarks/fuzz.py --minutes 5 --seed 0
 
@@ -87,9 +87,9 @@ PARTS = [
     *("range(9)", "{'a': [1]}", "[1, 2]", "none", "task.nested.answer", "x", "(1, 2)", "9 ** 9", "-1", "1.5"),
 ]
 FILTERS = (
-    "abs batch(2) capitalize default(1) dictsort first float groupby('a') indent(3) int items join(',') last "
-    "length list lower map('upper') max min random reject replace('a','b') reverse round(2) select slice(2) sort "
-    "string sum title tojson(2) trim truncate(3) unique upper urlencode wordcount xmlattr attr('x') pprint"
+    "abs batch(2) capitalize default(1) dictsort first float groupby('a') indent(3) int items join(',') "
+    "last length list lower map('upper') max min random reject replace('a','b') reverse round(2) select "
+    "slice(2) sort string sum title tojson(2) trim truncate(3) unique upper urlencode wordcount xmlattr attr('x') pprint"
 ).split()
 OPERATORS = "+ - * / // % ** ~ == != < > <= >= and or in is".split()
 

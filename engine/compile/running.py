@@ -25,7 +25,7 @@ def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:
         if role.run is not None:
             yield from _of_tool(name, role)
         elif role.prompt is None:
-            # Where one was written that does not fit, this is a consequence: said at its place, it is not told.
+            # Where one was written that does not fit, this follows from it, and is not told at its place.
             key = "run" if value_at(data, (*at, "run")) else "prompt"
             expected = "what it is asked, or `run` with a tool that it runs"
             yield Finding((*at, key), f"roles.{name} has no 'prompt'", expected, at_key=True)

@@ -89,7 +89,8 @@ PARTS = [
 FILTERS = (
     "abs batch(2) capitalize default(1) dictsort first float groupby('a') indent(3) int items join(',') "
     "last length list lower map('upper') max min random reject replace('a','b') reverse round(2) select "
-    "slice(2) sort string sum title tojson(2) trim truncate(3) unique upper urlencode wordcount xmlattr attr('x') pprint"
+    "slice(2) sort string sum title tojson(2) trim truncate(3) unique upper urlencode wordcount xmlattr "
+    "attr('x') pprint"
 ).split()
 OPERATORS = "+ - * / // % ** ~ == != < > <= >= and or in is".split()
 

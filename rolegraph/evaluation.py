@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.errors import UsageError
@@ -32,6 +33,17 @@ class Evaluation:
     tasks: int
     episodes: int
     """Of each side."""
+
+    def to_json(self) -> bytes:
+        """All of it, for a file."""
+        return json.dumps(asdict(self), indent=1).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Evaluation:
+        """Read what `to_json` wrote; raises ValueError for something else."""
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(Evaluation).validate_json(text)
 
     def __str__(self) -> str:
         wide = max(map(len, self.figures), default=0)
@@ -62,6 +74,8 @@ async def evaluate_async(
     if "validation" not in flow.plan.data:
         raise UsageError(f"{flow.name} has no validation data to compare on")
     told = observe or nobody
+    told(Note("starting the model …"))
+    count = rollouts * len(flow.tasks("validation", tasks))
 
     async def episodes(opened: OpenWorkflow) -> list[Episode]:
         stream = opened.stream(
@@ -71,9 +85,9 @@ async def evaluate_async(
 
     async with flow.open() as base:
         trained = await base.trained(checkpoint)
-        told(Note(f"the base model: {tasks * rollouts} episodes …"))
+        told(Note("the base model …", episodes=count))
         before = await episodes(base)
-        told(Note(f"the checkpoint: {tasks * rollouts} episodes …"))
+        told(Note("the checkpoint …", episodes=count))
         after = await episodes(trained)
     was, now = by_task(flow.plan, before), by_task(flow.plan, after)
     figures = {

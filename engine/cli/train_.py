@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
+from engine.cli.output import Output, speaking
 
 if TYPE_CHECKING:
-    from rolegraph import TrackerName, Training
+    from rolegraph import TrackerName
 
 
 @click.command("train")
-@click.argument("spec", required=False)
+@click.argument("spec", required=False, shell_complete=completion.specs)
 @options.overrides
 @options.model("What to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
 @options.base_url("A Tinker service to train on, in place of one started for the run.")
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 )
 @options.seed("Of data order, draws and the adapter.")
 @click.option("--resume", is_flag=True, help="Go on at the last checkpoint of the newest run, or of --out.")
+@options.multirun
 @click.option(
     "--track",
     type=click.Choice(["tensorboard", "wandb"]),
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 )
 @click.option("--backend", type=options.backends, help="What rLLM trains on, or a backend of your own.")
 @click.option("--print-config", is_flag=True, help="Show what rLLM would be launched with, and stop.")
+@speaking
 def command(
     spec: str | None,
     overrides: tuple[str, ...],
@@ -54,18 +56,26 @@ def command(
     out: Path | None,
     seed: int,
     resume: bool,
+    multirun: bool,
     track: tuple[TrackerName, ...],
     trainer: str,
     backend: str | None,
     print_config: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> int:
     """Train every trainable role of SPEC (a file, or the name of a shipped one), as its `train` says.
 
     KEY.PATH=VALUE changes a value of the spec, as in train.steps=50 or train.learning_rate=0.001. With
-    --resume the spec and its overrides are those that the run was begun with. With --trainer rllm, words that
+    --resume the spec and its overrides are those that the run was begun with. With -m there is a training for
+    each combination of values, in folders of one sweep. With --trainer rllm, words that
     begin with `rllm.` or `++` change rLLM's config.
     """
     if trainer == "rllm":
+        if multirun:
+            raise click.UsageError("-m goes with this project's own loop, not with --trainer rllm")
+        if quiet or as_json:
+            raise click.UsageError("--quiet and --json go with --trainer rolegraph: rLLM speaks for itself")
         from engine.cli.rllm import train_with_rllm
 
         return train_with_rllm(
@@ -84,8 +94,30 @@ def command(
         )
     if backend is not None or print_config:
         raise click.UsageError("--backend and --print-config go with --trainer rllm")
-    import rolegraph as rg
+    if multirun:
+        from engine.cli.sweep import sweep
 
+        if as_json or quiet:
+            raise click.UsageError("--json and --quiet go with one training; -m makes several")
+        return sweep(
+            "train",
+            spec,
+            overrides,
+            out=out,
+            resume=resume,
+            track=track,
+            model=model,
+            base_url=base_url,
+            imports=imports,
+            allow=allow,
+            seed=seed,
+        )
+    import rolegraph as rg
+    from engine.cli.train_display import TrainDisplay
+    from engine.cli.train_end import TrainEnd
+    from engine.cli.waiting import run_until_done
+
+    output = Output(quiet, as_json)
     if resume:
         training = rg.resume_training(
             out, spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow
@@ -96,14 +128,11 @@ def command(
         flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
         training = rg.begin_training(flow, out=out, seed=seed)
     if training.done >= training.steps:
-        click.echo(f"{training.folder.path} is finished: all {training.steps} steps are done")
+        end = TrainEnd(training)
+        output.found().print(f"{training.folder.path} is finished: all {training.steps} steps are done")
+        output.next(*end.next())
+        output.document(end.document(0.0))
         return 0
-    _train(training, track)
+    with TrainDisplay(training, output) as display:
+        run_until_done(training.run(display.observe, track))
     return 0
-
-
-def _train(training: Training, track: tuple[TrackerName, ...]) -> None:
-    from engine.cli.train_display import TrainDisplay
-
-    with TrainDisplay(training) as display:
-        asyncio.run(training.run(display.observe, track))

@@ -104,7 +104,7 @@ def check_file(
     """
     loaded = load_spec(name, overrides, model=model, base_url=base_url)
     files = ModelFiles(loaded.folders, loaded.is_given)
-    plan, findings = _compile(loaded.spec, loaded.data, files, imports, allow)
+    plan, findings = _compile(loaded.spec, loaded.data, files, imports, allow, whole=not loaded.faults)
     loaded.report(findings)
     if plan is not None:
         loaded.report(permission_findings(plan.withheld, "error" if runs else "warning"))
@@ -119,8 +119,13 @@ def _compile(
     files: ModelFiles,
     imports: Sequence[Import],
     allow: Sequence[str],
+    *,
+    whole: bool,
 ) -> tuple[Plan | None, list[Finding]]:
-    """The plan, unless a finding is an error, and all findings. `data` is the spec as it was read."""
+    """The plan, unless a finding is an error, and all findings.
+
+    `data` is the spec as it was read; where it is not `whole`, what did not fit is missing in `spec`.
+    """
     needs = role_needs(spec)
     spec, of_models = files.all_located(spec)
     findings = [*of_models, *check_graph(spec, needs), *repeated_needs(data), *run_findings(spec, data)]
@@ -132,7 +137,7 @@ def _compile(
     findings += check_policies(spec, counts)
     groups = {name: smallest_group(spec, name, instances, asked) for name, asked in names.templates.items()}
     findings += learning_findings(spec, groups, names.estimators, names.signals)
-    if instances is None or any(map(_is_error, findings)):
+    if instances is None or not whole or any(map(_is_error, findings)):
         return None, findings
     return _assemble(spec, data, needs, instances, names, imports, allow), findings
 

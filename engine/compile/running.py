@@ -24,11 +24,9 @@ def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:
         at = ("roles", name)
         if role.run is not None:
             yield from _of_tool(name, role)
-        elif role.prompt is None:
-            # Where one was written that does not fit, this follows from it, and is not told at its place.
-            key = "run" if value_at(data, (*at, "run")) else "prompt"
+        elif role.prompt is None and not any(value_at(data, (*at, key)) for key in ("prompt", "run")):
             expected = "what it is asked, or `run` with a tool that it runs"
-            yield Finding((*at, key), f"roles.{name} has no 'prompt'", expected, at_key=True)
+            yield Finding((*at, "prompt"), f"roles.{name} has no 'prompt'", expected, at_key=True)
 
 
 def _of_tool(name: str, role: Role) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ lint: $(VENV)/.test
 # The site in build/site, its links checked.
 docs: $(VENV)/.test
 	$(BIN)/python docs/reference.py
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 
 $(VENV)/.run: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

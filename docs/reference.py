@@ -1,4 +1,4 @@
-"""Writes `docs/reference.md` from the models of the language and the vocabulary: `python docs/reference.py`."""
+"""Writes `docs/reference.md` from the models of the language and the vocabulary."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_the_reference_is_what_the_models_say() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs the extra `docs`")
 def test_no_link_of_the_site_leads_nowhere(tmp_path: Path) -> None:
-    words = ("-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site"))
+    words = ("-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site"))
     built = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     assert (tmp_path / "site" / "tutorial.html").exists()

@@ -77,11 +77,17 @@ def test_who_follows_the_tutorial_gets_to_its_end(
 def extras(tmp_path: Path) -> None:
     """The worked examples of CONTRIBUTING.md as one file, and the spec that uses all of them."""
     examples = blocks(ROOT / "CONTRIBUTING.md", "python", "yaml")
-    (tmp_path / "extras.py").write_text("\n".join(text for language, text in examples if language == "python"))
-    (tmp_path / "guessing.yaml").write_text("".join(text for language, text in examples if language == "yaml"))
+    (tmp_path / "extras.py").write_text(
+        "\n".join(text for language, text in examples if language == "python")
+    )
+    (tmp_path / "guessing.yaml").write_text(
+        "".join(text for language, text in examples if language == "yaml")
+    )
 
 
-def test_what_contributing_adds_to_the_vocabulary_is_used_by_its_spec(rolegraph: Command, extras: None) -> None:
+def test_what_contributing_adds_to_the_vocabulary_is_used_by_its_spec(
+    rolegraph: Command, extras: None
+) -> None:
     done = rolegraph("preview", "guessing.yaml", "--import", "extras.py")
     assert done.returncode == 0, done.stderr
     assert "Guess my number, 1 to 5." in done.stdout  # the environment's start

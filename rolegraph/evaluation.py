@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.errors import UsageError
@@ -32,6 +33,17 @@ class Evaluation:
     tasks: int
     episodes: int
     """Of each side."""
+
+    def to_json(self) -> bytes:
+        """All of it, for a file."""
+        return json.dumps(asdict(self), indent=1).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Evaluation:
+        """Read what `to_json` wrote; raises ValueError for something else."""
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(Evaluation).validate_json(text)
 
     def __str__(self) -> str:
         wide = max(map(len, self.figures), default=0)

@@ -117,7 +117,7 @@ class Run:
                     seed=info.seed,
                     finished=self.finished,
                     concurrency=concurrency,
-                    observe=partial(_but_episodes, observe) if observe else None,
+                    observe=partial(but_episodes, observe) if observe else None,
                 )
                 async with aclosing(episodes):
                     async for episode in episodes:
@@ -294,7 +294,7 @@ def describe(flow: Workflow, kind: Kind, *, seed: int) -> RunInfo:
     )
 
 
-def _but_episodes(observe: Observer, event: Event) -> None:
+def but_episodes(observe: Observer, event: Event) -> None:
     """Passes on all but the ends of episodes, which are told when they are on disk."""
     if not isinstance(event, EpisodeDone):
         observe(event)

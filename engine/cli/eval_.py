@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 @options.count("--tasks", 128, "How many.")
 @options.count("--rollouts", 4, "Episodes of each.")
 @options.seed("Of the draws, the same for both.")
+@options.multirun
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="With -m: where the sweep goes. Default: runs/NAME-sweep-TIME.",
+)
+@click.option("--resume", is_flag=True, help="With -m: go on with the newest sweep, or with --out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def command(
     spec: str,
@@ -41,9 +49,37 @@ def command(
     tasks: int,
     rollouts: int,
     seed: int,
+    multirun: bool,
+    out: Path | None,
+    resume: bool,
     as_json: bool,
 ) -> int:
-    """Compare a checkpoint with its base model on SPEC's validation tasks, with 95 % confidence intervals."""
+    """Compare a checkpoint with its base model on SPEC's validation tasks, with 95 % confidence intervals.
+
+    With -m there is an evaluation for each combination of values, kept in folders of one sweep.
+    """
+    if multirun:
+        from engine.cli.sweep import sweep
+
+        if as_json:
+            raise click.UsageError("--json goes with one evaluation; -m keeps those that it makes")
+        return sweep(
+            "eval",
+            spec,
+            overrides,
+            out=out,
+            resume=resume,
+            model=model,
+            base_url=base_url,
+            imports=imports,
+            allow=allow,
+            limit=tasks,
+            rollouts=rollouts,
+            seed=seed,
+            checkpoint=checkpoint,
+        )
+    if out is not None or resume:
+        raise click.UsageError("--out and --resume go with -m")
     import json
     from dataclasses import asdict
 

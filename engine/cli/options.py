@@ -59,6 +59,14 @@ allow = click.option(
 )
 
 
+multirun = click.option(
+    "-m",
+    "--multirun",
+    is_flag=True,
+    help="Once for each combination of values with commas between them, as in roles.solver.count=1,2,4.",
+)
+
+
 class Floor(click.ParamType[tuple[str, float]]):
     """A figure and how low it may be."""
 

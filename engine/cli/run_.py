@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     "--resume", is_flag=True, help="Go on with the episodes that are missing of the newest run, or of --out."
 )
 @click.option("--retry-failed", is_flag=True, help="With --resume: make those with a failure again, too.")
+@options.multirun
 @options.count("--concurrency", 64, "Episodes in flight.")
 @click.option(
     "--fail-under",
@@ -70,19 +71,42 @@ def command(
     seed: int | None,
     resume: bool,
     retry_failed: bool,
+    multirun: bool,
     concurrency: int,
     floors: tuple[tuple[str, float], ...],
 ) -> int:
     """Run SPEC (a file, or the name of a shipped one) on its tasks and write the episodes.
 
     KEY.PATH=VALUE changes a value of the spec, as in roles.solver.count=4. With --resume, what is not given
-    is as the run was begun.
+    is as the run was begun. With -m there is a run for each combination of values, in folders of one sweep.
     """
     import rolegraph as rg
     from engine.cli.display import Display
 
     if replay_any:
         overrides = (*overrides, "model.replay_any=true")
+    if multirun:
+        from engine.cli.sweep import sweep
+
+        if retry_failed:
+            raise click.UsageError("--retry-failed goes with one run; -m makes several")
+        return sweep(
+            "run",
+            spec,
+            overrides,
+            out=out,
+            resume=resume,
+            floors=dict(floors),
+            concurrency=concurrency,
+            model=model,
+            base_url=base_url,
+            imports=imports,
+            allow=allow,
+            split=split,
+            limit=limit or 64,
+            rollouts=rollouts or 1,
+            seed=seed or 0,
+        )
     if resume:
         job = rg.resume_run(
             out,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 )
 @options.seed("Of data order, draws and the adapter.")
 @click.option("--resume", is_flag=True, help="Go on at the last checkpoint of the newest run, or of --out.")
+@options.multirun
 @click.option(
     "--track",
     type=click.Choice(["tensorboard", "wandb"]),
@@ -54,6 +55,7 @@ def command(
     out: Path | None,
     seed: int,
     resume: bool,
+    multirun: bool,
     track: tuple[TrackerName, ...],
     trainer: str,
     backend: str | None,
@@ -62,10 +64,13 @@ def command(
     """Train every trainable role of SPEC (a file, or the name of a shipped one), as its `train` says.
 
     KEY.PATH=VALUE changes a value of the spec, as in train.steps=50 or train.learning_rate=0.001. With
-    --resume the spec and its overrides are those that the run was begun with. With --trainer rllm, words that
+    --resume the spec and its overrides are those that the run was begun with. With -m there is a training for
+    each combination of values, in folders of one sweep. With --trainer rllm, words that
     begin with `rllm.` or `++` change rLLM's config.
     """
     if trainer == "rllm":
+        if multirun:
+            raise click.UsageError("-m goes with this project's own loop, not with --trainer rllm")
         from engine.cli.rllm import train_with_rllm
 
         return train_with_rllm(
@@ -84,6 +89,22 @@ def command(
         )
     if backend is not None or print_config:
         raise click.UsageError("--backend and --print-config go with --trainer rllm")
+    if multirun:
+        from engine.cli.sweep import sweep
+
+        return sweep(
+            "train",
+            spec,
+            overrides,
+            out=out,
+            resume=resume,
+            track=track,
+            model=model,
+            base_url=base_url,
+            imports=imports,
+            allow=allow,
+            seed=seed,
+        )
     import rolegraph as rg
 
     if resume:

@@ -34,6 +34,25 @@ class Recorded(NamedTuple):
     messages: Sequence[Message] = ()
 
 
+def recorded_calls(episodes: Iterable[Episode]) -> dict[CallId, Recorded]:
+    """Every call of some episodes: what it asked, and what came of it. Each step of a trajectory is one."""
+    calls: dict[CallId, Recorded] = {}
+    for episode in episodes:
+        for node, trajectory in _nodes(episode):
+            if trajectory.steps and not trajectory.by_model:
+                continue  # a tool is run again
+            asked: Counter[int] = Counter()
+            for step in trajectory.steps:
+                asked[step.round] += 1
+                turn = node._replace(round=step.round)
+                call = CallId(episode.task_id, episode.rollout, turn, asked[step.round])
+                calls[call] = Recorded(_completion(step), messages=step.chat_completions[:-1])
+            if not trajectory.steps:
+                reason = trajectory.failure.message if trajectory.failure else "it has no steps"
+                calls[CallId(episode.task_id, episode.rollout, node)] = Recorded(None, reason)
+    return calls
+
+
 class Replay:
     """A model that answers each call as it was answered before. Calls are known by all but their attempt.
 
@@ -48,22 +67,8 @@ class Replay:
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode], *, any_prompt: bool = False) -> Self:
-        """Replay `episodes`: each step of a trajectory is a call of it."""
-        calls: dict[CallId, Recorded] = {}
-        for episode in episodes:
-            for node, trajectory in _nodes(episode):
-                if trajectory.steps and not trajectory.by_model:
-                    continue  # a tool is run again
-                asked: Counter[int] = Counter()
-                for step in trajectory.steps:
-                    asked[step.round] += 1
-                    turn = node._replace(round=step.round)
-                    call = CallId(episode.task_id, episode.rollout, turn, asked[step.round])
-                    calls[call] = Recorded(_completion(step), messages=step.chat_completions[:-1])
-                if not trajectory.steps:
-                    reason = trajectory.failure.message if trajectory.failure else "it has no steps"
-                    calls[CallId(episode.task_id, episode.rollout, node)] = Recorded(None, reason)
-        return cls(calls, any_prompt=any_prompt)
+        """Replay `episodes`."""
+        return cls(recorded_calls(episodes), any_prompt=any_prompt)
 
     @classmethod
     def from_file(cls, path: str | Path, *, any_prompt: bool = False) -> Self:

@@ -1,12 +1,14 @@
 """Learning curves of one or several runs as one SVG file that stands alone, such as for a README.
 
 The background is left clear and every colour is of a middle tone, so that the picture can be read on white
-and on black. Runs of one spec share a panel for each figure: a line for each seed, and their mean bold.
+and on black. Runs of one spec (of one hash: overrides make another) share a panel for each figure: a line for
+each seed, and their mean bold. Runs of different specs are never averaged.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,19 +55,25 @@ def _missing(runs: Sequence[Run], name: str) -> str:
 
 
 def _lines(runs: Sequence[Run], name: str) -> list[Line]:
-    several = len({run.info.name for run in runs}) > 1
+    specs = dict.fromkeys((run.info.name, run.info.hash) for run in runs)
+    times = Counter(spec for spec, _ in specs)
+    several = len(specs) > 1
     lines: list[Line] = []
-    for spec in dict.fromkeys(run.info.name for run in runs):
-        members = [(at, run) for at, run in enumerate(runs) if run.info.name == spec and _series(run, name)]
+    for spec, digest in specs:
+        of_spec = [
+            (at, run) for at, run in enumerate(runs) if (run.info.name, run.info.hash) == (spec, digest)
+        ]
+        members = [(at, run) for at, run in of_spec if _series(run, name)]
         stroke = Stroke.THIN if len(members) > 1 else Stroke.BOLD
+        named = f"{spec} {digest[:6]}" if times[spec] > 1 else spec
         for at, run in members:
-            label = f"{spec}, seed {run.info.seed}" if several else f"seed {run.info.seed}"
+            label = f"{named}, seed {run.info.seed}" if several else f"seed {run.info.seed}"
             if sum(other.info.seed == run.info.seed for _, other in members) > 1:
                 label = f"{label} ({run.folder.name})"
             colour = at if several or len(members) == 1 else 1 + at % (COLOURS - 1)
             lines.append(thinned(Line(label, _series(run, name), colour, stroke)))
         if len(members) > 1:
-            label = f"{spec}, mean" if several else "mean"
+            label = f"{named}, mean" if several else "mean"
             mean = _mean([_series(run, name) for _, run in members])
             lines.append(thinned(Line(label, mean, members[0][0] if several else 0, Stroke.MEAN)))
     return lines

@@ -14,7 +14,7 @@ from engine.errors import did_you_mean
 from engine.limits import SPEC_FAULTS
 from engine.spec.diagnostics import Finding, Path
 from engine.spec.models import Spec, kind_at
-from engine.spec.written import field_lines
+from engine.spec.written import Written, field_lines
 from engine.spec.yaml_source import value_at
 
 _EXPECTED = {
@@ -37,18 +37,21 @@ _WORDS = {
 }
 
 
-def findings_of(error: ValidationError, at: Path = (), written: object = None) -> list[Finding]:
-    """One finding for each of pydantic's errors with the part of a spec that stands, `written`, at a path."""
+def findings_of(
+    error: ValidationError, at: Path = (), written: object = None, root: type[Written] = Spec
+) -> list[Finding]:
+    """One finding for each of pydantic's errors with the part that stands, `written`, at a path of a spec, or
+    of another file that `root` is the model of."""
     details = error.errors(include_url=False)
     told, rest = details[: SPEC_FAULTS.most], details[SPEC_FAULTS.most :]
     # The rest is not shown, so that it needs no words, but what is at fault has to be left out.
     return [
-        *(_finding(detail, at, written) for detail in told),
+        *(_finding(detail, at, written, root) for detail in told),
         *(Finding((*at, *detail["loc"]), detail["msg"], at_key=True) for detail in rest),
     ]
 
 
-def _finding(detail: ErrorDetails, at: Path, written: object) -> Finding:
+def _finding(detail: ErrorDetails, at: Path, written: object, root: type[Written]) -> Finding:
     kind, context = detail["type"], detail.get("ctx", {})
     path: Path = (*at, *detail["loc"])
     is_name = kind.startswith("string_") and path[-1:] == ("[key]",)
@@ -57,13 +60,13 @@ def _finding(detail: ErrorDetails, at: Path, written: object) -> Finding:
     key = str(path[-1]) if path else ""
     value = in_short(detail["input"])
     if kind == "extra_forbidden":
-        known = _keys_at(path[:-1])
-        hint = _belongs(path) or did_you_mean(key, known)
+        known = _keys_at(path[:-1], root)
+        hint = _belongs(path, root) or did_you_mean(key, known)
         return Finding(path, f"unknown key {key!r}", _listed(known), hint, at_key=True)
     if kind == "missing":
         where = ".".join(map(str, path[:-1])) or "the spec"
         hint = "add `rolegraph: 1`" if path == ("rolegraph",) else ""
-        return Finding(path, f"{where} has no {key!r}", _about(path), hint, at_key=True)
+        return Finding(path, f"{where} has no {key!r}", _about(path, root), hint, at_key=True)
     if is_name:
         return Finding(
             path, f"{key!r} cannot be a name", "letters, digits and _, not starting with a digit", at_key=True
@@ -73,11 +76,11 @@ def _finding(detail: ErrorDetails, at: Path, written: object) -> Finding:
             word.strip("'") for word in str(context.get("expected", "")).replace(" or ", ", ").split(", ")
         ]
         hint = did_you_mean(str(detail["input"]), choices)
-        shorts = _shorts(path[:-1])
+        shorts = _shorts(path[:-1], root)
         if shorts and isinstance(value_at(written, detail["loc"][:-1]), str):  # all of it is one word
             key, choices = str(path[-2]), shorts
             hint = did_you_mean(str(detail["input"]), choices) or _needs_value(
-                path[:-1], str(detail["input"])
+                path[:-1], str(detail["input"]), root
             )
         if path == ("rolegraph",):
             hint = "this engine reads version 1 of the language"
@@ -94,11 +97,13 @@ def _finding(detail: ErrorDetails, at: Path, written: object) -> Finding:
         return Finding(path, f"{key} is empty", "at least one role")
     if kind == "value_error":
         return Finding(path, f"{key}: {value} does not fit", str(context.get("error", detail["msg"])))
-    if kind == "model_type" and (shorts := _shorts(path)):
-        return Finding(path, f"{key} cannot be {value}", f"{_listed(shorts)}, or a mapping", _unnamed(path))
-    if kind == "model_type" and (hint := _unnamed(path)):
+    if kind == "model_type" and (shorts := _shorts(path, root)):
+        return Finding(
+            path, f"{key} cannot be {value}", f"{_listed(shorts)}, or a mapping", _unnamed(path, root)
+        )
+    if kind == "model_type" and (hint := _unnamed(path, root)):
         return Finding(path, f"{key} cannot be {value}", "a mapping", hint)
-    if kind == "model_type" and (meant := _meant(path, detail["input"])):
+    if kind == "model_type" and (meant := _meant(path, detail["input"], root)):
         return Finding(path, f"{key} cannot be {value}", f"a mapping, such as {key}: {meant}")
     return Finding(
         path, f"{key} cannot be {value}", _EXPECTED.get(kind, detail["msg"][:1].lower() + detail["msg"][1:])
@@ -129,52 +134,52 @@ def _listed(names: list[str], last: str = ", ") -> str:
     return ", ".join(names[:-1]) + last + names[-1] if len(names) > 1 else "".join(names)
 
 
-def _model_at(path: Path) -> type[BaseModel] | None:
-    kind = kind_at(path)
+def _model_at(path: Path, root: type[Written]) -> type[BaseModel] | None:
+    kind = kind_at(path, root)
     return kind if kind is not None and issubclass(kind, BaseModel) else None
 
 
-def _shorts(path: Path) -> list[str]:
+def _shorts(path: Path, root: type[Written]) -> list[str]:
     """The words that stand for a mapping at a path."""
-    short = getattr(_model_at(path), "SHORT", None)
+    short = getattr(_model_at(path, root), "SHORT", None)
     nested = [get_args(part) or (part,) for part in get_args(short)]
     return [word for words in nested for word in words if isinstance(word, str)]
 
 
-def _needs_value(path: Path, word: str) -> str:
+def _needs_value(path: Path, word: str, root: type[Written]) -> str:
     """A hint where a bare word is a key of what it stands for."""
-    model = _model_at(path)
+    model = _model_at(path, root)
     return f"write {{{word}: …}}" if model and word in model.model_fields else ""
 
 
-def _keys_at(path: Path) -> list[str]:
-    model = _model_at(path)
-    return [*(["extends"] if not path else []), *(model.model_fields if model else [])]
+def _keys_at(path: Path, root: type[Written]) -> list[str]:
+    model = _model_at(path, root)
+    return [*(["extends"] if root is Spec and not path else []), *(model.model_fields if model else [])]
 
 
-def _unnamed(path: Path) -> str:
+def _unnamed(path: Path, root: type[Written]) -> str:
     """A hint where a key of one of several, which have names, stands in the place of a name."""
-    model = _model_at(path)
-    if model is None or len(path) < 2 or path[-1] not in model.model_fields or _model_at(path[:-1]):
+    model = _model_at(path, root)
+    if model is None or len(path) < 2 or path[-1] not in model.model_fields or _model_at(path[:-1], root):
         return ""
     return f"each of `{path[-2]}` has a name: {path[-2]}: {{mine: {{{path[-1]}: …}}}}"
 
 
-def _belongs(path: Path) -> str:
+def _belongs(path: Path, root: type[Written]) -> str:
     """A hint where the key of a path is another mapping's: `temperature`, one of `sampling` beside it."""
-    if len(path) == 3 and path[-1] in Spec.model_fields:
+    if root is Spec and len(path) == 3 and path[-1] in Spec.model_fields:
         return f"`{path[-1]}` stands at the top of the spec"
-    model = _model_at(path[:-1])
+    model = _model_at(path[:-1], root)
     for name in model.model_fields if model else ():
-        inner = _model_at((*path[:-1], name))
+        inner = _model_at((*path[:-1], name), root)
         if inner and path[-1] in inner.model_fields:
             return f"put it under `{name}`"
     return ""
 
 
-def _meant(path: Path, value: object) -> str:
+def _meant(path: Path, value: object, root: type[Written]) -> str:
     """The mapping that a bare value was meant for, as YAML: the first of its keys that takes the value."""
-    model = _model_at(path)
+    model = _model_at(path, root)
     if model is None or isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
     if len(text := str(value)) > _MAX_SHOWN or not text.isprintable():
@@ -187,6 +192,6 @@ def _meant(path: Path, value: object) -> str:
     return ""
 
 
-def _about(path: Path) -> str:
-    model = _model_at(path[:-1])
+def _about(path: Path, root: type[Written]) -> str:
+    model = _model_at(path[:-1], root)
     return field_lines(model).get(str(path[-1]), "").rstrip(".") if model else ""

@@ -70,33 +70,37 @@ class Loaded:
         for finding in findings:
             if any(finding.path[:depth] in self.broken for depth in range(len(finding.path) + 1)):
                 continue
-            known[finding.at(finding.place or self._place(finding))] = None
+            known[finding.at(place_of(finding, self.data, self.spots, self.texts))] = None
         self.diagnostics = sorted(known, key=lambda d: (d.place.file, d.place.line, d.place.column))
 
-    def _place(self, finding: Finding) -> Place:
-        path = finding.path
-        if finding.offset is not None and path in self.spots:
-            value = self.spots[path].value
-            source = self.texts.get(value.file, value.text)
-            return place_within(value, source, str(value_at(self.data, path)), finding.offset, finding.word)
-        if finding.word:
-            # What is written in a list stands for a mapping, whose keys are not there to be pointed at.
-            listed = path not in self.spots and isinstance(value_at(self.data, path[:-1]), list)
-            inside = path[:-1] if listed else path
-            for at, value in paths_of(value_at(self.data, inside), inside):
-                spot = self.spots.get(at)
-                if spot is None or at == inside:
-                    continue
-                if spot.key is not None and at[-1] == finding.word:
-                    return spot.key
-                if value == finding.word:
-                    return spot.value
-        at_key = finding.at_key
-        while path not in self.spots:  # not written: what it is missing from, or the short form it is part of
-            path = path[:-1]
-            at_key = isinstance(value_at(self.data, path), Mapping | list)
-        spot = self.spots[path]
-        return spot.key if at_key and spot.key is not None else spot.value
+
+def place_of(finding: Finding, data: Mapping[str, Any], spots: Spots, texts: Mapping[str, str]) -> Place:
+    """Where a finding stands, in the files that `data` was read from."""
+    if finding.place is not None:
+        return finding.place
+    path = finding.path
+    if finding.offset is not None and path in spots:
+        value = spots[path].value
+        source = texts.get(value.file, value.text)
+        return place_within(value, source, str(value_at(data, path)), finding.offset, finding.word)
+    if finding.word:
+        # What is written in a list stands for a mapping, whose keys are not there to be pointed at.
+        listed = path not in spots and isinstance(value_at(data, path[:-1]), list)
+        inside = path[:-1] if listed else path
+        for at, value in paths_of(value_at(data, inside), inside):
+            spot = spots.get(at)
+            if spot is None or at == inside:
+                continue
+            if spot.key is not None and at[-1] == finding.word:
+                return spot.key
+            if value == finding.word:
+                return spot.value
+    at_key = finding.at_key
+    while path not in spots:  # not written: what it is missing from, or the short form it is part of
+        path = path[:-1]
+        at_key = isinstance(value_at(data, path), Mapping | list)
+    spot = spots[path]
+    return spot.key if at_key and spot.key is not None else spot.value
 
 
 def find_spec(name: str | FilePath) -> FilePath:

@@ -95,9 +95,9 @@ def is_whole(path: Path) -> bool:
     return field is not None and WHOLE in field.metadata
 
 
-def kind_at(path: Path) -> type[Written] | type[Call] | None:
-    """What the language has at a path of a spec: one of these models or a call, if either."""
-    annotation: Any = Spec
+def kind_at(path: Path, root: type[Written] = Spec) -> type[Written] | type[Call] | None:
+    """What is at a path of a spec (of a file that `root` is the model of): a model or a call, if either."""
+    annotation: Any = root
     for key in path:
         annotation = _inner(annotation, key)
     return _kind(annotation)

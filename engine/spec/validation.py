@@ -18,6 +18,7 @@ from engine.spec.diagnostics import Finding, Path
 from engine.spec.faults import findings_of
 from engine.spec.models import Spec
 from engine.spec.role import Role
+from engine.spec.written import Written
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -62,22 +63,27 @@ def validate(data: Mapping[str, Any]) -> Fitting[Spec]:
     return Fitting(spec, findings, left_out)
 
 
-def fit(model: type[M], written: object, required: Mapping[str, Any], at: Path) -> Fitting[M]:
+def fit(
+    model: type[M], written: object, required: Mapping[str, Any], at: Path, root: type[Written] = Spec
+) -> Fitting[M]:
     """What of the value at a path fits a model; `required` stands in for what the model insists on.
+
+    The path is one of a spec, or of another file that `root` is the model of.
 
     Where faults show only when others have gone, nothing but `required` is left.
     """
     try:
         return Fitting(model.model_validate(written), [], set())
     except ValidationError as error:
-        findings = findings_of(error, at, written)
+        findings = findings_of(error, at, written, root)
     wrong = {_written_at(written, finding.path[len(at) :]) for finding in findings}
     rest = _without(written, wrong)
     try:
         value = model.model_validate({**required, **(rest if isinstance(rest, dict) else {})})
     except ValidationError as error:
         # That a key is missing which did not fit is no news.
-        findings += [found for found in findings_of(error, at, written) if found.path[len(at) :] not in wrong]
+        more = findings_of(error, at, written, root)
+        findings += [found for found in more if found.path[len(at) :] not in wrong]
         value, wrong = model.model_validate(required), {()}
     return Fitting(value, findings, {(*at, *_outside_lists(path)) for path in wrong})
 

@@ -119,8 +119,14 @@ def _scalar(tag: str, text: str) -> object:
     return read(text)
 
 
-def parse_yaml(text: str, file: str) -> Source:
-    """Parse one file. What is wrong with it is in `faults`; the rest is still read."""
+A_SPEC = ("a spec is a mapping", "keys such as rolegraph, name and roles")
+
+
+def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> Source:
+    """Parse one file. What is wrong with it is in `faults`; the rest is still read.
+
+    `mapping` says what the file should have been, and what was expected, where it holds no mapping.
+    """
     lines = Lines(file, text)
     top = lines.place(0)
     if len(text.encode(errors="surrogatepass")) > SPEC_BYTES.most:
@@ -142,7 +148,7 @@ def parse_yaml(text: str, file: str) -> Source:
     reader = _Reader(lines)
     if not isinstance(node, yaml.MappingNode):
         place = reader.place(node) if node else top
-        return refused(place, "a spec is a mapping", "keys such as rolegraph, name and roles")
+        return refused(place, *mapping)
     try:
         data = reader.mapping(node, ())
     except _TooLarge as error:

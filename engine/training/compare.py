@@ -49,6 +49,22 @@ def difference(now: ByTask, before: ByTask) -> Interval:
     return interval({task: value - before[task] for task, value in now.items() if task in before})
 
 
+def difference_apart(now: ByTask, before: ByTask) -> Interval:
+    """The difference of means over tasks that are not the same: each side's are drawn again for itself.
+
+    `n` is that of the smaller side. A side without a task gives zeros.
+    """
+    sides = [np.array([*values.values()]) for values in (now, before)]
+    if not all(side.size for side in sides):
+        return Interval(0.0, 0.0, 0.0, 0)
+    rng = np.random.default_rng(0)
+    means = [side[rng.integers(side.size, size=(RESAMPLES, side.size))].mean(axis=1) for side in sides]
+    tail = (100 - LEVEL) / 2
+    low, high = np.percentile(means[0] - means[1], (tail, 100 - tail))
+    mean = float(sides[0].mean() - sides[1].mean())
+    return Interval(mean, float(low), float(high), min(side.size for side in sides))
+
+
 def by_task(plan: Plan, episodes: Sequence[Episode]) -> dict[str, ByTask]:
     """`correct`, the spec's metrics and each role's reward, by figure and task."""
     values: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))

@@ -61,6 +61,20 @@ def test_runs_of_different_specs_are_told_apart_by_name(tmp_path: Path) -> None:
     assert {"one, seed 0", "two, seed 0"} <= set(texts(draw_curves(runs)))
 
 
+def test_runs_of_different_specs_are_not_averaged_whatever_their_names(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / str(seed), seed=seed) for seed in (0, 1, 2)]
+    info = runs[2] / "run.json"
+    info.write_text(info.read_text().replace("1f0c9a7e2b", "77aa00bb11"))
+    picture = draw_curves(runs, ["judge_acc"])
+    assert {
+        "solver_judge 1f0c9a, seed 0",
+        "solver_judge 1f0c9a, mean",
+        "solver_judge 77aa00, seed 2",
+    } <= set(texts(picture))
+    assert "solver_judge 77aa00, mean" not in texts(picture)
+    assert (lines(picture, "thin"), lines(picture, "mean"), lines(picture, "bold")) == (2, 1, 1)
+
+
 def test_runs_of_one_seed_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name) for name in ("long", "short")]
     assert {"seed 0 (long)", "seed 0 (short)"} <= set(texts(draw_curves(runs)))

@@ -211,11 +211,12 @@ def test_rllm_sees_no_step_that_must_not_be_trained_on() -> None:
 def test_calls_carry_the_sampling_that_the_spec_says_and_no_other() -> None:
     engine = RecordedEngine(agreeable)
     one(SOLVER_JUDGE, engine)
-    assert [options for _, options in engine.calls] == [{}, {}, {}]
+    longest = {"max_tokens": 1024}
+    assert [options for _, options in engine.calls] == [longest] * 3
     engine = RecordedEngine(agreeable)
     one(compile_workflow("solver_judge", ["roles.judge.sampling={temperature: 0.5, seed: 4}"]), engine)
-    assert engine.calls[0][1] == {}
-    assert engine.calls[2][1].keys() == {"temperature", "seed"}
+    assert engine.calls[0][1] == longest
+    assert engine.calls[2][1].keys() == {"temperature", "seed", "max_tokens"}
     assert engine.calls[2][1]["temperature"] == 0.5
 
 

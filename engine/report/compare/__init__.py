@@ -1,0 +1,22 @@
+"""Runs, trainings and specs held side by side: what differs in what they are, and in what came of them.
+
+The stages: `sides` (a folder to plain data), `differences` (specs, key by key), `comparison` (figures with
+intervals, tasks that flipped), `page` (all of it to HTML).
+"""
+
+from engine.report.compare.comparison import Comparison, Flip, Flips, Row, compare
+from engine.report.compare.differences import Difference
+from engine.report.compare.page import comparison_page
+from engine.report.compare.sides import Side, read_side
+
+__all__ = [
+    "Comparison",
+    "Difference",
+    "Flip",
+    "Flips",
+    "Row",
+    "Side",
+    "compare",
+    "comparison_page",
+    "read_side",
+]

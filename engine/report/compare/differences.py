@@ -1,0 +1,100 @@
+"""What differs between resolved specs, key by key, and between templates, line by line. Pure.
+
+Specs are compared by what they mean: a default that one of them spells out is no difference. A value that
+`extends` would replace whole (a parser, a reward, a prompt) is one value here, too.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import yaml
+
+from engine.spec import Path
+from engine.spec.models import is_whole
+from engine.spec.validation import validate
+from engine.spec.yaml_source import value_at
+
+ABSENT = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One key whose value is not the same on all sides."""
+
+    key: str
+    values: Sequence[str]
+    """By side, as YAML in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A template that is not the same on all sides: for each side but the first, the diff from the first."""
+
+    name: str
+    diffs: Sequence[str]
+    """Unified; empty where a side has the first's."""
+
+
+def spec_differences(specs: Sequence[Mapping[str, Any]]) -> list[Difference]:
+    """Where resolved specs differ, in the order of the language's keys."""
+    return [*_differences(specs, [_meant(spec) for spec in specs], ())]
+
+
+def setting_differences(settings: Sequence[Mapping[str, str]]) -> list[Difference]:
+    """Where what was said of each run differs; sides that say nothing at all are no difference."""
+    names = dict.fromkeys(name for of in settings for name in of)
+    rows = [Difference(name, [of.get(name, ABSENT) for of in settings]) for name in names]
+    said = [at for at, of in enumerate(settings) if of]
+    return [row for row in rows if len({row.values[at] for at in said}) > 1]
+
+
+def template_differences(names: Sequence[str], templates: Sequence[Mapping[str, str]]) -> list[Changed]:
+    """The templates that differ from the first side's; `names` are the sides'."""
+    changed: list[Changed] = []
+    for template in dict.fromkeys(name for of in templates for name in of):
+        first, *others = [of.get(template, "") for of in templates]
+        diffs = [
+            text_difference(first, other, names[0], name)
+            for name, other in zip(names[1:], others, strict=True)
+        ]
+        if any(diffs):
+            changed.append(Changed(template, diffs))
+    return changed
+
+
+def text_difference(was: str, now: str, name: str, other: str) -> str:
+    """A unified diff of two texts; empty where they are the same."""
+    lines = difflib.unified_diff(was.splitlines(), now.splitlines(), name, other, n=2, lineterm="")
+    return "\n".join(lines)
+
+
+def in_one_line(value: object) -> str:
+    """A value as YAML in one line."""
+    flow = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=100_000, sort_keys=False)
+    return flow.removesuffix("\n").removesuffix("\n...")
+
+
+def _meant(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """All that a spec says, what it leaves unsaid included; as it is where this version cannot read it."""
+    fitting = validate(spec)
+    return spec if fitting.findings else fitting.value.model_dump(mode="json")
+
+
+def _differences(
+    written: Sequence[Mapping[str, Any]], meant: Sequence[Mapping[str, Any]], at: Path
+) -> Iterator[Difference]:
+    for key in dict.fromkeys(key for side in meant for key in side):
+        path, values = (*at, key), [side.get(key) for side in meant]
+        if all(value == values[0] for value in values):
+            continue
+        if all(isinstance(value, dict) for value in values) and not is_whole(path):
+            yield from _differences(written, cast("list[dict[str, Any]]", values), path)
+        else:
+            said = [value_at(spec, path) for spec in written]
+            shown = [own if own is not None else value for own, value in zip(said, values, strict=True)]
+            cells = [ABSENT if value is None else in_one_line(value) for value in shown]
+            yield Difference(".".join(map(str, path)), cells)

@@ -1,0 +1,45 @@
+"""A comparison as one page that opens offline. It runs no script, and what models wrote stays text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from markupsafe import Markup
+
+from engine.records import Trajectory
+from engine.report import charts
+from engine.report.compare.comparison import Comparison
+from engine.report.digest import clipped
+from engine.report.html import environment, style
+from engine.training.compare import Interval
+
+_HERE = Path(__file__).parent
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """The page's text."""
+    return (
+        environment(_HERE)
+        .get_template("compare.html.j2")
+        .render(
+            found=comparison,
+            drawn=drawn,
+            answer=answer,
+            zip=zip,
+            style=style(_HERE / "compare.css"),
+        )
+    )
+
+
+def answer(trajectory: Trajectory) -> str:
+    """All that a role instance wrote, a call after the other; its action where it asked no model."""
+    written = [step.model_response for step in trajectory.steps if step.model_response]
+    return clipped("\n\n".join(written) or trajectory.action or "")
+
+
+def drawn(row: Sequence[Interval | None]) -> list[Markup]:
+    """The intervals of a row, all to one scale; nothing where there is none."""
+    values = [end for cell in row if cell for end in (cell.low, cell.high)]
+    ends = (min(values, default=0.0), max(values, default=1.0))
+    return [Markup(charts.interval(c.mean, c.low, c.high, ends)) if c else Markup("") for c in row]

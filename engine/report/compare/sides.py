@@ -1,0 +1,147 @@
+"""One side of a comparison: what a run's folder says of the run, and what each task came to in it.
+
+Episodes are read one at a time and reduced to numbers; where each lies in its file is kept, so that the few
+that are shown can be read again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine.records import Episode, RunFolder, RunInfo
+from engine.records.episodes import Entry, EpisodeFile, read_episodes
+from engine.spec.yaml_source import parse_yaml
+from engine.training.compare import ByTask
+
+TOKENS_IN, TOKENS_OUT = "tokens in", "tokens out"
+"""Figures of an episode that every side has, whatever its spec."""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What the episodes of a side came to."""
+
+    what: str
+    """Which episodes they are, in words."""
+    file: EpisodeFile
+    entries: Mapping[tuple[str, int], Entry]
+    """Where each episode lies, by task and rollout."""
+    tasks: Mapping[str, Mapping[str, Any]]
+    """Each task's row, by its id."""
+    figures: Mapping[str, ByTask]
+    """`correct`, metrics, `reward/{role}` and tokens: rollouts of a task are averaged."""
+    tokens_in: int
+    """In all."""
+    tokens_out: int
+    calls: int
+    """Of models; retries are not counted."""
+
+    def rollouts(self, task: str) -> list[Entry]:
+        """The episodes of a task, in the order of their rollouts."""
+        return [entry for (name, _), entry in sorted(self.entries.items()) if name == task]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A run, a training or a spec, to be held beside another."""
+
+    name: str
+    """How the comparison calls it."""
+    hash: str
+    spec: Mapping[str, Any]
+    """The resolved spec, as written in one file."""
+    templates: Mapping[str, str]
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    """How it was run: model, seed and so on."""
+    results: Results | None = None
+    """None for a spec, and where there are no episodes."""
+    seconds: float | None = None
+    """From its beginning to its end; None where it was stopped in between, or is no run."""
+
+
+def read_side(name: str, path: Path) -> Side:
+    """A run's or a training's folder. Raises UsageError where it is none, DataError for a damaged one.
+
+    A training is compared by the validation of its best checkpoint, else by its last one.
+    """
+    folder = RunFolder(path)
+    info = folder.info()
+    found = _episodes(folder, info)
+    return Side(
+        name,
+        info.hash,
+        parse_yaml(folder.spec() or "{}", str(folder.spec_file)).data,
+        info.templates,
+        _settings(info),
+        results_of(found[1], found[0]) if found else None,
+        _seconds(info),
+    )
+
+
+def results_of(file: Path, what: str) -> Results:
+    """What the episodes of a file came to; raises DataError where it cannot be read."""
+    read = EpisodeFile(file)
+    entries = {(entry.task, entry.rollout): entry for entry in read.entries()}
+    values: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    tasks: dict[str, Mapping[str, Any]] = {}
+    tokens_in = tokens_out = calls = 0
+    for episode in read_episodes(file):
+        tasks.setdefault(episode.task_id, episode.task)
+        figures = figures_of(episode)
+        for figure, value in figures.items():
+            values[figure][episode.task_id].append(value)
+        tokens_in += int(figures[TOKENS_IN])
+        tokens_out += int(figures[TOKENS_OUT])
+        calls += sum(not step.tool for t in episode.trajectories for step in t.steps)
+    means = {name: {task: sum(v) / len(v) for task, v in of.items()} for name, of in values.items()}
+    return Results(what, read, entries, tasks, means, tokens_in, tokens_out, calls)
+
+
+def figures_of(episode: Episode) -> dict[str, float]:
+    """What one episode came to, by figure; a role's reward is the mean over its instances."""
+    rewards: defaultdict[str, list[float]] = defaultdict(list)
+    for t in episode.trajectories:
+        if t.reward is not None:
+            rewards[t.name].append(t.reward)
+    steps = [step for t in episode.trajectories for step in t.steps]
+    return {
+        "correct": float(episode.is_correct),
+        **episode.metrics,
+        **{f"reward/{name}": sum(earned) / len(earned) for name, earned in rewards.items()},
+        TOKENS_IN: float(sum(step.prompt_tokens for step in steps)),
+        TOKENS_OUT: float(sum(step.response_tokens for step in steps)),
+    }
+
+
+def _episodes(folder: RunFolder, info: RunInfo) -> tuple[str, Path] | None:
+    if info.kind == "run":
+        return ("episodes", folder.episodes) if folder.episodes.exists() else None
+    validations = dict(folder.episodes_files("validation"))
+    best = next((c.step for c in reversed(folder.checkpoints()) if c.best and c.step in validations), None)
+    step = best if best is not None else max(validations, default=None)
+    if step is None:
+        return None
+    return f"{'best ' if step == best else ''}validation, step {step}", validations[step]
+
+
+def _seconds(info: RunInfo) -> float | None:
+    if info.started is None or info.finished is None or info.resumed:
+        return None
+    return (info.finished - info.started).total_seconds()
+
+
+def _settings(info: RunInfo) -> dict[str, str]:
+    told = {
+        "kind": "training" if info.kind == "train" else "run",
+        "model": info.model,
+        "seed": str(info.seed),
+        "split": info.split or "",
+        "tasks at most": str(info.limit or ""),
+        "rollouts": str(info.rollouts or "") if info.kind == "run" else "",
+        "version": info.version,
+    }
+    return {name: value for name, value in told.items() if value}

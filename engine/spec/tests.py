@@ -1,0 +1,186 @@
+"""A spec's own tests, `NAME.test.yaml` beside it: what recorded answers must come to.
+
+The models of that file, and its reader, with diagnostics as a spec has them. What is expected is held against
+episodes elsewhere (`engine.report.verdicts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import Field, model_validator
+
+from engine.errors import SpecError, UsageError
+from engine.limits import SPEC_FAULTS
+from engine.spec.diagnostics import Finding
+from engine.spec.files import shown
+from engine.spec.loader import place_of
+from engine.spec.validation import fit
+from engine.spec.written import Written
+from engine.spec.yaml_source import Source, parse_yaml
+
+SUFFIX = ".test.yaml"
+CLOSE = 1e-6
+"""How far a figure may be from one that it must equal."""
+Count = Annotated[int, Field(ge=0)]
+
+
+class Bounds(Written):
+    """Within what a figure must lie; a number alone is what it must be."""
+
+    at_least: float | None = None
+    """The least that it may be."""
+    at_most: float | None = None
+    """The most that it may be."""
+    equals: float | None = None
+    """What it must be, to a millionth."""
+
+    @classmethod
+    def in_full(cls, value: object) -> object:
+        """A number stands for `{equals: number}`."""
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return {"equals": value} if number else value
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.at_least is None and self.at_most is None and self.equals is None:
+            raise ValueError("at_least, at_most or equals")
+        return self
+
+    def hold(self, value: float) -> bool:
+        """Whether a value lies within them."""
+        return (
+            (self.at_least is None or value >= self.at_least - CLOSE)
+            and (self.at_most is None or value <= self.at_most + CLOSE)
+            and (self.equals is None or abs(value - self.equals) <= CLOSE)
+        )
+
+    def __str__(self) -> str:
+        said = {"at least": self.at_least, "at most": self.at_most, "exactly": self.equals}
+        return ", ".join(f"{word} {value:g}" for word, value in said.items() if value is not None)
+
+
+class Action(Written):
+    """What a role's action must be; anything but a mapping is what it must equal."""
+
+    equals: Any = None
+    """The action itself."""
+    contains: str | None = None
+    """A text that is in the action."""
+
+    @classmethod
+    def in_full(cls, value: object) -> object:
+        """Any value but a mapping stands for `{equals: value}`."""
+        return cast("object", value) if isinstance(value, Mapping) else {"equals": value}
+
+    def hold(self, action: object) -> bool:
+        """Whether an action is as it must be."""
+        if "equals" in self.model_fields_set and action != self.equals:
+            return False
+        return self.contains is None or self.contains in str(action)
+
+    def __str__(self) -> str:
+        parts = [repr(self.equals)] if "equals" in self.model_fields_set else []
+        return ", ".join(parts + ([f"with {self.contains!r} in it"] if self.contains is not None else []))
+
+
+class TaskExpected(Written):
+    """What the episodes of one task must come to, in every rollout."""
+
+    correct: bool | None = None
+    """Whether they are correct."""
+    action: Mapping[str, Action] = {}
+    """Actions by role; of one instance where its number follows, as in `solver 2`."""
+    reward: Mapping[str, Bounds] = {}
+    """Rewards by role, or instance, likewise."""
+
+
+class Tokens(Written):
+    """How many tokens an episode may take, as they were recorded."""
+
+    prompts: Count | None = None
+    """Of all prompts of an episode, at most."""
+    answers: Count | None = None
+    """Of all answers of an episode, at most."""
+
+
+class Expected(Written):
+    """What must hold of the recorded episodes."""
+
+    figures: Mapping[str, Bounds] = {}
+    """`correct`, the spec's metrics and `reward/{role}`: means over tasks."""
+    failures: Count | Mapping[str, Count] | None = None
+    """How many failures there may be: in all, or by `role` or `role/name`. None asks for nothing."""
+    tokens: Tokens = Tokens()
+    """What an episode may take."""
+    tasks: Mapping[str, TaskExpected] = {}
+    """What single tasks must come to, by their id."""
+
+
+class SpecTests(Written):
+    """A spec's tests."""
+
+    answers: str | None = None
+    """The recorded answers: an episodes file or the folder of a run, beside this file. None is
+    `NAME.answers.jsonl`, which `rolegraph test SPEC --record` makes."""
+    tasks: Annotated[int, Field(ge=1)] = 8
+    """How many tasks are recorded."""
+    rollouts: Annotated[int, Field(ge=1)] = 1
+    """Episodes of each that are recorded."""
+    split: Literal["train", "validation"] | None = None
+    """Which tasks; by default those of the validation, else those of the training."""
+    seed: int = 0
+    """Of the recording, and of what is played again."""
+    prompts: Literal["same", "any"] = "same"
+    """Whether each prompt must be the recorded one."""
+    expect: Expected = Expected()
+    """What must hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTests:
+    """A tests file, read and of the right form."""
+
+    path: FilePath
+    tests: SpecTests
+    source: Source
+
+    @property
+    def answers(self) -> FilePath:
+        """Where the recorded answers are."""
+        name = self.path.name.removesuffix(SUFFIX).removesuffix(".yaml")
+        return self.path.parent / (self.tests.answers or f"{name}.answers.jsonl")
+
+    def check(self, findings: Iterable[Finding]) -> None:
+        """Raises SpecError for findings, each with its place in the file."""
+        _refuse(findings, self.source)
+
+
+def read_tests(path: FilePath) -> ReadTests:
+    """Read a tests file. Raises UsageError where there is none, SpecError with every fault of it."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        hint = "write it, or record one with `rolegraph test SPEC --record`"
+        raise UsageError(f"there are no tests in {shown(path)}; {hint}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {shown(path)}: {error}") from error
+    source = parse_yaml(text, shown(path), ("tests are a mapping", "keys such as tasks and expect"))
+    if source.faults:
+        raise SpecError(source.faults)
+    fitting = fit(SpecTests, source.data, {}, (), SpecTests)
+    _refuse(fitting.findings, source)
+    return ReadTests(path, fitting.value, source)
+
+
+def _refuse(findings: Iterable[Finding], source: Source) -> None:
+    placed = [
+        finding.at(place_of(finding, source.data, source.spots, source.texts))
+        for finding in islice(findings, SPEC_FAULTS.most)  # as many as are shown of a spec
+    ]
+    if placed:
+        raise SpecError(sorted(dict.fromkeys(placed), key=lambda d: (d.place.line, d.place.column)))

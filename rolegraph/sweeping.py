@@ -1,0 +1,312 @@
+"""`-m`: a workflow run, trained or evaluated at every point of a grid of overrides, each in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from engine.errors import UsageError
+from engine.records import Note, Observer, RunFolder
+from engine.vocabulary import Split
+from rolegraph.evaluation import Evaluation, evaluate_async
+from rolegraph.running import RUNS, Run, begin_run, blocking, describe, new_folder, nobody, resume_run
+from rolegraph.training import Training, begin_training, resume_training
+from rolegraph.workflow import Workflow, load
+
+if TYPE_CHECKING:
+    from engine.records.sweep import SweepInfo
+    from engine.report.sweep import SweptPoint
+
+_EVALUATION = "evaluation.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluating:
+    """An evaluation that is about to be made, and kept in a folder."""
+
+    flow: Workflow
+    folder: Path
+    info: SweepInfo
+
+    async def run(self, observe: Observer | None = None) -> Evaluation:
+        """Evaluate; raises as `evaluate` does."""
+        from engine.records.jsonl import write_whole
+
+        info = self.info
+        found = await evaluate_async(
+            self.flow,
+            info.checkpoint or "",
+            tasks=info.limit or 128,
+            rollouts=info.rollouts,
+            seed=info.seed,
+            observe=observe,
+        )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / _EVALUATION, found.to_json())
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One combination of the values of a sweep."""
+
+    overrides: tuple[str, ...]
+    """What sets it apart from the others."""
+    flow: Workflow
+    folder: Path
+    info: SweepInfo
+
+    @property
+    def name(self) -> str:
+        """As its folder is called."""
+        return self.folder.name
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing of it is left to do."""
+        if self.info.kind == "eval":
+            return (self.folder / _EVALUATION).exists()
+        if not self._begun:
+            return False
+        begun = RunFolder(self.folder).info()
+        if self.info.kind == "train":
+            return begun.finished is not None and begun.figures.get("step", 0) >= begun.steps
+        return begun.finished is not None and self._run().done == self._run().episodes
+
+    def job(self) -> Run | Training | Evaluating:
+        """What is left to do of it; `run` it."""
+        if self.info.kind == "eval":
+            return Evaluating(self.flow, self.folder, self.info)
+        if self.info.kind == "run":
+            return self._run()
+        if self._begun:
+            source = self.flow.source
+            return resume_training(
+                self.folder,
+                source.spec,
+                *source.overrides,
+                model=source.model,
+                base_url=source.base_url,
+                imports=source.imports,
+                allow=source.allow,
+            )
+        return begin_training(self.flow, out=self.folder, seed=self.info.seed)
+
+    def check(self) -> None:
+        """Raises UsageError where it was begun with another spec, or with another seed."""
+        if self._begun:
+            now = describe(self.flow, "train" if self.info.kind == "train" else "run", seed=self.info.seed)
+            RunFolder(self.folder).check_same(now, self.flow.plan.resolved)
+
+    @property
+    def _begun(self) -> bool:
+        return RunFolder(self.folder).info_file.exists()
+
+    def _run(self) -> Run:
+        info, source = self.info, self.flow.source
+        if not self._begun:
+            return begin_run(
+                self.flow,
+                info.split,
+                limit=info.limit,
+                rollouts=info.rollouts,
+                seed=info.seed,
+                out=self.folder,
+            )
+        return resume_run(
+            self.folder,
+            source.spec,
+            *source.overrides,
+            model=source.model,
+            base_url=source.base_url,
+            imports=source.imports,
+            allow=source.allow,
+            split=info.split,
+            limit=info.limit,
+            rollouts=info.rollouts,
+            seed=info.seed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep came to, point by point."""
+
+    folder: Path
+    points: Sequence[SweptPoint]
+
+    @property
+    def picture(self) -> Path:
+        """Every figure of every point, with its interval, as an SVG file."""
+        return self.folder / "sweep.svg"
+
+    @property
+    def figures(self) -> Sequence[str]:
+        """The names of the figures that some point has."""
+        return list(dict.fromkeys(name for point in self.points for name in point.figures))
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A sweep that is about to begin, or to go on; see `begin_sweep`."""
+
+    folder: Path
+    info: SweepInfo
+    points: Sequence[Point]
+
+    async def run(self, observe: Observer | None = None) -> Swept:
+        """Do what is left of each point, one after the other; raises as each does."""
+        for point in self.points:
+            if not point.finished:
+                (observe or nobody)(Note(point.name))
+                await point.job().run(observe)
+        return self.close()
+
+    def close(self) -> Swept:
+        """What the points came to so far, with the picture drawn anew."""
+        from engine.records.jsonl import write_whole
+        from engine.report.sweep import SweptPoint, figures_of_run, sweep_picture
+
+        points: list[SweptPoint] = []
+        for point in self.points:
+            figures = {}
+            if self.info.kind == "eval" and point.finished:
+                read = Evaluation.from_json((point.folder / _EVALUATION).read_bytes())
+                figures = {name: row.checkpoint for name, row in read.figures.items()}
+                figures |= {f"{name} gained": row.difference for name, row in read.figures.items()}
+            elif RunFolder(point.folder).info_file.exists():
+                figures = figures_of_run(point.folder)
+            points.append(SweptPoint(point.name, point.overrides, figures))
+        swept = Swept(self.folder, points)
+        write_whole(swept.picture, sweep_picture(self.folder.name, points).encode())
+        return swept
+
+
+def begin_sweep(
+    spec: str | Path,
+    *words: str,
+    kind: Literal["run", "train", "eval"] = "run",
+    out: str | Path | None = None,
+    model: str | None = None,
+    base_url: str | None = None,
+    imports: Iterable[str | Path] = (),
+    allow: Iterable[str] = (),
+    seed: int = 0,
+    split: Split | None = None,
+    limit: int | None = None,
+    rollouts: int = 1,
+    checkpoint: str | Path | None = None,
+) -> Sweep:
+    """What `sweep` is about to do, before any of it is done: arguments and errors as there."""
+    from engine.records.sweep import SweepInfo, write_sweep
+
+    info = SweepInfo(
+        kind=kind,
+        spec=str(spec),
+        words=words,
+        model=model,
+        base_url=base_url,
+        imports=tuple(map(str, imports)),
+        allow=tuple(allow),
+        seed=seed,
+        split=split,
+        limit=limit,
+        rollouts=rollouts,
+        checkpoint=None if checkpoint is None else str(checkpoint),
+    )
+    if kind == "eval" and checkpoint is None:
+        raise UsageError("a sweep of evaluations needs a checkpoint")
+    begun = _sweep(Path(out) if out else None, info)
+    write_sweep(begun.folder, info)
+    return begun
+
+
+def resume_sweep(
+    out: str | Path | None = None, *words: str, kind: Literal["run", "train", "eval"] = "run"
+) -> Sweep:
+    """A sweep that goes on: its folder `out`, or the newest of that kind in `runs/`; `run` it.
+
+    Points that are finished are not run again; `words`, where there are any, go before those that it began
+    with, so that a grid can grow. Raises UsageError where a point was begun with another spec.
+    """
+    from engine.records.sweep import newest_sweep, read_sweep, rewrite_sweep
+
+    folder = Path(out) if out else newest_sweep(RUNS, kind)
+    info = read_sweep(folder)
+    if info.kind != kind:
+        raise UsageError(f"{folder} holds a sweep of `rolegraph {info.kind}`, not of `rolegraph {kind}`")
+    sweep = _sweep(folder, info.model_copy(update={"words": words}) if words else info)
+    for point in sweep.points:
+        point.check()
+    rewrite_sweep(folder, sweep.info)
+    return sweep
+
+
+async def sweep_async(
+    spec: str | Path,
+    *words: str,
+    kind: Literal["run", "train", "eval"] = "run",
+    out: str | Path | None = None,
+    model: str | None = None,
+    base_url: str | None = None,
+    imports: Iterable[str | Path] = (),
+    allow: Iterable[str] = (),
+    seed: int = 0,
+    split: Split | None = None,
+    limit: int | None = None,
+    rollouts: int = 1,
+    checkpoint: str | Path | None = None,
+    observe: Observer | None = None,
+) -> Swept:
+    """Run, train or evaluate a workflow at every point of a grid, each in a folder of its own below `out`.
+
+    Words are overrides; commas part the values of one, as in `roles.solver.count=1,2,4`, but not in brackets
+    and quotes. The other arguments are those of `run`, `train` and `evaluate` (`limit` is its `tasks`). Every
+    point is checked before the first begins. Raises as those do; `resume_sweep` goes on from what is there.
+    """
+    begun = begin_sweep(
+        spec,
+        *words,
+        kind=kind,
+        out=out,
+        model=model,
+        base_url=base_url,
+        imports=imports,
+        allow=allow,
+        seed=seed,
+        split=split,
+        limit=limit,
+        rollouts=rollouts,
+        checkpoint=checkpoint,
+    )
+    return await begun.run(observe)
+
+
+sweep = blocking(sweep_async)
+
+
+def _sweep(folder: Path | None, info: SweepInfo) -> Sweep:
+    """The sweep with all its points loaded; raises SpecError for the first that is at fault."""
+    from engine.spec.sweep import grid, point_name, swept
+
+    flows: Mapping[tuple[str, ...], Workflow] = {
+        point: load(
+            info.spec,
+            *point,
+            model=info.model,
+            base_url=info.base_url,
+            imports=info.imports,
+            allow=info.allow,
+        )
+        for point in grid(info.words)
+    }
+    name = next(iter(flows.values())).name
+    where = folder or new_folder(f"{name}-sweep")
+    points: list[Point] = []
+    for point, flow in flows.items():
+        flow.check_allowed()
+        own = swept(info.words, point)
+        points.append(Point(own, flow, where / point_name(own), info))
+    return Sweep(where, info, points)

@@ -1,0 +1,176 @@
+"""`rolegraph test`: a spec's own tests, on answers that were recorded once, so that they need no model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from engine.errors import DataError, UsageError
+from engine.records import Episode, EpisodeDone, Note, Observer, RunFolder, Task, read_episodes
+from engine.shipped import SPECS
+from engine.spec import find_spec
+from rolegraph.running import blocking, but_episodes, nobody
+from rolegraph.workflow import Workflow
+
+if TYPE_CHECKING:
+    from engine.report.verdicts import Verdict
+    from engine.spec.tests import ReadTests, SpecTests
+
+_STARTER = """\
+# What `rolegraph test {spec}` holds against the answers in {answers}.
+# A figure is a number that it must be, or {{at_least: …, at_most: …}}.
+{tests}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """What became of a spec's tests."""
+
+    name: str
+    """The workflow's."""
+    verdicts: Sequence[Verdict]
+
+    @property
+    def failed(self) -> list[Verdict]:
+        """What does not hold."""
+        return [verdict for verdict in self.verdicts if not verdict.holds]
+
+    def junit(self) -> bytes:
+        """The verdicts as JUnit's XML."""
+        from engine.report.verdicts import junit
+
+        return junit(self.name, self.verdicts)
+
+
+async def test_async(
+    flow: Workflow, tests: str | Path | None = None, *, junit: str | Path | None = None
+) -> Tested:
+    """Play a workflow's recorded answers again, and hold the episodes against what its tests expect.
+
+    `tests` is their file, by default `NAME.test.yaml` beside the spec, or in the working folder for a shipped
+    one. No model is asked, whatever models the spec names; rewards and tools do run. `junit` is a file for
+    JUnit's XML. Raises SpecError with every fault of the tests, UsageError where there are none or nothing is
+    recorded, DataError for a damaged recording, and WorldError.
+    """
+    from engine.records.jsonl import write_whole
+    from engine.report.verdicts import unknown_names, verdicts
+    from engine.spec.tests import read_tests
+
+    read = read_tests(_path(flow, tests))
+    flow.check_allowed()
+    recorded = _recorded(read)
+    read.check(unknown_names(read.tests, flow.plan, recorded))
+    episodes = await _again(flow, recorded, read.tests.seed)
+    tested = Tested(flow.name, verdicts(read.tests, flow.plan, recorded, episodes))
+    if junit:
+        write_whole(Path(junit), tested.junit())
+    return tested
+
+
+test = blocking(test_async)
+
+
+async def record_async(
+    flow: Workflow, tests: str | Path | None = None, *, observe: Observer | None = None
+) -> list[Path]:
+    """Record the answers that a workflow's tests are held against, with its own model.
+
+    `tests` is as for `test`; where there is no such file, one is written that expects what was recorded.
+    Returns the files that were written. Raises as `run` does, and SpecError for a fault of the tests.
+    """
+    from engine.records.jsonl import json_line, write_whole
+    from engine.spec.tests import ReadTests, SpecTests, read_tests
+    from engine.spec.yaml_source import parse_yaml
+
+    path = _path(flow, tests)
+    read = read_tests(path) if path.exists() else ReadTests(path, SpecTests(), parse_yaml("{}", str(path)))
+    if read.answers.is_dir():
+        raise UsageError(
+            f"{read.answers}, the `answers` of {path}, is a run's folder, which nothing is recorded into; "
+            "name a file, or leave `answers` out"
+        )
+    of, told = read.tests, observe or nobody
+    rows = flow.tasks(of.split, of.tasks)
+    told(Note("starting the model …"))
+    episodes: list[Episode] = []
+    async with flow.open() as opened:
+        told(Note(""))
+        stream = opened.stream(
+            tasks=rows, rollouts=of.rollouts, seed=of.seed, observe=partial(but_episodes, told)
+        )
+        async with aclosing(stream):
+            async for episode in stream:
+                episodes.append(episode)
+                told(EpisodeDone(episode, finished=True))
+    place = {row["id"]: at for at, row in enumerate(rows)}
+    episodes.sort(key=lambda episode: (place[episode.task_id], episode.rollout))
+    write_whole(read.answers, b"".join(json_line(episode.to_dict()) for episode in episodes))
+    if path.exists():
+        return [read.answers]
+    write_whole(path, _starter(flow, read, episodes).encode())
+    return [read.answers, path]
+
+
+record = blocking(record_async)
+
+
+def _path(flow: Workflow, tests: str | Path | None) -> Path:
+    from engine.spec.tests import SUFFIX
+
+    if tests is not None:
+        return Path(tests)
+    spec = find_spec(flow.source.spec)
+    return Path(f"{spec.stem}{SUFFIX}") if spec.parent == SPECS else spec.with_name(f"{spec.stem}{SUFFIX}")
+
+
+def _recorded(read: ReadTests) -> list[Episode]:
+    answers = read.answers
+    file = RunFolder(answers).episodes if answers.is_dir() else answers
+    if not file.exists():
+        raise UsageError(f"there are no recorded answers in {file}; make them with --record")
+    episodes = [*read_episodes(file)]
+    if not episodes:
+        raise DataError(f"{file} holds no episode; record it again with --record")
+    return episodes
+
+
+async def _again(flow: Workflow, recorded: Sequence[Episode], seed: int) -> list[Episode]:
+    """The recorded episodes, from the same answers; every model is the recording."""
+    from engine.models import LimitedModel
+    from engine.models.replay import Replay
+    from engine.run import Isolation, Job, stream
+
+    jobs = [Job(_row(episode), episode.rollout, seed) for episode in recorded]
+    models = [LimitedModel(Replay.from_episodes(recorded, any_prompt=True), 1024)] * len(flow.plan.endpoints)
+    async with Isolation(flow.plan.imports) as isolation:
+        episodes = [episode async for episode in stream(flow.plan, jobs, models, isolation=isolation)]
+    place = {(episode.task_id, episode.rollout): at for at, episode in enumerate(recorded)}
+    return sorted(episodes, key=lambda episode: place[episode.task_id, episode.rollout])
+
+
+def _row(episode: Episode) -> Task:
+    return {**episode.task, "id": episode.task_id}
+
+
+def _starter(flow: Workflow, read: ReadTests, episodes: Sequence[Episode]) -> str:
+    """A tests file that expects what was recorded."""
+    from engine.training.compare import by_task, interval
+
+    of: SpecTests = read.tests
+    means = {name: interval(values).mean for name, values in by_task(flow.plan, episodes).items()}
+    failed = Counter(
+        f"{t.name}/{t.failure.name.value}" for e in episodes for t in e.trajectories if t.failure is not None
+    )
+    expected = {
+        "figures": {name: round(value, 6) for name, value in means.items()},
+        "failures": dict(failed) or 0,
+    }
+    tests = yaml.safe_dump({"tasks": of.tasks, "rollouts": of.rollouts, "expect": expected}, sort_keys=False)
+    return _STARTER.format(spec=flow.source.spec, answers=read.answers.name, tests=tests)

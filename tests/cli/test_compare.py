@@ -1,0 +1,49 @@
+"""`rolegraph compare`, as a person reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests import replays
+from tests.cli.conftest import Command
+
+
+def test_two_runs_are_shown_from_their_specs_to_their_tokens(rolegraph: Command, tmp_path: Path) -> None:
+    replays.run(tmp_path / "runs" / "first", replays.solved(0, 1))
+    replays.run(tmp_path / "runs" / "other", replays.solved(1, 2), "roles.judge.estimator=grpo")
+    done = rolegraph("compare", "runs/first", "runs/other", "--html", "page.html", COLUMNS="140")
+    assert done.returncode == 0, done.stderr
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "roles.judge.estimator reinforce grpo" in lines
+    at = lines.index("correct 0.500 0.500 +0.000")
+    assert lines[at + 1].startswith("[0.000, 1.000] [0.000, 1.000] [-")
+    assert any("differences paired over 4 tasks that are the same" in line for line in lines)
+    assert any("percentile bootstrap over tasks" in line for line in lines)
+    assert "1 of 4 tasks are solved by other alone" in lines
+    assert any(line.startswith("countdown-validation-2: 0% -> 100% correct. Use ") for line in lines)
+    assert any(line.startswith("solver 1 reward 0 reward 1") for line in lines)
+    assert any(line.startswith("first 4 12 36 ") for line in lines)
+    assert lines[-1] == "page.html"
+    assert "solved" in (tmp_path / "page.html").read_text()
+
+
+def test_what_a_model_wrote_does_not_steer_the_terminal(rolegraph: Command, tmp_path: Path) -> None:
+    def steering(number: int, rollout: int, role: str, index: int) -> str:
+        said = replays.solved(0)(number, rollout, role, index)
+        return said if role == "judge" else said.replace("<answer>1<", "<answer>\x1b[2J[red]<")
+
+    replays.run(tmp_path / "first", replays.solved(1))
+    replays.run(tmp_path / "other", steering)
+    done = rolegraph("compare", "first", "other")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    assert "[red]" in done.stdout
+
+
+def test_mistakes_are_told(rolegraph: Command, tmp_path: Path) -> None:
+    assert "a comparison needs two" in rolegraph("compare", "solver_judge").stderr
+    done = rolegraph("compare", "solver_judge", "solver_judeg")
+    assert done.returncode == 2
+    assert "did you mean solver_judge" in done.stderr
+    (tmp_path / "empty").mkdir()
+    assert "holds no run" in rolegraph("compare", "solver_judge", "empty").stderr

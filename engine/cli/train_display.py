@@ -212,18 +212,19 @@ class TrainDisplay:
         """Where the best weights are, and how to use them."""
         if not self._folder.checkpoints():
             return
-        folder, best = self._folder.path, self._folder.best()
+        folder, best, info = self._folder.path, self._folder.best(), self._folder.info()
         used = [
             f"model.checkpoint={folder}" if name == MAIN else f"policies.{name}.checkpoint={folder}#{name}"
             for name in best.policies
         ]
+        used += [f"--import {file}" for file in info.imports] + [f"--allow {it}" for it in info.allowed]
         taken = [f" --policy {name}" for name in best.policies] if len(best.policies) > 1 else [""]
         lines = [
             f"best weights: those of step {best.step}",
-            f"  use them:   rolegraph run {self._folder.info().spec} {' '.join(used)}",
+            f"  use them:   rolegraph run {info.spec} {' '.join(used)}",
             *(f"  take them:  rolegraph export {folder}{policy}" for policy in taken),
         ]
-        out.print("\n".join(lines), highlight=False, markup=False)
+        out.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def _clock(seconds: float) -> str:

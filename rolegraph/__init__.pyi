@@ -36,12 +36,18 @@ from engine.run.preview import RoleAsked as RoleAsked
 from engine.run.preview import TaskAsked as TaskAsked
 from engine.spec import find_spec as find_spec
 from engine.training.compare import Interval as Interval
+from engine.training.forecast import Adapter as Adapter
+from engine.training.forecast import Forecast as Forecast
+from engine.training.forecast import Price as Price
+from engine.training.forecast import RoleForecast as RoleForecast
 from engine.training.trackers import TrackerName as TrackerName
 from engine.vocabulary import ParseFailure as ParseFailure
 from engine.vocabulary import Score as Score
 from engine.vocabulary import Seen as Seen
 from engine.vocabulary import Split as Split
 from rolegraph.comparing import compare as compare
+from rolegraph.completing import Completion as Completion
+from rolegraph.completing import completions as completions
 from rolegraph.decorators import dataset as dataset
 from rolegraph.decorators import estimator as estimator
 from rolegraph.decorators import metric as metric
@@ -52,6 +58,8 @@ from rolegraph.evaluation import evaluate as evaluate
 from rolegraph.evaluation import evaluate_async as evaluate_async
 from rolegraph.exporting import export as export
 from rolegraph.exporting import export_async as export_async
+from rolegraph.forecasting import forecast as forecast
+from rolegraph.forecasting import forecast_async as forecast_async
 from rolegraph.graphing import Graph as Graph
 from rolegraph.graphing import graph as graph
 from rolegraph.previewing import Preview as Preview

@@ -74,6 +74,8 @@ async def evaluate_async(
     if "validation" not in flow.plan.data:
         raise UsageError(f"{flow.name} has no validation data to compare on")
     told = observe or nobody
+    told(Note("starting the model …"))
+    count = rollouts * len(flow.tasks("validation", tasks))
 
     async def episodes(opened: OpenWorkflow) -> list[Episode]:
         stream = opened.stream(
@@ -83,9 +85,9 @@ async def evaluate_async(
 
     async with flow.open() as base:
         trained = await base.trained(checkpoint)
-        told(Note(f"the base model: {tasks * rollouts} episodes …"))
+        told(Note("the base model …", episodes=count))
         before = await episodes(base)
-        told(Note(f"the checkpoint: {tasks * rollouts} episodes …"))
+        told(Note("the checkpoint …", episodes=count))
         after = await episodes(trained)
     was, now = by_task(flow.plan, before), by_task(flow.plan, after)
     figures = {

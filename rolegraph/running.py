@@ -30,6 +30,7 @@ from engine.records.folder import newest
 from engine.records.info import Kind, RoleInfo
 from engine.spec import ModelRef, load_spec
 from engine.vocabulary import Split
+from rolegraph.run_log import logged
 from rolegraph.workflow import Workflow, load
 
 P = ParamSpec("P")
@@ -99,18 +100,22 @@ class Run:
         """Run what is missing; raises as `run` does."""
         from engine.records.episodes import EpisodeWriter
 
-        told, folder, info = observe or nobody, self.folder, self.info
+        folder, info = self.folder, self.info
         if self.resumed:
             folder.resume(command_line(), info.model_dump(include={"split", "limit", "rollouts"}))
         else:
             folder.begin(info, self.flow.plan.resolved)
-        with folder.ending(), EpisodeWriter(folder.episodes) as writer:
+        with (
+            folder.ending(),
+            logged(folder.log, command_line(), observe or nobody) as told,
+            EpisodeWriter(folder.episodes) as writer,
+        ):
             if self.done == self.episodes:
                 told(Note(""))
                 return Ran(folder.path)
             told(Note("starting the model …"))
             async with self.flow.open() as opened:
-                told(Note(""))
+                told(Note("", episodes=self.episodes - self.done))
                 episodes = opened.stream(
                     tasks=self.tasks,
                     rollouts=info.rollouts,

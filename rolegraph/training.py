@@ -31,6 +31,7 @@ from engine.records.folder import newest
 from engine.spec import load_spec
 from engine.training.order import planned_steps, validation_tasks
 from engine.training.trackers import Tracker, TrackerName, open_tracker
+from rolegraph.run_log import logged
 from rolegraph.running import RUNS, blocking, command_line, describe, load_begun, new_folder, nobody
 from rolegraph.workflow import Workflow
 
@@ -110,8 +111,9 @@ async def train_async(
     """Train every trainable role of a workflow, and leave metrics, episodes, checkpoints and a report.
 
     `seed` is of data order, draws and new adapters. `track` sends metrics to tensorboard or wandb as well;
-    `observe` hears of each step. Raises SpecError (a role that cannot learn), UsageError and WorldError. What
-    was saved stays usable, also where it is cancelled, and `resume_training` goes on from it.
+    `observe` hears of each step, of each model call and episode in it, and of what goes on between. Raises
+    SpecError (a role that cannot learn), UsageError and WorldError. What was saved stays usable, also where
+    it is cancelled, and `resume_training` goes on from it.
     """
     return await begin_training(flow, out=out, seed=seed).run(observe, track)
 
@@ -198,6 +200,12 @@ async def _run(training: Training, observe: Observer, track: Sequence[TrackerNam
             if signal.teacher is not None
             for policy in plan.policies_of(role)
         }
+        if training.resumed:
+            folder.resume(command_line())
+        else:
+            names = dict.fromkeys(policies.model(name) for name in plan.policies)
+            folder.begin(info.model_copy(update={"model": ", ".join(names)}), plan.resolved)
+        told = stack.enter_context(logged(folder.log, command_line(), observe))
         setup = Setup(
             plan=plan,
             seed=info.seed,
@@ -208,13 +216,8 @@ async def _run(training: Training, observe: Observer, track: Sequence[TrackerNam
             models=frozen | teachers,
             isolation=await stack.enter_async_context(Isolation(plan.imports)),
             folder=folder,
-            observe=partial(_hear, observe, trackers),
+            observe=partial(_hear, told, trackers),
         )
-        if training.resumed:
-            folder.resume(command_line())
-        else:
-            names = dict.fromkeys(policies.model(name) for name in plan.policies)
-            folder.begin(info.model_copy(update={"model": ", ".join(names)}), plan.resolved)
         with folder.ending():
             try:
                 await loop.train(setup, start)

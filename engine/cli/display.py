@@ -5,25 +5,20 @@ Keeps sums, never episodes. The bar goes to standard error, the table to standar
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
+from engine.cli.output import Output
+from engine.cli.waiting import REMEMBERED_SECONDS, Left
 from rolegraph import (
     CallDone,
     Episode,
@@ -85,8 +80,9 @@ class Display:
     `correct`, the spec's metrics and `reward/{role}`.
     """
 
-    def __init__(self, run: Run, *, floors: Mapping[str, float]) -> None:
-        flow, self._folder = run.flow, run.folder
+    def __init__(self, run: Run, *, floors: Mapping[str, float], output: Output | None = None) -> None:
+        flow, self._folder, self._run = run.flow, run.folder, run
+        self._output = output or Output()
         self._floors, self._metric_names = floors, [*flow.plan.metrics]
         self._roles = {role.name: _RoleSums(role.run is None) for role in flow.plan.roles}
         rewards = [f"reward/{role.name}" for role in flow.plan.roles if role.reward is not None]
@@ -99,14 +95,14 @@ class Display:
         self._episodes = self._correct = 0
         self._started: float | None = None
         """When the model was ready."""
-        self._console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=12),
             MofNCompleteColumn(),
-            TimeRemainingColumn(compact=True),
+            Left(),
             TextColumn("{task.fields[live]}"),
-            console=self._console,
+            console=self._output.progress(),
+            speed_estimate_period=REMEMBERED_SECONDS,
         )
         self._bar: TaskID = self._progress.add_task(flow.name, total=run.episodes, live="")
         self._before = 0
@@ -125,8 +121,10 @@ class Display:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+        seconds = 0.0 if self._started is None else time.monotonic() - self._started
         if self._started is not None:
-            self._end(time.monotonic() - self._started)
+            self._end(seconds)
+        self._output.document(self._document(seconds))
 
     def observe(self, event: Event) -> None:
         """Hear of each model call, and of each episode that is safe on disk."""
@@ -165,7 +163,7 @@ class Display:
 
     def _end(self, seconds: float) -> None:
         """Show the closing table."""
-        out = Console(soft_wrap=True)
+        out, warnings = self._output.found(), self._output.warnings()
         if self._episodes:
             out.print(self._table())
         tokens = sum(sums.response_tokens for sums in self._roles.values()) - self._tokens_before
@@ -174,23 +172,60 @@ class Display:
         rate = f"   {tokens / seconds:,.0f} tokens/s" if tokens and seconds else ""
         made = f"{self._episodes - self._before} episodes in {seconds:.1f} s"
         made += f", {self._episodes} in all" if self._before else ""
-        out.print(f"{made}{share}{means}{rate}", highlight=False)
+        out.print(f"{made}{share}{means}{rate}")
         for name, sums in self._roles.items():
             for failure, message in sums.first_message.items():
                 text = printable(f"{name} {failure}: {message[:300]}")
-                out.print(text, style="yellow", highlight=False, markup=False)
+                out.print(text, style="yellow", markup=False)
         asked = self._asked()
         answered = sum(sums.answered for sums in self._roles.values())
         if answered < asked:
             text = f"warning: {asked - answered} of {asked} trajectories got no answer"
             if "answered" not in self._floors:
                 text += "; --fail-under answered=1 makes that an error"
-            self._console.print(text, style="yellow", highlight=False)
+            warnings.print(text, style="yellow")
         for name, value, floor in self._low():
-            self._console.print(
-                f"error: {name} is {value:.3f}, under {floor:g}", style="red", highlight=False
-            )
-        out.print(str(self._folder.episodes), highlight=False)
+            warnings.print(f"error: {name} is {value:.3f}, under {floor:g}", style="red")
+        self._output.next(*self._next())
+        out.print(str(self._folder.episodes), markup=False)
+
+    def _next(self) -> list[str]:
+        """What a person would do now, as it is typed."""
+        folder, plan = shlex.quote(str(self._folder.path)), self._run.flow.plan
+        if self._episodes < self._run.episodes:
+            return [f"rolegraph run --resume --out {folder}"]
+        if any(sums.failures["model_error"] for sums in self._roles.values()):
+            return [f"rolegraph run --resume --retry-failed --out {folder}"]
+        if plan.trained and "train" in plan.data and not self._run.flow.source.model:
+            words = [self._run.flow.source.spec, *self._run.flow.source.overrides]
+            return [f"rolegraph train {shlex.join(words)}"]
+        return [f"rolegraph run {shlex.quote(self._run.flow.source.spec)} --model replay:{folder}"]
+
+    def _document(self, seconds: float) -> dict[str, Any]:
+        """The same for a program; docs/command.md says what each key is."""
+        return {
+            "folder": str(self._folder.path),
+            "episodes": self._episodes,
+            "wanted": self._run.episodes,
+            "seconds": round(seconds, 3),
+            "figures": self._figures(),
+            "roles": {
+                name: {
+                    "trajectories": sums.trajectories,
+                    "reward": sums.reward / sums.rewarded if sums.rewarded else None,
+                    "correct": sums.correct / sums.rewarded if sums.rewarded else None,
+                    "prompt_tokens": sums.prompt_tokens,
+                    "response_tokens": sums.response_tokens,
+                    "calls": sums.calls,
+                    "call_seconds": round(sums.seconds, 3),
+                    "failures": dict(sums.failures),
+                }
+                for name, sums in self._roles.items()
+            },
+            "under": {name: {"is": value, "floor": floor} for name, value, floor in self._low()},
+            "log": str(self._folder.log),
+            "next": self._next(),
+        }
 
     def _low(self) -> Iterator[tuple[str, float, float]]:
         """The figures that are under their floor."""

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
 
 
 @click.command("eject")
-@click.argument("spec")
+@click.argument("spec", shell_complete=completion.specs)
 @options.overrides
 @click.option("--backend", type=options.backends, default="tinker", show_default=True)
 @options.model("What to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")

@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
+from engine.cli.output import Output, speaking
 
 if TYPE_CHECKING:
     from rolegraph import Evaluation
 
 
 @click.command("eval")
-@click.argument("spec")
+@click.argument("spec", shell_complete=completion.specs)
 @options.overrides
 @click.option(
     "--checkpoint",
     required=True,
     metavar="PATH",
+    shell_complete=completion.runs,
     help="A training run's folder, for its best checkpoint, or a tinker:// path of sampling weights.",
 )
 @options.model("What the checkpoint is of: local[:FOLDER] or tinker:NAME. Default: the spec's.")
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     help="With -m: where the sweep goes. Default: runs/NAME-sweep-TIME.",
 )
 @click.option("--resume", is_flag=True, help="With -m: go on with the newest sweep, or with --out.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@speaking
 def command(
     spec: str,
     overrides: tuple[str, ...],
@@ -52,6 +54,7 @@ def command(
     multirun: bool,
     out: Path | None,
     resume: bool,
+    quiet: bool,
     as_json: bool,
 ) -> int:
     """Compare a checkpoint with its base model on SPEC's validation tasks, with 95 % confidence intervals.
@@ -61,8 +64,8 @@ def command(
     if multirun:
         from engine.cli.sweep import sweep
 
-        if as_json:
-            raise click.UsageError("--json goes with one evaluation; -m keeps those that it makes")
+        if as_json or quiet:
+            raise click.UsageError("--json and --quiet go with one evaluation; -m keeps those that it makes")
         return sweep(
             "eval",
             spec,
@@ -80,31 +83,31 @@ def command(
         )
     if out is not None or resume:
         raise click.UsageError("--out and --resume go with -m")
-    import json
+    import shlex
     from dataclasses import asdict
 
-    from rich.console import Console
-
     import rolegraph as rg
+    from engine.cli.waiting import Waiting, run_until_done
+
+    output = Output(quiet, as_json)
 
     flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
-    with Console(stderr=True).status("starting the model …") as status:
-
-        def observe(event: rg.Event) -> None:
-            if isinstance(event, rg.Note):
-                status.update(rg.printable(event.text))
-
-        found = rg.evaluate(flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, observe=observe)
-    if as_json:
-        click.echo(json.dumps({name: asdict(row) for name, row in found.figures.items()}, indent=1))
-    else:
-        _show(found)
+    with Waiting(output, "starting the model …") as waiting:
+        found = run_until_done(
+            rg.evaluate_async(
+                flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, observe=waiting.observe
+            )
+        )
+    following = [] if "://" in checkpoint else [f"rolegraph export {shlex.quote(checkpoint)}"]
+    _show(found, output)
+    output.next(*following)
+    figures = {name: asdict(row) for name, row in found.figures.items()}
+    output.document({"figures": figures, "tasks": found.tasks, "episodes": found.episodes, "next": following})
     return 0
 
 
-def _show(found: Evaluation) -> None:
+def _show(found: Evaluation, output: Output) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -124,9 +127,6 @@ def _show(found: Evaluation) -> None:
             Text(f"{gap.mean:+.3f} [{gap.low:+.2f}, {gap.high:+.2f}]"),
             style=sure,
         )
-    out = Console(soft_wrap=True)
+    out = output.found()
     out.print(table)
-    out.print(
-        f"{found.tasks} tasks, {found.episodes} episodes each side; 95 % intervals, tasks resampled",
-        highlight=False,
-    )
+    out.print(f"{found.tasks} tasks, {found.episodes} episodes each side; 95 % intervals, tasks resampled")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
 
 
 @click.command("export")
-@click.argument("run")
+@click.argument("run", shell_complete=completion.runs)
 @click.option("--policy", metavar="NAME", help="Whose weights. Default: main's, or those of the only one.")
 @click.option("--merged", is_flag=True, help="A whole model with the adapter in its weights.")
 @click.option(
@@ -29,15 +29,20 @@ def command(
     An adapter in PEFT's form, or a whole model, with its tokenizer, chat template and model card.
     """
     import rolegraph as rg
+    from engine.cli.output import Output
+    from engine.cli.waiting import Waiting, run_until_done
 
-    folder = rg.export(
-        run,
-        out,
-        policy=policy,
-        merged=merged,
-        model=None if model is None else model.removeprefix("local:"),
-        base_url=base_url,
-    )
+    with Waiting(Output(), f"exporting {run} …"):
+        folder = run_until_done(
+            rg.export_async(
+                run,
+                out,
+                policy=policy,
+                merged=merged,
+                model=None if model is None else model.removeprefix("local:"),
+                base_url=base_url,
+            )
+        )
     click.echo(
         f"{folder}: {'a model' if merged else 'an adapter in PEFT form'}; run it with --model local:{folder}"
     )

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from engine.cli import completion
+
 if TYPE_CHECKING:
     from rolegraph import vocabulary
 
@@ -27,7 +29,7 @@ KINDS = ("specs", *WRITTEN_AT)
 
 @click.command("list")
 @click.argument("kind", required=False, type=click.Choice(KINDS))
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completion.items)
 def command(kind: str | None, name: str | None) -> None:
     """Show the shipped specs and what a spec may name: parsers, rewards, estimators, …
 
@@ -43,6 +45,9 @@ def command(kind: str | None, name: str | None) -> None:
         text = _item(str(kind), name)
     try:
         click.echo(text.rstrip())
+        if name is None:
+            shown = kind or "parsers"
+            click.echo(f"next: rolegraph list {shown} NAME", err=True)
     except BrokenPipeError:  # whoever reads has seen enough, as in `rolegraph list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -17,12 +17,15 @@ from contextlib import suppress
 
 import click
 
+from engine.cli import completion as completion  # how bash is answered
+from engine.cli.output import colour
 from rolegraph import RolegraphError, SpecError, printable
 
 VERBS = {
     "new": "Write a workflow of your own into a new folder, to begin with.",
     "run": "Run a spec on its tasks and write the episodes.",
     "train": "Train the roles of a spec.",
+    "forecast": "Say what a first step of training will take and teach.",
     "eject": "Write the Python script that trains a spec with rLLM.",
     "eval": "Compare a checkpoint with its base model.",
     "compare": "Hold runs, trainings or specs side by side.",
@@ -93,7 +96,7 @@ def run(arguments: Sequence[str]) -> int:
     sys.argv = ["rolegraph", *arguments]  # what is noted of a run, however this was started
     words = [word for word in arguments if word != "--debug"]
     try:
-        result = cli.main(words, prog_name="rolegraph", standalone_mode=False)
+        result = cli.main(words, prog_name="rolegraph", standalone_mode=False, color=colour())
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
         error.show()

@@ -8,9 +8,12 @@ from typing import Any, TypeVar
 
 import click
 
+from engine.cli import completion
 from rolegraph import BACKENDS
 
-overrides = click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE…]")
+overrides = click.argument(
+    "overrides", nargs=-1, metavar="[KEY.PATH=VALUE…]", shell_complete=completion.overrides
+)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -28,7 +31,7 @@ def optional_count(flag: str, meaning: str) -> Callable[[F], F]:
 
 def model(meaning: str) -> Callable[[F], F]:
     """The flag `--model`."""
-    return click.option("--model", metavar="MODEL", help=meaning)
+    return click.option("--model", metavar="MODEL", help=meaning, shell_complete=completion.models)
 
 
 def base_url(meaning: str) -> Callable[[F], F]:

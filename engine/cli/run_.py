@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
+from engine.cli.output import Output, speaking
 
 if TYPE_CHECKING:
     from rolegraph import Split
 
 
 @click.command("run")
-@click.argument("spec", required=False)
+@click.argument("spec", required=False, shell_complete=completion.specs)
 @options.overrides
 @options.optional_count("--limit", "How many tasks. Default: 64.")
 @options.optional_count("--rollouts", "Episodes for each task. Default: 1.")
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     type=options.Floor(),
     help="Exit with 1 where a figure is lower, such as answered=0.99 or judge_acc=0.5; may be given again.",
 )
+@speaking
 def command(
     spec: str | None,
     overrides: tuple[str, ...],
@@ -74,6 +75,8 @@ def command(
     multirun: bool,
     concurrency: int,
     floors: tuple[tuple[str, float], ...],
+    quiet: bool,
+    as_json: bool,
 ) -> int:
     """Run SPEC (a file, or the name of a shipped one) on its tasks and write the episodes.
 
@@ -82,6 +85,7 @@ def command(
     """
     import rolegraph as rg
     from engine.cli.display import Display
+    from engine.cli.waiting import run_until_done
 
     if replay_any:
         overrides = (*overrides, "model.replay_any=true")
@@ -90,6 +94,8 @@ def command(
 
         if retry_failed:
             raise click.UsageError("--retry-failed goes with one run; -m makes several")
+        if as_json or quiet:
+            raise click.UsageError("--json and --quiet go with one run; -m makes several")
         return sweep(
             "run",
             spec,
@@ -129,6 +135,6 @@ def command(
     else:
         flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
         job = rg.begin_run(flow, split, limit=limit or 64, rollouts=rollouts or 1, seed=seed or 0, out=out)
-    with Display(job, floors=dict(floors)) as display:
-        asyncio.run(job.run(display.observe, concurrency=concurrency))
+    with Display(job, floors=dict(floors), output=Output(quiet, as_json)) as display:
+        run_until_done(job.run(display.observe, concurrency=concurrency))
     return display.exit_code()

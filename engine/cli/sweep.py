@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,6 +48,7 @@ def _points(sweep: Sweep, floors: Mapping[str, float], track: Sequence[TrackerNa
     import rolegraph as rg
     from engine.cli.display import Display
     from engine.cli.train_display import TrainDisplay
+    from engine.cli.waiting import run_until_done
 
     code = 0
     for at, point in enumerate(sweep.points, 1):
@@ -59,14 +59,14 @@ def _points(sweep: Sweep, floors: Mapping[str, float], track: Sequence[TrackerNa
         job = point.job()
         if isinstance(job, rg.Run):
             with Display(job, floors=floors) as display:
-                asyncio.run(job.run(display.observe, concurrency=concurrency))
+                run_until_done(job.run(display.observe, concurrency=concurrency))
             code = max(code, display.exit_code())
         elif isinstance(job, rg.Training):
             with TrainDisplay(job) as trained:
-                asyncio.run(job.run(trained.observe, track))
+                run_until_done(job.run(trained.observe, track))
         else:
             with Console(stderr=True).status("starting the model …") as status:
-                asyncio.run(job.run(lambda event: _note(event, status.update)))
+                run_until_done(job.run(lambda event: _note(event, status.update)))
     return code
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
+from engine.cli.output import Output, speaking
 
 if TYPE_CHECKING:
-    from rolegraph import TrackerName, Training
+    from rolegraph import TrackerName
 
 
 @click.command("train")
-@click.argument("spec", required=False)
+@click.argument("spec", required=False, shell_complete=completion.specs)
 @options.overrides
 @options.model("What to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
 @options.base_url("A Tinker service to train on, in place of one started for the run.")
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 )
 @click.option("--backend", type=options.backends, help="What rLLM trains on, or a backend of your own.")
 @click.option("--print-config", is_flag=True, help="Show what rLLM would be launched with, and stop.")
+@speaking
 def command(
     spec: str | None,
     overrides: tuple[str, ...],
@@ -60,6 +61,8 @@ def command(
     trainer: str,
     backend: str | None,
     print_config: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> int:
     """Train every trainable role of SPEC (a file, or the name of a shipped one), as its `train` says.
 
@@ -71,6 +74,8 @@ def command(
     if trainer == "rllm":
         if multirun:
             raise click.UsageError("-m goes with this project's own loop, not with --trainer rllm")
+        if quiet or as_json:
+            raise click.UsageError("--quiet and --json go with --trainer rolegraph: rLLM speaks for itself")
         from engine.cli.rllm import train_with_rllm
 
         return train_with_rllm(
@@ -92,6 +97,8 @@ def command(
     if multirun:
         from engine.cli.sweep import sweep
 
+        if as_json or quiet:
+            raise click.UsageError("--json and --quiet go with one training; -m makes several")
         return sweep(
             "train",
             spec,
@@ -106,7 +113,11 @@ def command(
             seed=seed,
         )
     import rolegraph as rg
+    from engine.cli.train_display import TrainDisplay
+    from engine.cli.train_end import TrainEnd
+    from engine.cli.waiting import run_until_done
 
+    output = Output(quiet, as_json)
     if resume:
         training = rg.resume_training(
             out, spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow
@@ -117,14 +128,11 @@ def command(
         flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
         training = rg.begin_training(flow, out=out, seed=seed)
     if training.done >= training.steps:
-        click.echo(f"{training.folder.path} is finished: all {training.steps} steps are done")
+        end = TrainEnd(training)
+        output.found().print(f"{training.folder.path} is finished: all {training.steps} steps are done")
+        output.next(*end.next())
+        output.document(end.document(0.0))
         return 0
-    _train(training, track)
+    with TrainDisplay(training, output) as display:
+        run_until_done(training.run(display.observe, track))
     return 0
-
-
-def _train(training: Training, track: tuple[TrackerName, ...]) -> None:
-    from engine.cli.train_display import TrainDisplay
-
-    with TrainDisplay(training) as display:
-        asyncio.run(training.run(display.observe, track))

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
+from engine.cli.output import Output, speaking
 
 
 @click.command("validate")
-@click.argument("specs", nargs=-1, required=True, metavar="SPEC… [KEY.PATH=VALUE…]")
+@click.argument(
+    "specs", nargs=-1, required=True, metavar="SPEC… [KEY.PATH=VALUE…]", shell_complete=completion.specs
+)
 @click.option(
     "--backend",
     type=options.backends,
@@ -18,39 +25,72 @@ from engine.cli import options
 )
 @options.imports
 @options.allow
+@speaking
 def command(
-    specs: tuple[str, ...], backend: str | None, imports: tuple[Path, ...], allow: tuple[str, ...]
+    specs: tuple[str, ...],
+    backend: str | None,
+    imports: tuple[Path, ...],
+    allow: tuple[str, ...],
+    quiet: bool,
+    as_json: bool,
 ) -> int:
     """Check specs and show every fault, each with its file, line and column.
 
     Overrides apply to each spec; with --backend, those that begin with `rllm.` or `++` are for rLLM.
     Exit code 0 when all are valid, 2 when one is not.
     """
-    import rolegraph as rg
-
     names = [name for name in specs if "=" not in name]
     overrides = [name for name in specs if "=" in name]
     if not names:
         raise click.UsageError("no spec named")
-    faulty = 0
-    for name in names:
-        try:
-            compiled = rg.check(name, *overrides, imports=imports, allow=allow, backend=backend)
-            read = {split: len(list(data.rows(None))) for split, data in compiled.files().items()}
-        except rg.UserError as error:
-            click.echo(rg.printable(f"error: {error}\n"), err=True)
-            faulty += 1
-            continue
-        for diagnostic in compiled.diagnostics:
-            click.echo(f"{diagnostic}\n", err=True)
-        plan = compiled.plan
-        if plan is None:
-            faulty += 1
-            count = sum(diagnostic.severity == "error" for diagnostic in compiled.diagnostics)
-            click.echo(f"{name}: {count} {'fault' if count == 1 else 'faults'}")
-        else:
-            roles = ", ".join(f"{role.name} × {role.count}" for role in plan.roles)
-            rows = [f"{count:,} {split} tasks read" for split, count in read.items()]
-            said = [roles, str(compiled.size), *rows, f"hash {plan.hash}"]
-            click.echo(f"{name}: valid ({'; '.join(said)})")
-    return 2 if faulty else 0
+    output = Output(quiet, as_json)
+    rows = [_checked(name, output, overrides, imports, allow, backend) for name in names]
+    valid = [str(row["spec"]) for row in rows if row["valid"]]
+    following = [f"rolegraph run {shlex.join([name, *overrides])}" for name in valid[:1]]
+    if len(names) == 1:
+        output.next(*following)
+    output.document({"specs": rows, "next": following})
+    return 0 if len(valid) == len(names) else 2
+
+
+def _checked(
+    name: str,
+    output: Output,
+    overrides: Sequence[str],
+    imports: Sequence[Path],
+    allow: Sequence[str],
+    backend: str | None,
+) -> dict[str, Any]:
+    """Says what is to be said of a spec; the same for a program."""
+    import rolegraph as rg
+
+    try:
+        compiled = rg.check(name, *overrides, imports=imports, allow=allow, backend=backend)
+        read = {split: len(list(data.rows(None))) for split, data in compiled.files().items()}
+    except rg.UserError as error:
+        click.echo(rg.printable(f"error: {error}\n"), err=True)
+        return {"spec": name, "valid": False, "error": str(error), "diagnostics": []}
+    for diagnostic in compiled.diagnostics:
+        click.echo(f"{diagnostic}\n", err=True)
+    row: dict[str, Any] = {
+        "spec": name,
+        "valid": compiled.plan is not None,
+        "diagnostics": [asdict(diagnostic) for diagnostic in compiled.diagnostics],
+    }
+    if (plan := compiled.plan) is None:
+        count = sum(diagnostic.severity == "error" for diagnostic in compiled.diagnostics)
+        output.found().print(f"{name}: {count} {'fault' if count == 1 else 'faults'}", markup=False)
+        return row
+    roles = ", ".join(f"{role.name} × {role.count}" for role in plan.roles)
+    tasks = [f"{count:,} {split} tasks read" for split, count in read.items()]
+    said = [roles, str(compiled.size), *tasks, f"hash {plan.hash}"]
+    output.found().print(f"{name}: valid ({'; '.join(said)})", markup=False)
+    size = compiled.size
+    return {
+        **row,
+        "roles": {role.name: role.count for role in plan.roles},
+        "calls": size and size.calls,
+        "chain": size and size.chain,
+        "tasks": read,
+        "hash": plan.hash,
+    }

@@ -102,7 +102,9 @@ def check_file(
     it is meant for, say.
     """
     loaded = load_spec(name, overrides, model=model, base_url=base_url)
-    plan, findings = _compile(loaded.spec, loaded.data, loaded.folders, imports, allow)
+    plan, findings = _compile(
+        loaded.spec, loaded.data, loaded.folders, imports, allow, whole=not loaded.faults
+    )
     loaded.report(findings)
     if plan is not None:
         loaded.report(permission_findings(plan.withheld, "error" if runs else "warning"))
@@ -117,8 +119,13 @@ def _compile(
     folders: tuple[FilePath, ...],
     imports: Sequence[Import],
     allow: Sequence[str],
+    *,
+    whole: bool,
 ) -> tuple[Plan | None, list[Finding]]:
-    """The plan, unless a finding is an error, and all findings. `data` is the spec as it was read."""
+    """The plan, unless a finding is an error, and all findings.
+
+    `data` is the spec as it was read; where it is not `whole`, what did not fit is missing in `spec`.
+    """
     needs = role_needs(spec)
     findings = [*check_graph(spec, needs), *repeated_needs(data), *run_findings(spec, data)]
     instances = None if any(map(_is_error, findings)) else instances_of(spec)
@@ -129,7 +136,7 @@ def _compile(
     findings += check_policies(spec, counts)
     groups = {name: smallest_group(spec, name, instances, asked) for name, asked in names.templates.items()}
     findings += learning_findings(spec, groups, names.estimators, names.signals)
-    if instances is None or any(map(_is_error, findings)):
+    if instances is None or not whole or any(map(_is_error, findings)):
         return None, findings
     return _assemble(spec, data, needs, instances, names, imports, allow), findings
 

@@ -108,12 +108,14 @@ def running(
     threads: int | None = None,
     timeout: float = START_SECONDS,
     silent: float | None = None,
+    given_up: threading.Event | None = None,
 ) -> Generator[Running, None, None]:
     """A service for a model folder, in a process of its own, for the time of the block.
 
-    `timeout` is in seconds, for the start; `silent`, for the silence after which a client is taken for gone,
-    is the service's own unless given. Raises UsageError for a folder that holds no model, WorldError
-    when the service does not come up.
+    `timeout` is in seconds, for the start; a start is also over, as one that failed, when another thread says
+    that it is `given_up`. `silent`, for the silence after which a client is taken for gone, is the service's
+    own unless given. Raises UsageError for a folder that holds no model, WorldError when the service does not
+    come up.
     """
     check_model_folder(model_dir)
     key = f"tml-{secrets.token_hex(16)}"
@@ -134,7 +136,7 @@ def running(
             },
         )
         try:
-            port = _port(process, timeout)
+            port = _port(process, timeout, given_up or threading.Event())
             if port is None:
                 _stop(process)
                 log.seek(0)
@@ -154,13 +156,13 @@ def _not_started(folder: Path, code: int | None, said: str) -> UsageError | Worl
     return WorldError(f"the local service for {folder} did not start:\n  {reason}")
 
 
-def _port(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """The port that the service announces when it is ready; None if it ends or takes too long."""
+def _port(process: subprocess.Popen[bytes], seconds: float, given_up: threading.Event) -> int | None:
+    """The port that the service announces when it is ready; None if it ends, is late or given up."""
     lines: list[bytes] = []
     reader = threading.Thread(target=lambda: lines.append(_first_line(process)), daemon=True)
     reader.start()
     deadline = time.monotonic() + seconds
-    while reader.is_alive() and time.monotonic() < deadline:
+    while reader.is_alive() and time.monotonic() < deadline and not given_up.is_set():
         reader.join(0.1)
     line = lines[0].strip() if lines else b""
     return int(line) if line.isdigit() else None

@@ -63,6 +63,8 @@ class Services:
         self._starting: dict[Path, threading.Lock] = {}
         """Held while a service starts, so that it starts once; others start meanwhile."""
         self._lock = threading.Lock()
+        self._given_up = threading.Event()
+        """Nobody waits any longer for a service that is starting."""
 
     def __enter__(self) -> Self:
         return self
@@ -70,6 +72,7 @@ class Services:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._given_up.set()
         with self._lock, ExitStack() as started:
             for starting in self._starting.values():
                 started.enter_context(starting)
@@ -133,7 +136,8 @@ class Services:
             if state_dir is None and services:
                 return next(iter(services.values()))
             if state_dir not in services:
-                services[state_dir] = self._stack.enter_context(running(folder, state_dir=state_dir))
+                service = running(folder, state_dir=state_dir, given_up=self._given_up)
+                services[state_dir] = self._stack.enter_context(service)
             return services[state_dir]
 
 

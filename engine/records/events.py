@@ -38,6 +38,8 @@ class Note(NamedTuple):
     kind: Literal["progress", "warning"] = "progress"
     about: str = ""
     """What a warning is about: of many about one thing, the first is enough."""
+    episodes: int = 0
+    """How many `EpisodeDone` what goes on takes, where it is known: who counts them can say what is left."""
 
 
 Event = CallDone | EpisodeDone | StepLogged | Note

@@ -53,6 +53,8 @@ class RunFolder:
         self.metrics_file = path / "metrics.jsonl"
         self.checkpoints_file = path / "checkpoints.jsonl"
         self.controls_file = path / "controls.json"
+        self.log = path / "log.txt"
+        """What went on and what went wrong, a line each with its time."""
         self.report = path / "report.html"
         self.weights = path / "weights"
         """Where a service started for the run keeps its checkpoints."""

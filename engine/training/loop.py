@@ -74,7 +74,7 @@ class _Loop:
         pending: deque[asyncio.Task[list[Episode]]] = deque()
         launched = done
         for step in range(done + 1, setup.steps + 1):
-            self._note(f"step {step}: rollouts")
+            self._note(f"step {step}: rollouts", train.batch_size * train.rollouts)
             began = monotonic()
             while launched < min(step + train.staleness, setup.steps):
                 launched += 1
@@ -171,7 +171,8 @@ class _Loop:
         setup = self.setup
         if not setup.validation_tasks:
             return {}
-        self._note(f"step {step}: validation")
+        count = len(setup.validation_tasks) * self.train.validation.rollouts
+        self._note(f"step {step}: validation", count)
         began = monotonic()
         seed = derive_seed(setup.seed, "validation")
         task = await self.rollouts.start(setup.validation_tasks, self.train.validation.rollouts, seed)
@@ -209,8 +210,8 @@ class _Loop:
         policy = self.setup.plan.policy_of(trajectory.name, trajectory.index)
         return self.setup.policies.version(policy) if policy in self.setup.plan.policies else 0
 
-    def _note(self, text: str) -> None:
-        self.setup.observe(Note(text))
+    def _note(self, text: str, episodes: int = 0) -> None:
+        self.setup.observe(Note(text, episodes=episodes))
 
     def _warn(self, warnings: Sequence[Note]) -> None:
         """Pass on the first warning about a thing; how many there were is in the metrics."""

@@ -38,6 +38,7 @@ class Rollouts:
                 models,
                 isolation=setup.isolation,
                 concurrency=len(tasks) * rollouts,
+                observe=setup.observe,
             )
             place = {task["id"]: number for number, task in enumerate(tasks)}
             return sorted([e async for e in episodes], key=lambda e: (place[e.task_id], e.rollout))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -160,3 +161,28 @@ def test_serve_answers_a_run_that_has_the_key_that_it_prints(
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
     assert len(list(read_episodes(tmp_path / "out" / "episodes.jsonl"))) == 2
+
+
+@pytest.mark.parametrize(
+    "verb", [("run",), ("train",), ("eval", "--checkpoint", "tinker://a/weights/b")], ids=lambda verb: verb[0]
+)
+def test_ctrl_c_does_not_wait_for_a_model_that_starts(
+    tiny: Path, tmp_path: Path, verb: tuple[str, ...]
+) -> None:
+    """The weights are a pipe that nobody writes to, so that the model is never there."""
+    folder = shutil.copytree(tiny, tmp_path / "endless")
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    model = ("--model", f"local:{folder}")
+    with started(tmp_path, verb[0], "solver_judge", *SHORT, *model, *verb[1:]) as (process, terminal):
+        while not (services := children(process.pid)):
+            os.sched_yield()
+        shown = b""
+        while b"starting the model" not in shown:
+            shown += os.read(terminal, 4096)
+        os.killpg(process.pid, signal.SIGINT)
+        while b"interrupted" not in shown:
+            shown += os.read(terminal, 4096)
+        assert process.wait(30) == 130
+        assert gone(services)
+    assert b"Traceback" not in shown

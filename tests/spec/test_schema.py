@@ -13,6 +13,8 @@ from jsonschema import Draft7Validator
 from pydantic import BaseModel
 
 from engine import vocabulary
+from engine.compile import check_file
+from engine.spec.models import Spec
 from engine.spec.schema import json_schema
 from engine.spec.written import Written, field_lines
 from tests.documents import PAGES, specs_in
@@ -31,6 +33,11 @@ OF_SHAPE = (
     "unknown_parser unknown_parser_option unknown_reward wrong_type_count wrong_version"
 ).split()
 """Broken specs whose fault is a word or a value that the language does not have in its place."""
+
+FAULTS_OF_FORM = (
+    (Path(__file__).parent.parent / "data" / "faults_of_form.txt").read_text("utf-8").splitlines()
+)
+"""Each as an override of `solver_judge`: a key or a word that the language does not have in its place."""
 
 ANY_CALL = str({"anyOf": [{"type": "string"}, {"type": "object"}]})
 
@@ -64,6 +71,25 @@ def test_so_is_every_spec_in_the_documents(where: str, text: str) -> None:
 def test_a_spec_that_is_broken_in_shape_is_not(name: str) -> None:
     (path,) = (path for path in BROKEN if path.stem == name)
     assert faults(yaml.safe_load(path.read_text("utf-8")))
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_FORM)
+def test_a_fault_of_form_is_refused_by_the_schema_as_by_the_loader(fault: str) -> None:
+    path, _, value = fault.partition("=")
+    spec = yaml.safe_load((ROOT / "specs" / "solver_judge.yaml").read_text("utf-8"))
+    *around, last = path.split(".")
+    inside = spec
+    for key in around:
+        inside = inside.setdefault(key, {})
+    inside[last] = yaml.safe_load(value)
+    assert faults(spec)
+    assert check_file("solver_judge", [fault]).plan is None
+
+
+def test_there_are_faults_of_form_in_every_part_of_a_spec() -> None:
+    assert len(FAULTS_OF_FORM) >= 50
+    parts = {fault.partition("=")[0].partition(".")[0] for fault in FAULTS_OF_FORM}
+    assert parts >= {*Spec.model_fields} - {"description"}
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,8 @@ def test_validation_asks_with_the_same_seeds_every_time(training: Training) -> N
 
     def note_seeds(event: Event) -> None:
         nonlocal calls
+        if not isinstance(event, Note | StepLogged):
+            return
         seeds = [body["sampling_params"]["seed"] for body in training.service.asked[calls:]]
         if isinstance(event, StepLogged) and "validation/correct" in event.metrics:
             asked.append(sorted(seeds))

@@ -1,0 +1,94 @@
+"""What a shell offers while a command is typed. `_ROLEGRAPH_COMPLETE=bash_source rolegraph` is its script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class
+
+GOES_ON = ("=", ".", ":", "/")
+"""Ends of what is not yet a whole word."""
+PROVIDERS = ("local", "local:", "tinker:", "openai:", "replay:")
+
+
+def specs(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
+    """The shipped specs and the specs in files; an override, where a verb takes both in one list."""
+    import rolegraph as rg
+
+    if "=" in word:
+        return overrides(context, parameter, word)
+    shipped = [CompletionItem(name, help=line) for name, line in rg.shipped_specs().items()]
+    found = [item for item in shipped if item.value.startswith(word)]
+    folder = Path(word) if word.endswith("/") else Path(word).parent
+    for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+        shown = f"{path}/" if path.is_dir() else str(path)
+        if shown.startswith(word) and (path.is_dir() or path.suffix in (".yaml", ".yml")):
+            found.append(CompletionItem(shown))
+    return found
+
+
+def overrides(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
+    """Keys of the spec that was named before, and what may stand there."""
+    import rolegraph as rg
+
+    several: tuple[str, ...] = context.params.get("specs") or ()
+    spec = context.params.get("spec") or next(iter(several), None)
+    return [CompletionItem(row.word, help=row.meaning) for row in rg.completions(spec, word)]
+
+
+def models(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
+    """Where answers may come from."""
+    return [CompletionItem(name) for name in PROVIDERS if name.startswith(word)]
+
+
+def runs(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
+    """Folders that hold a run, the newest first; any folder, where there is none."""
+    import rolegraph as rg
+
+    folder = Path(word) if word.endswith("/") else Path(word).parent
+    places = {path.parent for where in (folder, Path("runs")) for path in where.glob("*/run.json")}
+    places = {path for path in places if str(path).startswith(word)}
+    newest = sorted(places, key=lambda path: -rg.RunFolder(path).info_file.stat().st_mtime)
+    return [CompletionItem(str(path)) for path in newest] or [CompletionItem(word, type="dir")]
+
+
+def items(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
+    """The names of the kind that was named before."""
+    import rolegraph as rg
+
+    kind = context.params.get("kind")
+    if kind == "specs":
+        return specs(context, parameter, word)
+    if kind is None:
+        return []
+    registry = getattr(rg.vocabulary, kind)
+    names = (name for name in registry.names() if name.startswith(word))
+    return [CompletionItem(name, help=registry.summary(name)) for name in names]
+
+
+@add_completion_class
+class Bash(BashComplete):
+    """Bash, which takes `=` and `:` for words of their own, and adds no space by itself."""
+
+    source_template = BashComplete.source_template.replace("-o nosort", "-o nosort -o nospace")
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words as they were typed, and the one that is being typed."""
+        args, incomplete = super().get_completion_args()
+        words: list[str] = []
+        for word in [*args, incomplete]:
+            if words and (word in ("=", ":") or words[-1].endswith(("=", ":"))):
+                words[-1] += word
+            else:
+                words.append(word)
+        return words[:-1], words[-1]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """What bash puts in the place of the last of its words."""
+        if item.type != "plain":
+            return super().format_completion(item)
+        _, incomplete = self.get_completion_args()
+        begun = max(incomplete.rfind("="), incomplete.rfind(":")) + 1
+        end = "" if item.value.endswith(GOES_ON) else " "
+        return f"plain,{item.value[begun:]}{end}"

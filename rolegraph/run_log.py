@@ -1,0 +1,102 @@
+"""The log of a run or a training, in its folder: what went on, what was warned of, and how it ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import traceback
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from engine.errors import WorldError, printable
+from engine.models.keys import OPENAI, TINKER, redact
+from engine.records import Episode, EpisodeDone, Event, Note, Observer, StepLogged
+from engine.records.info import without_credentials
+
+LOUD = ("engine", "roles", "rolegraph", "tinker")
+"""The loggers whose warnings are noted, too."""
+
+
+@contextmanager
+def logged(file: Path, command: str, observe: Observer) -> Generator[Observer]:
+    """An observer that writes a line for what it hears, and passes it on, for the time of a block.
+
+    A failure is noted the first time that it comes about; an error that ends the block with its traceback.
+    Raises WorldError where the file cannot be written.
+    """
+    try:
+        handler = logging.FileHandler(file, encoding="utf-8")
+    except OSError as error:
+        raise WorldError(f"cannot write {file}: {error.strerror}") from error
+    handler.setFormatter(_Lines())
+    handler.setLevel(logging.WARNING)
+    for name in LOUD:
+        logging.getLogger(name).addHandler(handler)
+    log = _Log(handler, observe)
+    log.say("INFO", command)
+    try:
+        yield log.observe
+    except BaseException as error:
+        log.say("ERROR", "".join(traceback.format_exception(error)).rstrip())
+        raise
+    else:
+        log.say("INFO", f"done: {log.episodes} episodes, {log.failures.total()} failures")
+    finally:
+        for name in LOUD:
+            logging.getLogger(name).removeHandler(handler)
+        with suppress(OSError):
+            handler.close()
+
+
+class _Log:
+    """Writes what an observer hears."""
+
+    def __init__(self, handler: logging.Handler, observe: Observer) -> None:
+        self._handler, self._observe = handler, observe
+        self.episodes = 0
+        self.failures: Counter[tuple[str, str]] = Counter()
+        """By role and name."""
+
+    def observe(self, event: Event) -> None:
+        match event:
+            case Note(text=text, kind=kind) if text:
+                self.say("WARNING" if kind == "warning" else "INFO", text)
+            case StepLogged():
+                figures = (f"{name}={value:.4g}" for name, value in event.metrics.items())
+                self.say("INFO", f"step {event.step}: {' '.join(figures)}")
+            case EpisodeDone():
+                self._count(event.episode)
+            case _:
+                pass
+        self._observe(event)
+
+    def _count(self, episode: Episode) -> None:
+        self.episodes += 1
+        for trajectory in episode.trajectories:
+            if (failure := trajectory.failure) is None:
+                continue
+            kind = (trajectory.name, failure.name.value)
+            self.failures[kind] += 1
+            if self.failures[kind] == 1:
+                where = f"{episode.id} {trajectory.name} {trajectory.index}"
+                self.say("WARNING", f"{where}: {failure.name.value}: {failure.message}")
+
+    def say(self, level: str, text: str) -> None:
+        """One entry; the lines after its first are set in."""
+        number = logging.getLevelNamesMapping()[level]
+        self._handler.emit(logging.LogRecord("rolegraph", number, "", 0, text, None, None))
+
+
+class _Lines(logging.Formatter):
+    """A time, a level and a text, without what is secret."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = printable(without_credentials(super().format(record)))
+        for rule in (TINKER, OPENAI):
+            text = redact(text, os.environ.get(rule.key_variable))
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        first, *rest = text.splitlines() or [""]
+        return "\n".join([f"{time} {record.levelname} {first}", *(f"    {line}" for line in rest)])

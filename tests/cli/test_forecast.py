@@ -1,0 +1,90 @@
+"""`rolegraph forecast` as a person meets it, and held against what then happened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engine.records.folder import RunFolder
+from tests.cli.conftest import Command
+from tests.trainings import key
+
+if TYPE_CHECKING:
+    pass
+
+if TYPE_CHECKING:
+    from engine.local.launcher import Running
+
+SIZE = ("train.batch_size=5", "train.rollouts=1", "roles.solver.estimator=reinforce")
+
+
+def test_the_bounds_hold_what_a_replayed_run_did(rolegraph: Command, recording: Path, tmp_path: Path) -> None:
+    told = json.loads(rolegraph("forecast", "solver_judge", *SIZE, "--json").stdout)
+    words = ("run", "solver_judge", *SIZE, "--limit", "5", "--model", f"replay:{recording}", "--out", "out")
+    ran = json.loads(rolegraph(*words, "--json").stdout)
+    calls = sum(role["calls"] for role in ran["roles"].values())
+    assert ran["episodes"] == told["episodes"] == 5
+    assert calls <= told["calls_at_most"] == 15
+    for name, role in ran["roles"].items():
+        assert role["calls"] <= told["roles"][name]["calls_at_most"]
+        assert role["response_tokens"] <= told["roles"][name]["response_tokens_at_most"]
+
+
+def test_a_forecast_from_a_run_says_what_it_costs_and_teaches(
+    rolegraph: Command, recording: Path, tmp_path: Path
+) -> None:
+    rolegraph("run", "solver_judge", "--limit", "10", "--model", f"replay:{recording}", "--out", "out")
+    done = rolegraph("forecast", "solver_judge", *SIZE, "--from", "out", "--price", "in=1,out=2")
+    assert done.returncode == 0, done.stderr
+    assert "5 tasks × 1 rollouts = 5 episodes" in done.stdout
+    assert "told from out" in done.stdout and "cost: about 0.00" in done.stdout
+    assert "memory: the adapter of main has 353,536 parameters, 5.4 MiB" in done.stdout
+    assert "next: rolegraph train solver_judge train.batch_size=5" in done.stdout
+    (tmp_path / "prices.yaml").write_text("local: {in: 1, out: 2}\n")
+    by_model = rolegraph("forecast", "solver_judge", *SIZE, "--from", "out", "--price", "prices.yaml")
+    assert "cost: about 0.00" in by_model.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--price", "inn=3"), "--price: 'inn=3' says inn=3; expected in=, out= and train="),
+        (("--price", "nowhere.yaml"), "--price: cannot read nowhere.yaml: No such file or directory"),
+        (("--from", "nowhere"), "nowhere holds no run"),
+        (("--from", "out", "--probe", "4"), "from a probe or from a run, not from both"),
+    ],
+)
+def test_what_cannot_be_told_is_said(rolegraph: Command, words: tuple[str, ...], said: str) -> None:
+    done = rolegraph("forecast", "solver_judge", *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+@pytest.mark.service
+def test_a_probe_tells_the_tokens_of_the_first_step(
+    rolegraph: Command, service: Running, state_dir: Path, tmp_path: Path
+) -> None:
+    spec = ("solver_judge", "train.batch_size=8", "train.rollouts=4", "train.steps=1")
+    where = ("--base-url", service.base_url)
+    probe = rolegraph("forecast", *spec, *where, "--probe", "32", "--seed", "5", "--json", **key(service))
+    told = json.loads(probe.stdout)
+    none = "train.validation={every: 0, tasks: 1, rollouts: 1}"
+    trained = rolegraph("train", *spec, none, *where, "--out", "out", "-q", **key(service))
+    assert trained.returncode == 0, trained.stderr
+    after = rolegraph("forecast", *spec, "--from", "out", "--json")
+    came = json.loads(after.stdout)
+    for kind in ("prompt_tokens", "response_tokens"):
+        assert told[kind] == pytest.approx(came[kind], rel=0.2)
+    for name, row in told["roles"].items():
+        at_once = came["roles"][name]
+        assert row["teaching"]["low"] <= at_once["teaching"]["mean"] <= row["teaching"]["high"]
+        assert at_once["group_sizes"] == row["group_sizes"]
+        (step,) = (line for line in RunFolder(tmp_path / "out").metrics() if line["step"] == 1)
+        assert at_once["share"] == pytest.approx(step[f"optim/share/{name}"], rel=1e-3)
+        assert at_once["teaching"]["mean"] == pytest.approx(step[f"outcome/{name}/taught"])
+    saved = max(state_dir.rglob("*.safetensors"), key=lambda file: file.stat().st_mtime)
+    weights = 4 * told["adapters"]["main"]["parameters"]
+    assert weights < saved.stat().st_size < 1.02 * weights

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # PyTorch comes first and pinned, so that nothing else decides which build is taken.
 TORCH ?= torch==2.13.0
 
-.PHONY: run train test lint clean
+.PHONY: run train test lint docs clean
 
 run: $(VENV)/.run
 	$(BIN)/rolegraph run solver_judge --limit 64 --rollouts 2
@@ -22,6 +22,11 @@ lint: $(VENV)/.test
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-cache
 
+# The site in build/site, its links checked.
+docs: $(VENV)/.test
+	$(BIN)/python docs/reference.py
+	$(BIN)/mkdocs build --strict
+
 $(VENV)/.run: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -30,7 +35,7 @@ $(VENV)/.run: pyproject.toml
 	touch $@
 
 $(VENV)/.test: $(VENV)/.run
-	$(BIN)/python -m pip install --quiet --editable ".[local,data,math,mcp,png,reasoning-gym,sandbox,search,textarena,dev]"
+	$(BIN)/python -m pip install --quiet --editable ".[local,data,math,mcp,png,reasoning-gym,sandbox,search,textarena,dev,docs]"
 	touch $@
 
 clean:

@@ -1,6 +1,6 @@
 """The same spec, seed and budget, trained by our own loop and by rLLM's AgentTrainer, on the local service.
 
-    python benchmarks/rllm_learning.py --out benchmarks/rllm_learning.svg      # needs rLLM installed
+    python benchmarks/rllm_learning.py --out docs/rllm_learning.svg      # needs rLLM installed
 
 Both are real commands, one after the other; rLLM's figures are read from what it prints. They need not be
 equal: rLLM draws its tasks in another order and with other seeds, and sums its losses where ours are means.

@@ -6,7 +6,15 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+"""Whose spec is laid over what its commands write: it is followed as a whole."""
+PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page != TUTORIAL)]
+
+
+def blocks(page: Path, *languages: str) -> list[tuple[str, str]]:
+    """Each block of code in one of these languages, with its language, in order."""
+    pattern = rf"^```({'|'.join(languages)})\n(.*?)^```$"
+    return re.findall(pattern, page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def yaml_in(*pages: str | Path) -> list[tuple[str, str]]:

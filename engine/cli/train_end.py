@@ -53,11 +53,14 @@ class TrainEnd:
         commands = [f"rolegraph train --resume --out {folder}"] if self.done < self._steps else []
         if not self.folder.checkpoints():
             return commands
-        best, spec = self.folder.best(), shlex.quote(self.folder.info().spec)
+        best, info = self.folder.best(), self.folder.info()
+        spec = shlex.quote(info.spec)
         used = [
             f"model.checkpoint={folder}" if name == MAIN else f"policies.{name}.checkpoint={folder}#{name}"
             for name in best.policies
         ]
+        used += [f"--import {shlex.quote(file)}" for file in info.imports]
+        used += [f"--allow {shlex.quote(allowed)}" for allowed in info.allowed]
         taken = [f" --policy {name}" for name in best.policies] if len(best.policies) > 1 else [""]
         return [
             *commands,

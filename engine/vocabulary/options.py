@@ -171,6 +171,8 @@ def _inside(schema: Mapping[str, Any], models: Mapping[str, Any]) -> str:
             return f" of names to {_words(values, models, many=True)}"
         case {"minimum": low, "maximum": high}:
             return f" from {low:,.9g} to {high:,.9g}"
+        case {"exclusiveMinimum": low, "maximum": high}:
+            return f" above {low:,.9g}, at most {high:,.9g}"
         case {"minimum": low}:
             return f" of at least {low:,.9g}"
         case {"exclusiveMinimum": low}:

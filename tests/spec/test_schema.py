@@ -17,7 +17,7 @@ from engine.compile import check_file
 from engine.spec.models import Spec
 from engine.spec.schema import json_schema
 from engine.spec.written import Written, field_lines
-from tests.documents import specs_in
+from tests.documents import PAGES, specs_in
 from tests.spec.test_broken import SPECS as BROKEN
 
 ROOT = Path(__file__).parent.parent.parent
@@ -62,7 +62,7 @@ def test_every_shipped_spec_is_taken(path: Path) -> None:
     assert not faults(yaml.safe_load(path.read_text("utf-8")))
 
 
-@pytest.mark.parametrize(("where", "text"), specs_in("README.md", *sorted((ROOT / "docs").glob("*.md"))))
+@pytest.mark.parametrize(("where", "text"), specs_in(*PAGES))
 def test_so_is_every_spec_in_the_documents(where: str, text: str) -> None:
     assert not faults(yaml.safe_load(text)), where
 

@@ -1,0 +1,142 @@
+"""Writes `docs/reference.md` from the models of the language and the vocabulary."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from engine.cli.list_ import WRITTEN_AT
+from engine.cli.main import run
+from engine.spec import Spec
+from engine.spec.written import Written, field_lines
+from engine.vocabulary import Call, Option, Registry, registry_of
+
+PAGE = Path(__file__).with_suffix(".md")
+HEAD = """\
+# The reference
+
+Every key of a spec, and every item that one may name; what they mean together is in
+[the language](language.md). This page is written by `python docs/reference.py`, from the models and from
+what `rolegraph list KIND NAME` shows.
+
+## Keys
+
+A mapping that may be left out has the defaults of its own table. Where the default is `null`, the last
+column says what holds then.
+"""
+ITEMS = """\
+## Items
+
+With what they may be given, each option at its default. Where only a name stands, there is nothing to say.
+"""
+COLUMNS = ("| key | what may stand there | default | meaning |", "| --- | --- | --- | --- |")
+
+
+def page() -> str:
+    """The whole page, in Markdown."""
+    return "\n".join([HEAD, *map(_table, LINKED), ITEMS, *map(_items, WRITTEN_AT)])
+
+
+def _models(model: type[Written], seen: list[type[Written]]) -> list[type[Written]]:
+    """A model and those in it, each once, in the order in which a reader comes to them."""
+    seen.append(model)
+    for field in model.model_fields.values():
+        for part in _parts(field.annotation):
+            if isinstance(part, type) and issubclass(part, Written) and part not in seen:
+                _models(part, seen)
+    return seen
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """A type and those that it is made of, with what is noted at each."""
+    yield annotation
+    for argument in get_args(annotation):
+        yield from _parts(argument)
+
+
+LINKED = _models(Spec, [])
+"""The models that have a table of their own."""
+
+
+def _table(model: type[Written]) -> str:
+    lines = field_lines(model)
+    rows = [
+        f"| `{name}` | {_cell(_words(field))} | {_default(field)} | {_cell(lines[name])} |"
+        for name, field in model.model_fields.items()
+    ]
+    short = f" In short: {Option('', model.SHORT).type}." if model.SHORT else ""
+    head = f"### {model.__name__}\n\n{(model.__doc__ or '').strip()}{short}\n"
+    return "\n".join([head, *COLUMNS, *rows, ""])
+
+
+def _words(field: FieldInfo) -> str:
+    """What may stand at a key; a model or a kind of item by a link to it."""
+    for note in field.metadata:
+        if isinstance(note, BeforeValidator) and note.json_schema_input_type is not PydanticUndefined:
+            return _said(note.json_schema_input_type)
+    return _said(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)
+
+
+def _said(hint: Any) -> str:
+    inside = [part for part in get_args(hint) if part is not type(None)]
+    for part in (hint, *inside):
+        if isinstance(part, Registry):
+            return _link(part.group.removeprefix("rolegraph."))
+    if isinstance(hint, type) and issubclass(hint, Written):
+        return _link(hint.__name__)
+    if not any(isinstance(part, Registry) or part in LINKED for part in _parts(hint)):
+        return Option("", hint).type.removesuffix(", or null")
+    if get_origin(hint) is Annotated:
+        return _said(inside[0])
+    if get_origin(hint) is list:
+        return f"a list of {_said(inside[0])}"
+    if get_origin(hint) is Mapping:
+        return f"names, each with {_said(inside[1])}"
+    return ", or ".join(map(_said, inside))
+
+
+def _default(field: FieldInfo) -> str:
+    default = field.default
+    if field.is_required():
+        return "**required**"
+    if isinstance(default, Call):
+        default = default.dump()
+    if isinstance(default, BaseModel) or default in ({}, []):
+        return ""
+    return f"`{json.dumps(default)}`"
+
+
+def _items(kind: str) -> str:
+    names = registry_of(f"rolegraph.{kind}").names()
+    shown = [f"#### {name}\n\n```\n{_listed(kind, name)}\n```\n" for name in names]
+    return "\n".join([f"### {kind}\n", *shown])
+
+
+def _listed(kind: str, name: str) -> str:
+    """What `rolegraph list` says of an item."""
+    said = StringIO()
+    with redirect_stdout(said):
+        run(("list", kind, name))
+    return said.getvalue().rstrip()
+
+
+def _link(name: str) -> str:
+    return f"[{name}](#{name.lower()})"
+
+
+def _cell(text: str) -> str:
+    """A text as a cell of a table, with YAML's word for nothing."""
+    return re.sub(r"\bNone\b", "`null`", " ".join(text.split())).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -90,7 +90,10 @@ class WorldError(RolegraphError, OSError):
 
 _UNSEEN = {
     **{code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)},
-    **{code: f"\\u{code:04x}" for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))},
+    **{
+        code: f"\\u{code:04x}"
+        for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF)
+    },
     **{code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)},
 }
 """What moves a cursor, colours or turns a text round, and half characters; how each is written instead."""

@@ -106,6 +106,19 @@ SPEC_LINEAGES = Limit(
     "ancestors",
     "of every instance, the roles that it comes from; each is some 100 bytes while a spec is compiled",
 )
+ANSWER_TEXT = Limit(
+    "answer_text",
+    400_000,
+    "characters",
+    "an answer that a parser reads, and hands to rewards; some 100,000 tokens",
+)
+RECORD_LINE = Limit(
+    "record_line",
+    256_000_000,
+    "bytes",
+    "a line of a file of records, such as an episode, which is held as a whole; one of 300 calls with 32,000 "
+    "tokens each has some 100 MB",
+)
 MESSAGE_TEXT = Limit("message_text", 600, "characters", "a part of a message; a person reads no more of it")
 LINE_SHOWN = Limit("line_shown", 160, "characters", "as much of a faulty line as is shown around the fault")
 

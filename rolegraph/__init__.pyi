@@ -82,6 +82,8 @@ from rolegraph.sweeping import resume_sweep as resume_sweep
 from rolegraph.sweeping import sweep as sweep
 from rolegraph.sweeping import sweep_async as sweep_async
 from rolegraph.testing import Tested as Tested
+from rolegraph.testing import check_tests as check_tests
+from rolegraph.testing import is_tests as is_tests
 from rolegraph.testing import record as record
 from rolegraph.testing import record_async as record_async
 from rolegraph.testing import test as test

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from engine.errors import UsageError, WorldError, first_line
-from engine.local.weights import ADAPTER_CONFIG, digest
+from engine.local.weights import ADAPTER_CONFIG, digest, folder_of
 from engine.records import MAIN, RunFolder
 from engine.shipped import MODELS
 from rolegraph.running import blocking
@@ -67,7 +67,8 @@ async def export_async(
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".part-") as part:
             adapter = Path(part) / "adapter"
             adapter.mkdir()
-            if run is not None and saved is not None and run.weights.is_dir():
+            held = run and saved and folder_of(saved.sampler, run.weights)
+            if run is not None and saved is not None and held and held.is_dir():
                 from engine.local.service.exporting import export_adapter  # torch takes seconds to import
 
                 base = await asyncio.to_thread(export_adapter, saved.sampler, run.weights, adapter, base)

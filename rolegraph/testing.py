@@ -121,6 +121,20 @@ async def record_async(
 record = blocking(record_async)
 
 
+def is_tests(path: str | Path) -> bool:
+    """Whether a file is called as the tests of a spec are: NAME.test.yaml."""
+    from engine.spec.tests import SUFFIX
+
+    return str(path).endswith(SUFFIX)
+
+
+def check_tests(path: str | Path) -> None:
+    """Read a file of tests, and nothing that it names; raises SpecError with every fault, or UsageError."""
+    from engine.spec.tests import read_tests
+
+    read_tests(Path(path))
+
+
 def _path(flow: Workflow, tests: str | Path | None) -> Path:
     from engine.spec.tests import SUFFIX
 

@@ -175,12 +175,12 @@ def one_of(words: list[str], /, *, default: str = "") -> Parser:
     by_case = _words(words)
     if len(words) > MAX_WORDS:
         raise ValueError(f"one_of names {len(words):,} words; at most {MAX_WORDS:,}")
-    known = sorted(by_case.values(), key=len, reverse=True)  # the longest first: "not sure" over "not"
-    groups = "|".join(f"({re.escape(word)})" for word in known)
-    finder = re.compile(rf"(?<!\w)(?:{groups})(?!\w)", re.IGNORECASE)
+    known = sorted(by_case, key=len, reverse=True)  # the longest first: "not sure" over "not"
+    # Of small letters and without groups, which is a hundred times as fast as telling words apart by them.
+    finder = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, known))})(?!\w)")
 
     def parse(response: str, upstream: Upstream) -> str:
-        present = {known[match.lastindex - 1] for match in finder.finditer(response) if match.lastindex}
+        present = {by_case[word] for word in finder.findall(response.lower())}
         if len(present) != 1:
             raise _malformed(
                 f"expected one of {', '.join(words)}; found {', '.join(sorted(present)) or 'none'}"

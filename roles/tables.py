@@ -32,6 +32,8 @@ def find_table(folder: Path, name: str) -> Path:
         path = folder.resolve() / name
         if not path.resolve().is_relative_to(folder.resolve()):
             raise DataError(f"{name} lies outside the spec's folder; put it beside the spec or below it")
+        if path.exists() and not path.is_file():
+            raise DataError(f"cannot read {name!r}: not a file that holds rows")
         if not path.is_file():
             beside = [entry.name for entry in path.parent.glob("*") if entry.suffix in SUFFIXES]
             hint = did_you_mean(path.name, beside)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
 from engine.cli.plain import in_a_cell, plain
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ MOST_OF_A_DIFF = 2000
 
 
 @click.command("compare")
-@click.argument("sides", nargs=-1, required=True, metavar="A B…")
+@click.argument("sides", nargs=-1, required=True, metavar="A B…", shell_complete=completion.runs)
 @click.option(
     "--html",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -64,7 +64,7 @@ class _RoleSums:
         for step in trajectory.steps:
             if not self.asks:
                 self.calls += 1
-                self.seconds += step.metadata["seconds"]
+                self.seconds += step.metadata.get("seconds", 0.0)
             self.prompt_tokens += step.prompt_tokens
             self.response_tokens += step.response_tokens
         if trajectory.failure is not None:

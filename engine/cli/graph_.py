@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
 
 FORMS = ("mmd", "md", "dot", "svg", "png")
 
 
 @click.command("graph")
-@click.argument("spec")
+@click.argument("spec", shell_complete=completion.specs)
 @options.overrides
 @click.option(
     "--out",

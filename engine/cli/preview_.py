@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +22,7 @@ COLOURS = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "y
 
 
 @click.command("preview")
-@click.argument("spec")
+@click.argument("spec", shell_complete=completion.specs)
 @options.overrides
 @options.count("--limit", 1, "How many tasks.")
 @click.option(

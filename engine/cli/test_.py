@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
 from engine.cli.plain import plain
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ MOST_OF_A_DETAIL = 4000
 
 
 @click.command("test")
-@click.argument("spec")
+@click.argument("spec", shell_complete=completion.specs)
 @options.overrides
 @click.option(
     "--tests",

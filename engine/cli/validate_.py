@@ -34,11 +34,13 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Check specs and show every fault, each with its file, line and column.
+    """Check specs, and tests of specs, and show every fault, each with its file, line and column.
 
     Overrides apply to each spec; with --backend, those that begin with `rllm.` or `++` are for rLLM.
     Exit code 0 when all are valid, 2 when one is not.
     """
+    import rolegraph as rg
+
     names = [name for name in specs if "=" not in name]
     overrides = [name for name in specs if "=" in name]
     if not names:
@@ -46,7 +48,8 @@ def command(
     output = Output(quiet, as_json)
     rows = [_checked(name, output, overrides, imports, allow, backend) for name in names]
     valid = [str(row["spec"]) for row in rows if row["valid"]]
-    following = [f"rolegraph run {shlex.join([name, *overrides])}" for name in valid[:1]]
+    runnable = [name for name in valid if not rg.is_tests(name)]
+    following = [f"rolegraph run {shlex.join([name, *overrides])}" for name in runnable[:1]]
     if len(names) == 1:
         output.next(*following)
     output.document({"specs": rows, "next": following})
@@ -65,6 +68,10 @@ def _checked(
     import rolegraph as rg
 
     try:
+        if rg.is_tests(name):
+            rg.check_tests(name)
+            output.found().print(f"{name}: valid (tests of a spec)", markup=False)
+            return {"spec": name, "valid": True, "diagnostics": []}
         compiled = rg.check(name, *overrides, imports=imports, allow=allow, backend=backend)
         read = {split: len(list(data.rows(None))) for split, data in compiled.files().items()}
     except rg.UserError as error:

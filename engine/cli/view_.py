@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import options
+from engine.cli import completion, options
 
 if TYPE_CHECKING:
     from rolegraph import View
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 @click.command("view")
 @click.argument(
-    "runs", nargs=-1, required=True, metavar="RUN [RUN…]", type=click.Path(path_type=Path, file_okay=False)
+    "runs",
+    nargs=-1,
+    required=True,
+    metavar="RUN [RUN…]",
+    type=click.Path(path_type=Path, file_okay=False),
+    shell_complete=completion.runs,
 )
 @click.option("--role", metavar="NAME", help="Episodes in which this role took part; what follows is of it.")
 @click.option("--failure", metavar="NAME", help="Episodes with this failure; `any` for any.")

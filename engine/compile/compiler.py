@@ -22,6 +22,7 @@ from engine.compile.graph import (
     role_needs,
 )
 from engine.compile.lineage import Instances, instances_of
+from engine.compile.model_files import ModelFiles
 from engine.compile.names import Names, resolve_names
 from engine.compile.plan import EnvPlan, LoopPlan, Node, Plan, RolePlan, own_of
 from engine.compile.policies import check_policies, endpoints_of, samplings_of, trained_policies
@@ -102,9 +103,8 @@ def check_file(
     it is meant for, say.
     """
     loaded = load_spec(name, overrides, model=model, base_url=base_url)
-    plan, findings = _compile(
-        loaded.spec, loaded.data, loaded.folders, imports, allow, whole=not loaded.faults
-    )
+    files = ModelFiles(loaded.folders, loaded.is_given)
+    plan, findings = _compile(loaded.spec, loaded.data, files, imports, allow, whole=not loaded.faults)
     loaded.report(findings)
     if plan is not None:
         loaded.report(permission_findings(plan.withheld, "error" if runs else "warning"))
@@ -116,7 +116,7 @@ def check_file(
 def _compile(
     spec: Spec,
     data: Mapping[str, Any],
-    folders: tuple[FilePath, ...],
+    files: ModelFiles,
     imports: Sequence[Import],
     allow: Sequence[str],
     *,
@@ -127,9 +127,10 @@ def _compile(
     `data` is the spec as it was read; where it is not `whole`, what did not fit is missing in `spec`.
     """
     needs = role_needs(spec)
-    findings = [*check_graph(spec, needs), *repeated_needs(data), *run_findings(spec, data)]
+    spec, of_models = files.all_located(spec)
+    findings = [*of_models, *check_graph(spec, needs), *repeated_needs(data), *run_findings(spec, data)]
     instances = None if any(map(_is_error, findings)) else instances_of(spec)
-    names, of_names = resolve_names(spec, needs, instances, folders)
+    names, of_names = resolve_names(spec, needs, instances, files)
     findings += of_names
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
     findings += earning_findings(spec, names)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from engine.compile.graph import Needs, env_loop, players_of, trains_on_seeds, unknown_role
 from engine.compile.lineage import Instances
+from engine.compile.model_files import ModelFiles
 from engine.compile.plan import Permission, RunPlan, SignalPlan
 from engine.compile.resolve import resolve, resolve_dataset, resolve_prompt, resolve_teacher
 from engine.compile.running import pairs_of
@@ -82,14 +82,14 @@ class Names:
 
 
 def resolve_names(
-    spec: Spec, needs: Needs, instances: Instances | None, folders: tuple[FilePath, ...]
+    spec: Spec, needs: Needs, instances: Instances | None, files: ModelFiles
 ) -> tuple[Names, list[Finding]]:
     """What the names of a spec stand for, and what is wrong with them.
 
-    `needs` are its DAG of roles, `instances` those of each role, None where its graph has a fault. `folders`
-    are where its templates may lie; in the first are its data sets.
+    `needs` are its DAG of roles, `instances` those of each role, None where its graph has a fault. The
+    folders of `files` are where its templates may lie, too; in the first are its data sets.
     """
-    resolver = _Resolver(spec, needs, instances, folders)
+    resolver = _Resolver(spec, needs, instances, files)
     return resolver.names(), resolver.findings
 
 
@@ -100,7 +100,7 @@ class _Resolver:
     spec: Spec
     needs: Needs
     instances: Instances | None
-    folders: tuple[FilePath, ...]
+    files: ModelFiles
     findings: list[Finding] = field(default_factory=list[Finding])
     used: dict[tuple[Registry[Any], str], None] = field(default_factory=dict[tuple[Registry[Any], str], None])
     permissions: list[Permission] = field(default_factory=list[Permission])
@@ -123,7 +123,9 @@ class _Resolver:
         data = self.datasets(scored)
         labels = {label for reward in scored.values() if reward for label in reward.labels}
         hidden = frozenset({*spec.data.hidden, *labels, *(f for d in data.values() for f in d.hidden)})
-        texts = Texts(spec, self.needs, self.instances, self.folders, columns_of(data), hidden, self.findings)
+        texts = Texts(
+            spec, self.needs, self.instances, self.files.folders, columns_of(data), hidden, self.findings
+        )
         run = {name: self.tool(name, role) for name, role in spec.roles.items()}
         templates = {
             name: (texts.value(name, tool), None) if (tool := run[name]) else texts.prompts(name)
@@ -201,7 +203,7 @@ class _Resolver:
         found: list[Tool | None] = []
         for place, call in enumerate(role.tools):
             path: Path = ("roles", name, "tools", place)
-            tool = self.build(tools, call, path, folder=self.folders[0])
+            tool = self.build(tools, call, path, folder=self.files.folders[0])
             found.append(tool)
             if tool is not None and tool.open is None:
                 message = f"{call.name} picks from what a role sees, and cannot be called by a model"
@@ -229,6 +231,8 @@ class _Resolver:
         """A signal with its teacher and template resolved."""
         path = ("roles", name, "signal")
         teacher, findings = resolve_teacher(signal.teacher, path)
+        if teacher is not None:
+            teacher, findings = self.files.located(teacher, (*path, *call.path_of(("teacher",))))
         self.findings += findings
         source, findings = resolve_prompt(signal.demonstration, path)
         self.findings += findings
@@ -257,7 +261,7 @@ class _Resolver:
         if role.run is None:
             return None
         path = ("roles", name, "run")
-        tool = self.build(tools, role.run, path, folder=self.folders[0])
+        tool = self.build(tools, role.run, path, folder=self.files.folders[0])
         if tool is None:
             return None
         for other in tool.roles:
@@ -307,7 +311,7 @@ class _Resolver:
                 continue
             path = ("data", split)
             with noting(self.used):
-                dataset, findings = resolve_dataset(call, path, split, self.folders[0])
+                dataset, findings = resolve_dataset(call, path, split, self.files.folders[0])
             self.findings += findings
             if dataset is None:
                 continue

@@ -26,8 +26,12 @@ class KeyRule:
     def url(self, base_url: str | None) -> str:
         """Where calls go, without a trailing slash; raises UsageError for what is no http(s) URL."""
         url = (base_url or os.environ.get(self.url_variable) or self.default_url).rstrip("/")
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(url)
+            is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is none, half an address
+            is_one = False
+        if not is_one:
             raise UsageError(
                 f"base_url: {url!r} is not a URL; expected something like http://127.0.0.1:8000."
             )
@@ -60,6 +64,28 @@ TINKER = KeyRule(
 OPENAI = KeyRule("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1")
 
 
+_NO_PROXY = ("NO_PROXY", "no_proxy")
+
+
+def past_proxies(url: str) -> None:
+    """See to it that what is meant for this machine, its key included, goes to no proxy.
+
+    Every client of this process reads what is set here, as does the SDK that can be told nothing.
+    """
+    host = urlsplit(url).hostname or ""
+    if not is_this_machine(host):
+        return
+    for variable in _NO_PROXY:
+        hosts = [name for name in os.environ.get(variable, "").split(",") if name]
+        if host not in hosts and "*" not in hosts:
+            os.environ[variable] = ",".join((*hosts, host))
+
+
+def same_origin(url: str, other: str) -> bool:
+    """Whether a key for one URL may go to the other."""
+    return _origin(url) == _origin(other)
+
+
 def redact(text: str, key: str | None) -> str:
     """`text` without `key`: a server may echo what it was sent."""
     return text.replace(key, "[key]") if key else text
@@ -67,4 +93,4 @@ def redact(text: str, key: str | None) -> str:
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)

@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import openai
 from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from openai.types.chat.chat_completion import Choice
 
 from engine.errors import ModelError, UsageError, WorldError
-from engine.models.keys import OPENAI, redact
+from engine.models.keys import OPENAI, past_proxies, redact, same_origin
 from engine.models.types import NO_USAGE, Completion, Request
 from engine.prompts.chat import CLOSE, OPEN, split_reasoning
 from engine.prompts.tools import calls_of, described, tool_call
 from engine.records import Message
 from engine.spec import ModelRef
 
+T = TypeVar("T")
 _PROBE_SECONDS = 10.0
 _NO_KEY = "none"
 _HEADERS_VARIABLE = "OPENAI_CUSTOM_HEADERS"
@@ -62,15 +63,25 @@ class OpenAIModel:
             answer = await self._ask(request, self._granted or 0)
         except openai.OpenAIError as error:
             raise self._failure(error) from error
+        except (ValueError, RecursionError) as error:  # JSON that is broken off, or none
+            raise self._garbled() from error
         if not isinstance(answer, ChatCompletion):
-            raise ModelError(
-                f"{self._url} does not answer as OpenAI's chat completions do. Is the URL right? "
-                "It often ends in /v1."
-            )
+            raise self._garbled()
         if not answer.choices:
             said = redact(str(_extra(answer, "error") or "no choices"), self._key)
             raise ModelError(f"{self._url} gave no answer: {said}", transient=True)
-        return self._completion(answer, answer.choices[0])
+        try:  # the client checks no types
+            return self._completion(answer, answer.choices[0])
+        except (ValueError, TypeError, AttributeError) as error:
+            raise self._garbled() from error
+
+    def _garbled(self) -> ModelError:
+        """Under load a gateway may send such a thing once, so it is worth another try."""
+        return ModelError(
+            f"{self._url} does not answer as OpenAI's chat completions do. Is the URL right? "
+            "It often ends in /v1.",
+            transient=True,
+        )
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -121,17 +132,19 @@ class OpenAIModel:
             raise ModelError(f"{self._url} broke off the answer.", transient=True)
         if message.refusal and not message.content:
             raise ModelError(f"The model refused to answer: {message.refusal}")
-        content = message.content or ""
+        content = _checked(message.content or "", str)
         stated = _text(_extra(message, "reasoning", "reasoning_content"))
         thought, text = split_reasoning(content, opened=closes_unopened(content))
         calls = tuple(
-            tool_call(call.function.name, call.function.arguments, call.id)
+            tool_call(
+                _checked(call.function.name, str), _checked(call.function.arguments, str), _text(call.id)
+            )
             for call in message.tool_calls or ()
             if call.type == "function"
         )
         ids = _ids(_extra(choice, "token_ids", "response_token_ids"))
         content_logprobs = choice.logprobs.content if choice.logprobs else None
-        logprobs = [token.logprob for token in content_logprobs or ()]
+        logprobs = [float(token.logprob) for token in content_logprobs or ()]
         if ids and len(logprobs) != len(ids):
             logprobs = []  # they cannot be told apart from one another's tokens
         prompt_ids = _ids(_extra(answer, "prompt_token_ids") or _extra(choice, "prompt_token_ids"))
@@ -175,7 +188,20 @@ async def open_openai(
         raise UsageError(f"{OPENAI.key_variable} is not set, and {url} needs a key: put it in that variable.")
     if os.environ.get(_HEADERS_VARIABLE) and not (api_key or OPENAI.trusts(url, trusted_url)):
         raise UsageError(OPENAI.withheld(url, _HEADERS_VARIABLE))
-    client = openai.AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, max_retries=0)
+    past_proxies(url)
+
+    async def stay(request: Any) -> None:
+        # Of what is sent, the client takes only the key off a redirect to elsewhere.
+        if not same_origin(url, str(request.url)):
+            message = f"it sends its callers on to {redact(str(request.url), key)}"
+            raise openai.APIConnectionError(message=message, request=request)
+
+    http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [stay]})
+    client = openai.AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, max_retries=0, http_client=http)
+    if not OPENAI.trusts(
+        url, trusted_url
+    ):  # the client finds these in the environment, as would a copy of it
+        client.organization = client.project = None
     try:
         names = await _model_names(client, url, key)
         return OpenAIModel(client, ref.name or _only_model(names, url), key=key)
@@ -187,7 +213,7 @@ async def open_openai(
 async def _model_names(client: openai.AsyncOpenAI, url: str, key: str | None) -> list[str]:
     """What the endpoint offers; empty where it does not say. Fails within seconds where nothing answers."""
     try:
-        return [model.id for model in (await client.with_options(timeout=_PROBE_SECONDS).models.list()).data]
+        return [model.id for model in (await client.models.list(timeout=_PROBE_SECONDS)).data]
     except openai.APIConnectionError as error:
         raise WorldError(
             f"Nothing answers at {url} ({_said(error)}). Is the server running, and is the URL right?"
@@ -247,6 +273,13 @@ def _usage(answer: ChatCompletion) -> Mapping[str, int]:
     """The endpoint's own count of tokens; empty where it does not count."""
     counts = {name: _extra(answer.usage, name) for name in ("prompt_tokens", "completion_tokens")}
     return {name: count for name, count in counts.items() if isinstance(count, int)}
+
+
+def _checked(value: object, kind: type[T]) -> T:
+    """What a server says is of a type; raises TypeError where it is not."""
+    if not isinstance(value, kind):
+        raise TypeError(f"expected {kind.__name__}")
+    return value
 
 
 def _text(value: object) -> str:

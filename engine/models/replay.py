@@ -172,7 +172,7 @@ def _same(text: str, other: str) -> int:
 
 def _lines(messages: Sequence[Message]) -> Iterator[_Line]:
     for number, message in enumerate(messages, 1):
-        for text in message["content"].split("\n"):
+        for text in (message.get("content") or "").split("\n"):
             yield _Line(number, message["role"], text)
 
 

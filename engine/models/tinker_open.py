@@ -21,7 +21,7 @@ from tinker.types import RequestErrorCategory
 
 from engine.errors import UsageError, WorldError, did_you_mean
 from engine.local import PROCESS, is_this_machine
-from engine.models.keys import TINKER, redact
+from engine.models.keys import TINKER, past_proxies, redact
 from engine.models.tinker import TinkerModel, get_health, said
 from engine.models.tokenizer import load_tokenizer
 from engine.prompts import ChatFormat
@@ -57,6 +57,7 @@ async def open_session(
         raise UsageError(
             f"checkpoint: {ref.checkpoint!r} is not a path of weights; it starts with tinker://."
         )
+    past_proxies(url)
     await _probe(url)
     # A service of this machine keeps the session for as long as this process lives, whatever holds it up.
     here = {PROCESS: str(os.getpid())} if is_this_machine(urlsplit(url).hostname or "") else None
@@ -121,6 +122,8 @@ async def _probe(url: str) -> None:
             f"No Tinker service answers at {url} ({str(error) or type(error).__name__}). Is it running, and "
             "is the URL right?"
         ) from error
+    if 300 <= status < 400:  # the SDK would follow, and take the key along
+        raise UsageError(f"{url} sends its callers on to elsewhere; give the URL of the service itself.")
     if status == 404:
         raise UsageError(f"{url} answers, but not as a Tinker service does. Is the URL right?")
     if status >= 500:

@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 from engine.errors import DataError, WorldError
 from engine.records.episode import Episode
 from engine.records.jsonl import JsonlWriter, json_line, parse_json, read_jsonl, refuse, write_whole
+from engine.records.shape import WrittenEpisode
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +199,7 @@ def figures(entries: Sequence[Entry]) -> dict[str, float]:
 
 def _episode(text: bytes) -> Episode:
     data = parse_json(text)
-    if not isinstance(data["id"], str) or not isinstance(data["task"], dict):
-        raise TypeError("its id is no text, or its task no mapping")
+    WrittenEpisode.model_validate(data)
     return Episode.from_dict(data)
 
 

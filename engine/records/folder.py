@@ -101,11 +101,21 @@ class RunFolder:
         try:
             return RunInfo.model_validate_json(self.info_file.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
-            raise UsageError(f"{self.path} holds no run: there is no {self.info_file.name} in it") from None
+            missing = f"there is no {self.info_file.name} in it{self._model_instead()}"
+            raise UsageError(f"{self.path} holds no run: {missing}") from None
         except OSError as error:
             raise DataError(f"cannot read {self.info_file}: {error.strerror}") from error
         except ValidationError as error:
             raise DataError(f"{self.info_file} is not what a run writes: {reason(error)}") from error
+
+    def _model_instead(self) -> str:
+        """What to do with a folder that is a model's, such as an exported one, where a run's is expected."""
+        if not any(self.path.glob("*config.json")):
+            return ""
+        return (
+            f". It holds a model: name it as one, local:{self.path} (training adds an adapter of its own to "
+            "it), or name the folder of the training that it came from"
+        )
 
     def training(self) -> RunInfo:
         """What is known of the training; raises UsageError where the folder is of `rolegraph run`."""
@@ -192,7 +202,7 @@ class RunFolder:
         """The best checkpoint, else the last; raises UsageError where there is none."""
         checkpoints = self.checkpoints()
         if not checkpoints:
-            raise UsageError(f"{self.path} has no checkpoint yet")
+            raise UsageError(f"{self.path} has no checkpoint yet{self._model_instead()}")
         return next((c for c in reversed(checkpoints) if c.best), checkpoints[-1])
 
     def best_of(self, policy: str | None) -> Saved:

@@ -10,13 +10,16 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from stat import S_ISREG
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 
 from pydantic_core import PydanticSerializationError, ValidationError, from_json, to_json
 
 from engine.errors import DataError, WorldError
+from engine.limits import RECORD_LINE
 
 T = TypeVar("T")
 _CHUNK = 1 << 16
@@ -56,9 +59,13 @@ def read_jsonl(
     DataError where the file is missing or unreadable.
     """
     try:
+        if not _is_file(path):  # a device never ends, and a pipe may never begin
+            raise DataError(f"cannot read {path}: not a file that holds lines")
         with path.open("rb") as file:
             file.seek(start)
-            for at, text in enumerate(file, number):
+            for at, text in enumerate(iter(partial(file.readline, RECORD_LINE.most + 1), b""), number):
+                if len(text) > RECORD_LINE.most:
+                    raise DataError(f"{path}:{at}: {RECORD_LINE.past('the line has')}")
                 if not text.endswith(b"\n"):
                     return
                 if not text.isspace():
@@ -75,6 +82,13 @@ def read_jsonl(
         raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return S_ISREG(path.stat().st_mode)
+    except ValueError:  # a NUL
+        return False
+
+
 def is_cut(path: Path) -> bool:
     """Whether a file ends in a line without its newline, as `read_jsonl` passes over; raises OSError."""
     with path.open("rb") as file:
@@ -86,11 +100,13 @@ def parse_json(text: bytes) -> Any:
     """What a line of JSON says; raises ValueError where it is none."""
     try:
         return from_json(text)
-    except ValueError:
+    except ValueError as error:
+        if "recursion limit" in str(error):
+            raise ValueError("it is nested too deeply") from error
         try:
             return json.loads(text)  # which takes half a character too, as other programs write it
-        except RecursionError as error:
-            raise ValueError("it is nested too deeply") from error
+        except RecursionError as deep:
+            raise ValueError("it is nested too deeply") from deep
 
 
 def json_line(value: object) -> bytes:

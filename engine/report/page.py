@@ -157,7 +157,7 @@ def spread(steps: Sequence[Step]) -> str:
 
 def prompt(step: Step) -> str:
     """The last thing that the model was asked."""
-    asked = [message.get("content", "") for message in step.chat_completions if message.get("role") == "user"]
+    asked = [message.get("content") or "" for message in step.chat_completions if message["role"] == "user"]
     return clipped(asked[-1]) if asked else ""
 
 

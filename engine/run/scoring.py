@@ -52,6 +52,8 @@ def _earn(role: RolePlan, result: NodeResult, earned: Score | None) -> None:
         return
     if not math.isfinite(earned.reward):
         _fail(role, result, f"the reward is {earned.reward}")
+    elif wrong := next((name for name, term in earned.terms.items() if not math.isfinite(term)), None):
+        _fail(role, result, f"the reward's term {wrong!r} is {earned.terms[wrong]}")
     elif result.failure is None:
         result.score = earned
     else:  # who failed is not right

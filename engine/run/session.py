@@ -13,6 +13,7 @@ from typing import NamedTuple
 from engine.compile import RolePlan
 from engine.compile.plan import Node
 from engine.errors import ContextFull, ModelError, RolegraphError
+from engine.limits import ANSWER_TEXT
 from engine.models import Completion, LimitedModel, Request
 from engine.prompts import Continued
 from engine.prompts.tools import answer_message
@@ -147,6 +148,8 @@ class Session:
                 if completion.calls and self._functions and len(self._calls) + 1 < role.calls:
                     messages = await self.use_tools(answered, self._functions)
                     continue
+                if len(completion.text) > ANSWER_TEXT.most:
+                    raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.past("the answer has"))
                 action = role.parser.parse(completion.text, upstream)
             except TimeoutError:
                 within = "in time" if role.timeout is None else f"within {role.timeout:g} s"

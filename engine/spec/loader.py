@@ -64,6 +64,12 @@ class Loaded:
                 told.append(replace(diagnostic, message=more, expected="", hint=hint))
         return tuple(told)
 
+    def is_given(self, path: Path) -> bool:
+        """Whether what stands at a path is from the command line, and no file's."""
+        while path not in self.spots:
+            path = path[:-1]
+        return self.spots[path].value.file not in self.texts
+
     def report(self, findings: Iterable[Finding]) -> None:
         """Give findings their places and keep them, but for those that follow from a broken part."""
         known = dict.fromkeys(self.diagnostics)

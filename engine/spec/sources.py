@@ -41,7 +41,7 @@ class ModelRef(Written):
     or `replay`."""
     name: str | None = None
     """A model folder (local; None is the shipped base model), a model's name (tinker, openai), or an episodes
-    file or the folder of a run (replay)."""
+    file or the folder of a run (replay). What a spec names lies beside it or below."""
     base_url: str | None = None
     """The endpoint; None is the provider's own."""
     checkpoint: str | None = None

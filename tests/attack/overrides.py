@@ -28,5 +28,10 @@ CASES = [
     Case('many values', 'description=[' + ','.join(['a'] * 50000) + ']', 'fault', 'limit: spec_values'),
     Case('nan', 'sampling.temperature=.nan', 'fault', 'temperature cannot be nan'),
     Case('a device', 'roles.a.prompt=/dev/zero', 'fault', "the template '/dev/zero' lies outside the spec's folders"),
+    Case('a prompt that is a number', 'roles.a.prompt=7', 'fault', 'prompt cannot be 7'),
+    Case('a prompt of lists', 'roles.a.prompt=[[[]]]', 'fault', 'prompt cannot be a list'),
+    Case('a tool that is a number', 'roles.a={run: 7}', 'fault', 'run: 7 does not fit'),
+    Case('a byte order mark', 'roles.solvers.verifier="\ufeff"', 'fault', "no role 'solvers'"),
+    Case('a replay of a device', 'model=replay:/dev/zero', 'valid', ''),
     Case('a merge', 'roles={<<: {a: 1}}', 'fault', 'a cannot be 1'),
 ]

@@ -7,6 +7,9 @@ from tests.attack.cases import Case
 HEAD = 'rolegraph: 1\nname: x\n'
 R = 'roles:\n  a:\n    trainable: false\n    prompt: {inline: "hi"}\n'
 CASES = [
+    Case('replay of a device', HEAD + R + 'model: replay:/dev/zero\n', 'fault', "/dev/zero lies outside the spec's folder"),
+    Case('model folder outside', HEAD + R + 'model: local:../../etc\n', 'fault', "lies outside the spec's folder"),
+    Case('replay NUL', HEAD + R + 'model: "replay:a\\0b"\n', 'valid', ''),
     Case('bool tag', HEAD + R + 'description: !!bool foo\n', 'fault', 'this value cannot be read'),
     Case('int empty', HEAD + R + 'description: !!int ""\n', 'fault', 'this value cannot be read'),
     Case('int minus', HEAD + R + 'description: !!int "-"\n', 'fault', 'this value cannot be read'),

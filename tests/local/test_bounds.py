@@ -119,6 +119,8 @@ BAD: list[tuple[str, Any, int]] = [
     (ASK, {**SAMPLE, "num_samples": 10**9}, 422),
     (ASK, {**SAMPLE, "seq_id": 10**30}, 422),
     (ASK, {**SAMPLE, "prompt_logprobs_last_n": -3}, 422),
+    (ASK, {**SAMPLE, "topk_prompt_logprobs": 10**9}, 422),
+    (ASK, {**SAMPLE, "topk_prompt_logprobs": -1}, 422),
     (OPTIM, {**STEP, "adam_params": {"learning_rate": 1e400}}, 422),
     (OPTIM, {**STEP, "adam_params": "fast"}, 422),
     (OPTIM, {**STEP, "seq_id": -1}, 422),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,10 @@ def make_request(chance: random.Random, number: int, longest: int = 60) -> Sampl
 def check(policy: Policy, adapter: str | None, sample: SampleRequest) -> None:
     """Logprobs are a plain forward pass's, at the request's temperature."""
     tokens = [*sample.prompt, *sample.tokens]
-    with torch.inference_mode(), policy.using(adapter) as model:
-        logits = model(input_ids=torch.tensor([tokens])).logits[0].float() / sample.temperature
+    with torch.inference_mode():
+        logits = (
+            policy.model(adapter)(input_ids=torch.tensor([tokens])).logits[0].float() / sample.temperature
+        )
     expected = logits.log_softmax(-1)[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])]
     assert sample.logprobs == pytest.approx(expected[len(sample.prompt) - 1 :].tolist(), abs=1e-4)
 
@@ -104,8 +107,8 @@ def test_a_frozen_adapter_gives_the_numbers_of_the_unmerged_one(
     ids = torch.tensor([[5, 80, 90, 100, 110]])
 
     def logprobs(name: str | None) -> torch.Tensor:
-        with torch.inference_mode(), policy.using(name) as model:
-            return model(input_ids=ids).logits.log_softmax(-1)
+        with torch.inference_mode():
+            return policy.model(name)(input_ids=ids).logits.log_softmax(-1)
 
     base, before, other = logprobs(None), logprobs("frozen"), logprobs("other")
     policy.freeze("frozen")
@@ -202,3 +205,23 @@ def test_who_asks_for_much_waits_for_it_alone(policy: Policy) -> None:
     assert steps < 30
     many.done.cancel()
     batcher.step()
+
+
+def test_an_adapter_is_made_in_as_many_steps_beside_many_as_beside_one(policy: Policy) -> None:
+    steps = list[int]()
+    for number in range(12):
+        calls = 0
+
+        def count(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        sys.setprofile(count)
+        try:
+            policy.add_adapter(f"one-of-{number}", LoraShape(rank=4, seed=number))
+        finally:
+            sys.setprofile(None)
+        steps.append(calls)
+    for number in range(12):
+        policy.drop_adapter(f"one-of-{number}")
+    assert steps[-1] < 1.1 * steps[1]  # the first imports, too

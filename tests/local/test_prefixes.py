@@ -62,8 +62,7 @@ def both(
         ours |= zip(numbers, found.split([len(targets[number]) for number in numbers]), strict=True)
     alone: list[torch.Tensor] = []
     for tokens, target in zip(sequences, targets, strict=True):
-        with policy.using(adapter) as model:
-            logits = model(input_ids=torch.tensor([tokens])).logits[0]
+        logits = policy.model(adapter)(input_ids=torch.tensor([tokens])).logits[0]
         alone.append(logits.log_softmax(-1).gather(-1, target[:, None])[:, 0])
     return torch.cat([ours[number] for number in range(len(sequences))]), torch.cat(alone)
 

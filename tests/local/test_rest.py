@@ -108,6 +108,38 @@ def test_what_the_tinker_command_downloads_peft_loads(
     assert not [one for one in everything if one.tinker_path.endswith("/download")]
 
 
+def test_sessions_are_listed_with_what_they_have(
+    run: tinker.TrainingClient, rest: tinker.RestClient, raw: httpx.Client
+) -> None:
+    run.save_weights_and_get_sampling_client().result()
+    session = model_id(run).partition(":")[0]
+    assert rest.list_sessions(limit=1).result().sessions == [session]
+    assert session not in rest.list_sessions(limit=1, offset=1).result().sessions
+    found = rest.get_session(session).result()
+    assert found.training_run_ids == [model_id(run)]
+    assert len(found.sampler_ids) == 1 and found.sampler_ids[0].startswith(model_id(run))
+    assert "no session 'nobody'" in raw.get("/api/v1/sessions/nobody").json()["detail"]
+
+
+def test_a_training_state_is_overwritten_only_where_that_is_asked_for(
+    run: tinker.TrainingClient, client: tinker.ServiceClient
+) -> None:
+    path = run.save_state("same").result().path
+    before = run.forward([datum("cross_entropy", PROMPT)], "cross_entropy").result().metrics
+    run.forward_backward([datum("cross_entropy", PROMPT)], "cross_entropy").result()
+    run.optim_step(ADAM).result()
+    with pytest.raises(tinker.TinkerError, match="overwrite=True"):
+        run.save_state("same").result()
+
+    def saved() -> dict[str, float]:
+        resumed = client.create_training_client_from_state(path).result()
+        return resumed.forward([datum("cross_entropy", PROMPT)], "cross_entropy").result().metrics
+
+    assert saved() == pytest.approx(before)
+    assert run.save_state("same", overwrite=True).result().path == path
+    assert saved() != pytest.approx(before)
+
+
 def test_a_list_is_given_in_pages_the_newest_first(
     run: tinker.TrainingClient, rest: tinker.RestClient, raw: httpx.Client
 ) -> None:
@@ -204,6 +236,7 @@ def test_what_a_local_service_does_not_do_is_refused_by_name(
         (lambda: rest.list_training_runs(project_id="mine"), "no projects"),
         (lambda: rest.get_training_run("nobody:train:0"), "no training run 'nobody:train:0'"),
         (lambda: rest.set_checkpoint_ttl_from_tinker_path(path, 10**12), "ttl_seconds is 1000000000000"),
+        (lambda: run.save_weights_and_get_sampling_client(kind="inflight"), "kind 'inflight' are not served"),
         (lambda: client.create_sampling_client(model_path=path), "is for others to read"),
     ):
         with pytest.raises(tinker.APIStatusError, match=said):

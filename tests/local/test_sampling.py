@@ -37,6 +37,37 @@ def test_compute_logprobs_is_a_plain_forward_pass(
     assert found[1:] == pytest.approx(plain_logprobs(model_dir, PROMPT), abs=1e-4)
 
 
+@pytest.mark.parametrize("last", [None, 2])
+def test_the_likeliest_tokens_at_each_of_a_prompt_s_are_a_plain_forward_pass_s(
+    client: tinker.ServiceClient, service: Running, model_dir: Path, last: int | None
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        expected = model(torch.tensor([PROMPT])).logits[0].log_softmax(-1).topk(3)
+    params = types.SamplingParams(max_tokens=1)
+    one = sampler(client, service)
+    (first, *found) = (
+        one.sample(
+            prompt(),
+            1,
+            params,
+            include_prompt_logprobs=True,
+            topk_prompt_logprobs=3,
+            prompt_logprobs_last_n=last,
+        )
+        .result()
+        .topk_prompt_logprobs
+    )
+    unscored = 0 if last is None else len(found) - last
+    assert [first, *found[:unscored]] == [None] * (1 + unscored)
+    for place in range(unscored, len(found)):
+        ids, logprobs = zip(*found[place], strict=True)
+        assert list(ids) == expected.indices[place].tolist()
+        assert logprobs == pytest.approx(expected.values[place].tolist(), abs=1e-4)
+
+
 def test_the_same_seed_says_the_same_alone_and_in_a_batch_with_others(
     client: tinker.ServiceClient, service: Running
 ) -> None:

@@ -226,6 +226,30 @@ def test_a_page_that_is_no_answer_says_that_the_url_may_be_wrong() -> None:
     assert "often ends in /v1" in str(error)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        PlainTextResponse("<html>busy</html>", media_type="text/html"),
+        PlainTextResponse('{"choices": [{"mess', media_type="application/json"),
+        PlainTextResponse("[" * 100_000, media_type="application/json"),
+        JSONResponse({"choices": [5], "object": "chat.completion"}),
+        JSONResponse({"choices": 5}),
+        JSONResponse({"choices": [{"message": None}]}),
+        JSONResponse({"choices": [{"message": {"content": {"a": 1}}}]}),
+        chat_answer("x", choice={"logprobs": {"content": [{"logprob": "low"}]}}),
+        chat_answer("", message={"tool_calls": [{"type": "function", "function": {"name": 3}}]}),
+        chat_answer("", message={"tool_calls": [7]}),
+        JSONResponse(None),
+        JSONResponse([1]),
+        Response(b"\xff\xfe\x00", media_type="application/json"),
+    ],
+)
+def test_garbage_with_a_good_status_may_pass(answer: Response) -> None:
+    error = failure(lambda _: answer)
+    assert error.transient
+    assert "OpenAI's chat completions" in str(error)
+
+
 def test_without_a_name_the_only_model_is_taken() -> None:
     with serving(lambda _: chat_answer("two"), models=["the-one"]) as endpoint:
         ask(endpoint, name=None)

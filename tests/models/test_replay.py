@@ -14,6 +14,7 @@ from engine.models.replay import Recorded, Replay
 from engine.records import CallId, Episode, Failure, FailureName, NodeId, Step, Trajectory
 from engine.spec import ModelRef, Sampling
 
+SAID = {"role": "assistant", "content": "yes"}
 STEP = Step(
     prompt_ids=(1, 2),
     response_ids=(3, 4),
@@ -192,7 +193,7 @@ def refusal(was: list[dict[str, str]], now: list[dict[str, str]]) -> str:
 
 
 def test_another_prompt_is_answered_where_that_is_asked_for(tmp_path: Path) -> None:
-    step = Step(model_response="yes", chat_completions=({"role": "user", "content": "old"}, {}))
+    step = Step(model_response="yes", chat_completions=({"role": "user", "content": "old"}, SAID))
     episode = Episode("t", 0, {"id": "t"}, [Trajectory("solver", steps=[step])])
     path = tmp_path / "episodes.jsonl"
     path.write_text(json.dumps(episode.to_dict()) + "\n")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ from engine.records import RunFolder  # noqa: E402
 from tests.local.client import logprobs_of  # noqa: E402
 
 pytestmark = pytest.mark.service
+ALONE = Path(__file__).parent / "answer_alone.py"
+PROMPT = Path(__file__).parents[2] / "prompts" / "solver.j2"
 TOKENS = [5, 80, 90, 100, 110, 120, 7, 9]
 
 
@@ -25,7 +30,8 @@ def run(whole: Path, state_dir: Path, tmp_path_factory: pytest.TempPathFactory) 
     """A training that was done with a service of its own, whose weights are in its folder."""
     folder = tmp_path_factory.mktemp("run") / "run"
     shutil.copytree(whole, folder)
-    shutil.copytree(state_dir, folder / "weights")
+    passing = shutil.ignore_patterns(".part-*", "snapshot-*")  # which the service may remove meanwhile
+    shutil.copytree(state_dir, folder / "weights", ignore=passing)
     return folder
 
 
@@ -86,6 +92,32 @@ def test_merged_weights_have_the_base_s_config_and_tokenizer(merged: Path) -> No
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
+def test_transformers_and_peft_alone_are_as_right_as_the_validation_says(
+    whole: Path,
+    adapter: Path,
+    merged: Path,
+    service: Running,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TINKER_API_KEY", service.api_key)
+    flow = rg.load("solver_judge", base_url=service.base_url)
+    said = rg.evaluate(flow, whole, tasks=32, rollouts=2).figures["solver_acc"].checkpoint
+    template = PROMPT.read_text()
+    with (tmp_path / "tasks.jsonl").open("w") as file:
+        for row in flow.dataset("validation").rows(32):
+            content = template.replace("{{ task.question }}", str(row["question"])).strip()
+            messages = [{"role": "user", "content": content}]
+            file.write(
+                json.dumps({"messages": messages, "nums": row["nums"], "target": row["target"]}) + "\n"
+            )
+    words = [sys.executable, "-W", "ignore", ALONE, file.name, "4", BASE_MODEL, adapter, merged]
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(words, capture_output=True, text=True, env=bare, cwd=tmp_path, check=True)
+    for found in json.loads(done.stdout):
+        assert said.low <= found <= said.high
+
+
 @pytest.mark.parametrize("kind", ["adapter", "merged"])
 def test_what_was_exported_can_be_served(
     kind: str, expected: list[float], request: pytest.FixtureRequest
@@ -131,6 +163,10 @@ def test_what_cannot_be_exported_is_said(run: Path, adapter: Path, tmp_path: Pat
         rg.export(run, policy="coder")
     with pytest.raises(rg.UsageError, match="holds no run"):
         rg.export(tmp_path)
+    onward = f"policies={{main: {{checkpoint: '{adapter}'}}}}"
+    flow = rg.load("solver_judge", onward, "model=local:rolegraph-base")
+    with pytest.raises(rg.UsageError, match=f"It holds a model: name it as one, local:{adapter} "):
+        rg.train(flow, out=tmp_path / "on")
     with pytest.raises(rg.UsageError, match="say where"):
         rg.export("tinker://a/weights/b")
     assert not [file for file in run.iterdir() if file.name.startswith(".")]

@@ -49,6 +49,9 @@ def test_policies_of_two_bases_are_trained_and_evaluated_together(
         path = kept[role] / saved[role].sampler.removeprefix("tinker://").replace(":", "_")
         assert width_of(base) in widths(path / "adapter_model.safetensors"), "the adapter is of its own base"
     monkeypatch.setenv("TINKER_API_KEY", service.api_key)
+    for role, base in (("solver", BASE_MODEL), ("judge", other)):
+        assert width_of(base) in widths(rg.export(trained.folder, policy=role) / "adapter_model.safetensors")
+        assert width_of(base) == width_of(rg.export(trained.folder, policy=role, merged=True))
     flow = rg.load("two_policies", *STEP, *words, base_url=service.base_url)
     found = rg.evaluate(flow, trained.folder, tasks=1, rollouts=1)
     assert {"reward/solver", "reward/judge"} <= found.figures.keys()

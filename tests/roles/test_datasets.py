@@ -343,3 +343,9 @@ except Exception as error:
     )
     assert done.stdout.startswith("DataError cannot load the dataset 'nobody/nothing', split 'train': ")
     assert done.stdout.count("\n") == 1
+
+
+def test_what_is_there_but_no_file_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.csv")
+    with pytest.raises(DataError, match=r"^cannot read 'fifo\.csv': not a file that holds rows$"):
+        opened("fifo.csv", tmp_path)

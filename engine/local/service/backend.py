@@ -104,21 +104,27 @@ class Backend:
         run = self.run(name)
         return await self._compute(name, lambda: run.step(settings))
 
-    async def save_state(self, name: str, checkpoint: str, terms: Terms = PLAIN) -> str:
-        """Write weights and optimizer; returns the path."""
-        return await self._save(name, "weights", checkpoint, terms)
+    async def save_state(
+        self, name: str, checkpoint: str, terms: Terms = PLAIN, *, overwrite: bool = True
+    ) -> str:
+        """Write weights and optimizer; returns the path. Raises Refused where it is not to be overwritten."""
+        return await self._save(name, "weights", checkpoint, terms, overwrite=overwrite)
 
     async def save_external(self, name: str, checkpoint: str, terms: Terms = PLAIN) -> str:
         """Write weights for others to read; returns the path."""
         return await self._save(name, "external_weights", checkpoint, terms)
 
-    async def _save(self, name: str, kind: Kind, checkpoint: str, terms: Terms) -> str:
+    async def _save(
+        self, name: str, kind: Kind, checkpoint: str, terms: Terms, *, overwrite: bool = True
+    ) -> str:
         run = self.run(name)
 
         def save() -> str:
             self._expire()
             state = run.optimizer_state() if kind == "weights" else None
             path = checkpoint_path(name, kind, checkpoint)
+            if not overwrite and self.checkpoints.holds(path):
+                raise Refused(f"there is a checkpoint {path}; overwrite it (overwrite=True), or delete it")
             return self.checkpoints.save(path, run.shape, self.policy.weights(name), state, terms)
 
         return await self._compute(name, save)
@@ -209,13 +215,14 @@ class Backend:
         *,
         owner: str,
         prompt_logprobs: bool = False,
+        prompt_top: int = 0,
         progress: Callable[[], None] | None = None,
     ) -> Job:
         """Draw sequences from a checkpoint's weights (None: the base model's); raises Refused.
 
         Owners take turns. `progress` is called on the compute thread when there are new tokens.
         """
-        job = Job(path, requests, prompt_logprobs, owner, progress)
+        job = Job(path, requests, prompt_logprobs, prompt_top, owner, progress)
         self._worker.sample(job)
         await asyncio.wrap_future(job.done)
         return job

@@ -20,7 +20,7 @@ import torch
 
 from engine.local.service import limits
 from engine.local.service.decoder import Decoder
-from engine.local.service.policy import Policy, padded_batches
+from engine.local.service.policy import Policy, Top, padded_batches
 from engine.local.service.rounds import Rounds
 from engine.local.service.sampling import SampleRequest
 
@@ -36,20 +36,28 @@ class Job:
     """The checkpoint's path; None for the base model."""
     requests: Sequence[SampleRequest]
     want_prompt_logprobs: bool = False
+    prompt_top: int = 0
+    """How many of the likeliest tokens are wanted at each of the prompt's."""
     owner: str = ""
     """Whose it is: owners take turns."""
     progress: Callable[[], None] | None = None
     """Called when there are new tokens."""
     prompt_logprobs: list[float] = field(default_factory=list[float])
     """Temperature 1; NaN for the first token, which nothing precedes."""
+    top_prompt: list[Top] = field(default_factory=list[Top])
+    """The likeliest in the place of each token but the first."""
     done: Future[None] = field(default_factory=Future[None])
     """Cancel it to stop the drawing."""
 
     @property
     def is_complete(self) -> bool:
         """Whether there is nothing left to compute."""
-        scored = self.prompt_logprobs or not self.want_prompt_logprobs
-        return bool(scored) and all(request.reason is not None for request in self.requests)
+        return (not self.is_unscored) and all(request.reason is not None for request in self.requests)
+
+    @property
+    def is_unscored(self) -> bool:
+        """Whether its prompt's log-probabilities are wanted, and are not there."""
+        return (self.want_prompt_logprobs or self.prompt_top > 0) and not self.prompt_logprobs
 
     def finish(self, error: Exception | None = None) -> None:
         """Tell whoever waits, unless they have given up."""
@@ -73,7 +81,7 @@ class _Group:
         self.jobs.append(job)
         for request in job.requests:
             self.waiting.add(job.owner, request)
-        if job.want_prompt_logprobs:
+        if job.is_unscored:
             self.unscored.add(job.owner, job)
 
 
@@ -120,7 +128,7 @@ class Batcher:
             group.jobs[0].finish(error)
             return
         for job in group.jobs:
-            job.prompt_logprobs = []
+            job.prompt_logprobs, job.top_prompt = [], []
             for request in job.requests:
                 request.restart()
             alone = self._groups[job] = _Group(Decoder(self._policy, group.adapter), group.adapter)
@@ -162,6 +170,10 @@ class Batcher:
                 by_prompt = logprobs.split([len(targets[number]) for number in numbers])
                 for number, values in zip(numbers, by_prompt, strict=True):
                     longer[number].prompt_logprobs += values.tolist()
+            for job in longer:
+                if job.prompt_top:
+                    prompt = job.requests[0].prompt[:-1]
+                    job.top_prompt = self._policy.likeliest(adapter, prompt, job.prompt_top)
 
     def _advance(self, group: _Group) -> None:
         for job in [job for job in group.jobs if job.done.done()]:

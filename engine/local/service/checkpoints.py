@@ -159,6 +159,10 @@ class Checkpoints:
             pass
         self._note_end(path, None)
 
+    def holds(self, path: str) -> bool:
+        """Whether there is a checkpoint of that path. Raises Refused where it is no path."""
+        return self._where(path).is_dir()
+
     def delete(self, path: str) -> None:
         """Delete a checkpoint. Raises Refused where it is not there, or cannot be deleted."""
         where = self._there(path)

@@ -111,15 +111,14 @@ class Decoder:
         self._drop([row for row, request in enumerate(self.live) if request in unwanted])
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:
-        with self._policy.using(self._adapter) as model:
-            out: Any = model(
-                input_ids=ids,
-                attention_mask=mask.long(),
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
+        out: Any = self._policy.model(self._adapter)(
+            input_ids=ids,
+            attention_mask=mask.long(),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
         return out.logits[:, -1, :]
 
     def _append(

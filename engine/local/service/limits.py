@@ -28,6 +28,8 @@ MAX_RATE = 1e30
 """Any of Adam's settings: a step with more is beyond what a float holds."""
 MAX_SAMPLES = 1024
 """Sequences of one call to sample, as the SDK's largest groups have it."""
+MAX_TOP = 128
+"""Likeliest tokens of each token of a prompt: so many times its length are sent."""
 MAX_CHOICES = 128
 """Answers of one call of /v1, as OpenAI's API has it."""
 MAX_STOPS = 64
@@ -43,7 +45,7 @@ does not fit takes as long as to read it."""
 MAX_SESSIONS = 4096
 """Sessions at a time; each is a process that sends heartbeats, or did a while ago."""
 MAX_MODELS = 64
-"""Models in training of one session: each is an adapter in memory, and makes the next slower to create."""
+"""Models in training of one session: each is an adapter with its optimizer in memory."""
 MAX_PENDING = 16_384
 """Operations of one session that are not done yet; the SDK keeps 2,000 at most under way."""
 MAX_KEPT = 16_384

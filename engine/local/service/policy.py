@@ -1,7 +1,8 @@
 """One causal language model and the LoRA adapters on it: load, switch, and log-probabilities.
 
-Everything here runs on one thread, the service's compute thread: which adapter is active is state of the
-model. Knows torch, transformers and peft; knows nothing of HTTP, requests or losses.
+Each adapter sits in a copy of the model's layers that shares the model's tensors: to make one takes as long,
+whether there are a hundred others or none. Everything here runs on one thread, the service's compute thread.
+Knows torch, transformers and peft; knows nothing of HTTP, requests or losses.
 
 Axes: B sequences, T tokens (padded), V vocabulary.
 """
@@ -21,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +47,8 @@ model costs little memory."""
 SMALL_TRAIN_THREADS = 2
 """For training a small model: its batches are larger, and the client only waits meanwhile."""
 _logger = logging.getLogger(__name__)
+_ADAPTER = "default"
+"""As PEFT calls the only adapter of a model."""
 _ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
 
 
@@ -58,6 +61,13 @@ class LoraShape:
     train_mlp: bool = True
     train_unembed: bool = True
     seed: int | None = None
+
+
+class Top(NamedTuple):
+    """The likeliest tokens in one place, the first being the likeliest."""
+
+    ids: Sequence[int]
+    logprobs: Sequence[float]
 
 
 class Policy:
@@ -76,16 +86,14 @@ class Policy:
             )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
             raise UsageError(f"cannot load the tokenizer of {folder}: {first_line(error)}") from error
-        self._base: nn.Module = base.to(self.device).eval()
-        self._plain = _twin(self._base)
-        """The model without adapters; those of `_base` are in between its layers."""
+        self._plain: nn.Module = base.to(self.device).eval().requires_grad_(False)
+        self._adapted: dict[str, PeftModel] = {}
         self._merged: dict[str, nn.Module] = {}
         """Frozen adapters: models whose weights have them in."""
-        self.small = sum(parameter.numel() for parameter in self._base.parameters()) < SMALL_MODEL
+        self.small = sum(parameter.numel() for parameter in self._plain.parameters()) < SMALL_MODEL
         cores = os.cpu_count() or 1
         self._train_threads = threads or min(cores, SMALL_TRAIN_THREADS if self.small else cores)
         torch.set_num_threads(threads or (1 if self.small else cores))
-        self._peft: PeftModel | None = None
         self.vocabulary: int = base.config.vocab_size
         self.context: int = getattr(base.config, "max_position_embeddings", None) or DEFAULT_CONTEXT
         ends = getattr(base.generation_config, "eos_token_id", None)
@@ -105,27 +113,19 @@ class Policy:
             config = LoraConfig(**lora_config(ranks, shape.rank))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                if self._peft is None:
-                    wrapped: Any = get_peft_model(cast("Any", self._base), config, adapter_name=name)
-                    self._peft = cast("PeftModel", wrapped).eval()
-                else:
-                    self._peft.add_adapter(name, config)
+                wrapped: Any = get_peft_model(cast("Any", _twin(self._plain)), config)
+            self._adapted[name] = cast("PeftModel", wrapped).eval()
 
     def drop_adapter(self, name: str) -> None:
         """Forget an adapter and free its memory."""
         self._merged.pop(name, None)
-        if self._peft is not None and name in self._peft.peft_config:
-            if len(self._peft.peft_config) > 1:
-                self._peft.delete_adapter(name)
-            else:
-                self._base = cast("nn.Module", self._peft.unload())
-                self._peft = None
+        self._adapted.pop(name, None)
 
     def weights(self, name: str) -> dict[str, Tensor]:
         """A copy of an adapter's tensors, by names that do not depend on the adapter's."""
         from peft.utils import get_peft_model_state_dict
 
-        tensors = get_peft_model_state_dict(self._peft, adapter_name=name, save_embedding_layers=False)
+        tensors = get_peft_model_state_dict(self._adapted[name], save_embedding_layers=False)
         return {key: tensor.detach().clone().contiguous().cpu() for key, tensor in tensors.items()}
 
     def set_weights(self, name: str, weights: Mapping[str, Tensor]) -> None:
@@ -133,17 +133,16 @@ class Policy:
         from peft.utils import set_peft_model_state_dict
 
         with torch.no_grad():
-            set_peft_model_state_dict(self._peft, dict(weights), adapter_name=name)
+            set_peft_model_state_dict(self._adapted[name], dict(weights))
 
     def parameters(self, name: str) -> list[nn.Parameter]:
         """An adapter's trainable tensors, in a fixed order."""
-        if self._peft is None:
-            return []
-        return [p for key, p in sorted(self._peft.named_parameters()) if f".{name}." in key]
+        named = sorted(self._adapted[name].named_parameters())
+        return [parameter for _, parameter in named if parameter.requires_grad]
 
     def freeze(self, name: str) -> None:
         """Train an adapter no more: a small model computes faster with it merged into a copy of it."""
-        if self.small and self._peft is not None:
+        if self.small:
             with torch.no_grad():
                 merged = _twin(self._plain)
                 for layer, weight in self._merged_weights(name).items():
@@ -154,20 +153,16 @@ class Policy:
     def _merged_weights(self, name: str) -> dict[str, Tensor]:
         """The weights of the layers that an adapter trains, with it in. Differentiable."""
         return {
-            layer: module.get_base_layer().weight.detach() + module.get_delta_weight(name)
-            for layer, module in cast("Any", self._base).named_modules()
-            if name in getattr(module, "lora_A", ())
+            layer: module.get_base_layer().weight + module.get_delta_weight(_ADAPTER)
+            for layer, module in cast("Any", self._adapted[name].get_base_model()).named_modules()
+            if hasattr(module, "lora_A")
         }
 
-    @contextmanager
-    def using(self, name: str | None) -> Generator[nn.Module, None, None]:
+    def model(self, name: str | None) -> nn.Module:
         """The model with one adapter, or none, in effect."""
-        if name is None or self._peft is None or name in self._merged:
-            yield self._merged.get(name or "", self._plain)
-        else:
-            if self._peft.active_adapter != name:
-                self._peft.set_adapter(name)
-            yield self._peft
+        if name is None:
+            return self._plain
+        return self._merged[name] if name in self._merged else self._adapted[name]
 
     @contextmanager
     def training(self) -> Generator[None, None, None]:
@@ -181,11 +176,10 @@ class Policy:
 
     def _targets(self, shape: LoraShape) -> dict[str, int]:
         """The layers that an adapter of that shape trains, and the largest rank that each can have."""
-        unembed = cast("Any", self._base).get_output_embeddings()
+        unembed = cast("Any", self._plain).get_output_embeddings()
         layers: dict[str, int] = {}
-        for name, module in self._base.named_modules():
-            name = name.removeprefix("base_model.model.").removesuffix(".base_layer")
-            if not isinstance(module, nn.Linear | Conv1D) or "lora_" in name:
+        for name, module in self._plain.named_modules():
+            if not isinstance(module, nn.Linear | Conv1D):
                 continue
             if module is unembed or name == "lm_head":
                 wanted = shape.train_unembed
@@ -229,25 +223,34 @@ class Policy:
                 places = places.repeat_interleave(torch.cat(counts).to(self.device))
             yield laid.numbers, self._logprobs(name, laid, places, wanted)
 
+    def likeliest(self, name: str | None, tokens: Sequence[int], count: int) -> list[Top]:
+        """The likeliest tokens after each of tokens[: t + 1], at temperature 1."""
+        laid = layout(rows_of([tokens], share=False), self.dtype, self.device)
+        logprobs, ids = self._logits(name, laid)[0].log_softmax(-1).topk(count)
+        return [Top(*row) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]
+
     def _logprobs(self, name: str | None, laid: Layout, places: Tensor, wanted: Tensor) -> Tensor:
-        inputs = {"input_ids": laid.ids, "attention_mask": laid.mask, "position_ids": laid.positions}
-        with self.using(name) as model:
-            if model is self._peft and self.small:
-                weights = {f"{layer}.weight": w for layer, w in self._merged_weights(name or "").items()}
-                # Embedding and unembedding may be one tensor, of which an adapter changes one use only.
-                out: Any = functional_call(
-                    self._plain, weights, kwargs={**inputs, "use_cache": False}, tie_weights=False
-                )
-            else:
-                out = model(**inputs, use_cache=False)
-        logits: Tensor = out.logits.float()
+        logits = self._logits(name, laid)
         chosen = logits.flatten()[places * logits.shape[-1] + wanted]
         return chosen - logits.logsumexp(-1).flatten()[places]
+
+    def _logits(self, name: str | None, laid: Layout) -> Tensor:
+        """[B, N, V]"""
+        inputs = {"input_ids": laid.ids, "attention_mask": laid.mask, "position_ids": laid.positions}
+        if self.small and name is not None and name in self._adapted:
+            weights = {f"{layer}.weight": w for layer, w in self._merged_weights(name).items()}
+            # Embedding and unembedding may be one tensor, of which an adapter changes one use only.
+            out: Any = functional_call(
+                self._plain, weights, kwargs={**inputs, "use_cache": False}, tie_weights=False
+            )
+        else:
+            out = self.model(name)(**inputs, use_cache=False)
+        return out.logits.float()
 
     @cached_property
     def shares(self) -> bool:
         """Whether sequences can share a row: the model obeys a mask and positions of our own."""
-        config: Any = cast("Any", self._base).config
+        config: Any = cast("Any", self._plain).config
         kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
         if getattr(config, "sliding_window", None) or any(kind != "full_attention" for kind in kinds):
             return False

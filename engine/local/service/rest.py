@@ -1,4 +1,4 @@
-"""What the Tinker API says of training runs and checkpoints, and what it does with them, over HTTP.
+"""What the Tinker API says of sessions, training runs and checkpoints, and what it does with them, over HTTP.
 
 The files of `external_weights` are given out at addresses that carry a signature in place of the key, as
 clients expect, for an hour. What a checkpoint is, is `checkpoints.py`'s to know.
@@ -25,6 +25,7 @@ from engine.local.service.backend import Backend
 from engine.local.service.calls import Endpoint, guarded, read, refusal
 from engine.local.service.checkpoints import Entry, Kind
 from engine.local.service.policy import LoraShape
+from engine.local.service.sessions import Sessions
 from engine.local.service.trainer import Missing, Refused
 
 MAX_LIMIT = 1_000
@@ -46,8 +47,8 @@ class _Ttl(BaseModel):
 class Rest:
     """The calls, in front of one backend whose model clients call `name`."""
 
-    def __init__(self, backend: Backend, name: str) -> None:
-        self._backend, self._name = backend, name
+    def __init__(self, backend: Backend, sessions: Sessions, name: str) -> None:
+        self._backend, self._clients, self._name = backend, sessions, name
         self._secret = secrets.token_bytes(32)
 
     def routes(self) -> list[Route]:
@@ -55,6 +56,8 @@ class Rest:
         run = "training_runs/{run}"
         one = f"{run}/checkpoints/{{kind}}/{{name}}"
         calls: list[tuple[str, str, Endpoint]] = [
+            ("GET", "sessions", self._sessions),
+            ("GET", "sessions/{session}", self._session),
             ("GET", "training_runs", self._runs),
             ("GET", run, self._run),
             ("GET", "checkpoints", self._checkpoints),
@@ -67,6 +70,20 @@ class Rest:
         ]
         routes = [Route(f"/api/v1/{path}", guarded(do), methods=[method]) for method, path, do in calls]
         return [*routes, Route(f"{SIGNED}{{run}}/{{kind}}/{{name}}/{{file}}", guarded(self._file))]
+
+    # sessions
+
+    async def _sessions(self, request: Request) -> Response:
+        page, _ = _page(request, [session.id for session in reversed(self._clients.open())])
+        return JSONResponse({"sessions": page})
+
+    async def _session(self, request: Request) -> Response:
+        name = request.path_params["session"]
+        found = [session for session in self._clients.open() if session.id == name]
+        if not found:
+            raise Missing(f"there is no session {name!r}; it was never created, or is finished")
+        runs, samplers = sorted(found[0].models), sorted(found[0].sampling)
+        return JSONResponse({"training_run_ids": runs, "sampler_ids": samplers})
 
     # runs
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -29,6 +30,7 @@ from engine.local.service.chat import ChatService
 from engine.local.service.completions import CompletionService
 from engine.local.service.futures import Cancelled, Full
 from engine.local.service.rest import Rest
+from engine.local.service.sampling_calls import Sampling, open_session
 from engine.local.service.sessions import Session, Sessions
 from engine.local.service.trainer import Missing, Refused
 
@@ -57,6 +59,7 @@ class Service:
     ) -> None:
         self.backend, self.name, self.names, self.tokenizer = backend, name, names, tokenizer
         self.sessions = Sessions(self._end, silent)
+        self.sampling = Sampling(backend, self.sessions, name, names)
         self._saved = itertools.count(1)
 
     def app(self, api_key: str, host: str) -> Starlette:
@@ -78,19 +81,17 @@ class Service:
             "load_weights": self._load_weights,
             "weights_info": self._weights_info,
             "save_weights_for_sampler": self._save_for_sampler,
-            "create_sampling_session": self._create_sampling_session,
-            "asample": self._sample,
             "retrieve_future": self._retrieve,
             "cancel_future": self._cancel,
         }
         gets: dict[str, Endpoint] = {
             "healthz": self._health,
             "get_server_capabilities": self._capabilities,
-            "samplers/{sampler_id:path}": self._get_sampler,
         }
         routes = [Route(f"/api/v1/{path}", guarded(do), methods=["POST"]) for path, do in posts.items()]
         routes += [Route(f"/api/v1/{path}", guarded(do), methods=["GET"]) for path, do in gets.items()]
-        routes += Rest(self.backend, self.name).routes()
+        routes += self.sampling.routes()
+        routes += Rest(self.backend, self.sessions, self.name).routes()
         chat = ChatService(self.backend, self.name, self.names)
         completions = CompletionService(self.backend, self.name, self.names)
         routes.append(Route("/v1/chat/completions", guarded(chat.complete), methods=["POST"]))
@@ -154,12 +155,6 @@ class Service:
         """Free what a session held."""
         await self.backend.forget(session.models)
 
-    def _session(self, session_id: str | None) -> Session:
-        session = self.sessions.get(session_id)
-        if session is None:
-            raise Missing(f"there is no session {session_id!r}; it was never created, or is finished")
-        return session
-
     def _of_model(self, model_id: str) -> Session:
         """The session of a model that is there."""
         self.backend.run(model_id)
@@ -183,7 +178,7 @@ class Service:
 
     async def _create_model(self, request: Request) -> Response:
         body = await read(request, wire.CreateModelBody)
-        session = self._session(body.session_id)
+        session = open_session(self.sessions, body.session_id)
         check_name(body.base_model, self.name, self.names)
         if body.lora_config is None:
             raise Refused("only LoRA training is served here; give a lora_config")
@@ -256,7 +251,7 @@ class Service:
 
         async def save() -> object:
             terms = replace(body.terms(), listed=True)
-            path = await self.backend.save_state(body.model_id, name, terms)
+            path = await self.backend.save_state(body.model_id, name, terms, overwrite=body.overwrite)
             return {"type": "save_weights", "path": path}
 
         return self._in_turn(body.model_id, body.seq_id, save)
@@ -275,16 +270,16 @@ class Service:
 
     async def _load_weights(self, request: Request) -> Response:
         body = await read(request, wire.LoadBody)
-        session = self._session(body.session_id) if body.model_id is None else None
-        model_id = body.model_id or self._new_model(self._session(body.session_id), body.model_seq_id)
 
-        async def load() -> object:
+        async def load(model_id: str) -> object:
             await self.backend.load_state(model_id, body.path, optimizer=body.optimizer)
             return {"type": "load_weights", "path": body.path, "model_id": model_id}
 
-        if session is not None:
-            return self._taken(session.futures.start(("create", model_id), load), model_id)
-        return self._in_turn(model_id, body.seq_id, load)
+        if body.model_id is not None:
+            return self._in_turn(body.model_id, body.seq_id, partial(load, body.model_id))
+        session = open_session(self.sessions, body.session_id)
+        new = self._new_model(session, body.model_seq_id)
+        return self._taken(session.futures.start(("create", new), partial(load, new)), new)
 
     async def _weights_info(self, request: Request) -> Response:
         path = (await read(request, wire.OnePath)).tinker_path
@@ -300,10 +295,10 @@ class Service:
             }
         )
 
-    # sampling
-
     async def _save_for_sampler(self, request: Request) -> Response:
         body = await read(request, wire.SaveBody)
+        if body.kind != "snapshot":
+            raise Refused(f"sampling weights of kind {body.kind!r} are not served here; snapshot is")
         session = self._of_model(body.model_id)
 
         async def save() -> object:
@@ -313,62 +308,10 @@ class Service:
             snapshot = f"snapshot-{next(self._saved):06d}"
             sampler = f"{body.model_id}:sampler:{body.sampling_session_seq_id or 0}"
             path = await self.backend.save_sampler(body.model_id, snapshot, body.terms())
-            self._sample_from(session, sampler, path)
+            self.sampling.begin(session, sampler, path)
             return {"type": "save_weights_for_sampler", "sampling_session_id": sampler}
 
         return self._in_turn(body.model_id, body.seq_id, save)
-
-    async def _create_sampling_session(self, request: Request) -> Response:
-        body = await read(request, wire.SessionBody)
-        session = self._session(body.session_id)
-        sampler = f"{session.id}:sample:{body.sampling_session_seq_id}"
-        if body.base_model is not None:
-            check_name(body.base_model, self.name, self.names)
-        if body.model_path is None and body.base_model is None:
-            raise Refused("name a base_model or a model_path to sample from")
-        if sampler not in session.sampling:
-            if body.model_path is not None:
-                await self.backend.shape(body.model_path)
-            self._sample_from(session, sampler, body.model_path)
-        return JSONResponse({"type": "create_sampling_session", "sampling_session_id": sampler})
-
-    def _sample_from(self, session: Session, sampler: str, path: str | None) -> None:
-        session.sampling[sampler] = path
-        self.sessions.own(session, sampler)
-
-    def _sampling(self, sampler: str | None) -> Session:
-        """The session of a sampling session."""
-        session = self.sessions.of(sampler or "")
-        if session is None or sampler not in session.sampling:
-            raise Missing(f"there is no sampling session {sampler!r}")
-        return session
-
-    async def _get_sampler(self, request: Request) -> Response:
-        sampler_id = str(request.path_params["sampler_id"])
-        path = self._sampling(sampler_id).sampling[sampler_id]
-        return JSONResponse({"sampler_id": sampler_id, "base_model": self.name, "model_path": path})
-
-    async def _sample(self, request: Request) -> Response:
-        body = await read(request, wire.SampleBody)
-        sampler = body.sampling_session_id
-        if sampler is None:
-            raise Refused("sample through a sampling session (create_sampling_session)")
-        session, policy = self._sampling(sampler), self.backend.policy
-        path = session.sampling[sampler]
-
-        async def sample() -> object:
-            requests = body.sample_requests(
-                context=policy.context, vocabulary=policy.vocabulary, end_ids=policy.end_ids
-            )
-            job = await self.backend.sample(
-                path, requests, owner=session.id, prompt_logprobs=bool(body.prompt_logprobs)
-            )
-            return wire.sample_response(job, body.prompt_logprobs_last_n)
-
-        key = None if body.seq_id is None else (sampler, body.seq_id)
-        request_id = session.futures.start(key, sample)
-        ids = [f"{request_id}-{number}" for number in range(body.num_samples)]
-        return JSONResponse({"request_id": request_id, "sample_sequence_ids": ids})
 
     # futures
 

@@ -78,6 +78,10 @@ class Sessions:
         self._owners[owned] = session
         session.owned.add(owned)
 
+    def open(self) -> list[Session]:
+        """Those that go on, in the order in which they began. To ask is not to hear of them."""
+        return list(self._all.values())
+
     async def finish(self, session: Session) -> None:
         """End a session: what it has under way is stopped, what it held is freed."""
         if self._all.pop(session.id, None) is None:

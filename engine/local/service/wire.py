@@ -22,12 +22,14 @@ from engine.local.service import limits
 from engine.local.service.batcher import Job
 from engine.local.service.checkpoints import Terms
 from engine.local.service.messages import public
-from engine.local.service.policy import LoraShape
+from engine.local.service.policy import LoraShape, Top
 from engine.local.service.sampling import SampleRequest
 from engine.local.service.trainer import Datum, Refused
 
 _NUMPY = {public.DTYPE_FLOAT32: np.float32, public.DTYPE_INT64: np.int64, public.DTYPE_INT32: np.int32}
 
+NO_LOGPROB = -99999.0
+"""Where the SDK is to find no likeliest token."""
 MAX_TARGETS = 2**24
 """Values of a sparse tensor once those that were left out are in it."""
 
@@ -148,6 +150,10 @@ class SaveBody(_Body):
     seq_id: Count | None = None
     sampling_session_seq_id: Count | None = None
     ttl_seconds: int | None = None
+    overwrite: bool = False
+    """Of save_weights; the others replace what has their name."""
+    kind: Name = "snapshot"
+    """Of save_weights_for_sampler."""
     user_metadata: dict[str, str] | None = None
     age_encryption_recipients: list[str] | None = None
 
@@ -216,7 +222,7 @@ class SampleBody(_Body):
     seq_id: Count | None = None
     prompt_logprobs: bool | None = None
     prompt_logprobs_last_n: Count | None = None
-    topk_prompt_logprobs: int = 0
+    topk_prompt_logprobs: Annotated[int, Field(ge=0, le=limits.MAX_TOP)] = 0
     topk_sample_logprobs: int = 0
     prompt_alt_tokens_k: int = 0
     target_prompt_logprobs: Any = None
@@ -227,7 +233,6 @@ class SampleBody(_Body):
     ) -> list[SampleRequest]:
         """The sequences it asks for; raises Refused."""
         unserved = (
-            "topk_prompt_logprobs",
             "topk_sample_logprobs",
             "prompt_alt_tokens_k",
             "target_prompt_logprobs",
@@ -279,11 +284,17 @@ def sample_response(job: Job, last_n: int | None) -> bytes:
             tokens=np.asarray(request.tokens, np.int32).tobytes(),
             logprobs=np.asarray(request.logprobs, np.float32).tobytes(),
         )
+    unscored = 0 if last_n is None else max(0, len(job.requests[0].prompt) - last_n)
     if job.want_prompt_logprobs:
         values = np.asarray(job.prompt_logprobs, np.float32)
-        if last_n is not None:
-            values[: max(0, len(values) - last_n)] = np.nan
+        values[:unscored] = np.nan
         message.prompt_logprobs = values.tobytes()
+    if job.prompt_top:
+        rows = [Top([0] * job.prompt_top, [NO_LOGPROB] * job.prompt_top)] * max(1, unscored)
+        rows += job.top_prompt[len(rows) - 1 :]
+        message.topk_prompt_logprobs.length, message.topk_prompt_logprobs.k = len(rows), job.prompt_top
+        message.topk_prompt_logprobs.token_ids = np.asarray([ids for ids, _ in rows], np.int32).tobytes()
+        message.topk_prompt_logprobs.logprobs = np.asarray([x for _, x in rows], np.float32).tobytes()
     return message.SerializeToString()
 
 

@@ -1,0 +1,65 @@
+"""Where what a spec names as a model may lie: beside the spec or below it, as its templates and data do.
+
+A spec may come from a stranger, and a replay or a model folder is read. What the person at the keyboard
+names, by a flag or an override, lies anywhere and is looked up from the working folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import TypeVar
+
+from engine.shipped import MODELS
+from engine.spec import Finding, ModelRef, Path, Policy, Role, Spec
+from engine.spec.files import resolved, shown
+
+P = TypeVar("P", Role, Policy)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The folders of a spec and of those that it extends, and whether a part of it is the person's own."""
+
+    folders: tuple[FilePath, ...]
+    is_given: Callable[[Path], bool]
+
+    def located(self, ref: ModelRef, path: Path) -> tuple[ModelRef, list[Finding]]:
+        """The model that stands at `path`, its file from the working folder; or what is wrong with it."""
+        name = ref.name
+        if name is None or not _is_file(ref) or self.is_given((*path, "name")):
+            return ref, []
+        places = [(folder, folder / name) for folder in self.folders]
+        inside = [file for folder, file in places if resolved(file).is_relative_to(folder)]
+        if not inside:
+            expected = "a path beside the spec or below it"
+            message = f"{name} lies outside the spec's folder"
+            return ref, [Finding(path, message, expected, "--model names one anywhere", word=name)]
+        file = next((file for file in inside if file.exists()), inside[0])
+        return ref.model_copy(update={"name": shown(file)}), []
+
+    def all_located(self, spec: Spec) -> tuple[Spec, list[Finding]]:
+        """The spec with the models of all its parts, but for what only its signals know."""
+        findings: list[Finding] = []
+
+        def located(ref: ModelRef, *path: str) -> ModelRef:
+            found, wrong = self.located(ref, path)
+            findings.extend(wrong)
+            return found
+
+        def of_each(key: str, parts: Mapping[str, P]) -> dict[str, P]:
+            return {
+                name: part.model_copy(update={"model": located(part.model, key, name, "model")})
+                if part.model
+                else part
+                for name, part in parts.items()
+            }
+
+        model = located(spec.model, "model")
+        roles, policies = of_each("roles", spec.roles), of_each("policies", spec.policies)
+        return spec.model_copy(update={"model": model, "roles": roles, "policies": policies}), findings
+
+
+def _is_file(ref: ModelRef) -> bool:
+    return ref.provider == "replay" or (ref.served_here and ref.name not in MODELS)

@@ -1,0 +1,106 @@
+"""What a line of a file of episodes has to be, whoever wrote it: the types of every part that is read of it.
+
+It is held against a line once, where that is read; all that stands above may rely on it. What is not named
+here is kept as it is. Numbers are finite.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+from engine.records.episode import FailureName
+
+_Number = Annotated[int, Field(ge=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", defer_build=True)
+
+
+class _Function(_Part):
+    name: str
+    arguments: str
+
+
+class _ToolCall(_Part):
+    id: str | None = None
+    function: _Function
+
+
+class _Message(_Part):
+    role: str
+    content: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _Group(_Part):
+    model_config = ConfigDict(extra="forbid")
+    policy: str = ""
+    round: int = 0
+    prompt: str = ""
+
+
+class _StepInfo(_Part):
+    round: _Number = 1
+    tool: str = ""
+    seconds: FiniteFloat = 0.0
+    masked: bool = False
+    usage: dict[str, int] | None = None
+    credit: FiniteFloat | None = None
+    group: _Group = _Group()
+
+
+class _Step(_Part):
+    prompt_ids: list[int]
+    response_ids: list[int]
+    logprobs: list[float]
+    chat_completions: list[_Message]
+    thought: str | None = None
+    model_response: str | None = None
+    reward: FiniteFloat | None = None
+    done: bool = True
+    advantage: list[FiniteFloat] | FiniteFloat | None = None
+    weight_version: int | None = None
+    info: _StepInfo | None = None
+
+
+class _Failure(_Part):
+    name: Annotated[FailureName, Field(strict=False)]
+    message: str
+
+
+class _TrajectoryInfo(_Part):
+    index: _Number = 1
+    is_correct: bool = False
+    signals: dict[str, FiniteFloat] = {}
+    failure: _Failure | None = None
+    masked: bool = False
+    withheld_steps: list[_Step] = []
+
+
+class _Trajectory(_Part):
+    name: str
+    uid: str = ""
+    steps: list[_Step]
+    reward: FiniteFloat | None
+    info: _TrajectoryInfo | None = None
+
+
+class _EpisodeInfo(_Part):
+    task_id: str = ""
+    rollout: Annotated[int, Field(ge=0)] = 0
+
+
+class WrittenEpisode(_Part):
+    """An episode as `Episode.from_dict` reads it."""
+
+    id: Annotated[str, Field(pattern=r":\d{1,18}$")]
+    """`task:rollout`."""
+    task: dict[str, object]
+    termination_reason: str | None = None
+    is_correct: bool
+    trajectories: list[_Trajectory]
+    metrics: dict[str, FiniteFloat] = {}
+    info: _EpisodeInfo | None = None

@@ -1,0 +1,87 @@
+"""What a model or its server says: an answer beyond all measure, half a character, terms without a number."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+
+import pytest
+from starlette.responses import Response
+
+import rolegraph as rg
+from engine.limits import ANSWER_TEXT
+from engine.records.episodes import read_episodes
+from engine.vocabulary import Call, ParseFailure, Score, parsers
+from tests.cli.conftest import Command, rolegraph
+from tests.models.edges import chat_answer, serving
+
+__all__ = ["rolegraph"]
+SPEC = """rolegraph: 1
+name: x
+data: {validation: tasks.jsonl}
+roles:
+  a: {prompt: {inline: hi}, trainable: false, REWARD}
+"""
+
+
+def spec(folder: Path, reward: str = "reward: countdown") -> Path:
+    (folder / "tasks.jsonl").write_text('{"nums": [1, 2], "target": 3}\n')
+    (folder / "x.yaml").write_text(SPEC.replace("REWARD", reward))
+    return folder / "x.yaml"
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_an_answer_is_read_up_to_a_limit_that_has_a_name(
+    tmp_path: Path, rolegraph: Command, longer: int
+) -> None:
+    spec(tmp_path)
+    with serving(lambda _: chat_answer("a" + "\n" * (ANSWER_TEXT.most - 2 + longer) + "1")) as endpoint:
+        words = ("run", "x.yaml", "--model", "openai:tiny", "--base-url", endpoint.base_url, "--out", "out")
+        done = rolegraph(*words)
+    assert done.returncode == 0, done.stderr
+    (episode,) = read_episodes(tmp_path / "out" / "episodes.jsonl")
+    failure = episode["a"][0].failure
+    assert (failure is not None) == bool(longer)
+    if failure is not None:
+        assert failure.name == "malformed_output"
+        assert failure.message.endswith("(limit: answer_text)")
+
+
+def test_half_a_character_in_a_server_s_error_is_spelt_out(tmp_path: Path, rolegraph: Command) -> None:
+    spec(tmp_path)
+    half = Response(b'{"error": {"message": "no \\ud83d"}}', 400, media_type="application/json")
+    with serving(lambda _: half) as endpoint:
+        words = ("run", "x.yaml", "--model", "openai:tiny", "--base-url", endpoint.base_url, "--out", "out")
+        done = rolegraph(*words)
+    assert done.returncode == 1
+    assert "\\ud83d" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert [*read_episodes(tmp_path / "out" / "episodes.jsonl")]
+
+
+@pytest.mark.usefixtures("registries")
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_term_that_is_no_finite_number_is_a_reward_error(tmp_path: Path, value: float) -> None:
+    @rg.reward(name="odd", pure=True)
+    def odd(task: object, action: object) -> Score:
+        return Score(1.0, True, {"named": value})
+
+    async def run(url: str) -> rg.Episode:
+        async with rg.load(spec(tmp_path, "reward: odd")).open(model="openai:tiny", base_url=url) as flow:
+            return await flow.episode({"id": "1"})
+
+    assert odd
+    with serving(lambda _: chat_answer("a")) as endpoint:
+        failure = asyncio.run(run(endpoint.base_url))["a"][0].failure
+    assert failure is not None
+    assert failure.name == "reward_error"
+    assert failure.message == f"the reward's term 'named' is {value}"
+
+
+def test_two_hundred_words_are_looked_for_in_a_long_answer() -> None:
+    parse = parsers.build(Call("one_of", [f"word {n}" for n in range(199)] + ["İx"], has_value=True)).parse
+    assert parse("\n" * ANSWER_TEXT.most + "WORD 7", {}) == "word 7"
+    assert parse("word 17 and Word 17.", {}) == "word 17"
+    with pytest.raises(ParseFailure, match=r"found word 1, word 2$"):
+        parse("word 1 word 2 sword 3 word 45x", {})

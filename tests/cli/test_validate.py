@@ -1,0 +1,17 @@
+"""`rolegraph validate`: what it says of files that are no specs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import Command
+
+
+def test_the_tests_of_a_spec_are_checked_as_what_they_are(rolegraph: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.test.yaml").write_text("tasks: 8\nexpect:\n  figures: {correct: 0.5}\n")
+    done = rolegraph("validate", "mine.test.yaml")
+    assert (done.returncode, done.stdout) == (0, "mine.test.yaml: valid (tests of a spec)\n"), done.stderr
+    (tmp_path / "mine.test.yaml").write_text("tsks: 8\n")
+    done = rolegraph("validate", "mine.test.yaml")
+    assert done.returncode == 2
+    assert "mine.test.yaml:1:1" in done.stderr and "did you mean 'tasks'?" in done.stderr

@@ -1,0 +1,84 @@
+"""What a spec names as a model lies beside it; what the command line names lies anywhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from engine.compile import check_file
+from engine.compile.compiler import Compiled
+
+SPEC = """rolegraph: 1
+name: x
+{top}
+roles:
+  a: {{prompt: {{inline: hi}}, {role}}}
+"""
+
+
+def checked(
+    folder: Path, *overrides: str, top: str = "", role: str = "trainable: false", model: str | None = None
+) -> Compiled:
+    path = folder / "x.yaml"
+    path.write_text(SPEC.format(top=top, role=role))
+    return check_file(path, overrides, model=model)
+
+
+def names(compiled: Compiled) -> list[str | None]:
+    return [endpoint.model.name for endpoint in compiled.valid().endpoints]
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../other", "a/../../other", "link"])
+@pytest.mark.parametrize("provider", ["replay", "local"])
+@pytest.mark.parametrize(
+    ("top", "role"),
+    [
+        ("model: {ref}", "trainable: false"),
+        ("model: {{provider: {provider}, name: {name}}}", "trainable: false"),
+        ("", "trainable: false, model: '{ref}'"),
+        ("policies: {{main: {{}}, p: {{model: '{ref}'}}}}", "policy: p"),
+    ],
+)
+def test_a_spec_names_no_file_outside_its_folder(
+    tmp_path: Path, name: str, provider: str, top: str, role: str
+) -> None:
+    (tmp_path / "link").symlink_to("/dev")
+    words = {"ref": f"{provider}:{name}", "provider": provider, "name": name}
+    compiled = checked(tmp_path, top=top.format(**words), role=role.format(**words))
+    fault = next(d for d in compiled.diagnostics if d.severity == "error")
+    assert fault.message == f"{name} lies outside the spec's folder"
+    assert fault.place.line in (3, 5)
+    assert "--model" in fault.hint
+
+
+def test_a_teacher_lies_there_too(tmp_path: Path) -> None:
+    signal = "signal: {{reverse_kl: {{teacher: 'local:{0}'}}}}"
+    compiled = checked(tmp_path, role=signal.format("/etc"))
+    assert any(d.message == "/etc lies outside the spec's folder" for d in compiled.diagnostics)
+    given = checked(tmp_path, "roles.a.signal={reverse_kl: {teacher: 'local:/etc'}}")
+    assert not any("outside" in d.message for d in given.diagnostics)
+
+
+def test_what_a_spec_names_is_found_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path.parent)
+    beside = os.path.join(tmp_path.name, "runs/mine")  # noqa: PTH118  # as it is shown
+    assert names(checked(tmp_path, top="model: replay:runs/mine")) == [beside]
+    monkeypatch.chdir(tmp_path)
+    assert names(checked(tmp_path, top="model: replay:runs/mine")) == ["runs/mine"]
+
+
+def test_the_shipped_models_and_what_is_served_elsewhere_are_no_files(tmp_path: Path) -> None:
+    assert names(checked(tmp_path, top="model: local:rolegraph-teacher")) == ["rolegraph-teacher"]
+    served = "model: {provider: local, name: /any, base_url: 'http://127.0.0.1:1'}"
+    assert names(checked(tmp_path, top=served)) == ["/any"]
+
+
+def test_the_command_line_may_name_any(tmp_path: Path) -> None:
+    outside = "model: replay:/dev/zero"
+    assert names(checked(tmp_path, top=outside, model="replay:/a")) == ["/a"]
+    assert names(checked(tmp_path, "model=replay:/b", top=outside)) == ["/b"]
+    assert names(checked(tmp_path, "model.name=/c", top=outside)) == ["/c"]
+    still = checked(tmp_path, "model.concurrency=3", top=outside)
+    assert "outside" in still.diagnostics[0].message

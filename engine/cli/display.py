@@ -17,7 +17,7 @@ from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from engine.cli.output import Output
+from engine.cli.output import Output, flags
 from engine.cli.waiting import REMEMBERED_SECONDS, Left
 from rolegraph import (
     CallDone,
@@ -197,7 +197,8 @@ class Display:
         if any(sums.failures["model_error"] for sums in self._roles.values()):
             return [f"rolegraph run --resume --retry-failed --out {folder}"]
         if plan.trained and "train" in plan.data and not self._run.flow.source.model:
-            words = [self._run.flow.source.spec, *self._run.flow.source.overrides]
+            source = self._run.flow.source
+            words = [source.spec, *source.overrides, *flags(source.imports, source.allow)]
             return [f"rolegraph train {shlex.join(words)}"]
         return [f"rolegraph run {shlex.quote(self._run.flow.source.spec)} --model replay:{folder}"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from engine.cli import completion, options
-from engine.cli.output import Output, speaking
+from engine.cli.output import Output, flags, speaking
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -75,7 +75,7 @@ def command(
         found = run_until_done(
             rg.forecast_async(flow, probe=probe, run=run, prices=table, seed=seed, observe=waiting.observe)
         )
-    words = shlex.join([spec, *overrides])
+    words = shlex.join([spec, *overrides, *flags(imports, allow)])
     told = probe is not None or run is not None
     following = [f"rolegraph train {words}" if told else f"rolegraph forecast {words} --probe 32"]
     _show(found, output)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -46,6 +47,12 @@ class Output(NamedTuple):
         """The one document, where it was asked for."""
         if self.as_json:
             click.echo(json.dumps(value, indent=1, ensure_ascii=False, default=str))
+
+
+def flags(imports: Sequence[str | Path], allowed: Sequence[str]) -> list[str]:
+    """The words without which a command on the same spec would not know its items, or refuse it."""
+    named = [word for file in imports for word in ("--import", str(file))]
+    return named + [word for permission in allowed for word in ("--allow", permission)]
 
 
 def _console(*, stderr: bool, quiet: bool = False, lines: bool = False) -> Console:

@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from engine.cli.output import Output
+from engine.cli.output import Output, flags
 from engine.cli.waiting import clock
 from rolegraph import MAIN, RunFolder, Training
 
@@ -59,8 +59,7 @@ class TrainEnd:
             f"model.checkpoint={folder}" if name == MAIN else f"policies.{name}.checkpoint={folder}#{name}"
             for name in best.policies
         ]
-        used += [f"--import {shlex.quote(file)}" for file in info.imports]
-        used += [f"--allow {shlex.quote(allowed)}" for allowed in info.allowed]
+        used += map(shlex.quote, flags(info.imports, info.allowed))
         taken = [f" --policy {name}" for name in best.policies] if len(best.policies) > 1 else [""]
         return [
             *commands,

@@ -71,6 +71,7 @@ def test_who_follows_the_tutorial_gets_to_its_end(
     assert (
         "rolegraph run checked.yaml model.checkpoint=runs/taught --import rewards.py --import near.py" in said
     )
+    assert "rolegraph train checked.yaml --import rewards.py --import near.py" in said
     written = {str(path) for path in Path().rglob("*")}
     assert {"checked.svg", "seen.html", "runs/taught/report.html", "runs/second/run.json"} <= written
     assert "runs/taught/adapter/adapter_model.safetensors" in written

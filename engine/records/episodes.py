@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from engine.errors import DataError, WorldError
 from engine.records.episode import Episode
@@ -108,6 +108,12 @@ class EpisodeFile:
                 episode = _episode(file.read(entry.length))
         except OSError as error:
             raise DataError(f"cannot read {self.path}: {error.strerror}") from error
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            field = ".".join(map(str, fault["loc"]))
+            raise DataError(
+                f"{self.path}: the episode at byte {entry.offset}: {field}: {fault['msg']}"
+            ) from None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise self._changed(entry) from error
         if (episode.task_id, episode.rollout) != (entry.task, entry.rollout):

@@ -89,7 +89,7 @@ def test_an_interrupted_run_says_so_and_leaves_a_report(service: Running, tmp_pa
     said, noted = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in noted
-    assert f"go on with: rolegraph train --resume --out {out}" in said
+    assert f"next: rolegraph train --resume --out {out}" in said
     assert "+0.000" not in said, "nothing has been measured since"
     assert (out / "report.html").exists()
 

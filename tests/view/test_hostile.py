@@ -41,7 +41,7 @@ def episode(texts: list[str]) -> Episode:
     call = {"id": next(say), "type": "function", "function": {"name": next(say), "arguments": next(say)}}
     chat = [
         {"role": next(say), "content": next(say), "name": next(say)},
-        {"role": "user", "content": [{"text": next(say)}], "reasoning": next(say)},
+        {"role": "user", "content": next(say), "reasoning": next(say)},
         {"role": "assistant", "content": "", "tool_calls": [call]},
     ]
     step = Step(

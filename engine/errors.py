@@ -118,8 +118,10 @@ def first_line(error: BaseException) -> str:
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name closest to a misspelt one, whatever its case, or None where none is close."""
     spelt = {word.lower(): word for word in known}
-    close = difflib.get_close_matches(name.lower(), spelt, n=1, cutoff=0.6)
-    return spelt[close[0]] if close else None
+    close = difflib.get_close_matches(name.lower(), spelt, n=3, cutoff=0.6)
+    # Two letters that changed places are the likeliest slip, which difflib takes for two others.
+    swapped = [word for word in close if sorted(word) == sorted(name.lower())]
+    return next((spelt[word] for word in (*swapped, *close)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str], shown: str = "{!r}") -> str:

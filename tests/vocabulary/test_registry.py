@@ -150,6 +150,11 @@ def test_an_unknown_name_brings_the_nearest() -> None:
     assert raised.value.hint == "did you mean 'tag'?"
     assert raised.value.known == ["broke", "plain", "tag", "tasks"]
     assert did_you_mean("something else", ["tag"]) == ""
+    assert (
+        did_you_mean("gpro", ["grpo", "prpo"])
+        == did_you_mean("gpro", ["prpo", "grpo"])
+        == ("did you mean 'grpo'?")
+    ), "two letters changed places"
 
 
 def test_a_user_s_error_from_an_item_stays_one() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -45,3 +45,11 @@ def run_virtually(work: Coroutine[Any, Any, T]) -> tuple[T, float]:
     with asyncio.Runner(loop_factory=VirtualClock) as runner:
         result = runner.run(work)
         return result, runner.get_loop().time()
+
+
+def longest(seconds: Mapping[str, float], after: Mapping[str, list[str]]) -> float:
+    """The critical path of what takes so long, each after others."""
+    ends: dict[str, float] = {}
+    for name, own in seconds.items():
+        ends[name] = own + max((ends[before] for before in after.get(name, [])), default=0.0)
+    return max(ends.values())

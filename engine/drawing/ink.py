@@ -10,6 +10,11 @@ INK = "#768390"
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
+def in_xml(value: object) -> str:
+    """Without the characters that XML does not have; not escaped."""
+    return _NOT_XML.sub("\ufffd", str(value))
+
+
 def text(value: object) -> str:
-    """Escaped, and without the characters that XML does not have."""
-    return escape(_NOT_XML.sub("\ufffd", str(value)))
+    """As `in_xml`, and escaped."""
+    return escape(in_xml(value))

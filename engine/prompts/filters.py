@@ -310,20 +310,17 @@ def _dictsort(
     return jinja.do_dictsort(value, case_sensitive, cast("Any", by), reverse)
 
 
-@_filter("min")
-def _min(
-    context: Any, value: Iterable[Any], case_sensitive: bool = False, attribute: str | int | None = None
-) -> object:
-    items = _ordered(context, value, attribute)
-    return jinja.do_min(context.environment, items, case_sensitive, attribute)
+def _extreme(name: str, find: Callable[..., object]) -> None:
+    @_filter(name)
+    def _(
+        context: Any, value: Iterable[Any], case_sensitive: bool = False, attribute: str | int | None = None
+    ) -> object:
+        items = _ordered(context, value, attribute)
+        return find(context.environment, items, case_sensitive, attribute)
 
 
-@_filter("max")
-def _max(
-    context: Any, value: Iterable[Any], case_sensitive: bool = False, attribute: str | int | None = None
-) -> object:
-    items = _ordered(context, value, attribute)
-    return jinja.do_max(context.environment, items, case_sensitive, attribute)
+_extreme("min", jinja.do_min)
+_extreme("max", jinja.do_max)
 
 
 @_filter("unique")

@@ -11,7 +11,6 @@ from jinja2.parser import Parser
 from engine.limits import PROMPT_BLOCKS, PROMPT_DEPTH, PROMPT_PARTS
 
 T = TypeVar("T")
-_BLOCKS = (nodes.For, nodes.If, nodes.With)
 
 
 class ShallowParser(Parser):

@@ -17,6 +17,11 @@ from engine.errors import UsageError, did_you_mean
 from engine.report.charts import COLOURS, Line, Size, Stroke, plot, thinned
 from engine.report.reading import Point, Run, read_run
 
+TEXT = (
+    "text{font:13px ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;"
+    f"fill:{INK}}}.title{{font-size:15px;font-weight:600}}"
+)
+"""The style of letters in a picture that stands alone."""
 _SIZE = Size(width=440, height=264, left=50, right=20, top=40, bottom=30)
 _ACROSS = 3
 _LEGEND = 30
@@ -127,8 +132,7 @@ def _style() -> str:
         for at, colour in enumerate(PALETTE)
     )
     return (
-        "text{font:13px ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;"
-        f"fill:{INK}}}.title{{font-size:15px;font-weight:600}}.y{{text-anchor:end}}.x{{text-anchor:middle}}"
+        f"{TEXT}.y{{text-anchor:end}}.x{{text-anchor:middle}}"
         f".grid{{stroke:{INK};stroke-opacity:.22}}.line{{fill:none;stroke-linejoin:round;"
         "stroke-linecap:round;stroke-width:2}.line.thin{stroke-width:1.6;stroke-opacity:.85}"
         ".line.bold{stroke-width:2.8}.line.mean{stroke-width:3.6}.band{opacity:.14}"

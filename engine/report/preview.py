@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from engine.report.html import environment, style
 
 if TYPE_CHECKING:
     from engine.run.preview import TaskAsked
@@ -20,19 +19,16 @@ _HERE = Path(__file__).parent
 
 def preview_page(name: str, description: str, tasks: Sequence[TaskAsked], notes: tuple[str, str]) -> str:
     """The page's text. `notes` say whose answers are shown, and why there are no tokens."""
-    environment = Environment(
-        loader=FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     answers, no_tokens = notes
-    return environment.get_template("preview.html.j2").render(
-        name=name,
-        description=description,
-        tasks=tasks,
-        answers=answers,
-        no_tokens=no_tokens,
-        style=Markup("\n".join((_HERE / css).read_text("utf-8") for css in ("report.css", "preview.css"))),
+    return (
+        environment(_HERE)
+        .get_template("preview.html.j2")
+        .render(
+            name=name,
+            description=description,
+            tasks=tasks,
+            answers=answers,
+            no_tokens=no_tokens,
+            style=style(_HERE / "preview.css"),
+        )
     )

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from engine.drawing.ink import INK, PALETTE, text
 from engine.records import RunFolder
-from engine.report.charts import Axis, nice_ticks, number, text
+from engine.report.charts import Axis, nice_ticks, number
 from engine.report.compare.sides import TOKENS_OUT, read_side
-from engine.report.picture import INK, PALETTE
+from engine.report.picture import TEXT
 from engine.training.compare import Interval, interval
 
 _PANEL, _ROW, _TOP, _BOTTOM, _GAP = 260, 26, 46, 34, 28
@@ -43,9 +44,14 @@ def figures_of_run(folder: Path) -> dict[str, Interval]:
     return {name: interval(results.figures[name]) for name in names}
 
 
+def figure_names(points: Sequence[SweptPoint]) -> list[str]:
+    """The names of the figures that some point has."""
+    return list(dict.fromkeys(name for point in points for name in point.figures))
+
+
 def sweep_picture(title: str, points: Sequence[SweptPoint]) -> str:
     """The picture's text: an SVG with a row for each point and a panel for each figure."""
-    figures = list(dict.fromkeys(name for point in points for name in point.figures))
+    figures = figure_names(points)
     labels = [" ".join(point.overrides) or point.name for point in points]
     left = 24 + _LETTER * max(map(len, labels), default=0)
     width = left + len(figures) * (_PANEL + _GAP)
@@ -93,8 +99,4 @@ def _middle(row: int) -> float:
     return _TOP + _ROW * (row + 0.5)
 
 
-_STYLE = (
-    "text{font:13px ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;"
-    f"fill:{INK}}}.title{{font-size:15px;font-weight:600}}.label{{text-anchor:end}}"
-    f".tick{{text-anchor:middle}}.grid{{stroke:{INK};stroke-opacity:.22}}"
-)
+_STYLE = f"{TEXT}.label{{text-anchor:end}}.tick{{text-anchor:middle}}.grid{{stroke:{INK};stroke-opacity:.22}}"

@@ -6,7 +6,6 @@ it.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from itertools import zip_longest
 from xml.etree import ElementTree
 
 from engine.compile import Plan
+from engine.drawing.ink import in_xml
 from engine.errors import did_you_mean
 from engine.models.replay import Recorded, recorded_calls
 from engine.records import CallId, Episode, FailureName, Message, Trajectory
@@ -21,8 +21,6 @@ from engine.report.compare.differences import text_difference
 from engine.spec import Finding
 from engine.spec.tests import Action, Bounds, SpecTests, TaskExpected
 from engine.training.compare import by_task, interval
-
-_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +91,16 @@ def junit(suite: str, found: Sequence[Verdict]) -> bytes:
     failed = str(sum(not verdict.holds for verdict in found))
     counts = {"tests": str(len(found)), "failures": failed, "errors": "0", "skipped": "0"}
     root = ElementTree.Element("testsuites", counts)
-    inside = ElementTree.SubElement(root, "testsuite", {"name": _xml(suite), **counts})
+    inside = ElementTree.SubElement(root, "testsuite", {"name": in_xml(suite), **counts})
     for verdict in found:
         case = ElementTree.SubElement(
-            inside, "testcase", {"classname": _xml(suite), "name": _xml(verdict.name)}
+            inside, "testcase", {"classname": in_xml(suite), "name": in_xml(verdict.name)}
         )
         if not verdict.holds:
-            failure = ElementTree.SubElement(case, "failure", {"message": _xml(verdict.found)})
-            failure.text = _xml(f"{verdict.found}\n{verdict.detail}".strip())
+            failure = ElementTree.SubElement(case, "failure", {"message": in_xml(verdict.found)})
+            failure.text = in_xml(f"{verdict.found}\n{verdict.detail}".strip())
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"
-
-
-def _xml(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", text)
 
 
 def _unknown(what: str, name: str, known: Sequence[str], path: tuple[str, ...]) -> Finding:

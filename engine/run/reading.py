@@ -10,6 +10,8 @@ from engine.run.seeing import Results, turns
 from engine.run.world import World
 from engine.vocabulary import Reward, Seen
 
+_NOTHING = Seen()
+
 
 class Reader:
     """What the rewards of one episode read, when those that they read are settled."""
@@ -22,7 +24,7 @@ class Reader:
         """What a reward reads of its own turn."""
         result = self._results[node]
         if result is None or not reward.of_turn:
-            return SEEN_NOTHING
+            return _NOTHING
         role = self._plan.roles[self._plan.nodes[node].role]
         return Seen(own=result.view, steps=tuple(steps_of(role, result)))
 
@@ -62,6 +64,3 @@ class Reader:
                 seen = {(id.index, number): place for place, id in enumerate(ids) for number in rounds}
                 return seen | {(id.index, id.round): place for place, id in enumerate(ids)}
         return {}
-
-
-SEEN_NOTHING = Seen()

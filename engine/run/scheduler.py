@@ -31,14 +31,13 @@ from engine.run.assembly import assemble
 from engine.run.endings import LoopEnds
 from engine.run.frontier import Frontier
 from engine.run.isolation import Isolation
-from engine.run.reading import SEEN_NOTHING, Reader
-from engine.run.scoring import is_earned, score, score_isolated
+from engine.run.rewarding import Rewarding, Stop
 from engine.run.seeing import Sight
 from engine.run.session import Job, NodeResult, Session
 from engine.run.tool_turn import run_turn
 from engine.run.tools import OpenTools
 from engine.run.world import World
-from engine.vocabulary import EnvironmentFailure, Reward, Seen, View
+from engine.vocabulary import EnvironmentFailure, View
 
 
 def jobs(tasks: Iterable[Task], rollouts: int = 1, seed: int | None = None) -> Iterator[Job]:
@@ -73,10 +72,6 @@ def run_episode(
     return _Run(plan, job, models, isolation=isolation, observe=observe).episode()
 
 
-class _Stop(Exception):
-    """A node with `then: fail` failed: the episode ends here."""
-
-
 class _Run:
     """One episode while it runs. Nodes and blocks are known by their positions in the plan."""
 
@@ -91,8 +86,8 @@ class _Run:
         "models",
         "observe",
         "plan",
-        "reader",
         "results",
+        "rewarding",
         "seed",
         "sight",
         "stopped",
@@ -115,7 +110,6 @@ class _Run:
         self.frontier = Frontier(plan.wiring)
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
         self.world = None if plan.env is None else World(plan.env, job.task)
-        self.reader = Reader(plan, self.results, self.world)
         self.sight = Sight(plan, job.task, self.results, self.world)
         self.ends: LoopEnds | None = None
         if plan.loops:
@@ -128,6 +122,7 @@ class _Run:
         self.active = 0
         self.finished: asyncio.Future[None]
         self.stopped: BaseException | None = None
+        self.rewarding = Rewarding(plan, job.task, self.results, self.world, isolation, self.spawn)
 
     def seed_from(self, seed: int) -> int:
         """The episode's seed, from which those of its calls follow."""
@@ -151,9 +146,9 @@ class _Run:
             self.start(self.opened(self.frontier.start()))
             await self.settled()
             if self.stopped is None and self.plan.scoring:
-                self.spawn(self.score_late())
+                self.spawn(self.rewarding.late())
                 await self.settled()
-            if self.stopped is not None and not isinstance(self.stopped, _Stop):
+            if self.stopped is not None and not isinstance(self.stopped, Stop):
                 raise self.stopped
         except BaseException:
             try:
@@ -201,10 +196,10 @@ class _Run:
             result = self.results[node] = await self.turn(node)
             ready = self.opened(self.frontier.done(node))
             if not ready:
-                self.settle(node, result)
+                self.rewarding.settle(node, result)
                 return
             self.start(ready[1:])
-            self.settle(node, result)
+            self.rewarding.settle(node, result)
             node = ready[0]
 
     def opened(self, blocks: Sequence[int]) -> list[int]:
@@ -257,7 +252,7 @@ class _Run:
             await self.world.go_on(self.results)
         except EnvironmentFailure as error:
             self.stop_at_environment(self.world, str(error))
-            raise _Stop from None
+            raise Stop from None
         self.start(self.opened(self.frontier.done(transition)))
 
     def stop_at_environment(self, world: World, message: str) -> None:
@@ -271,9 +266,10 @@ class _Run:
                 result = self.results[place] = NodeResult(view)
             result.failure, result.score = Failure(FailureName.ENVIRONMENT_ERROR, message), None
 
-    def spawn(self, work: Coroutine[None, None, None]) -> None:
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         self.active += 1
         self.tasks.append(asyncio.create_task(self.watched(work)))
+        return self.tasks[-1]
 
     async def watched(self, work: Coroutine[None, None, None]) -> None:
         """Do the work, note what went wrong, and tell `episode` when nothing is left to wait for."""
@@ -337,73 +333,3 @@ class _Run:
             return asked
         session.goes_on_from(last.calls[-1])
         return (*last.calls[-1].chat, *asked)
-
-    # what it earns
-
-    def settle(self, node: int, result: NodeResult) -> None:
-        """Score a result whose reward needs no other's; a slow reward does not hold up what comes after."""
-        position = self.plan.nodes[node].role
-        role = self.plan.roles[position]
-        reward = role.reward
-        if result.failure is None and reward is not None and position not in self.plan.scoring:
-            seen = self.reader.own(node, reward) if reward.of_turn else SEEN_NOTHING
-            if reward.timeout is None:
-                score(role, self.job.task, result, seen)
-            else:
-                self.spawn(self.score_beside(role, result, seen))
-        if result.failure is not None:
-            self.stop_at_failure(role, result)
-
-    def stop_at_failure(self, role: RolePlan, result: NodeResult) -> None:
-        if result.failure is not None and role.on_failure.then == "fail":
-            raise _Stop
-
-    async def score_beside(self, role: RolePlan, result: NodeResult, seen: Seen) -> None:
-        await score_isolated(role, self.job.task, result, seen, isolation=self.isolation)
-        self.stop_at_failure(role, result)
-
-    async def score_late(self) -> None:
-        """Rewards that read other roles, each as soon as the scores are there that it reads."""
-        scoring: dict[int, asyncio.Task[None]] = {}
-        for position in self.plan.scoring:
-            role = self.plan.roles[position]
-            for node, result in self.of_role(position):
-                reward = role.reward
-                if reward is None or not is_earned(role, result):
-                    continue
-                before = self.scored_before(node, reward, scoring)
-                if before or reward.timeout is not None:
-                    self.spawn(self.score_after(before, node, role, reward, result))
-                    scoring[node] = self.tasks[-1]
-                else:
-                    score(role, self.job.task, result, self.reader.all(node, reward))
-                    self.stop_at_failure(role, result)
-
-    def scored_before(
-        self, node: int, reward: Reward, scoring: Mapping[int, asyncio.Task[None]]
-    ) -> list[asyncio.Task[None]]:
-        """What a reward has to wait for."""
-        if not scoring:
-            return []
-        read = (see for see in self.plan.reads.get(node, ()) if see.name in reward.roles)
-        return [scoring[other] for see in read for other in see.nodes if other in scoring]
-
-    async def score_after(
-        self,
-        before: Sequence[asyncio.Task[None]],
-        node: int,
-        role: RolePlan,
-        reward: Reward,
-        result: NodeResult,
-    ) -> None:
-        if before:
-            await asyncio.wait(before)
-        await self.score_beside(role, result, self.reader.all(node, reward))
-
-    def of_role(self, position: int) -> list[tuple[int, NodeResult]]:
-        """A role's turns that ran, with their nodes."""
-        return [
-            (place, result)
-            for place, (node, result) in enumerate(zip(self.plan.nodes, self.results, strict=True))
-            if node.role == position and result is not None
-        ]

@@ -160,7 +160,7 @@ class Role(Written):
     """Hidden fields of the task that this role's own prompts, tool values and `when` may read."""
     prompt: PromptSource | None = None
     """What it is asked: the user's turn."""
-    run: Annotated[CallField, vocabulary.tools] | None = None
+    run: ToolField | None = None
     """A tool in place of a model: what it gives is the role's action."""
     system: PromptSource | None = None
     """The system turn before it."""

@@ -26,7 +26,8 @@ from engine.spec.yaml_source import Source, parse_yaml
 SUFFIX = ".test.yaml"
 CLOSE = 1e-6
 """How far a figure may be from one that it must equal."""
-Count = Annotated[int, Field(ge=0)]
+Most = Annotated[int, Field(ge=0)]
+"""How many there may be."""
 
 
 class Bounds(Written):
@@ -102,9 +103,9 @@ class TaskExpected(Written):
 class Tokens(Written):
     """How many tokens an episode may take, as they were recorded."""
 
-    prompts: Count | None = None
+    prompts: Most | None = None
     """Of all prompts of an episode, at most."""
-    answers: Count | None = None
+    answers: Most | None = None
     """Of all answers of an episode, at most."""
 
 
@@ -113,7 +114,7 @@ class Expected(Written):
 
     figures: Mapping[str, Bounds] = {}
     """`correct`, the spec's metrics and `reward/{role}`: means over tasks."""
-    failures: Count | Mapping[str, Count] | None = None
+    failures: Most | Mapping[str, Most] | None = None
     """How many failures there may be: in all, or by `role` or `role/name`. None asks for nothing."""
     tokens: Tokens = Tokens()
     """What an episode may take."""

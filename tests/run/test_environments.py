@@ -15,8 +15,8 @@ from engine.models import Request
 from engine.models.replay import Replay
 from engine.records import Episode, FailureName, NodeId
 from engine.vocabulary import Transition
+from tests.clock import longest, run_virtually
 from tests.edge import ScriptedModel, episode, limited, run_one
-from tests.run.clock import longest, run_on_a_virtual_clock
 from tests.run.test_loops import Roles, asked, plan, said, whose
 from tests.run.worlds import PLAYER, Say, game, in_turn, known, world
 
@@ -96,7 +96,7 @@ def test_who_is_in_the_round_that_ended_it_has_its_turn_however_late_that_comes(
         world(say)
         model = ScriptedModel(whose, latency=lambda request, late=late: request.id.node.role == late)
         played = game(tmp_path, roles, times=9, players=["x"])
-        done, _ = run_on_a_virtual_clock(episode(played, limited(played, model)))
+        done, _ = run_virtually(episode(played, limited(played, model)))
         assert asked(done, "judge") == [["x1.1 slow1.1", "x1.2 slow1.2"]]
         assert done.metadata["rounds"] == {"play": 2}
 
@@ -210,7 +210,7 @@ def test_an_episode_takes_as_long_as_its_critical_path(tmp_path: Path) -> None:
     compiled = plan(tmp_path, roles, {"play": play})
     takes = {"planner": 3.0, "x": 1.0, "critic": 7.0, "after": 0.5}
     model = limited(compiled, ScriptedModel(whose, lambda request: takes[request.id.node.role]))
-    _, seconds = run_on_a_virtual_clock(episode(compiled, model))
+    _, seconds = run_virtually(episode(compiled, model))
 
     work, after = {"env 1": 2.0}, dict[str, list[str]]()
     for number in (1, 2, 3):

@@ -1,0 +1,112 @@
+"""When each turn of an episode earns its role's reward: at once, beside what goes on, or when all have ended.
+
+A slow reward holds up nobody. One that reads what others earned waits for those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+from engine.compile import Plan, RolePlan
+from engine.records import Task
+from engine.run.isolation import Isolation
+from engine.run.reading import Reader
+from engine.run.scoring import is_earned, score, score_isolated
+from engine.run.seeing import Results
+from engine.run.session import NodeResult
+from engine.run.world import World
+from engine.vocabulary import Reward, Seen
+
+Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
+"""Starts work that belongs to the episode, which ends where the work raises."""
+
+
+class Stop(Exception):
+    """A node with `then: fail` failed: the episode ends here."""
+
+
+class Rewarding:
+    """The rewards of one episode. Nodes and roles are known by their positions in the plan."""
+
+    __slots__ = ("_isolation", "_plan", "_reader", "_results", "_spawn", "_task")
+
+    def __init__(
+        self,
+        plan: Plan,
+        task: Task,
+        results: Results,
+        world: World | None,
+        isolation: Isolation,
+        spawn: Spawn,
+    ) -> None:
+        self._plan, self._task, self._results, self._isolation = plan, task, results, isolation
+        self._spawn = spawn
+        self._reader = Reader(plan, results, world)
+
+    def settle(self, node: int, result: NodeResult) -> None:
+        """Score a turn that has ended, unless its reward reads others; raises Stop."""
+        position = self._plan.nodes[node].role
+        role = self._plan.roles[position]
+        reward = role.reward
+        if result.failure is None and reward is not None and position not in self._plan.scoring:
+            seen = self._reader.own(node, reward)
+            if reward.timeout is None:
+                score(role, self._task, result, seen)
+            else:
+                self._spawn(self._beside(role, result, seen))
+        _stop_at_failure(role, result)
+
+    async def late(self) -> None:
+        """Score the turns whose rewards read others, once those that they read are scored; raises Stop."""
+        scoring: dict[int, asyncio.Task[None]] = {}
+        for position in self._plan.scoring:
+            role = self._plan.roles[position]
+            for node, result in self._of_role(position):
+                reward = role.reward
+                if reward is None or not is_earned(role, result):
+                    continue
+                before = self._scored_before(node, reward, scoring)
+                if before or reward.timeout is not None:
+                    scoring[node] = self._spawn(self._after(before, node, role, reward, result))
+                else:
+                    score(role, self._task, result, self._reader.all(node, reward))
+                    _stop_at_failure(role, result)
+
+    def _scored_before(
+        self, node: int, reward: Reward, scoring: Mapping[int, asyncio.Task[None]]
+    ) -> list[asyncio.Task[None]]:
+        """What a reward has to wait for."""
+        if not scoring:
+            return []
+        read = (see for see in self._plan.reads.get(node, ()) if see.name in reward.roles)
+        return [scoring[other] for see in read for other in see.nodes if other in scoring]
+
+    async def _after(
+        self,
+        before: Sequence[asyncio.Task[None]],
+        node: int,
+        role: RolePlan,
+        reward: Reward,
+        result: NodeResult,
+    ) -> None:
+        if before:
+            await asyncio.wait(before)
+        await self._beside(role, result, self._reader.all(node, reward))
+
+    async def _beside(self, role: RolePlan, result: NodeResult, seen: Seen) -> None:
+        await score_isolated(role, self._task, result, seen, isolation=self._isolation)
+        _stop_at_failure(role, result)
+
+    def _of_role(self, position: int) -> list[tuple[int, NodeResult]]:
+        """A role's turns that ran, with their nodes."""
+        return [
+            (place, result)
+            for place, (node, result) in enumerate(zip(self._plan.nodes, self._results, strict=True))
+            if node.role == position and result is not None
+        ]
+
+
+def _stop_at_failure(role: RolePlan, result: NodeResult) -> None:
+    if result.failure is not None and role.on_failure.then == "fail":
+        raise Stop

@@ -16,16 +16,8 @@ from importlib import import_module
 from itertools import chain, islice
 from typing import Any, cast
 
+from engine.limits.answers import JSON_DEPTH, JSON_READ, JSON_STARTS, SCHEMA_REFERENCES
 from roles.patterns import Pattern, compile_pattern
-
-MAX_DEPTH = 64
-"""Objects and lists inside one another."""
-MAX_STARTS = 64
-"""How many brackets are tried as the start of a value."""
-MAX_READ = 1_000_000
-"""Characters that are read in vain for a value, start by start."""
-MAX_REFERENCES = 10_000
-"""How often one check may follow a `$ref`: schemas that refer to each other can multiply."""
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _BRACKET = re.compile(r"[\[{]")
@@ -68,7 +60,7 @@ def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
     for key in ("examples", "enum"):
         if isinstance(schema.get(key), list) and schema[key]:
             return schema[key][0]
-    if depth > MAX_DEPTH:
+    if depth > JSON_DEPTH.most:
         return None
 
     def inner(of: Any) -> Any:
@@ -92,20 +84,20 @@ def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
 
 
 def _first_value(text: str) -> Any:
-    fenced = (match[1] for match in islice(_FENCE.finditer(text), MAX_STARTS))
+    fenced = (match[1] for match in islice(_FENCE.finditer(text), JSON_STARTS.most))
     for whole in chain((text,), fenced):
         with suppress(ValueError, RecursionError):
             return _DECODER.decode(whole.strip())
     read = 0
-    for bracket in islice(_BRACKET.finditer(text), MAX_STARTS):
+    for bracket in islice(_BRACKET.finditer(text), JSON_STARTS.most):
         try:
             return _DECODER.raw_decode(text, bracket.start())[0]
         except json.JSONDecodeError as error:
             read += error.pos - bracket.start()
         except (ValueError, RecursionError):
             read += len(text) - bracket.start()
-        if read > MAX_READ:
-            break
+        if read > JSON_READ.most:
+            raise ValueError(f"the answer holds no JSON that is found by reading {JSON_READ}")
     raise ValueError("the answer holds no JSON")
 
 
@@ -116,9 +108,9 @@ def _no_constant(name: str) -> None:
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
-def _check_storable(value: object, depth: int = MAX_DEPTH) -> None:
+def _check_storable(value: object, depth: int = JSON_DEPTH.most) -> None:
     if depth == 0:
-        raise ValueError("nested too deeply")
+        raise ValueError(f"the JSON is nested too deeply; at most {JSON_DEPTH}")
     if isinstance(value, str):
         value.encode()  # a lone surrogate raises
     elif isinstance(value, float):
@@ -171,8 +163,8 @@ def schema_check(schema: dict[str, Any]) -> Check:
     def reference(validator: Any, target: Any, instance: Any, around: Any) -> Iterator[Any]:
         nonlocal followed
         followed += 1
-        if followed > MAX_REFERENCES:
-            raise ValueError(f"the schema refers to itself more than {MAX_REFERENCES:,} times")
+        if followed > SCHEMA_REFERENCES.most:
+            raise ValueError(SCHEMA_REFERENCES.past("to check the JSON takes"))
         yield from draft.VALIDATORS["$ref"](validator, target, instance, around)
 
     def pattern(validator: Any, wanted: str, instance: Any, around: Any) -> Iterator[Any]:

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.errors import UserError, did_you_mean
+from engine.limits.records import CALL_SHOWN
 from engine.prompts.tools import BEGIN, END, result_message
 from engine.records import Message
 from engine.vocabulary import Function, Tool, ToolCall, ToolError
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 Functions = Mapping[str, Function]
 """What a model may call, by name."""
-
-_SHOWN = 200
-"""Characters of what a model wrote that an error shows."""
 
 
 async def offered(tools: Sequence[Tool], opened: OpenTools) -> Functions:
@@ -87,7 +85,7 @@ async def _called(functions: Functions, call: ToolCall, seconds: float | None) -
 
 
 def _not_understood(functions: Functions, call: ToolCall) -> str:
-    written = call.unread if len(call.unread) <= _SHOWN else f"{call.unread[:_SHOWN]}…"
+    written = call.unread if len(call.unread) <= CALL_SHOWN.most else f"{call.unread[: CALL_SHOWN.most]}…"
     if not call.name:
         expected = f'{BEGIN}{{"name": …, "arguments": {{…}}}}{END}'
         return f"this call cannot be read: {written!r}; expected {expected}"
@@ -116,7 +114,9 @@ def _check(function: Function, arguments: Mapping[str, Any]) -> None:
         return
     if problem is not None:
         place = "" if problem.json_path == "$" else f" at {problem.json_path}"
-        raise ToolError(f"{function.name} does not take these arguments{place}: {problem.message[:_SHOWN]}")
+        raise ToolError(
+            f"{function.name} does not take these arguments{place}: {problem.message[: CALL_SHOWN.most]}"
+        )
 
 
 def _anything(validator: object, wanted: object, value: object, around: object) -> Sequence[object]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from engine.compile import RolePlan
 from engine.compile.plan import Node
 from engine.errors import ContextFull, ModelError, RolegraphError
-from engine.limits import ANSWER_TEXT
+from engine.limits.answers import ANSWER_TEXT
 from engine.models import Completion, LimitedModel, Request
 from engine.prompts import Continued
 from engine.prompts.tools import answer_message

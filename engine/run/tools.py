@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from engine.limits.tools import TOOL_CLOSE_SECONDS
 from engine.vocabulary import Function, Tool
-
-_CLOSE_SECONDS = 10.0
 
 
 class OpenTools:
@@ -44,7 +43,7 @@ class OpenTools:
         """Close whatever is open, within seconds."""
         self._over.set()
         if self._keepers:
-            await asyncio.wait(self._keepers, timeout=_CLOSE_SECONDS)
+            await asyncio.wait(self._keepers, timeout=TOOL_CLOSE_SECONDS.most)
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.limits import PROMPT_WORK
+from engine.limits.prompts import PROMPT_WORK
 from tests.attack import conditions, overrides, prompts, specs
 from tests.attack.cases import Came, Case
 

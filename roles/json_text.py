@@ -8,7 +8,6 @@ bounded. Everything here raises ValueError with a sentence for the person who re
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from itertools import chain, islice
 from typing import Any, cast
 
 from engine.limits.answers import JSON_DEPTH, JSON_READ, JSON_STARTS, SCHEMA_REFERENCES
+from engine.records import check_plain
 from roles.patterns import Pattern, compile_pattern
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
@@ -48,7 +48,7 @@ def value_at(value: Any, path: str, place: int | None = None) -> Any:
 def find_json(text: str) -> Any:
     """All of the text, else a fenced block, else the first object or list that stands in it."""
     value = _first_value(text)
-    _check_storable(value)
+    check_plain(value)
     return value
 
 
@@ -106,23 +106,6 @@ def _no_constant(name: str) -> None:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
-
-
-def _check_storable(value: object, depth: int = JSON_DEPTH.most) -> None:
-    if depth == 0:
-        raise ValueError(f"the JSON is nested too deeply; at most {JSON_DEPTH}")
-    if isinstance(value, str):
-        value.encode()  # a lone surrogate raises
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError("the number is too large")
-    elif isinstance(value, dict):
-        for key, member in cast("dict[str, Any]", value).items():
-            key.encode()
-            _check_storable(member, depth - 1)
-    elif isinstance(value, list):
-        for member in cast("list[Any]", value):
-            _check_storable(member, depth - 1)
 
 
 def schema_check(schema: dict[str, Any]) -> Check:

@@ -28,6 +28,12 @@ JSON_DEPTH = Limit(
     "levels",
     "objects and lists of an answer inside one another: it is walked, written and read level by level",
 )
+JSON_DIGITS = Limit(
+    "json_digits",
+    4_300,
+    "digits",
+    "a whole number of an answer or a result; Python reads no longer one",
+)
 JSON_STARTS = Limit(
     "json_starts", 64, "brackets", "and fences that are tried as the beginning of an answer's JSON"
 )

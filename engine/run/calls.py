@@ -6,7 +6,6 @@ Whatever goes wrong with a call is its result's text, so that the model can do b
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +14,7 @@ from engine.errors import UserError, did_you_mean
 from engine.limits.records import CALL_SHOWN
 from engine.prompts.tools import BEGIN, END, result_message
 from engine.records import Message
+from engine.run.tools import result_text
 from engine.vocabulary import Function, Tool, ToolCall, ToolError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ async def _called(functions: Functions, call: ToolCall, seconds: float | None) -
         _check(function, call.arguments)
         async with asyncio.timeout(seconds):
             result = await function.call(call.arguments)
-        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+        return result_text(call.name, result)
     except (ToolError, UserError):
         raise
     except TimeoutError:

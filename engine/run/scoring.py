@@ -50,6 +50,9 @@ def is_earned(role: RolePlan, result: NodeResult) -> bool:
 def _earn(role: RolePlan, result: NodeResult, earned: Score | None) -> None:
     if earned is None:
         return
+    if type(earned.reward) is not float or earned.terms:  # a library's number is none that can be recorded
+        terms = {str(name): float(term) for name, term in earned.terms.items()}
+        earned = earned._replace(reward=float(earned.reward), terms=terms)
     if not math.isfinite(earned.reward):
         _fail(role, result, f"the reward is {earned.reward}")
     elif wrong := next((name for name, term in earned.terms.items() if not math.isfinite(term)), None):

@@ -17,10 +17,19 @@ from engine.limits.answers import ANSWER_TEXT
 from engine.models import Completion, LimitedModel, Request
 from engine.prompts import Continued
 from engine.prompts.tools import answer_message
-from engine.records import CallId, Failure, FailureName, Message, Observer, Task, call_seed
+from engine.records import CallId, Failure, FailureName, Message, Observer, Task, call_seed, check_recordable
 from engine.run.calls import Functions, offered, results_of
 from engine.run.tools import OpenTools
 from engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
+
+
+def _check(action: object) -> None:
+    """Raise ParseFailure for an action that cannot be recorded; one of a package's parser may be anything."""
+    try:
+        check_recordable(action)
+    except ValueError as error:
+        message = f"the parser gave neither text nor a JSON value: {error}"
+        raise ParseFailure(FailureName.MALFORMED_OUTPUT, message) from None
 
 
 def failing_earns(role: RolePlan) -> Score:
@@ -151,6 +160,7 @@ class Session:
                 if len(completion.text) > ANSWER_TEXT.most:
                     raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.past("the answer has"))
                 action = role.parser.parse(completion.text, upstream)
+                _check(action)
             except TimeoutError:
                 within = "in time" if role.timeout is None else f"within {role.timeout:g} s"
                 failure = Failure(FailureName.TIMEOUT, f"no answer {within}")

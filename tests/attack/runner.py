@@ -20,8 +20,9 @@ from engine.prompts.meter import Meter
 from engine.prompts.sandbox import Scope
 from engine.prompts.templates import compile_condition, compile_template
 from engine.vocabulary import View, Views
-from tests.attack import conditions, overrides, prompts, specs
+from tests.attack import conditions, given, overrides, prompts, specs
 from tests.attack.cases import Came
+from tests.attack.giver import give, register
 
 MORE = 200 << 20
 """Bytes that hostile input may take."""
@@ -100,15 +101,20 @@ PARTS: Mapping[str, tuple[Callable[[str], Came], list[tuple[str, str]]]] = {
         "conditions": (hold, conditions.CASES),
         "specs": (validate, specs.CASES),
         "overrides": (override, overrides.CASES),
+        "given": (give, given.CASES),
     }.items()
 }
+
+
+FIRST = {"specs": BASE, "given": "call:1"}
 
 
 def main(part: str) -> None:
     run, cases = PARTS[part]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        run(prompts.CASES[0].source if part != "specs" else BASE)  # what is imported at first use
+        register()
+        run(FIRST.get(part, prompts.CASES[0].source))  # what is imported at first use
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + MORE, size + MORE))
         came = {name: attempt(run, source) for name, source in cases}

@@ -11,16 +11,21 @@ import resource
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
+import rolegraph as rg
+from engine.cli.main import run as run_command
 from engine.compile import check_file
+from engine.errors import DataError
 from engine.prompts import PromptError
 from engine.prompts.checks import Fault, Surroundings
 from engine.prompts.meter import Meter
 from engine.prompts.sandbox import Scope
 from engine.prompts.templates import compile_condition, compile_template
 from engine.vocabulary import View, Views
-from tests.attack import conditions, given, overrides, prompts, specs
+from tests.attack import conditions, given, overrides, packages, prompts, specs
 from tests.attack.cases import Came
 from tests.attack.giver import give, register
 
@@ -94,6 +99,23 @@ def override(given: str) -> Came:
     return validate(BASE, given)
 
 
+def use(source: str) -> Came:
+    """What comes of a spec that names an item of a package, and of its tasks."""
+    kind, _, name = source.partition(":")
+    if kind == "list":
+        with redirect_stdout(StringIO()) as shown:
+            assert run_command(["list", name]) == 0
+        return Came("valid", shown.getvalue())
+    text = packages.spec_of(kind, name)
+    if kind != "tasks":
+        return validate(text)
+    Path("x.yaml").write_text(text)
+    try:
+        return Came("valid", str(rg.load("x.yaml").tasks("validation")))
+    except DataError as error:
+        return Came("fault", str(error))
+
+
 PARTS: Mapping[str, tuple[Callable[[str], Came], list[tuple[str, str]]]] = {
     part: (run, [(case.name, case.source) for case in cases])
     for part, (run, cases) in {
@@ -102,11 +124,12 @@ PARTS: Mapping[str, tuple[Callable[[str], Came], list[tuple[str, str]]]] = {
         "specs": (validate, specs.CASES),
         "overrides": (override, overrides.CASES),
         "given": (give, given.CASES),
+        "packages": (use, packages.CASES),
     }.items()
 }
 
 
-FIRST = {"specs": BASE, "given": "call:1"}
+FIRST = {"specs": BASE, "given": "call:1", "packages": "tasks:rows_of_text"}
 
 
 def main(part: str) -> None:
@@ -114,6 +137,7 @@ def main(part: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         register()
+        packages.install(Path(folder))
         run(FIRST.get(part, prompts.CASES[0].source))  # what is imported at first use
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + MORE, size + MORE))

@@ -11,6 +11,12 @@ RECORD_LINE = Limit(
     "a line of a file of records, such as an episode, which is held as a whole; one of 300 calls with 32,000 "
     "tokens each has some 100 MB",
 )
+ROW_TEXT = Limit(
+    "row_text",
+    10_000_000,
+    "characters",
+    "a line of a file of tasks or passages; what a prompt shows of it is far less",
+)
 MESSAGE_TEXT = Limit("message_text", 600, "characters", "a part of a message; a person reads no more of it")
 LINE_SHOWN = Limit("line_shown", 160, "characters", "as much of a faulty line as is shown around the fault")
 VALUE_SHOWN = Limit("value_shown", 60, "characters", "as much of a faulty value as a message shows")

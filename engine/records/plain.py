@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import cast
 
 from pydantic_core import to_jsonable_python
@@ -14,30 +15,29 @@ _BITS = int(JSON_DIGITS.most * math.log2(10))
 
 def check_plain(value: object, levels: int = JSON_DEPTH.most) -> None:
     """Raise ValueError unless a value is of JSON's kinds, of Unicode and finite numbers, and not too deep."""
-    match value:
-        case None | bool():
-            pass
-        case str():
-            value.encode()  # a lone surrogate raises
-        case int():
-            if value.bit_length() > _BITS:
-                raise ValueError(f"a whole number is too long; at most {JSON_DIGITS}")
-        case float():
-            if not math.isfinite(value):
-                raise ValueError(f"{value} is no number that JSON has")
-        case dict() | list() if levels == 0:
+    kind = type(value)
+    if kind is str:
+        cast("str", value).encode()  # a lone surrogate raises
+    elif kind is int:
+        if cast("int", value).bit_length() > _BITS:
+            raise ValueError(f"a whole number is too long; at most {JSON_DIGITS}")
+    elif kind is float:
+        if not math.isfinite(cast("float", value)):
+            raise ValueError(f"{value} is no number that JSON has")
+    elif kind is dict or kind is list:
+        if levels == 0:
             raise ValueError(f"it is nested too deeply; at most {JSON_DEPTH}")
-        case dict():
-            for key, member in cast("dict[object, object]", value).items():
-                if not isinstance(key, str):
-                    raise TypeError(f"a key is {type(key).__name__}")
-                key.encode()
-                check_plain(member, levels - 1)
-        case list():
-            for member in cast("list[object]", value):
-                check_plain(member, levels - 1)
-        case _:
-            raise TypeError(f"{type(value).__name__} is no kind that JSON has")
+        members: Iterable[object] = cast("list[object]", value)
+        if kind is dict:
+            pairs = cast("dict[object, object]", value)
+            if strangers := [key for key in pairs if type(key) is not str]:
+                raise TypeError(f"a key is {type(strangers[0]).__name__}")
+            "".join(cast("dict[str, object]", value)).encode()
+            members = pairs.values()
+        for member in members:
+            check_plain(member, levels - 1)
+    elif value is not None and kind is not bool:
+        raise TypeError(f"{kind.__name__} is no kind that JSON has")
 
 
 def check_recordable(value: object) -> None:

@@ -18,14 +18,15 @@ from pathlib import Path
 import rolegraph as rg
 from engine.cli.main import run as run_command
 from engine.compile import check_file
-from engine.errors import DataError
+from engine.errors import DataError, SpecError
 from engine.prompts import PromptError
 from engine.prompts.checks import Fault, Surroundings
 from engine.prompts.meter import Meter
 from engine.prompts.sandbox import Scope
 from engine.prompts.templates import compile_condition, compile_template
 from engine.vocabulary import View, Views
-from tests.attack import conditions, given, overrides, packages, prompts, specs
+from roles.corpus import open_corpus, search
+from tests.attack import conditions, given, overrides, packages, prompts, specs, tables
 from tests.attack.cases import Came
 from tests.attack.giver import give, register
 
@@ -116,6 +117,24 @@ def use(source: str) -> Came:
         return Came("fault", str(error))
 
 
+def look_up(source: str) -> Came:
+    """What comes of a file that a tool searches, or of tasks."""
+    reader, suffix, text = source.split(":", 2)
+    path = Path(f"{reader}.{suffix}")
+    if text == "sparse":
+        path.write_bytes(b"")
+        os.truncate(path, 3 << 30)
+    else:
+        path.write_bytes(text.encode(errors="surrogateescape"))
+    try:
+        if reader == "passages":
+            return Came("valid", str(search(open_corpus(path.name, folder=Path()), "good")))
+        Path("x.yaml").write_text(BASE + f"data: {{validation: {path.name}}}\n")
+        return Came("valid", str(rg.load("x.yaml").tasks("validation")))
+    except (DataError, SpecError) as error:
+        return Came("fault", str(error))
+
+
 PARTS: Mapping[str, tuple[Callable[[str], Came], list[tuple[str, str]]]] = {
     part: (run, [(case.name, case.source) for case in cases])
     for part, (run, cases) in {
@@ -125,11 +144,17 @@ PARTS: Mapping[str, tuple[Callable[[str], Came], list[tuple[str, str]]]] = {
         "overrides": (override, overrides.CASES),
         "given": (give, given.CASES),
         "packages": (use, packages.CASES),
+        "tables": (look_up, tables.CASES),
     }.items()
 }
 
 
-FIRST = {"specs": BASE, "given": "call:1", "packages": "tasks:rows_of_text"}
+FIRST = {
+    "specs": BASE,
+    "given": "call:1",
+    "packages": "tasks:rows_of_text",
+    "tables": f"passages:jsonl:{tables.GOOD}",
+}
 
 
 def main(part: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from engine.limits.prompts import PROMPT_WORK
-from tests.attack import conditions, given, overrides, packages, prompts, specs
+from tests.attack import conditions, given, overrides, packages, prompts, specs, tables
 from tests.attack.cases import Came, Case
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +27,7 @@ PARTS: dict[str, Sequence[Case]] = {
     "overrides": overrides.CASES,
     "given": given.CASES,
     "packages": packages.CASES,
+    "tables": tables.CASES,
 }
 
 

@@ -15,12 +15,16 @@ from importlib import import_module
 from itertools import chain, islice
 from typing import Any, cast
 
-from engine.limits.answers import JSON_DEPTH, JSON_READ, JSON_STARTS, SCHEMA_REFERENCES
+from engine.limits.answers import JSON_DEPTH, JSON_READ, JSON_STARTS
 from engine.records import check_plain
+from engine.vocabulary.schemas import UNBOUNDED, TooMuchWork, checker
 from roles.patterns import Pattern, compile_pattern
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _BRACKET = re.compile(r"[\[{]")
+
+_REFUSED = {"patternProperties": "properties", **dict.fromkeys(UNBOUNDED, "additionalProperties or items")}
+"""Keywords whose work cannot be bounded, and what does instead."""
 
 Check = Callable[[Any], None]
 """Raises ValueError where a value does not fit."""
@@ -121,8 +125,8 @@ def schema_check(schema: dict[str, Any]) -> Check:
     try:
         draft.check_schema(schema)
         for keyword, value in _keywords(schema):
-            if keyword == "patternProperties":
-                raise ValueError("a schema's patternProperties are not supported; use properties")
+            if keyword in _REFUSED:
+                raise ValueError(f"a schema's {keyword} are not supported; use {_REFUSED[keyword]}")
             if keyword == "pattern":
                 patterns[value] = compile_pattern(value)
             elif not value.startswith("#"):
@@ -141,15 +145,6 @@ def schema_check(schema: dict[str, Any]) -> Check:
     except RecursionError as error:
         raise ValueError("the schema is nested too deeply") from error
 
-    followed = 0
-
-    def reference(validator: Any, target: Any, instance: Any, around: Any) -> Iterator[Any]:
-        nonlocal followed
-        followed += 1
-        if followed > SCHEMA_REFERENCES.most:
-            raise ValueError(SCHEMA_REFERENCES.past("to check the JSON takes"))
-        yield from draft.VALIDATORS["$ref"](validator, target, instance, around)
-
     def pattern(validator: Any, wanted: str, instance: Any, around: Any) -> Iterator[Any]:
         if isinstance(instance, str) and patterns[wanted].search(instance) is None:
             yield library.ValidationError(f"{instance[:40]!r} does not match {wanted!r}")
@@ -160,20 +155,16 @@ def schema_check(schema: dict[str, Any]) -> Check:
             if len({_same(item) for item in items}) < len(items):
                 yield library.ValidationError(f"{str(items)[:40]} has non-unique elements")
 
-    keywords = {"$ref": reference, "$dynamicRef": reference, "pattern": pattern, "uniqueItems": unique}
-    validator = library.validators.extend(draft, keywords)(schema, registry=registry)
+    find = checker(schema, {"pattern": pattern, "uniqueItems": unique}, registry)
 
     def check(value: Any) -> None:
-        nonlocal followed
-        followed = 0
         try:
-            problem = library.exceptions.best_match(validator.iter_errors(value))
-        except (unresolvable, RecursionError, ArithmeticError) as error:
-            raise ValueError("the JSON is beyond what the schema can check") from error
+            problem = find(value)
+        except (unresolvable, TooMuchWork, ArithmeticError) as error:
+            said = str(error) if isinstance(error, TooMuchWork) else "it is beyond what the schema can check"
+            raise ValueError(f"the JSON does not fit the schema: {said}") from error
         if problem is not None:
-            raise ValueError(
-                f"the JSON does not fit the schema at {problem.json_path}: {problem.message[:200]}"
-            )
+            raise ValueError(f"the JSON does not fit the schema at {problem.path}: {problem.message[:200]}")
 
     return check
 
@@ -197,7 +188,7 @@ def _keywords(schema: object) -> Iterator[tuple[str, str]]:
     """The keywords that need a look, with their text, wherever they stand."""
     if isinstance(schema, Mapping):
         for key, value in cast("Mapping[str, Any]", schema).items():
-            if key == "patternProperties":
+            if key in _REFUSED:
                 yield key, ""
             elif key in ("$ref", "$dynamicRef", "pattern") and isinstance(value, str):
                 yield key, value

@@ -54,7 +54,7 @@ def read_table(path: Path) -> Iterator[tuple[int, Row]]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path.name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
     except OSError as error:
-        raise DataError(f"cannot read {path.name}: {error.strerror or error}") from error
+        raise DataError(f"cannot read {path.name}: {error.strerror or str(error).strip()}") from error
 
 
 def _jsonl(path: Path) -> Iterator[tuple[int, Row]]:

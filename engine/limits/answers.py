@@ -40,11 +40,12 @@ JSON_STARTS = Limit(
 JSON_READ = Limit(
     "json_read", 1_000_000, "characters", "that are read in vain for an answer's JSON, start by start"
 )
-SCHEMA_REFERENCES = Limit(
-    "schema_references",
-    10_000,
-    "references",
-    "that one check follows: schemas that refer to each other multiply",
+SCHEMA_WORK = Limit(
+    "schema_work",
+    100_000,
+    "units of work",
+    "one check of a value against a JSON Schema: each keyword asked of a part of it, and each item or "
+    "name that the keyword looks through; a unit is some 10 µs at most",
 )
 COUNTDOWN_TEXT = Limit(
     "countdown_text", 200, "characters", "an expression of countdown: it bounds the numbers' size, too"

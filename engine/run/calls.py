@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.errors import UserError, did_you_mean
@@ -16,6 +15,7 @@ from engine.prompts.tools import BEGIN, END, result_message
 from engine.records import Message
 from engine.run.tools import result_text
 from engine.vocabulary import Function, Tool, ToolCall, ToolError
+from engine.vocabulary.schemas import UNBOUNDED, TooMuchWork, checker
 
 if TYPE_CHECKING:
     from engine.run.tools import OpenTools
@@ -101,19 +101,15 @@ def _check(function: Function, arguments: Mapping[str, Any]) -> None:
     Patterns are the tool's own to hold them against, because some take for ever, and so is what its schema
     says elsewhere: nothing is fetched.
     """
-    # Imported here, because they are slow to load; as Any, because their types are partial.
-    library: Any = import_module("jsonschema")
-    registry: Any = import_module("referencing").Registry()
-    draft: Any = library.Draft202012Validator
-    kind = library.validators.extend(draft, dict.fromkeys(("pattern", "patternProperties"), _anything))
+    unread = dict.fromkeys(("pattern", "patternProperties", *UNBOUNDED), _anything)
     try:
-        problem = library.exceptions.best_match(
-            kind(function.parameters, registry=registry).iter_errors(dict(arguments))
-        )
+        problem = checker(function.parameters, unread)(dict(arguments))
+    except TooMuchWork as error:
+        raise ToolError(f"{function.name} does not take these arguments: {error}") from None
     except Exception:  # a schema that is none: the tool has to see for itself
         return
     if problem is not None:
-        place = "" if problem.json_path == "$" else f" at {problem.json_path}"
+        place = "" if problem.path == "$" else f" at {problem.path}"
         raise ToolError(
             f"{function.name} does not take these arguments{place}: {problem.message[: CALL_SHOWN.most]}"
         )

@@ -16,6 +16,9 @@ OBSERVATION_TEXT = Limit(
     "characters",
     "what a player sees of an environment, which its prompt shows",
 )
+TOOL_FUNCTIONS = Limit(
+    "tool_functions", 1_000, "functions", "that an MCP server lists: a model is told of each in every call"
+)
 REPLY_BYTES = Limit("reply_bytes", 1_000_000, "bytes", "what a URL answers to `http` or `search`")
 REPLY_SECONDS = Limit("reply_seconds", 30, "seconds", "between two signs of life from such a URL")
 CALCULATOR_TEXT = Limit("calculator_text", 500, "characters", "an expression for the calculator")

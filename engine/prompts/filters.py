@@ -137,7 +137,9 @@ def _format(context: Any, value: object, *args: object, **kwargs: object) -> str
         for width, places, kind in fields
     )
     # What has a name may be written again and again, what has a place once.
-    values = meter.measure(kwargs) * len(fields) if kwargs else meter.measure(args)
+    values = (
+        meter.measure(kwargs, written=True) * len(fields) if kwargs else meter.measure(args, written=True)
+    )
     meter.make_text(size + values)
     return _made(context, pattern % (kwargs or args))
 
@@ -147,7 +149,7 @@ def _tojson(context: Any, value: object, indent: int | None = None) -> str:
     meter = _meter(context)
     if indent is not None and not 0 <= indent <= PROMPT_INDENT.most:
         raise PromptError(f"tojson indents by 0 to {PROMPT_INDENT}, not {indent}")
-    size = meter.measure(value)
+    size = meter.measure(value, written=True)
     meter.make_text(size)
     meter.spend(_TEXT_GROWS * size)
     return _made(context, str(htmlsafe_json_dumps(value, indent=indent)))

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.errors import UserError, did_you_mean
-from engine.prompts.tools import BEGIN, END, result_message
+from engine.prompts.tools import result_message
 from engine.records import Message
 from engine.vocabulary import Function, Tool, ToolCall, ToolError
 
@@ -89,8 +89,7 @@ async def _called(functions: Functions, call: ToolCall, seconds: float | None) -
 def _not_understood(functions: Functions, call: ToolCall) -> str:
     written = call.unread if len(call.unread) <= _SHOWN else f"{call.unread[:_SHOWN]}…"
     if not call.name:
-        expected = f'{BEGIN}{{"name": …, "arguments": {{…}}}}{END}'
-        return f"this call cannot be read: {written!r}; expected {expected}"
+        return f"this call cannot be read: {written!r}; expected a tool's name, and arguments as JSON"
     if call.name in functions:
         return f"the arguments of {call.name} are not the JSON of an object: {written!r}"
     hint = did_you_mean(call.name, functions)

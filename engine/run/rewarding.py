@@ -19,7 +19,8 @@ from engine.run.world import World
 from engine.vocabulary import Reward, Seen
 
 Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
-"""Starts work that belongs to the episode, which ends where the work raises."""
+"""Starts work that belongs to the episode, which ends where the work raises. Nothing here keeps it: an episode
+that knew itself through its rewards would be left to the garbage collector."""
 
 
 class Stop(Exception):
@@ -29,22 +30,15 @@ class Stop(Exception):
 class Rewarding:
     """The rewards of one episode. Nodes and roles are known by their positions in the plan."""
 
-    __slots__ = ("_isolation", "_plan", "_reader", "_results", "_spawn", "_task")
+    __slots__ = ("_isolation", "_plan", "_reader", "_results", "_task")
 
     def __init__(
-        self,
-        plan: Plan,
-        task: Task,
-        results: Results,
-        world: World | None,
-        isolation: Isolation,
-        spawn: Spawn,
+        self, plan: Plan, task: Task, results: Results, world: World | None, isolation: Isolation
     ) -> None:
         self._plan, self._task, self._results, self._isolation = plan, task, results, isolation
-        self._spawn = spawn
         self._reader = Reader(plan, results, world)
 
-    def settle(self, node: int, result: NodeResult) -> None:
+    def settle(self, node: int, result: NodeResult, spawn: Spawn) -> None:
         """Score a turn that has ended, unless its reward reads others; raises Stop."""
         position = self._plan.nodes[node].role
         role = self._plan.roles[position]
@@ -54,10 +48,10 @@ class Rewarding:
             if reward.timeout is None:
                 score(role, self._task, result, seen)
             else:
-                self._spawn(self._beside(role, result, seen))
+                spawn(self._beside(role, result, seen))
         _stop_at_failure(role, result)
 
-    async def late(self) -> None:
+    async def late(self, spawn: Spawn) -> None:
         """Score the turns whose rewards read others, once those that they read are scored; raises Stop."""
         scoring: dict[int, asyncio.Task[None]] = {}
         for position in self._plan.scoring:
@@ -68,7 +62,7 @@ class Rewarding:
                     continue
                 before = self._scored_before(node, reward, scoring)
                 if before or reward.timeout is not None:
-                    scoring[node] = self._spawn(self._after(before, node, role, reward, result))
+                    scoring[node] = spawn(self._after(before, node, role, reward, result))
                 else:
                     score(role, self._task, result, self._reader.all(node, reward))
                     _stop_at_failure(role, result)

@@ -122,7 +122,7 @@ class _Run:
         self.active = 0
         self.finished: asyncio.Future[None]
         self.stopped: BaseException | None = None
-        self.rewarding = Rewarding(plan, job.task, self.results, self.world, isolation, self.spawn)
+        self.rewarding = Rewarding(plan, job.task, self.results, self.world, isolation)
 
     def seed_from(self, seed: int) -> int:
         """The episode's seed, from which those of its calls follow."""
@@ -146,7 +146,7 @@ class _Run:
             self.start(self.opened(self.frontier.start()))
             await self.settled()
             if self.stopped is None and self.plan.scoring:
-                self.spawn(self.rewarding.late())
+                self.spawn(self.rewarding.late(self.spawn))
                 await self.settled()
             if self.stopped is not None and not isinstance(self.stopped, Stop):
                 raise self.stopped
@@ -196,10 +196,10 @@ class _Run:
             result = self.results[node] = await self.turn(node)
             ready = self.opened(self.frontier.done(node))
             if not ready:
-                self.rewarding.settle(node, result)
+                self.rewarding.settle(node, result, self.spawn)
                 return
             self.start(ready[1:])
-            self.rewarding.settle(node, result)
+            self.rewarding.settle(node, result, self.spawn)
             node = ready[0]
 
     def opened(self, blocks: Sequence[int]) -> list[int]:

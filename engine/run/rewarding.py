@@ -19,8 +19,8 @@ from engine.run.world import World
 from engine.vocabulary import Reward, Seen
 
 Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
-"""Starts work that belongs to the episode, which ends where the work raises. Nothing here keeps it: an episode
-that knew itself through its rewards would be left to the garbage collector."""
+"""Starts work that belongs to the episode, which ends where the work raises. Nothing here keeps it: an
+episode that knew itself through its rewards would be left to the garbage collector."""
 
 
 class Stop(Exception):

@@ -11,6 +11,8 @@ from engine.run.endings import Endings
 from engine.run.session import Answered, NodeResult, Ran
 from engine.vocabulary import Score
 
+_UNSCORED: tuple[float | None, bool | None, Mapping[str, float]] = (None, None, {})
+
 
 def assemble(
     plan: Plan,
@@ -32,8 +34,13 @@ def assemble(
     trajectories: list[Trajectory] = []
     failures: list[dict[str, object]] = []
     prefix = f"{task_id}:{rollout}/"
+    correct = plan.roles[plan.correct]
+    deciding: list[bool] = []
     for role, turns in _instances(plan, results):
-        trajectories.append(_trajectory(role, f"{prefix}{role.name}/{turns[-1].view.index}", turns))
+        trajectory = _trajectory(role, prefix, turns)
+        trajectories.append(trajectory)
+        if role is correct:
+            deciding.append(trajectory.is_correct)
         for turn in turns:
             if turn.failure is not None:
                 failures.append(_failed(role, turn, turn.failure))
@@ -41,8 +48,6 @@ def assemble(
     if stopped:
         last = failures[-1]["name"] if failures else ""
         reason = TerminationReason.TIMEOUT if last == FailureName.TIMEOUT.value else TerminationReason.ERROR
-    correct = plan.roles[plan.correct].name
-    deciding = [trajectory.is_correct for trajectory in trajectories if trajectory.name == correct]
     metadata: dict[str, object] = {"spec": plan.name, "hash": plan.hash, **noted}
     if plan.loops:
         metadata["rounds"] = _rounds(plan, results)
@@ -52,16 +57,8 @@ def assemble(
     if failures:
         metadata["failures"] = failures
     metrics: dict[str, float] = {}
-    episode = Episode(
-        task_id=task_id,
-        rollout=rollout,
-        task=task,
-        trajectories=trajectories,
-        is_correct=bool(deciding) and all(deciding),
-        metrics=metrics,
-        termination_reason=reason,
-        metadata=metadata,
-    )
+    is_correct = bool(deciding) and all(deciding)
+    episode = Episode(task_id, rollout, task, trajectories, is_correct, metrics, reason, metadata)
     for name, metric in plan.metrics.items():  # each reads the episode itself
         if (value := metric.measure(episode)) is not None:
             metrics[name] = value
@@ -132,25 +129,18 @@ def _skipped(plan: Plan, results: Sequence[NodeResult | None]) -> dict[str, floa
     return {name: count / turns[name] for name, count in skipped.items()}
 
 
-def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajectory:
+def _trajectory(role: RolePlan, prefix: str, turns: Sequence[NodeResult]) -> Trajectory:
     """What one instance did; it earns what its last turn earned, or the sum of what an environment gave."""
     last, steps = turns[-1], list[Step]()
     for turn in turns:
         steps += steps_of(role, turn)
-    score = last.score
+    index, score = last.view.index, last.score
     if role.reward is not None and role.reward.environment:
         score = _sum([turn.score for turn in turns if turn.score is not None and not _is_masked(role, turn)])
-    return Trajectory(
-        role.name,
-        last.view.index,
-        steps,
-        None if score is None else score.reward,
-        is_correct=score is not None and bool(score.is_correct),
-        uid=uid,
-        terms={} if score is None else score.terms,
-        failure=last.failure,
-        masked=_is_masked(role, last),
-    )
+    reward, is_correct, terms = score or _UNSCORED
+    uid, masked = f"{prefix}{role.name}/{index}", _is_masked(role, last)
+    # By position, as all that is made for every turn: with keywords it takes twice as long.
+    return Trajectory(role.name, index, steps, reward, bool(is_correct), uid, terms, last.failure, masked)
 
 
 def _sum(scores: Sequence[Score]) -> Score | None:
@@ -181,11 +171,11 @@ def steps_of(role: RolePlan, result: NodeResult) -> Sequence[Step]:
         noted["masked"] = True
     if result.ran is not None:
         return (_tool_step(result, result.ran, noted),)
-    steps: list[Step] = []
-    for call in result.calls:
-        number = len(steps) + 1
-        steps.append(_step(role, result, call, number, noted, is_last=number == len(result.calls)))
-    return steps
+    last = len(result.calls)
+    return [
+        _step(role, call, number, result if number == last else None, noted)
+        for number, call in enumerate(result.calls, 1)
+    ]
 
 
 def _tool_step(result: NodeResult, ran: Ran, noted: Mapping[str, object]) -> Step:
@@ -202,15 +192,10 @@ def _tool_step(result: NodeResult, ran: Ran, noted: Mapping[str, object]) -> Ste
 
 
 def _step(
-    role: RolePlan,
-    result: NodeResult,
-    call: Answered,
-    number: int,
-    noted: Mapping[str, object],
-    *,
-    is_last: bool,
+    role: RolePlan, call: Answered, number: int, result: NodeResult | None, noted: Mapping[str, object]
 ) -> Step:
-    completion, score = call.completion, result.score
+    """One call; `result` is that of the turn where it ended with this."""
+    completion = call.completion
     metadata = {"finish_reason": completion.finish_reason, "seconds": call.seconds, **noted}
     if call.attempts > 1:
         metadata["attempts"] = call.attempts
@@ -226,10 +211,11 @@ def _step(
         completion.logprobs,
         call.chat,
         completion.thought,
-        result.view.action if is_last else None,
+        None if result is None else result.view.action,
         completion.text,
-        score.reward if is_last and score else 0.0,
-        is_last,
-        weight_version=completion.weight_version,
-        metadata=metadata,
+        result.score.reward if result is not None and result.score else 0.0,
+        result is not None,
+        None,
+        completion.weight_version,
+        metadata,
     )

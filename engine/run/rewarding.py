@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 
 from engine.compile import Plan, RolePlan
 from engine.records import Task
 from engine.run.isolation import Isolation
-from engine.run.reading import Reader
+from engine.run.reading import Reader, own
 from engine.run.scoring import is_earned, score, score_isolated
 from engine.run.seeing import Results
 from engine.run.session import NodeResult
@@ -30,13 +31,13 @@ class Stop(Exception):
 class Rewarding:
     """The rewards of one episode. Nodes and roles are known by their positions in the plan."""
 
-    __slots__ = ("_isolation", "_plan", "_reader", "_results", "_task")
+    __slots__ = ("_isolation", "_plan", "_results", "_task", "_world")
 
     def __init__(
         self, plan: Plan, task: Task, results: Results, world: World | None, isolation: Isolation
     ) -> None:
-        self._plan, self._task, self._results, self._isolation = plan, task, results, isolation
-        self._reader = Reader(plan, results, world)
+        self._plan, self._task, self._results = plan, task, results
+        self._world, self._isolation = world, isolation
 
     def settle(self, node: int, result: NodeResult, spawn: Spawn) -> None:
         """Score a turn that has ended, unless its reward reads others; raises Stop."""
@@ -44,7 +45,7 @@ class Rewarding:
         role = self._plan.roles[position]
         reward = role.reward
         if result.failure is None and reward is not None and position not in self._plan.scoring:
-            seen = self._reader.own(node, reward)
+            seen = own(role, result, reward)
             if reward.timeout is None:
                 score(role, self._task, result, seen)
             else:
@@ -54,6 +55,7 @@ class Rewarding:
     async def late(self, spawn: Spawn) -> None:
         """Score the turns whose rewards read others, once those that they read are scored; raises Stop."""
         scoring: dict[int, asyncio.Task[None]] = {}
+        reader = Reader(self._plan, self._results, self._world)
         for position in self._plan.scoring:
             role = self._plan.roles[position]
             for node, result in self._of_role(position):
@@ -62,9 +64,10 @@ class Rewarding:
                     continue
                 before = self._scored_before(node, reward, scoring)
                 if before or reward.timeout is not None:
-                    scoring[node] = spawn(self._after(before, node, role, reward, result))
+                    seen = partial(reader.all, node, role, result, reward)
+                    scoring[node] = spawn(self._after(before, role, result, seen))
                 else:
-                    score(role, self._task, result, self._reader.all(node, reward))
+                    score(role, self._task, result, reader.all(node, role, result, reward))
                     _stop_at_failure(role, result)
 
     def _scored_before(
@@ -79,14 +82,13 @@ class Rewarding:
     async def _after(
         self,
         before: Sequence[asyncio.Task[None]],
-        node: int,
         role: RolePlan,
-        reward: Reward,
         result: NodeResult,
+        seen: Callable[[], Seen],
     ) -> None:
         if before:
             await asyncio.wait(before)
-        await self._beside(role, result, self._reader.all(node, reward))
+        await self._beside(role, result, seen())
 
     async def _beside(self, role: RolePlan, result: NodeResult, seen: Seen) -> None:
         await score_isolated(role, self._task, result, seen, isolation=self._isolation)

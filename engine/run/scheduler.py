@@ -16,7 +16,7 @@ from engine.compile import Plan, RolePlan
 from engine.compile.plan import Block
 from engine.errors import UsageError
 from engine.models import LimitedModel
-from engine.prompts import PromptError, render_messages
+from engine.prompts import Continued, PromptError, render_messages
 from engine.records import (
     Episode,
     EpisodeDone,
@@ -25,7 +25,6 @@ from engine.records import (
     Message,
     Observer,
     Task,
-    derive_seed,
 )
 from engine.run.assembly import assemble
 from engine.run.endings import LoopEnds
@@ -106,7 +105,7 @@ class _Run:
         observe: Observer | None,
     ) -> None:
         self.plan, self.job, self.models, self.isolation, self.observe = plan, job, models, isolation, observe
-        self.seed = None if job.seed is None else self.seed_from(job.seed)
+        self.seed = None if job.seed is None else job.seeded(job.seed)
         self.frontier = Frontier(plan.wiring)
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
         self.world = None if plan.env is None else World(plan.env, job.task)
@@ -123,10 +122,6 @@ class _Run:
         self.finished: asyncio.Future[None]
         self.stopped: BaseException | None = None
         self.rewarding = Rewarding(plan, job.task, self.results, self.world, isolation)
-
-    def seed_from(self, seed: int) -> int:
-        """The episode's seed, from which those of its calls follow."""
-        return derive_seed(seed, self.job.task["id"], self.job.rollout)
 
     async def episode(self) -> Episode:
         """The episode; what was opened for it is closed whatever happens."""
@@ -205,27 +200,26 @@ class _Run:
     def opened(self, blocks: Sequence[int]) -> list[int]:
         """The nodes to run of blocks that have nothing to wait for; who is skipped lets others go on."""
         ready: list[int] = []
-        waiting = blocks
-        while waiting:
-            released: list[int] = []
-            for number in waiting:
-                if self.world is not None and (transition := self.plan.transition_at(number)) is not None:
-                    self.spawn(self.go_on(transition))
-                    continue
-                block = self.plan.blocks[number]
-                role = self.plan.roles[block.role]
-                if role.loop is not None and self.ends is not None and self.ends.is_over(number, role.loop):
-                    released += self.ends.end(block, role.loop)
-                    continue
-                self.sight.join(number)
-                nodes = self.running(block, role, number) if block.may_skip else block.nodes
-                if nodes and not role.asks_each and role.run is None:
-                    self.messages[number] = self.render(role, self.sight.of_block(number))
-                ready += nodes
+        todo = [*blocks]
+        for number in todo:  # and those that are released on the way
+            if self.world is not None and (transition := self.plan.transition_at(number)) is not None:
+                self.spawn(self.go_on(transition))
+                continue
+            block = self.plan.blocks[number]
+            role = self.plan.roles[block.role]
+            if role.loop is not None and self.ends is not None and self.ends.is_over(number, role.loop):
+                todo += self.ends.end(block, role.loop)
+                continue
+            self.sight.join(number)
+            nodes = block.nodes
+            if block.may_skip:
+                nodes = self.running(block, role, number)
                 if len(nodes) < len(block.nodes):
                     running = frozenset(nodes)
-                    released += self.frontier.skip(node for node in block.nodes if node not in running)
-            waiting = released
+                    todo += self.frontier.skip(node for node in block.nodes if node not in running)
+            if nodes and not role.asks_each and role.run is None:
+                self.messages[number] = self.render(role, self.sight.of_block(role, number))
+            ready += nodes
         return ready
 
     # who is skipped
@@ -242,7 +236,7 @@ class _Run:
         if role.when is None:
             return nodes
         if "self" not in role.when.mentions:  # the same for all of them
-            return nodes if self.sight.holds(role.when, self.sight.of_block(number)) else ()
+            return nodes if self.sight.holds(role.when, self.sight.of_block(role, number)) else ()
         return [node for node in nodes if self.sight.holds(role.when, self.sight.of_node(node))]
 
     async def go_on(self, transition: int) -> None:
@@ -307,29 +301,30 @@ class _Run:
             variables, tools = self.sight.of_node(position), self.opened_tools()
             return run_turn(role, role.run, node, variables, upstream, tools=tools, isolation=self.isolation)
         assert node.endpoint is not None
-        fixed = role.samplings[node.id.index - 1].seed
-        seed = self.seed if fixed is None else self.seed_from(fixed)
         # By position: every model call passes here.
-        session = Session(role, node, self.models[node.endpoint], self.job, seed, self.observe)
+        session = Session(role, node, self.models[node.endpoint], self.job, self.seed, self.observe)
+        continues = None
         if role.keeps_chat:
-            asked = self.next_of_chat(session, role, position)
+            asked, continues = self.next_of_chat(role, position)
         elif role.asks_each:
             asked = self.render(role, self.sight.of_node(position))
         else:
             asked = self.messages[node.block]
-        return session.turn(asked, upstream, self.opened_tools() if role.tools else None)
+        return session.turn(asked, upstream, self.opened_tools() if role.tools else None, continues)
 
     def opened_tools(self) -> OpenTools:
         self.tools = self.tools or OpenTools()
         return self.tools
 
-    def next_of_chat(self, session: Session, role: RolePlan, position: int) -> Sequence[Message] | Failure:
-        """What goes on with the last turn of its instance that was neither skipped nor failed."""
+    def next_of_chat(
+        self, role: RolePlan, position: int
+    ) -> tuple[Sequence[Message] | Failure, Continued | None]:
+        """What goes on with the last turn of its instance that was neither skipped nor failed, and the tokens
+        which that left."""
         number = self.plan.nodes[position].id.round
         earlier = (self.results[position - role.count * back] for back in range(1, number))
         last = next((result for result in earlier if result is not None and result.is_remembered), None)
         asked = self.render(role, self.sight.of_node(position), first=last is None)
         if last is None or isinstance(asked, Failure):
-            return asked
-        session.goes_on_from(last.calls[-1])
-        return (*last.calls[-1].chat, *asked)
+            return asked, None
+        return (*last.calls[-1].chat, *asked), last.calls[-1].continued

@@ -45,20 +45,19 @@ class Sight:
     def join(self, number: int) -> None:
         """Note what the nodes of a block see of others: all of these have ended."""
         if sees := self._plan.blocks[number].sees:
-            self.upstream[number] = joined = dict[str, Views]()
-            for see in sees:
-                joined[see.name] = self.views(see)
+            self.upstream[number] = {see.name: self.views(see) for see in sees}
 
     def views(self, see: See) -> Views:
         """What is seen under a name; a single instance that has not run still answers for its fields."""
-        views = [r.view for node in turns(see, self._results) if (r := self._results[node]) is not None]
+        results = self._results
+        nodes = see.nodes if see.each == 1 else turns(see, results)
+        views = [result.view for node in nodes if (result := results[node]) is not None]
         if views or not see.single:
             return Views(views)
         return Views(views, View(see.single, self._plan.roles[see.role].parser.default, ran=False))
 
-    def of_block(self, number: int) -> Mapping[str, Any]:
+    def of_block(self, role: RolePlan, number: int) -> Mapping[str, Any]:
         """What a block's prompts and condition see that speak of no single one of its nodes."""
-        role = self._plan.roles[self._plan.blocks[number].role]
         return {"task": self._shown(role), **self.upstream[number]}
 
     def of_node(self, node: int) -> Mapping[str, Any]:

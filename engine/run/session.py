@@ -6,7 +6,7 @@ retries, timeouts and seeds; knows nothing of other nodes.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,10 +17,12 @@ from engine.limits import ANSWER_TEXT
 from engine.models import Completion, LimitedModel, Request
 from engine.prompts import Continued
 from engine.prompts.tools import answer_message
-from engine.records import CallId, Failure, FailureName, Message, Observer, Task, call_seed
+from engine.records import CallId, Failure, FailureName, Message, Observer, Task, call_seed, derive_seed
 from engine.run.calls import Functions, offered, results_of
 from engine.run.tools import OpenTools
 from engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
+
+_MOST_TEXT = ANSWER_TEXT.most
 
 
 def failing_earns(role: RolePlan) -> Score:
@@ -34,6 +36,10 @@ class Job(NamedTuple):
     task: Task
     rollout: int = 0
     seed: int | None = None
+
+    def seeded(self, seed: int) -> int:
+        """The episode's seed, from which those of its calls follow."""
+        return derive_seed(seed, self.task["id"], self.rollout)
 
 
 class Answered(NamedTuple):
@@ -88,21 +94,9 @@ class NodeResult:
 
 
 class Session:
-    """One running node. `episode_seed` is None where the run has no seed."""
+    """One running node. `episode_seed` is None where the run has no seed; a role may have one of its own."""
 
-    __slots__ = (
-        "_attempt",
-        "_calls",
-        "_continues",
-        "_episode_seed",
-        "_functions",
-        "_job",
-        "_model",
-        "_node",
-        "_observe",
-        "_offered",
-        "_role",
-    )
+    __slots__ = ("_episode_seed", "_job", "_model", "_node", "_observe", "_role")
 
     def __init__(
         self,
@@ -115,40 +109,40 @@ class Session:
     ) -> None:
         self._role, self._node, self._model, self._job = role, node, model, job
         self._episode_seed, self._observe = episode_seed, observe
-        self._attempt = 0
-        self._calls: tuple[Answered, ...] = ()
-        """Those that asked for tools."""
-        self._functions: Functions | None = None
-        self._offered: Sequence[Function] = ()
-        self._continues: Continued | None = None
-
-    def goes_on_from(self, before: Answered) -> None:
-        """Let the turn begin with the conversation that another one left."""
-        self._continues = before.continued
 
     async def turn(
-        self, messages: Sequence[Message] | Failure, upstream: Upstream, tools: OpenTools | None = None
+        self,
+        messages: Sequence[Message] | Failure,
+        upstream: Upstream,
+        tools: OpenTools | None = None,
+        continues: Continued | None = None,
     ) -> NodeResult:
         """The node's turn, which has failed where there are no messages to send.
 
-        `tools` are the episode's, where the role has some. Only cancellation and faults of this program
-        raise.
+        `tools` are the episode's, where the role has some; the messages may go on from what another turn
+        left. Only cancellation and faults of this program raise.
         """
         if isinstance(messages, Failure):
             return self.failed(messages)
         role = self._role
+        earlier: tuple[Answered, ...] = ()  # the calls that asked for tools
+        functions: Functions | None = None
+        told: Sequence[Function] = ()
+        attempt = 0
         while True:
             answered: Answered | None = None
             try:
-                if tools is not None and self._functions is None:
-                    self._functions = await offered(role.tools, tools)
-                    self._offered = tuple(self._functions.values())
-                completion, seconds = await self.generate(messages)
-                answered = Answered(messages, completion, seconds, self._attempt + 1)
-                if completion.calls and self._functions and len(self._calls) + 1 < role.calls:
-                    messages = await self.use_tools(answered, self._functions)
+                if tools is not None and functions is None:
+                    functions = await offered(role.tools, tools)
+                    told = tuple(functions.values())
+                request = self.request(messages, len(earlier) + 1, attempt, told, continues)
+                completion, seconds = await self._model.complete(request, role.timeout, self._observe)
+                answered = Answered(messages, completion, seconds, attempt + 1)
+                if completion.calls and functions and len(earlier) + 1 < role.calls:
+                    call, messages = await _use_tools(answered, functions, role.timeout)
+                    earlier, attempt, continues = (*earlier, call), 0, call.continued
                     continue
-                if len(completion.text) > ANSWER_TEXT.most:
+                if len(completion.text) > _MOST_TEXT:
                     raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.past("the answer has"))
                 action = role.parser.parse(completion.text, upstream)
             except TimeoutError:
@@ -170,34 +164,44 @@ class Session:
             else:
                 (_, index, number), lineage = self._node.id, self._node.lineage
                 view = View(index, action, completion.text, completion.thought, number, lineage)
-                return NodeResult(view, (*self._calls, answered))
-            if self._attempt == role.on_failure.retry:
-                return self.failed(failure, answered)
-            self._attempt += 1
+                return NodeResult(view, (*earlier, answered))
+            if attempt == role.on_failure.retry:
+                return self.failed(failure, earlier, answered)
+            attempt += 1
 
-    def generate(self, messages: Sequence[Message]) -> Coroutine[None, None, tuple[Completion, float]]:
-        """One call of the model, and the seconds that it took; raises ModelError or TimeoutError."""
-        node, episode_seed = self._node, self._episode_seed
-        call = len(self._calls) + 1
-        seed = None if episode_seed is None else call_seed(episode_seed, node.salt, call, self._attempt)
+    def request(
+        self,
+        messages: Sequence[Message],
+        call: int,
+        attempt: int,
+        tools: Sequence[Function],
+        continues: Continued | None,
+    ) -> Request:
+        """What a call of the turn asks, by its number and that of its attempt."""
+        node, job = self._node, self._job
+        sampling = self._role.samplings[node.id.index - 1]
+        seed = self._episode_seed if sampling.seed is None else job.seeded(sampling.seed)
+        if seed is not None:
+            seed = call_seed(seed, node.salt, call, attempt)
         # By position: with keywords here too, they would cost more than 1 % of an episode.
-        id = CallId(self._job.task["id"], self._job.rollout, node.id, call, self._attempt)
-        request = Request(
-            messages, self._role.samplings[node.id.index - 1], seed, id, self._offered, self._continues
-        )
-        return self._model.complete(request, self._role.timeout, self._observe)
+        id = CallId(job.task["id"], job.rollout, node.id, call, attempt)
+        return Request(messages, sampling, seed, id, tools, continues)
 
-    async def use_tools(self, call: Answered, functions: Functions) -> Sequence[Message]:
-        """Do what an answer asks of tools; the messages of the next call, which goes on from this one."""
-        results = await results_of(functions, call.completion.calls, self._role.timeout)
-        call = call._replace(used=[result.noted for result in results])
-        self._calls, self._attempt, self._continues = (*self._calls, call), 0, call.continued
-        return (*call.chat, *(result.message for result in results))
-
-    def failed(self, failure: Failure, answered: Answered | None = None) -> NodeResult:
+    def failed(
+        self, failure: Failure, earlier: Sequence[Answered] = (), answered: Answered | None = None
+    ) -> NodeResult:
         """The result of a failed node: later roles see the parser's default as its action."""
         said = answered.completion if answered else Completion("")
         (_, index, number), lineage = self._node.id, self._node.lineage
         view = View(index, self._role.parser.default, said.text, said.thought, number, lineage, failed=True)
-        calls = (*self._calls, answered) if answered else self._calls
+        calls = (*earlier, answered) if answered else earlier
         return NodeResult(view, calls, failure, failing_earns(self._role) if self._role.reward else None)
+
+
+async def _use_tools(
+    call: Answered, functions: Functions, seconds: float | None
+) -> tuple[Answered, Sequence[Message]]:
+    """Do what an answer asks of tools: the call with what was done, and the messages that go on from it."""
+    results = await results_of(functions, call.completion.calls, seconds)
+    call = call._replace(used=[result.noted for result in results])
+    return call, (*call.chat, *(result.message for result in results))

@@ -131,14 +131,17 @@ def _skipped(plan: Plan, results: Sequence[NodeResult | None]) -> dict[str, floa
 
 def _trajectory(role: RolePlan, prefix: str, turns: Sequence[NodeResult]) -> Trajectory:
     """What one instance did; it earns what its last turn earned, or the sum of what an environment gave."""
-    last, steps = turns[-1], list[Step]()
+    steps: list[Step] = []
+    masked = False
     for turn in turns:
-        steps += steps_of(role, turn)
+        masked = _is_masked(role, turn)
+        steps += _steps(role, turn, masked)
+    last = turns[-1]
     index, score = last.view.index, last.score
     if role.reward is not None and role.reward.environment:
         score = _sum([turn.score for turn in turns if turn.score is not None and not _is_masked(role, turn)])
     reward, is_correct, terms = score or _UNSCORED
-    uid, masked = f"{prefix}{role.name}/{index}", _is_masked(role, last)
+    uid = f"{prefix}{role.name}/{index}"
     # By position, as all that is made for every turn: with keywords it takes twice as long.
     return Trajectory(role.name, index, steps, reward, bool(is_correct), uid, terms, last.failure, masked)
 
@@ -164,18 +167,22 @@ def _is_masked(role: RolePlan, result: NodeResult) -> bool:
 
 def steps_of(role: RolePlan, result: NodeResult) -> Sequence[Step]:
     """A turn's Steps, one for each call that was answered; the last has what the turn came to."""
+    return _steps(role, result, _is_masked(role, result))
+
+
+def _steps(role: RolePlan, result: NodeResult, masked: bool) -> list[Step]:
     noted: dict[str, object] = {}
     if role.loop is not None:
         noted["round"] = result.view.round
-    if _is_masked(role, result):
+    if masked:
         noted["masked"] = True
     if result.ran is not None:
-        return (_tool_step(result, result.ran, noted),)
+        return [_tool_step(result, result.ran, noted)]
+    steps: list[Step] = []
     last = len(result.calls)
-    return [
-        _step(role, call, number, result if number == last else None, noted)
-        for number, call in enumerate(result.calls, 1)
-    ]
+    for number, call in enumerate(result.calls, 1):
+        steps.append(_step(role, call, number, result if number == last else None, noted))
+    return steps
 
 
 def _tool_step(result: NodeResult, ran: Ran, noted: Mapping[str, object]) -> Step:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 
 from engine.compile import Plan, RolePlan
+from engine.compile.plan import Node
 from engine.records import Task
 from engine.run.isolation import Isolation
 from engine.run.reading import Reader, own
@@ -39,12 +40,10 @@ class Rewarding:
         self._plan, self._task, self._results = plan, task, results
         self._world, self._isolation = world, isolation
 
-    def settle(self, node: int, result: NodeResult, spawn: Spawn) -> None:
+    def settle(self, role: RolePlan, node: Node, result: NodeResult, spawn: Spawn) -> None:
         """Score a turn that has ended, unless its reward reads others; raises Stop."""
-        position = self._plan.nodes[node].role
-        role = self._plan.roles[position]
         reward = role.reward
-        if result.failure is None and reward is not None and position not in self._plan.scoring:
+        if result.failure is None and reward is not None and node.role not in self._plan.scoring:
             seen = own(role, result, reward)
             if reward.timeout is None:
                 score(role, self._task, result, seen)

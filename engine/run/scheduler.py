@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.compile import Plan, RolePlan
-from engine.compile.plan import Block
+from engine.compile.plan import Block, Node
 from engine.errors import UsageError
 from engine.models import LimitedModel
 from engine.prompts import Continued, PromptError, render_messages
@@ -32,7 +32,7 @@ from engine.run.frontier import Frontier
 from engine.run.isolation import Isolation
 from engine.run.rewarding import Rewarding, Stop
 from engine.run.seeing import Sight
-from engine.run.session import Job, NodeResult, Session
+from engine.run.session import Job, NodeResult, take_turn
 from engine.run.tool_turn import run_turn
 from engine.run.tools import OpenTools
 from engine.run.world import World
@@ -185,17 +185,18 @@ class _Run:
         for node in nodes:
             self.spawn(self.branch(node))
 
-    async def branch(self, node: int) -> None:
+    async def branch(self, position: int) -> None:
         """Run a node, then go on in the same task with one of those that became ready by it."""
         while True:
-            result = self.results[node] = await self.turn(node)
-            ready = self.opened(self.frontier.done(node))
-            if not ready:
-                self.rewarding.settle(node, result, self.spawn)
-                return
+            node = self.plan.nodes[position]
+            role = self.plan.roles[node.role]
+            result = self.results[position] = await self.turn(position, node, role)
+            ready = self.opened(self.frontier.done(position))
             self.start(ready[1:])
-            self.rewarding.settle(node, result, self.spawn)
-            node = ready[0]
+            self.rewarding.settle(role, node, result, self.spawn)
+            if not ready:
+                return
+            position = ready[0]
 
     def opened(self, blocks: Sequence[int]) -> list[int]:
         """The nodes to run of blocks that have nothing to wait for; who is skipped lets others go on."""
@@ -293,16 +294,12 @@ class _Run:
         except PromptError as error:
             return Failure(FailureName.PROMPT_ERROR, str(error))
 
-    def turn(self, position: int) -> Coroutine[None, None, NodeResult]:
-        node = self.plan.nodes[position]
-        role = self.plan.roles[node.role]
+    def turn(self, position: int, node: Node, role: RolePlan) -> Coroutine[None, None, NodeResult]:
         upstream = self.sight.upstream[node.block]
         if role.run is not None:
             variables, tools = self.sight.of_node(position), self.opened_tools()
             return run_turn(role, role.run, node, variables, upstream, tools=tools, isolation=self.isolation)
         assert node.endpoint is not None
-        # By position: every model call passes here.
-        session = Session(role, node, self.models[node.endpoint], self.job, self.seed, self.observe)
         continues = None
         if role.keeps_chat:
             asked, continues = self.next_of_chat(role, position)
@@ -310,7 +307,20 @@ class _Run:
             asked = self.render(role, self.sight.of_node(position))
         else:
             asked = self.messages[node.block]
-        return session.turn(asked, upstream, self.opened_tools() if role.tools else None, continues)
+        tools = self.opened_tools() if role.tools else None
+        # By position: every model call passes here.
+        return take_turn(
+            role,
+            node,
+            self.models[node.endpoint],
+            self.job,
+            self.seed,
+            self.observe,
+            asked,
+            upstream,
+            tools,
+            continues,
+        )
 
     def opened_tools(self) -> OpenTools:
         self.tools = self.tools or OpenTools()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from engine.compile import Plan, RolePlan
@@ -36,7 +36,7 @@ class Sight:
 
     def __init__(self, plan: Plan, task: Task, results: Results, world: World | None) -> None:
         self._plan, self._task, self._results, self._world = plan, task, results, world
-        self._visible = {key: value for key, value in task.items() if key not in plan.hidden}
+        self._visible = _without(task, plan.hidden)
         self.upstream: list[Upstream] = [SEES_NOTHING] * len(plan.blocks)
         """By block, what its nodes have joined; noted when it opens."""
         self.uncomputed = 0
@@ -84,7 +84,11 @@ class Sight:
 
     def _shown(self, role: RolePlan) -> Mapping[str, Any]:
         """The task as a role's prompts and conditions see it."""
-        if not role.shows:
-            return self._visible
-        hidden = self._plan.hidden - role.shows
-        return {key: value for key, value in self._task.items() if key not in hidden}
+        return self._visible if not role.shows else _without(self._task, self._plan.hidden - role.shows)
+
+
+def _without(task: Task, hidden: Set[str]) -> Mapping[str, Any]:
+    shown = {**task}
+    for name in hidden:
+        shown.pop(name, None)
+    return shown

@@ -42,7 +42,8 @@ class Job(NamedTuple):
         return derive_seed(seed, self.task["id"], self.rollout)
 
 
-class Answered(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Answered:
     """One call of a model, and what it said."""
 
     messages: Sequence[Message]
@@ -93,115 +94,95 @@ class NodeResult:
         return bool(self.calls) and not failed
 
 
-class Session:
-    """One running node. `episode_seed` is None where the run has no seed; a role may have one of its own."""
+async def take_turn(
+    role: RolePlan,
+    node: Node,
+    model: LimitedModel,
+    job: Job,
+    episode_seed: int | None,
+    observe: Observer | None,
+    messages: Sequence[Message] | Failure,
+    upstream: Upstream,
+    tools: OpenTools | None = None,
+    continues: Continued | None = None,
+) -> NodeResult:
+    """A node's turn, which has failed where there are no messages to send.
 
-    __slots__ = ("_episode_seed", "_job", "_model", "_node", "_observe", "_role")
-
-    def __init__(
-        self,
-        role: RolePlan,
-        node: Node,
-        model: LimitedModel,
-        job: Job,
-        episode_seed: int | None,
-        observe: Observer | None,
-    ) -> None:
-        self._role, self._node, self._model, self._job = role, node, model, job
-        self._episode_seed, self._observe = episode_seed, observe
-
-    async def turn(
-        self,
-        messages: Sequence[Message] | Failure,
-        upstream: Upstream,
-        tools: OpenTools | None = None,
-        continues: Continued | None = None,
-    ) -> NodeResult:
-        """The node's turn, which has failed where there are no messages to send.
-
-        `tools` are the episode's, where the role has some; the messages may go on from what another turn
-        left. Only cancellation and faults of this program raise.
-        """
-        if isinstance(messages, Failure):
-            return self.failed(messages)
-        role = self._role
-        earlier: tuple[Answered, ...] = ()  # the calls that asked for tools
-        functions: Functions | None = None
-        told: Sequence[Function] = ()
-        attempt = 0
-        while True:
-            answered: Answered | None = None
-            try:
-                if tools is not None and functions is None:
-                    functions = await offered(role.tools, tools)
-                    told = tuple(functions.values())
-                request = self.request(messages, len(earlier) + 1, attempt, told, continues)
-                completion, seconds = await self._model.complete(request, role.timeout, self._observe)
-                answered = Answered(messages, completion, seconds, attempt + 1)
-                if completion.calls and functions and len(earlier) + 1 < role.calls:
-                    call, messages = await _use_tools(answered, functions, role.timeout)
-                    earlier, attempt, continues = (*earlier, call), 0, call.continued
-                    continue
-                if len(completion.text) > _MOST_TEXT:
-                    raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.past("the answer has"))
-                action = role.parser.parse(completion.text, upstream)
-            except TimeoutError:
-                within = "in time" if role.timeout is None else f"within {role.timeout:g} s"
-                failure = Failure(FailureName.TIMEOUT, f"no answer {within}")
-            except ContextFull as error:
-                failure = Failure(FailureName.CONTEXT_FULL, str(error))
-            except ModelError as error:
-                failure = Failure(FailureName.MODEL_ERROR, str(error))
-            except ParseFailure as error:
-                failure = Failure(error.name, str(error))
-            except ToolError as error:
-                failure = Failure(FailureName.TOOL_ERROR, str(error))
-            except RolegraphError:
-                raise
-            except Exception as error:  # a client or parser from elsewhere: its fault ends this node only
-                name = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
-                failure = Failure(name, f"{type(error).__name__}: {error}")
-            else:
-                (_, index, number), lineage = self._node.id, self._node.lineage
-                view = View(index, action, completion.text, completion.thought, number, lineage)
-                return NodeResult(view, (*earlier, answered))
-            if attempt == role.on_failure.retry:
-                return self.failed(failure, earlier, answered)
-            attempt += 1
-
-    def request(
-        self,
-        messages: Sequence[Message],
-        call: int,
-        attempt: int,
-        tools: Sequence[Function],
-        continues: Continued | None,
-    ) -> Request:
-        """What a call of the turn asks, by its number and that of its attempt."""
-        node, job = self._node, self._job
-        sampling = self._role.samplings[node.id.index - 1]
-        seed = self._episode_seed if sampling.seed is None else job.seeded(sampling.seed)
-        if seed is not None:
-            seed = call_seed(seed, node.salt, call, attempt)
+    `episode_seed` is None where the run has no seed; `tools` are the episode's, where the role has some; the
+    messages may go on from what another turn left. Only cancellation and faults of this program raise.
+    """
+    if isinstance(messages, Failure):
+        return _failed(role, node, messages)
+    _, index, number = node.id
+    sampling = role.samplings[index - 1]
+    if sampling.seed is not None:
+        episode_seed = job.seeded(sampling.seed)
+    functions: Functions | None = None
+    told: Sequence[Function] = ()
+    earlier: tuple[Answered, ...] = ()  # the calls that asked for tools
+    call, attempt = 1, 0
+    while True:
+        answered: Answered | None = None
         # By position: with keywords here too, they would cost more than 1 % of an episode.
+        seed = None if episode_seed is None else call_seed(episode_seed, node.salt, call, attempt)
         id = CallId(job.task["id"], job.rollout, node.id, call, attempt)
-        return Request(messages, sampling, seed, id, tools, continues)
+        try:
+            if tools is not None and functions is None:
+                functions = await offered(role.tools, tools)
+                told = tuple(functions.values())
+            request = Request(messages, sampling, seed, id, told, continues)
+            completion, seconds = await model.complete(request, role.timeout, observe)
+            answered = Answered(messages, completion, seconds, attempt + 1)
+            if completion.calls and functions and call < role.calls:
+                messages = await _use_tools(answered, functions, role.timeout)
+                continues = answered.continued
+                earlier, call, attempt = (*earlier, answered), call + 1, 0
+                continue
+            text = completion.text
+            if len(text) > _MOST_TEXT:
+                raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.past("the answer has"))
+            action = role.parser.parse(text, upstream)
+        except TimeoutError:
+            within = "in time" if role.timeout is None else f"within {role.timeout:g} s"
+            failure = Failure(FailureName.TIMEOUT, f"no answer {within}")
+        except ContextFull as error:
+            failure = Failure(FailureName.CONTEXT_FULL, str(error))
+        except ModelError as error:
+            failure = Failure(FailureName.MODEL_ERROR, str(error))
+        except ParseFailure as error:
+            failure = Failure(error.name, str(error))
+        except ToolError as error:
+            failure = Failure(FailureName.TOOL_ERROR, str(error))
+        except RolegraphError:
+            raise
+        except Exception as error:  # a client or parser from elsewhere: its fault ends this node only
+            name = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
+            failure = Failure(name, f"{type(error).__name__}: {error}")
+        else:
+            view = View(index, action, text, completion.thought, number, node.lineage)
+            return NodeResult(view, (*earlier, answered))
+        if attempt == role.on_failure.retry:
+            return _failed(role, node, failure, earlier, answered)
+        attempt += 1
 
-    def failed(
-        self, failure: Failure, earlier: Sequence[Answered] = (), answered: Answered | None = None
-    ) -> NodeResult:
-        """The result of a failed node: later roles see the parser's default as its action."""
-        said = answered.completion if answered else Completion("")
-        (_, index, number), lineage = self._node.id, self._node.lineage
-        view = View(index, self._role.parser.default, said.text, said.thought, number, lineage, failed=True)
-        calls = (*earlier, answered) if answered else earlier
-        return NodeResult(view, calls, failure, failing_earns(self._role) if self._role.reward else None)
+
+def _failed(
+    role: RolePlan,
+    node: Node,
+    failure: Failure,
+    earlier: Sequence[Answered] = (),
+    answered: Answered | None = None,
+) -> NodeResult:
+    """The result of a failed node: later roles see the parser's default as its action."""
+    said = answered.completion if answered else Completion("")
+    (_, index, number), lineage = node.id, node.lineage
+    view = View(index, role.parser.default, said.text, said.thought, number, lineage, failed=True)
+    calls = (*earlier, answered) if answered else earlier
+    return NodeResult(view, calls, failure, failing_earns(role) if role.reward else None)
 
 
-async def _use_tools(
-    call: Answered, functions: Functions, seconds: float | None
-) -> tuple[Answered, Sequence[Message]]:
-    """Do what an answer asks of tools: the call with what was done, and the messages that go on from it."""
+async def _use_tools(call: Answered, functions: Functions, seconds: float | None) -> Sequence[Message]:
+    """Do what an answer asks of tools, and note it; the messages of the next call, which goes on from it."""
     results = await results_of(functions, call.completion.calls, seconds)
-    call = call._replace(used=[result.noted for result in results])
-    return call, (*call.chat, *(result.message for result in results))
+    call.used = [result.noted for result in results]
+    return (*call.chat, *(result.message for result in results))

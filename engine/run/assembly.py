@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from engine.compile import Plan, RolePlan
 from engine.records import Episode, Failure, FailureName, Step, Task, TerminationReason, Trajectory
 from engine.run.endings import Endings
-from engine.run.session import Answered, NodeResult, Ran
-from engine.vocabulary import Score
+from engine.run.session import NodeResult, Ran
+from engine.vocabulary import Score, View
 
 _UNSCORED: tuple[float | None, bool | None, Mapping[str, float]] = (None, None, {})
 
@@ -171,58 +171,47 @@ def steps_of(role: RolePlan, result: NodeResult) -> Sequence[Step]:
 
 
 def _steps(role: RolePlan, result: NodeResult, masked: bool) -> list[Step]:
+    view, reward = result.view, result.score.reward if result.score else 0.0
     noted: dict[str, object] = {}
     if role.loop is not None:
-        noted["round"] = result.view.round
+        noted["round"] = view.round
     if masked:
         noted["masked"] = True
     if result.ran is not None:
-        return [_tool_step(result, result.ran, noted)]
+        return [_tool_step(view, reward, result.ran, noted)]
     steps: list[Step] = []
-    last = len(result.calls)
-    for number, call in enumerate(result.calls, 1):
-        steps.append(_step(role, call, number, result if number == last else None, noted))
+    for call in result.calls:
+        completion, is_last = call.completion, call is result.calls[-1]
+        metadata = {"finish_reason": completion.finish_reason, "seconds": call.seconds, **noted}
+        if call.attempts > 1:
+            metadata["attempts"] = call.attempts
+        if role.tools:
+            metadata["call"] = len(steps) + 1
+            if call.used:
+                metadata["calls"] = call.used
+        if completion.usage:
+            metadata["usage"] = completion.usage
+        step = Step(
+            completion.prompt_ids,
+            completion.response_ids,
+            completion.logprobs,
+            call.chat,
+            completion.thought,
+            view.action if is_last else None,
+            completion.text,
+            reward if is_last else 0.0,
+            is_last,
+            None,
+            completion.weight_version,
+            metadata,
+        )
+        steps.append(step)
     return steps
 
 
-def _tool_step(result: NodeResult, ran: Ran, noted: Mapping[str, object]) -> Step:
+def _tool_step(view: View, reward: float, ran: Ran, noted: Mapping[str, object]) -> Step:
     """What a role did that runs a tool; there are no tokens and no messages."""
     metadata = {"tool": ran.tool, "seconds": ran.seconds, **noted}
     if ran.attempts > 1:
         metadata["attempts"] = ran.attempts
-    return Step(
-        action=result.view.action,
-        model_response=result.view.response,
-        reward=result.score.reward if result.score else 0.0,
-        metadata=metadata,
-    )
-
-
-def _step(
-    role: RolePlan, call: Answered, number: int, result: NodeResult | None, noted: Mapping[str, object]
-) -> Step:
-    """One call; `result` is that of the turn where it ended with this."""
-    completion = call.completion
-    metadata = {"finish_reason": completion.finish_reason, "seconds": call.seconds, **noted}
-    if call.attempts > 1:
-        metadata["attempts"] = call.attempts
-    if role.tools:
-        metadata["call"] = number
-        if call.used:
-            metadata["calls"] = call.used
-    if completion.usage:
-        metadata["usage"] = completion.usage
-    return Step(
-        completion.prompt_ids,
-        completion.response_ids,
-        completion.logprobs,
-        call.chat,
-        completion.thought,
-        None if result is None else result.view.action,
-        completion.text,
-        result.score.reward if result is not None and result.score else 0.0,
-        result is not None,
-        None,
-        completion.weight_version,
-        metadata,
-    )
+    return Step(action=view.action, model_response=view.response, reward=reward, metadata=metadata)

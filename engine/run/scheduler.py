@@ -129,15 +129,6 @@ class _Run:
             names = ", ".join(permission.name for permission in self.plan.withheld)
             raise UsageError(f"{self.plan.name} runs only where this is allowed: {names}")
         try:
-            return await self.played()
-        finally:
-            if self.tools is not None:
-                await self.tools.close()
-            if self.world is not None:
-                await self.world.close()
-
-    async def played(self) -> Episode:
-        try:
             self.start(self.opened(self.frontier.start()))
             await self.settled()
             if self.stopped is None and self.plan.scoring:
@@ -151,11 +142,17 @@ class _Run:
             finally:
                 self.tell(self.assembled(stopped=True), finished=False)
             raise
-        if self.active:  # a node ended the episode, and others are still at it
-            await self.cancel()
-        episode = self.assembled(stopped=self.stopped is not None)
-        self.tell(episode, finished=True)
-        return episode
+        else:
+            if self.active:  # a node ended the episode, and others are still at it
+                await self.cancel()
+            episode = self.assembled(stopped=self.stopped is not None)
+            self.tell(episode, finished=True)
+            return episode
+        finally:
+            if self.tools is not None:
+                await self.tools.close()
+            if self.world is not None:
+                await self.world.close()
 
     async def settled(self) -> None:
         """Wait until nothing is under way, or a node ended the episode."""
@@ -176,8 +173,9 @@ class _Run:
             noted["environment"] = world.info
         over = world.loop if world is not None and world.over else None
         endings = self.ends.endings if self.ends is not None else {}
-        ran = job.task, job.rollout, self.results, endings, over
-        return assemble(self.plan, *ran, stopped=stopped, noted=noted)
+        return assemble(
+            self.plan, job.task, job.rollout, self.results, endings, over, stopped=stopped, noted=noted
+        )
 
     # which node runs when
 
@@ -192,7 +190,8 @@ class _Run:
             role = self.plan.roles[node.role]
             result = self.results[position] = await self.turn(position, node, role)
             ready = self.opened(self.frontier.done(position))
-            self.start(ready[1:])
+            if len(ready) > 1:
+                self.start(ready[1:])
             self.rewarding.settle(role, node, result, self.spawn)
             if not ready:
                 return

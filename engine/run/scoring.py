@@ -50,10 +50,11 @@ def is_earned(role: RolePlan, result: NodeResult) -> bool:
 def _earn(role: RolePlan, result: NodeResult, earned: Score | None) -> None:
     if earned is None:
         return
-    if not math.isfinite(earned.reward):
-        _fail(role, result, f"the reward is {earned.reward}")
-    elif wrong := next((name for name, term in earned.terms.items() if not math.isfinite(term)), None):
-        _fail(role, result, f"the reward's term {wrong!r} is {earned.terms[wrong]}")
+    reward, _, terms = earned
+    if not math.isfinite(reward):
+        _fail(role, result, f"the reward is {reward}")
+    elif terms and (wrong := next((name for name, term in terms.items() if not math.isfinite(term)), None)):
+        _fail(role, result, f"the reward's term {wrong!r} is {terms[wrong]}")
     elif result.failure is None:
         result.score = earned
     else:  # who failed is not right

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -59,10 +60,24 @@ def assemble(
     metrics: dict[str, float] = {}
     is_correct = bool(deciding) and all(deciding)
     episode = Episode(task_id, rollout, task, trajectories, is_correct, metrics, reason, metadata)
+    uncomputed: dict[str, str] = {}
     for name, metric in plan.metrics.items():  # each reads the episode itself
-        if (value := metric.measure(episode)) is not None:
-            metrics[name] = value
+        try:
+            value = metric.measure(episode)
+            if value is not None:
+                metrics[name] = _finite(value)
+        except Exception as error:  # a metric may be a package's own code
+            uncomputed[name] = f"{type(error).__name__}: {error}"
+    if uncomputed:
+        metadata["uncomputed_metrics"] = uncomputed
     return episode
+
+
+def _finite(value: float) -> float:
+    """A number that can be recorded; raises ValueError or TypeError for what is none."""
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is no number that can be recorded")
+    return float(value)
 
 
 def _failed(role: RolePlan, result: NodeResult, failure: Failure) -> dict[str, object]:

@@ -51,6 +51,9 @@ def _earn(role: RolePlan, result: NodeResult, earned: Score | None) -> None:
     if earned is None:
         return
     reward, _, terms = earned
+    if type(reward) is not float or terms:  # a library's number is none that can be recorded
+        reward, terms = float(reward), {str(name): float(term) for name, term in terms.items()}
+        earned = earned._replace(reward=reward, terms=terms)
     if not math.isfinite(reward):
         _fail(role, result, f"the reward is {reward}")
     elif terms and (wrong := next((name for name, term in terms.items() if not math.isfinite(term)), None)):

@@ -13,16 +13,35 @@ from typing import NamedTuple
 from engine.compile import RolePlan
 from engine.compile.plan import Node
 from engine.errors import ContextFull, ModelError, RolegraphError
-from engine.limits import ANSWER_TEXT
+from engine.limits.answers import ANSWER_TEXT
 from engine.models import Completion, LimitedModel, Request
 from engine.prompts import Continued
 from engine.prompts.tools import answer_message
-from engine.records import CallId, Failure, FailureName, Message, Observer, Task, call_seed, derive_seed
+from engine.records import (
+    CallId,
+    Failure,
+    FailureName,
+    Message,
+    Observer,
+    Task,
+    call_seed,
+    check_recordable,
+    derive_seed,
+)
 from engine.run.calls import Functions, offered, results_of
 from engine.run.tools import OpenTools
 from engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
 
 _MOST_TEXT = ANSWER_TEXT.most
+
+
+def _check(action: object) -> None:
+    """Raise ParseFailure for an action that cannot be recorded; one of a package's parser may be anything."""
+    try:
+        check_recordable(action)
+    except ValueError as error:
+        message = f"the parser gave neither text nor a JSON value: {error}"
+        raise ParseFailure(FailureName.MALFORMED_OUTPUT, message) from None
 
 
 def failing_earns(role: RolePlan) -> Score:
@@ -142,6 +161,8 @@ async def take_turn(
             if len(text) > _MOST_TEXT:
                 raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.past("the answer has"))
             action = role.parser.parse(text, upstream)
+            if type(action) is not str:
+                _check(action)
         except TimeoutError:
             within = "in time" if role.timeout is None else f"within {role.timeout:g} s"
             failure = Failure(FailureName.TIMEOUT, f"no answer {within}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
@@ -15,7 +14,7 @@ from engine.prompts import PromptError
 from engine.records import Failure, FailureName
 from engine.run.isolation import Isolation, LimitError
 from engine.run.session import NodeResult, Ran, failing_earns
-from engine.run.tools import OpenTools
+from engine.run.tools import OpenTools, result_text
 from engine.vocabulary import ToolError, Upstream, View
 
 
@@ -38,10 +37,11 @@ async def run_turn(
     except PromptError as error:
         return _result(role, run, node, Failure(FailureName.PROMPT_ERROR, str(error)), 0, 0.0)
     for attempt in range(role.on_failure.retry + 1):
-        began = perf_counter()
+        began, text = perf_counter(), ""
         try:
             async with asyncio.timeout(role.timeout):
                 result: Any = await _call(run, value, upstream, tools, isolation)
+            text = result_text(run.name, result)
         except ToolError as error:
             result = Failure(FailureName.TOOL_ERROR, str(error))
         except (TimeoutError, LimitError):
@@ -53,7 +53,7 @@ async def run_turn(
         except Exception as error:  # a tool from elsewhere: its fault ends this node only
             result = Failure(FailureName.TOOL_ERROR, f"{type(error).__name__}: {error}")
         if not isinstance(result, Failure) or attempt == role.on_failure.retry:
-            return _result(role, run, node, result, attempt + 1, perf_counter() - began)
+            return _result(role, run, node, result, attempt + 1, perf_counter() - began, text)
     raise AssertionError("there is at least one attempt")
 
 
@@ -74,12 +74,17 @@ async def _call(
 
 
 def _result(
-    role: RolePlan, run: RunPlan, node: Node, result: object, attempts: int, seconds: float
+    role: RolePlan,
+    run: RunPlan,
+    node: Node,
+    result: object,
+    attempts: int,
+    seconds: float,
+    text: str = "",
 ) -> NodeResult:
     """What a turn came to. A failure's message is its result, so that later roles can see what went wrong."""
     failure = result if isinstance(result, Failure) else None
-    action = failure.message if failure else result
-    text = action if isinstance(action, str) else json.dumps(action, ensure_ascii=False, default=str)
+    action, text = (failure.message, failure.message) if failure else (result, text)
     (_, index, number), lineage = node.id, node.lineage
     return NodeResult(
         View(index, action, text, "", number, lineage, failed=failure is not None),

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.compile.plan import EnvPlan, Node
-from engine.records import Task, derive_seed
+from engine.limits.tools import OBSERVATION_TEXT
+from engine.records import Task, check_recordable, derive_seed
 from engine.run.session import NodeResult
 from engine.vocabulary import EnvironmentFailure, LiveEnvironment, Transition
 
@@ -77,7 +78,7 @@ class World:
         for player, reward in transition.rewards.items():
             turn = self._turns.get(player)
             kept, key = (self._early, player) if turn is None else (self._earned, turn)
-            kept[key] = kept.get(key, 0.0) + reward
+            kept[key] = kept.get(key, 0.0) + float(reward)
         self.info.update(transition.info)
         self._transitions.append(transition)
 
@@ -96,6 +97,12 @@ class World:
         strangers = {*transition.observations, *transition.rewards} - {*range(self._players)}
         if strangers:
             raise ValueError(f"it speaks of player {min(strangers)}, and there are {self._players}, from 0")
+        for player, shown in transition.observations.items():
+            if not isinstance(shown, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # a package's own
+                raise TypeError(f"it shows player {player} {type(shown).__name__}, expected text")
+            if len(shown) > OBSERVATION_TEXT.most:
+                raise ValueError(OBSERVATION_TEXT.past(f"it shows player {player}"))
+        check_recordable(dict(transition.info))
         unfit = [reward for reward in transition.rewards.values() if not math.isfinite(reward)]
         if unfit:
             raise ValueError(f"it gave the reward {unfit[0]}")

@@ -19,7 +19,8 @@ from engine.prompts import Continued
 from engine.prompts.call_forms import HERMES
 from engine.records import Episode, FailureName
 from engine.records.episodes import read_episodes, write_episodes
-from engine.vocabulary import Function, Tool, ToolError, tools
+from engine.run.calls import results_of
+from engine.vocabulary import Function, Tool, ToolCall, ToolError, tools
 from tests.edge import COUNTDOWN, RIGHT, ScriptedModel, episode, limited, write_spec
 
 log: list[str] = []
@@ -384,3 +385,15 @@ def test_a_reward_may_count_the_calls(compiled: Callable[..., Plan]) -> None:
         "roles.agent.reward={tool_calls: {over: 1, failed: true}}", "roles.agent.trainable=false"
     )
     assert played(failing, script(call("add", a=1, b=2), call("ad"), RIGHT)).trajectories[0].reward == 0.0
+
+
+def test_what_a_tool_says_that_it_takes_is_checked_for_so_much_work_and_no_more() -> None:
+    twice = {f"l{n}": {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}] * 2} for n in range(40)}
+    schema = {"$ref": "#/$defs/l0", "$defs": {**twice, "l40": {}}}
+    function = FAIL._replace(parameters=schema)
+    asked = ToolCall("fail", {"how": "error"})
+    (result,) = asyncio.run(results_of({"fail": function}, [asked], None))
+    assert result.message["content"].endswith("(limit: schema_work)")
+    loop = FAIL._replace(parameters={"unevaluatedProperties": False, "$ref": "#"})
+    (result,) = asyncio.run(results_of({"fail": loop}, [asked], None))
+    assert "beyond what the schema can check" in result.message["content"]

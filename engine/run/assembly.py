@@ -190,7 +190,8 @@ def steps_of(role: RolePlan, result: NodeResult) -> Sequence[Step]:
 
 def _tool_step(result: NodeResult, ran: Ran, noted: Mapping[str, object]) -> Step:
     """What a role did that runs a tool; there are no tokens and no messages."""
-    metadata = {"tool": ran.tool, "seconds": ran.seconds, **noted}
+    start, seconds = ran.took
+    metadata = {"tool": ran.tool, "started": start, "seconds": seconds, **noted}
     if ran.attempts > 1:
         metadata["attempts"] = ran.attempts
     return Step(
@@ -211,7 +212,8 @@ def _step(
     is_last: bool,
 ) -> Step:
     completion, score = call.completion, result.score
-    metadata = {"finish_reason": completion.finish_reason, "seconds": call.seconds, **noted}
+    start, seconds = call.took
+    metadata = {"finish_reason": completion.finish_reason, "started": start, "seconds": seconds, **noted}
     if call.attempts > 1:
         metadata["attempts"] = call.attempts
     if role.tools:

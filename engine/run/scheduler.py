@@ -77,6 +77,7 @@ class _Run:
 
     __slots__ = (
         "active",
+        "began",
         "ends",
         "finished",
         "frontier",
@@ -120,6 +121,8 @@ class _Run:
         """Those in use; None until there is a first."""
         self.tasks: list[asyncio.Task[None]] = []
         self.active = 0
+        self.began = 0.0
+        """When the episode did, on the event loop's clock."""
         self.finished: asyncio.Future[None]
         self.stopped: BaseException | None = None
         self.rewarding = Rewarding(plan, job.task, self.results, self.world, isolation, self.spawn)
@@ -133,6 +136,7 @@ class _Run:
         if self.plan.withheld:
             names = ", ".join(permission.name for permission in self.plan.withheld)
             raise UsageError(f"{self.plan.name} runs only where this is allowed: {names}")
+        self.began = asyncio.get_running_loop().time()
         try:
             return await self.played()
         finally:
@@ -304,13 +308,21 @@ class _Run:
         role = self.plan.roles[node.role]
         upstream = self.sight.upstream[node.block]
         if role.run is not None:
-            variables, tools = self.sight.of_node(position), self.opened_tools()
-            return run_turn(role, role.run, node, variables, upstream, tools=tools, isolation=self.isolation)
+            return run_turn(
+                role,
+                role.run,
+                node,
+                self.sight.of_node(position),
+                upstream,
+                tools=self.opened_tools(),
+                isolation=self.isolation,
+                began=self.began,
+            )
         assert node.endpoint is not None
         fixed = role.samplings[node.id.index - 1].seed
         seed = self.seed if fixed is None else self.seed_from(fixed)
         # By position: every model call passes here.
-        session = Session(role, node, self.models[node.endpoint], self.job, seed, self.observe)
+        session = Session(role, node, self.models[node.endpoint], self.job, seed, self.observe, self.began)
         if role.keeps_chat:
             asked = self.next_of_chat(session, role, position)
         elif role.asks_each:

@@ -14,7 +14,7 @@ from engine.compile import RolePlan
 from engine.compile.plan import Node
 from engine.errors import ContextFull, ModelError, RolegraphError
 from engine.limits import ANSWER_TEXT
-from engine.models import Completion, LimitedModel, Request
+from engine.models import Completion, LimitedModel, Request, Took
 from engine.prompts import Continued
 from engine.prompts.tools import answer_message
 from engine.records import CallId, Failure, FailureName, Message, Observer, Task, call_seed
@@ -41,7 +41,8 @@ class Answered(NamedTuple):
 
     messages: Sequence[Message]
     completion: Completion
-    seconds: float
+    took: Took
+    """It began so many seconds after the episode."""
     attempts: int
     used: Sequence[Mapping[str, str]] = ()
     """What was done of what it asked of tools, each with its `name`, and the `error` where there is one."""
@@ -65,7 +66,8 @@ class Ran(NamedTuple):
     """What was run where no model was asked."""
 
     tool: str
-    seconds: float
+    took: Took
+    """It began so many seconds after the episode."""
     attempts: int
 
 
@@ -88,10 +90,11 @@ class NodeResult:
 
 
 class Session:
-    """One running node. `episode_seed` is None where the run has no seed."""
+    """One running node. `episode_seed` is None where the run has no seed; `began` is when the episode did."""
 
     __slots__ = (
         "_attempt",
+        "_began",
         "_calls",
         "_continues",
         "_episode_seed",
@@ -112,9 +115,10 @@ class Session:
         job: Job,
         episode_seed: int | None,
         observe: Observer | None,
+        began: float,
     ) -> None:
         self._role, self._node, self._model, self._job = role, node, model, job
-        self._episode_seed, self._observe = episode_seed, observe
+        self._episode_seed, self._observe, self._began = episode_seed, observe, began
         self._attempt = 0
         self._calls: tuple[Answered, ...] = ()
         """Those that asked for tools."""
@@ -143,8 +147,9 @@ class Session:
                 if tools is not None and self._functions is None:
                     self._functions = await offered(role.tools, tools)
                     self._offered = tuple(self._functions.values())
-                completion, seconds = await self.generate(messages)
-                answered = Answered(messages, completion, seconds, self._attempt + 1)
+                completion, (start, seconds) = await self.generate(messages)
+                took = Took(start - self._began, seconds)
+                answered = Answered(messages, completion, took, self._attempt + 1)
                 if completion.calls and self._functions and len(self._calls) + 1 < role.calls:
                     messages = await self.use_tools(answered, self._functions)
                     continue
@@ -175,8 +180,8 @@ class Session:
                 return self.failed(failure, answered)
             self._attempt += 1
 
-    def generate(self, messages: Sequence[Message]) -> Coroutine[None, None, tuple[Completion, float]]:
-        """One call of the model, and the seconds that it took; raises ModelError or TimeoutError."""
+    def generate(self, messages: Sequence[Message]) -> Coroutine[None, None, tuple[Completion, Took]]:
+        """One call of the model, and what it took; raises ModelError or TimeoutError."""
         node, episode_seed = self._node, self._episode_seed
         call = len(self._calls) + 1
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, call, self._attempt)

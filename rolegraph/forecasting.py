@@ -14,6 +14,7 @@ from engine.shipped import model_folder
 from engine.training.adapter_size import BYTES, adapter_parameters
 from engine.training.forecast import Adapter, Forecast, Observed, Price
 from engine.training.forecast import forecast as forecast_of
+from engine.training.order import shuffled
 from rolegraph.running import blocking, nobody
 from rolegraph.workflow import Workflow
 
@@ -49,21 +50,18 @@ forecast = blocking(forecast_async)
 
 
 async def _probed(flow: Workflow, wanted: int, seed: int, observe: Observer) -> Observed:
-    """Whole groups of the training tasks, at the step's own number of rollouts."""
+    """Whole groups, at the step's own number of rollouts, of the tasks that a training begins with.
+
+    Data may be sorted, so its first rows could tell little of a step.
+    """
     rollouts = flow.plan.spec.train.rollouts
-    tasks = max(1, round(wanted / rollouts))
+    tasks = shuffled(flow.tasks("train"), seed)[: max(1, round(wanted / rollouts))]
+    count = len(tasks) * rollouts
     observe(Note("starting the model …"))
     async with flow.open() as opened:
-        observe(Note("the probe …", episodes=tasks * rollouts))
+        observe(Note("the probe …", episodes=count))
         began = time.monotonic()
-        stream = opened.stream(
-            "train",
-            limit=tasks,
-            rollouts=rollouts,
-            seed=seed,
-            concurrency=tasks * rollouts,
-            observe=observe,
-        )
+        stream = opened.stream(tasks=tasks, rollouts=rollouts, seed=seed, concurrency=count, observe=observe)
         episodes = [episode async for episode in stream]
     return Observed(f"a probe of {len(episodes)} episodes", episodes, time.monotonic() - began)
 

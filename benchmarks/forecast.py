@@ -3,9 +3,9 @@
     python benchmarks/forecast.py
     python benchmarks/forecast.py --trials 3 solver_judge debate
 
-A trial is a probe of 32 episodes with one seed, and the first step of a training with another: other tasks,
-other draws, the same untrained weights. Calls have to stay under their bound, tokens within 20 %, and each
-role's share of groups that teach inside its interval.
+A trial is a probe of 32 episodes, and the first step of a training with the same seed, as one types them one
+after the other. Calls have to stay under their bound, tokens within 20 %, and each role's share of groups
+that teach inside its interval. With `--apart` the seeds differ: other tasks, other draws, the same weights.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Trial:
         return {role: low <= came <= high for role, (low, high, came) in self.taught.items()}
 
 
-def trial(spec: str, number: int, service: Running, out: Path) -> Trial:
+def trial(spec: str, number: int, service: Running, out: Path, apart: int) -> Trial:
     """One forecast, and one first step."""
     flow = rg.load(spec, *SIZE, base_url=service.base_url)
-    told = rg.forecast(flow, probe=PROBE, seed=1000 + number)
+    told = rg.forecast(flow, probe=PROBE, seed=apart + number)
     rg.train(flow, out=out, seed=number)
     came = rg.forecast(flow, run=out)
     ((_, file),) = RunFolder(out).episodes_files("train")
@@ -102,7 +102,8 @@ def summary(spec: str, rows: Sequence[Trial]) -> str:
 @click.command(help=(__doc__ or "").partition("\n")[0])
 @click.argument("specs", nargs=-1)
 @click.option("--trials", default=10, show_default=True)
-def main(specs: tuple[str, ...], trials: int) -> None:
+@click.option("--apart", is_flag=True, help="A seed of its own for the probe.")
+def main(specs: tuple[str, ...], trials: int, apart: bool) -> None:
     """Make the trials, and print a table."""
     table: list[str] = []
     with TemporaryDirectory() as scratch, running(BASE_MODEL) as service:
@@ -111,7 +112,8 @@ def main(specs: tuple[str, ...], trials: int) -> None:
             click.echo(spec)
             rows: list[Trial] = []
             for number in range(trials):
-                rows.append(trial(spec, number, service, Path(scratch) / f"{spec}-{number}"))
+                out = Path(scratch) / f"{spec}-{number}"
+                rows.append(trial(spec, number, service, out, 1000 * apart))
                 show(number, rows[-1])
             table.append(summary(spec, rows))
     click.echo(

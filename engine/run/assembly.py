@@ -197,7 +197,8 @@ def _steps(role: RolePlan, result: NodeResult, masked: bool) -> list[Step]:
     steps: list[Step] = []
     for call in result.calls:
         completion, is_last = call.completion, call is result.calls[-1]
-        metadata = {"finish_reason": completion.finish_reason, "seconds": call.seconds, **noted}
+        start, seconds = call.took
+        metadata = {"finish_reason": completion.finish_reason, "started": start, "seconds": seconds, **noted}
         if call.attempts > 1:
             metadata["attempts"] = call.attempts
         if role.tools:
@@ -226,7 +227,8 @@ def _steps(role: RolePlan, result: NodeResult, masked: bool) -> list[Step]:
 
 def _tool_step(view: View, reward: float, ran: Ran, noted: Mapping[str, object]) -> Step:
     """What a role did that runs a tool; there are no tokens and no messages."""
-    metadata = {"tool": ran.tool, "seconds": ran.seconds, **noted}
+    start, seconds = ran.took
+    metadata = {"tool": ran.tool, "started": start, "seconds": seconds, **noted}
     if ran.attempts > 1:
         metadata["attempts"] = ran.attempts
     return Step(action=view.action, model_response=view.response, reward=reward, metadata=metadata)

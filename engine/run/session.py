@@ -14,7 +14,7 @@ from engine.compile import RolePlan
 from engine.compile.plan import Node
 from engine.errors import ContextFull, ModelError, RolegraphError
 from engine.limits.answers import ANSWER_TEXT
-from engine.models import Completion, LimitedModel, Request
+from engine.models import Completion, LimitedModel, Request, Took
 from engine.prompts import Continued
 from engine.prompts.tools import answer_message
 from engine.records import (
@@ -67,7 +67,8 @@ class Answered:
 
     messages: Sequence[Message]
     completion: Completion
-    seconds: float
+    took: Took
+    """It began so many seconds after the episode."""
     attempts: int
     used: Sequence[Mapping[str, str]] = ()
     """What was done of what it asked of tools, each with its `name`, and the `error` where there is one."""
@@ -91,7 +92,8 @@ class Ran(NamedTuple):
     """What was run where no model was asked."""
 
     tool: str
-    seconds: float
+    took: Took
+    """It began so many seconds after the episode."""
     attempts: int
 
 
@@ -120,6 +122,7 @@ async def take_turn(
     job: Job,
     episode_seed: int | None,
     observe: Observer | None,
+    began: float,
     messages: Sequence[Message] | Failure,
     upstream: Upstream,
     tools: OpenTools | None = None,
@@ -127,8 +130,9 @@ async def take_turn(
 ) -> NodeResult:
     """A node's turn, which has failed where there are no messages to send.
 
-    `episode_seed` is None where the run has no seed; `tools` are the episode's, where the role has some; the
-    messages may go on from what another turn left. Only cancellation and faults of this program raise.
+    `episode_seed` is None where the run has no seed; `began` is when the episode did; `tools` are the
+    episode's, where the role has some; the messages may go on from what another turn left. Only cancellation
+    and faults of this program raise.
     """
     if isinstance(messages, Failure):
         return _failed(role, node, messages)
@@ -150,8 +154,8 @@ async def take_turn(
                 functions = await offered(role.tools, tools)
                 told = tuple(functions.values())
             request = Request(messages, sampling, seed, id, told, continues)
-            completion, seconds = await model.complete(request, role.timeout, observe)
-            answered = Answered(messages, completion, seconds, attempt + 1)
+            completion, (start, seconds) = await model.complete(request, role.timeout, observe)
+            answered = Answered(messages, completion, Took(start - began, seconds), attempt + 1)
             if completion.calls and functions and call < role.calls:
                 messages = await _use_tools(answered, functions, role.timeout)
                 continues = answered.continued

@@ -112,6 +112,16 @@ ANSWER_TEXT = Limit(
     "characters",
     "an answer that a parser reads, and hands to rewards; some 100,000 tokens",
 )
+ANSWER_CALLS = Limit(
+    "answer_calls", 64, "calls", "tools that one answer asks for, which are called at once; more is no plan"
+)
+TOOL_TEXT = Limit(
+    "tool_text",
+    400_000,
+    "characters",
+    "what tools give for one answer, or a tool that a role runs, as text or JSON: it is sent with every call "
+    "that follows, and kept with each",
+)
 RECORD_LINE = Limit(
     "record_line",
     256_000_000,

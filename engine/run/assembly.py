@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from engine.compile import Plan, RolePlan
 from engine.records import Episode, Failure, FailureName, Step, Task, TerminationReason, Trajectory
 from engine.run.endings import Endings
 from engine.run.session import Answered, NodeResult, Ran
 from engine.vocabulary import Score
+from engine.vocabulary.foreign import described, finite
 
 
 def assemble(
@@ -43,7 +45,7 @@ def assemble(
         reason = TerminationReason.TIMEOUT if last == FailureName.TIMEOUT.value else TerminationReason.ERROR
     correct = plan.roles[plan.correct].name
     deciding = [trajectory.is_correct for trajectory in trajectories if trajectory.name == correct]
-    metadata: dict[str, object] = {"spec": plan.name, "hash": plan.hash, **noted}
+    metadata: dict[str, Any] = {"spec": plan.name, "hash": plan.hash, **noted}
     if plan.loops:
         metadata["rounds"] = _rounds(plan, results)
         metadata["ended"] = _ended(plan, endings, over, stopped=stopped)
@@ -63,8 +65,11 @@ def assemble(
         metadata=metadata,
     )
     for name, metric in plan.metrics.items():  # each reads the episode itself
-        if (value := metric.measure(episode)) is not None:
-            metrics[name] = value
+        try:
+            if (value := metric.measure(episode)) is not None:
+                metrics[name] = finite(value, "it is")
+        except Exception as error:  # a metric may be a package's own code
+            metadata.setdefault("uncomputed_metrics", {})[name] = described(error)
     return episode
 
 

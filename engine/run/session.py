@@ -21,6 +21,7 @@ from engine.records import CallId, Failure, FailureName, Message, Observer, Task
 from engine.run.calls import Functions, offered, results_of
 from engine.run.tools import OpenTools
 from engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
+from engine.vocabulary.foreign import described, plain
 
 
 def failing_earns(role: RolePlan) -> Score:
@@ -150,7 +151,7 @@ class Session:
                     continue
                 if len(completion.text) > ANSWER_TEXT.most:
                     raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.past("the answer has"))
-                action = role.parser.parse(completion.text, upstream)
+                action = plain(role.parser.parse(completion.text, upstream), ANSWER_TEXT)
             except TimeoutError:
                 within = "in time" if role.timeout is None else f"within {role.timeout:g} s"
                 failure = Failure(FailureName.TIMEOUT, f"no answer {within}")
@@ -166,7 +167,7 @@ class Session:
                 raise
             except Exception as error:  # a client or parser from elsewhere: its fault ends this node only
                 name = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
-                failure = Failure(name, f"{type(error).__name__}: {error}")
+                failure = Failure(name, described(error))
             else:
                 (_, index, number), lineage = self._node.id, self._node.lineage
                 view = View(index, action, completion.text, completion.thought, number, lineage)

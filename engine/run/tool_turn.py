@@ -11,12 +11,14 @@ from typing import Any
 from engine.compile import RolePlan
 from engine.compile.plan import Node, RunPlan
 from engine.errors import RolegraphError
+from engine.limits import TOOL_TEXT
 from engine.prompts import PromptError
 from engine.records import Failure, FailureName
 from engine.run.isolation import Isolation, LimitError
 from engine.run.session import NodeResult, Ran, failing_earns
 from engine.run.tools import OpenTools
 from engine.vocabulary import ToolError, Upstream, View
+from engine.vocabulary.foreign import described, plain
 
 
 async def run_turn(
@@ -41,7 +43,7 @@ async def run_turn(
         began = perf_counter()
         try:
             async with asyncio.timeout(role.timeout):
-                result: Any = await _call(run, value, upstream, tools, isolation)
+                result: Any = plain(await _call(run, value, upstream, tools, isolation), TOOL_TEXT)
         except ToolError as error:
             result = Failure(FailureName.TOOL_ERROR, str(error))
         except (TimeoutError, LimitError):
@@ -51,7 +53,7 @@ async def run_turn(
         except RolegraphError:
             raise
         except Exception as error:  # a tool from elsewhere: its fault ends this node only
-            result = Failure(FailureName.TOOL_ERROR, f"{type(error).__name__}: {error}")
+            result = Failure(FailureName.TOOL_ERROR, described(error))
         if not isinstance(result, Failure) or attempt == role.on_failure.retry:
             return _result(role, run, node, result, attempt + 1, perf_counter() - began)
     raise AssertionError("there is at least one attempt")

@@ -73,7 +73,7 @@ class OpenAIModel:
             raise ModelError(f"{self._url} gave no answer: {said}", transient=True)
         try:  # the client checks no types
             return self._completion(answer, answer.choices[0])
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, LookupError) as error:
             raise self._garbled() from error
 
     def _garbled(self) -> ModelError:

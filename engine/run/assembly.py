@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from engine.compile import Plan, RolePlan
 from engine.records import Episode, Failure, FailureName, Step, Task, TerminationReason, Trajectory
 from engine.run.endings import Endings
 from engine.run.session import NodeResult, Ran
 from engine.vocabulary import Score, View
+from engine.vocabulary.foreign import described, finite
 
 _UNSCORED: tuple[float | None, bool | None, Mapping[str, float]] = (None, None, {})
 
@@ -49,7 +50,7 @@ def assemble(
     if stopped:
         last = failures[-1]["name"] if failures else ""
         reason = TerminationReason.TIMEOUT if last == FailureName.TIMEOUT.value else TerminationReason.ERROR
-    metadata: dict[str, object] = {"spec": plan.name, "hash": plan.hash, **noted}
+    metadata: dict[str, Any] = {"spec": plan.name, "hash": plan.hash, **noted}
     if plan.loops:
         metadata["rounds"] = _rounds(plan, results)
         metadata["ended"] = _ended(plan, endings, over, stopped=stopped)
@@ -60,24 +61,13 @@ def assemble(
     metrics: dict[str, float] = {}
     is_correct = bool(deciding) and all(deciding)
     episode = Episode(task_id, rollout, task, trajectories, is_correct, metrics, reason, metadata)
-    uncomputed: dict[str, str] = {}
     for name, metric in plan.metrics.items():  # each reads the episode itself
         try:
-            value = metric.measure(episode)
-            if value is not None:
-                metrics[name] = _finite(value)
+            if (value := metric.measure(episode)) is not None:
+                metrics[name] = finite(value, "it is")
         except Exception as error:  # a metric may be a package's own code
-            uncomputed[name] = f"{type(error).__name__}: {error}"
-    if uncomputed:
-        metadata["uncomputed_metrics"] = uncomputed
+            metadata.setdefault("uncomputed_metrics", {})[name] = described(error)
     return episode
-
-
-def _finite(value: float) -> float:
-    """A number that can be recorded; raises ValueError or TypeError for what is none."""
-    if not math.isfinite(value):
-        raise ValueError(f"{value} is no number that can be recorded")
-    return float(value)
 
 
 def _failed(role: RolePlan, result: NodeResult, failure: Failure) -> dict[str, object]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from engine.compile import RolePlan
 from engine.compile.plan import Node
@@ -25,20 +25,20 @@ from engine.records import (
     Observer,
     Task,
     call_seed,
-    check_recordable,
     derive_seed,
 )
 from engine.run.calls import Functions, offered, results_of
 from engine.run.tools import OpenTools
 from engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
+from engine.vocabulary.foreign import described, plain
 
 _MOST_TEXT = ANSWER_TEXT.most
 
 
-def _check(action: object) -> None:
-    """Raise ParseFailure for an action that cannot be recorded; one of a package's parser may be anything."""
+def _plain(action: object) -> Any:
+    """An action as a record holds it; raises ParseFailure, as one of a package's parser may be anything."""
     try:
-        check_recordable(action)
+        return plain(action, ANSWER_TEXT)
     except ValueError as error:
         message = f"the parser gave neither text nor a JSON value: {error}"
         raise ParseFailure(FailureName.MALFORMED_OUTPUT, message) from None
@@ -166,7 +166,7 @@ async def take_turn(
                 raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.past("the answer has"))
             action = role.parser.parse(text, upstream)
             if type(action) is not str:
-                _check(action)
+                action = _plain(action)
         except TimeoutError:
             within = "in time" if role.timeout is None else f"within {role.timeout:g} s"
             failure = Failure(FailureName.TIMEOUT, f"no answer {within}")
@@ -182,7 +182,7 @@ async def take_turn(
             raise
         except Exception as error:  # a client or parser from elsewhere: its fault ends this node only
             name = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
-            failure = Failure(name, f"{type(error).__name__}: {error}")
+            failure = Failure(name, described(error))
         else:
             view = View(index, action, text, completion.thought, number, node.lineage)
             return NodeResult(view, (*earlier, answered))

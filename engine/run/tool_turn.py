@@ -9,6 +9,7 @@ from typing import Any
 from engine.compile import RolePlan
 from engine.compile.plan import Node, RunPlan
 from engine.errors import RolegraphError
+from engine.limits.tools import TOOL_TEXT
 from engine.models import Took
 from engine.prompts import PromptError
 from engine.records import Failure, FailureName
@@ -16,6 +17,7 @@ from engine.run.isolation import Isolation, LimitError
 from engine.run.session import NodeResult, Ran, failing_earns
 from engine.run.tools import OpenTools, result_text
 from engine.vocabulary import ToolError, Upstream, View
+from engine.vocabulary.foreign import described, plain
 
 
 async def run_turn(
@@ -44,6 +46,7 @@ async def run_turn(
             async with asyncio.timeout(role.timeout):
                 result: Any = await _call(run, value, upstream, tools, isolation)
             text = result_text(run.name, result)
+            result = plain(result, TOOL_TEXT)
         except ToolError as error:
             result = Failure(FailureName.TOOL_ERROR, str(error))
         except (TimeoutError, LimitError):
@@ -53,7 +56,7 @@ async def run_turn(
         except RolegraphError:
             raise
         except Exception as error:  # a tool from elsewhere: its fault ends this node only
-            result = Failure(FailureName.TOOL_ERROR, f"{type(error).__name__}: {error}")
+            result = Failure(FailureName.TOOL_ERROR, described(error))
         if not isinstance(result, Failure) or attempt == role.on_failure.retry:
             took = Took(start - began, clock() - start)
             return _result(role, run, node, result, Ran(run.name, took, attempt + 1), text)

@@ -10,6 +10,9 @@ ANSWER_TEXT = Limit(
     "characters",
     "an answer that a parser reads, and hands to rewards; some 100,000 tokens",
 )
+ANSWER_CALLS = Limit(
+    "answer_calls", 64, "calls", "tools that one answer asks for, which are called at once; more is no plan"
+)
 ANSWER_MATCHES = Limit(
     "answer_matches",
     10_000,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from engine.limits.limit import Limit
 
-RESULT_TEXT = Limit(
-    "result_text",
-    1_000_000,
+TOOL_TEXT = Limit(
+    "tool_text",
+    400_000,
     "characters",
-    "a tool's result, which every later call of the turn is sent; some 250,000 tokens",
+    "what tools give for one answer, or a tool that a role runs, as text or JSON: it is sent with every call "
+    "that follows, and kept with each",
 )
 OBSERVATION_TEXT = Limit(
     "observation_text",

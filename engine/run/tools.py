@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 
-from engine.limits.tools import RESULT_TEXT, TOOL_CLOSE_SECONDS
+from engine.limits.tools import TOOL_CLOSE_SECONDS, TOOL_TEXT
 from engine.records import check_recordable
 from engine.vocabulary import Function, Tool, ToolError
 
@@ -56,11 +56,11 @@ def result_text(name: str, result: object) -> str:
     try:
         check_recordable(result)
         text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
-        if len(text) <= RESULT_TEXT.most:
+        if len(text) <= TOOL_TEXT.most:
             text.encode()  # half a character can be sent to nobody
             return text
     except UnicodeError:
         raise ToolError(f"{name} gave text that is not valid Unicode") from None
     except ValueError as error:
         raise ToolError(f"{name} gave neither text nor a JSON value: {error}") from None
-    raise ToolError(RESULT_TEXT.past(f"{name} gave"))
+    raise ToolError(TOOL_TEXT.past(f"{name} gave"))

@@ -95,7 +95,7 @@ def _written_at(value: Any, path: Path) -> Path:
             return path[:depth]
         try:
             value = cast("Any", value)[key]
-        except LookupError:
+        except (LookupError, TypeError):  # a list has no names
             return path[:depth] or path  # what lacks it, but for what the whole part lacks
     return path
 

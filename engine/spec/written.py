@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Mapping
+from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
@@ -38,8 +40,9 @@ class Written(BaseModel):
         return cls.in_full(value)
 
 
-def field_lines(model: type[BaseModel]) -> dict[str, str]:
-    """The line under each field of a model; read from the source when it is asked for, which is seldom."""
+@cache
+def field_lines(model: type[BaseModel]) -> Mapping[str, str]:
+    """The line under each field of a model; read from the source when it is first asked for."""
     (definition,) = ast.parse(inspect.getsource(model)).body
     assert isinstance(definition, ast.ClassDef)
     lines: dict[str, str] = {}

@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 from engine.errors import DataError
 from engine.records import SEEDS, Split, Task
 from engine.vocabulary.call import Call
+from engine.vocabulary.foreign import in_short
 from engine.vocabulary.items import Dataset, checked_rows, datasets
 from engine.vocabulary.registry import BadOptions
 
@@ -98,6 +99,8 @@ def _tasks(
         given = row.get("id")
         identity = f"{stem}-{position}" if given in (None, "") else str(given).replace(":", "-")
         if identity in seen:
-            raise DataError(f"{shown}:{line}: the id {identity!r} is that of line {seen[identity]} too")
+            raise DataError(
+                f"{shown}:{line}: the id {in_short(identity)} is that of line {seen[identity]} too"
+            )
         seen[identity] = line
         yield {**row, "id": identity}

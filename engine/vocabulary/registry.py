@@ -20,6 +20,7 @@ from pydantic_core import ArgsKwargs, ErrorDetails
 
 from engine.errors import RolegraphError, UsageError, did_you_mean, first_line
 from engine.vocabulary.call import Call
+from engine.vocabulary.foreign import described
 from engine.vocabulary.imports import Definition, Import
 from engine.vocabulary.options import Option, options_of, takes_more, takes_value, value_of
 
@@ -182,7 +183,7 @@ class Registry(Generic[T]):
             factory = point.load()
         except (Exception, SystemExit) as error:  # importing it runs the package's own code
             package = _package(point)
-            said = f"{type(error).__name__}: {error}"
+            said = described(error)
             raise UsageError(
                 f"the {self.kind} {point.name!r} of {package} cannot be loaded: {said}"
             ) from error

@@ -98,8 +98,8 @@ CASES = [
         Case(f"{name} of a {kind}", f"{kind}:{gives}", "error", says)
         for kind in ("tool", "call")
         for name, gives, says in (
-            ("a huge text", '"a" * 1_000_001', "limit: result_text"),
-            ("a huge list", '["a"] * 400_000', "limit: result_text"),
+            ("a huge text", '"a" * 1_000_001', "limit: tool_text"),
+            ("a huge list", '["a"] * 400_000', "limit: tool_text"),
             ("half a text", '"a\\ud800"', "not valid Unicode"),
             ("its own error", 'raises(ToolError("no such page"))', "no such page"),
             ("a timeout", "raises(TimeoutError())", "no result"),

@@ -20,7 +20,7 @@ pytest.importorskip("mcp", reason="needs the extra `mcp`")
 ROOT = Path(__file__).parents[2]
 COMES = {
     "honest": "42",
-    "huge": "Error: huge gave more than 1,000,000 characters (limit: result_text)",
+    "huge": "Error: huge gave more than 400,000 characters (limit: tool_text)",
     "many": "a\na\na",
     "escapes": "\0 \x1b[31m \u202e <script>",
     "image": "[image]",

@@ -1,7 +1,7 @@
-"""What a unit of `prompt_work` is in time and memory: the operations of a template, each until the budget ends.
+"""What a unit of `prompt_work` is in time and memory: a template's operations, each until the budget ends.
 
-`python benchmarks/metering.py` prints a line for each as it goes, the worst at last, and beside them the largest
-honest rendering. Times are of this process alone: the least of three.
+`python benchmarks/metering.py` prints a line for each as it goes, the worst at last, and beside them the
+largest honest rendering. Times are of this process alone: the least of three.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ TEXT, WORDS = "'a' * 1000000", "'a b' * 300000"
 NUMBERS = "range(99999) | list"
 ROWS = "{% set rows = [{'k': 1, 't': 'b'}, {'k': 2, 't': 'a'}] * 49999 %}"
 OPERATIONS: Mapping[str, str] = {
-    "an honest loop of ten operations": LOOP.replace("BODY", "{{ i + 1 }}{{ i * 2 }}{% if i > 3 and i < 9 %}x{% endif %}"),
+    "an honest loop of ten operations": LOOP.replace(
+        "BODY", "{{ i + 1 }}{{ i * 2 }}{% if i > 3 and i < 9 %}x{% endif %}"
+    ),
     "an empty loop": LOOP.replace("BODY", "") * 20,
     "nested loops": "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
     "loops that assign": LOOP.replace("BODY", "{% set x = i %}") * 20,
@@ -42,7 +44,8 @@ OPERATIONS: Mapping[str, str] = {
     "lists kept": "".join(f"{{% set x{n} = {NUMBERS} %}}" for n in range(60)),
     "lists of lists kept": "".join(f"{{% set x{n} = [[]] * 99999 %}}" for n in range(60)),
     "lists mapped": f"{{% set x = {NUMBERS} %}}" + "{% set y = x | map('string') | list %}" * 60,
-    "lists mapped and kept": f"{{% set x = {NUMBERS} %}}" + "".join(f"{{% set y{n} = x | map('string') | list %}}" for n in range(60)),
+    "lists mapped and kept": f"{{% set x = {NUMBERS} %}}"
+    + "".join(f"{{% set y{n} = x | map('string') | list %}}" for n in range(60)),
     "lists sorted": f"{{% set x = {NUMBERS} | reverse | list %}}" + "{% set y = x | sort %}" * 60,
     "lists sorted by a field": ROWS + "{% set y = rows | sort(attribute='t') %}" * 60,
     "lists grouped": ROWS + "{% set y = rows | groupby('t') %}" * 60,
@@ -67,7 +70,8 @@ OPERATIONS: Mapping[str, str] = {
     "texts formatted": "{% set x = 'a' * 99999 %}" + "{% set y = '%s' | format(x) %}" * 100,
     "products": "{% set a = NINES %}" + LOOP.replace("BODY", "{% set x = a * a %}") * 20,
     "quotients": "{% set b = NINES %}{% set a = b * b %}" + LOOP.replace("BODY", "{% set x = a // b %}") * 20,
-    "large numbers written": "{% set a = NINES %}{% set a = a * a * a * a %}" + LOOP.replace("BODY", "{% set x = a | string %}") * 20,
+    "large numbers written": "{% set a = NINES %}{% set a = a * a * a * a %}"
+    + LOOP.replace("BODY", "{% set x = a | string %}") * 20,
 }  # fmt: skip
 
 

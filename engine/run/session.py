@@ -142,7 +142,7 @@ async def take_turn(
         episode_seed = job.seeded(sampling.seed)
     functions: Functions | None = None
     told: Sequence[Function] = ()
-    earlier: tuple[Answered, ...] = ()  # the calls that asked for tools
+    earlier: list[Answered] = []  # the calls that asked for tools
     call, attempt = 1, 0
     while True:
         answered: Answered | None = None
@@ -159,7 +159,8 @@ async def take_turn(
             if completion.calls and functions and call < role.calls:
                 messages = await _use_tools(answered, functions, role.timeout)
                 continues = answered.continued
-                earlier, call, attempt = (*earlier, answered), call + 1, 0
+                earlier.append(answered)
+                call, attempt = call + 1, 0
                 continue
             text = completion.text
             if len(text) > _MOST_TEXT:

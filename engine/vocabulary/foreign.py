@@ -55,7 +55,7 @@ def plain(value: object, limit: Limit) -> Any:
 def finite(value: Any, what: str) -> float:
     """A number that sums and means can be made of; raises ValueError, whose message `what` begins."""
     try:
-        found = float(value)
+        found = float("none" if isinstance(value, str | bytes) else value)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{what} {type(value).__name__}, which is no number") from None
     if not abs(found) <= LARGEST:

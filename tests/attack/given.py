@@ -50,7 +50,7 @@ WORLDS: Sequence[tuple[str, str, Outcome, str]] = [
     ('NUL and escapes', 'Transition({0: "\\0 \\x1b[31m"})', 'text', '\\x00 \\x1b[31m'),
     ('a stranger', 'Transition({7: "a"})', 'error', 'it speaks of player 7'),
     ('a reward that is none', 'Transition({0: "a"}, {0: float("nan")})', 'error', 'it gave the reward nan'),
-    ('a reward that is text', 'Transition({0: "a"}, {0: "1"})', 'text', ''),
+    ('a reward that is text', 'Transition({0: "a"}, {0: "1"})', 'error', 'reward str, which is no number'),
     ('a reward beyond floats', 'Transition({0: "a"}, {0: 10**400})', 'error', 'environment_error'),
     ('rewards that are a list', 'Transition({0: "a"}, [1.0])', 'error', 'environment_error'),
     ('info that is no mapping', 'Transition({0: "a"}, {}, False, 7)', 'error', 'environment_error'),
@@ -76,7 +76,7 @@ SCORES: Sequence[tuple[str, str, Outcome, str]] = [
 ]  # fmt: skip
 NUMBERS: Sequence[tuple[str, str, Outcome, str]] = [
     ('nothing', 'None', 'text', ''),
-    ('text', '"1"', 'text', ''),
+    ('text', '"1"', 'error', 'it is str, which is no number'),
     ('no number', 'float("nan")', 'error', 'it is nan'),
     ('beyond floats', '10**400', 'error', 'which is no number'),
     ("a library's number", 'numpy.float32(1)', 'text', ''),

@@ -189,7 +189,8 @@ class _Run:
             node = self.plan.nodes[position]
             role = self.plan.roles[node.role]
             result = self.results[position] = await self.turn(position, node, role)
-            ready = self.opened(self.frontier.done(position))
+            released = self.frontier.done(position)
+            ready = self.opened(released) if released else released
             if len(ready) > 1:
                 self.start(ready[1:])
             self.rewarding.settle(role, node, result, self.spawn)

@@ -114,7 +114,7 @@ async def take_turn(
         episode_seed = job.seeded(sampling.seed)
     functions: Functions | None = None
     told: Sequence[Function] = ()
-    earlier: tuple[Answered, ...] = ()  # the calls that asked for tools
+    earlier: list[Answered] = []  # the calls that asked for tools
     call, attempt = 1, 0
     while True:
         answered: Answered | None = None
@@ -133,7 +133,8 @@ async def take_turn(
             if calls and functions and call < role.calls:
                 messages = await _use_tools(answered, functions, role.timeout)
                 continues = answered.continued
-                earlier, call, attempt = (*earlier, answered), call + 1, 0
+                earlier.append(answered)
+                call, attempt = call + 1, 0
                 continue
             if len(text) > _MOST_TEXT:
                 raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.past("the answer has"))
@@ -173,7 +174,7 @@ def _failed(
     said = answered.completion if answered else Completion("")
     (_, index, number), lineage = node.id, node.lineage
     view = View(index, role.parser.default, said.text, said.thought, number, lineage, failed=True)
-    calls = (*earlier, answered) if answered else earlier
+    calls = (*earlier, answered) if answered else tuple(earlier)
     return NodeResult(view, calls, failure, failing_earns(role) if role.reward else None)
 
 

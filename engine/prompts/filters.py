@@ -16,6 +16,7 @@ from jinja2 import pass_context
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import escape
 
+from engine.limits.prompts import PROMPT_DIGITS, PROMPT_INDENT
 from engine.prompts import operations
 from engine.prompts.meter import ITEM, Meter, PromptError
 
@@ -26,9 +27,6 @@ _TEXT_GROWS = 6
 """A character becomes as many at most in HTML's or JSON's way of writing it, but for the rarest."""
 _WORD = 16
 """Units for a character where a filter makes an object of each word."""
-_MOST_PLACES = 300
-"""Digits that `round` can keep or drop: more than a number with a point has."""
-_MOST_INDENT = 16
 _NUMBER = 400
 """Characters that a number with a point takes at most in `format`, beside the digits that it is given."""
 
@@ -147,8 +145,8 @@ def _format(context: Any, value: object, *args: object, **kwargs: object) -> str
 @_filter("tojson")
 def _tojson(context: Any, value: object, indent: int | None = None) -> str:
     meter = _meter(context)
-    if indent is not None and not 0 <= indent <= _MOST_INDENT:
-        raise PromptError(f"tojson indents by 0 to {_MOST_INDENT}, not {indent}")
+    if indent is not None and not 0 <= indent <= PROMPT_INDENT.most:
+        raise PromptError(f"tojson indents by 0 to {PROMPT_INDENT}, not {indent}")
     size = meter.measure(value)
     meter.make_text(size)
     meter.spend(_TEXT_GROWS * size)
@@ -162,8 +160,8 @@ def _abs(_: Any, number: object) -> object:
 
 @_filter("round")
 def _round(_: Any, value: object, precision: int = 0, method: str = "common") -> float:
-    if not isinstance(precision, int) or abs(precision) > _MOST_PLACES:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise PromptError(f"round keeps or drops {_MOST_PLACES} digits at most")
+    if not isinstance(precision, int) or abs(precision) > PROMPT_DIGITS.most:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PromptError(f"round keeps or drops at most {PROMPT_DIGITS}")
     return jinja.do_round(number_for("round", value), precision, cast("Any", method))
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from jinja2 import Undefined
 
-from engine.limits import PROMPT_BITS, PROMPT_ITEMS, PROMPT_TEXT, PROMPT_WORK
+from engine.limits.prompts import PROMPT_BITS, PROMPT_ITEMS, PROMPT_TEXT, PROMPT_WORK
 from engine.vocabulary import Views
 
 ITEM = 20

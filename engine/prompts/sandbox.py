@@ -25,7 +25,7 @@ from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import missing
 
-from engine.limits import PROMPT_DIGITS, PROMPT_PARTS
+from engine.limits.prompts import PROMPT_DIGITS, PROMPT_PARTS
 from engine.prompts.filters import FILTERS
 from engine.prompts.meter import ITEM, NODE, Meter
 from engine.prompts.operations import OPERATIONS, binary

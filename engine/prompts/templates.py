@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Template as JinjaTemplate
 from jinja2 import TemplateSyntaxError, nodes
 
-from engine.limits import PROMPT_SOURCE, PROMPT_TEXT
+from engine.limits.prompts import PROMPT_SOURCE, PROMPT_TEXT
 from engine.prompts.checks import Fault, Surroundings, check_tree
 from engine.prompts.meter import PromptError
 from engine.prompts.sandbox import ENVIRONMENT, Scope, metered

@@ -272,6 +272,13 @@ class RunFolder:
         write_whole(self.info_file, info.model_dump_json(indent=1).encode())
 
 
+def runs_in(path: Path) -> list[Path]:
+    """The folder itself where it is a run's, else those in it that are, as in an evaluation's."""
+    if (path / _INFO).exists():
+        return [path]
+    return sorted(file.parent for file in path.glob(f"*/{_INFO}")) or [path]
+
+
 def newest(runs: Path, name: str | None = None, kind: Kind = "train") -> RunFolder:
     """The run or training in `runs` (of the spec of that name) that was begun last; raises UsageError."""
     begun: list[tuple[datetime, Path]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from engine.compile import Plan, RolePlan
 from engine.records import Episode, Failure, FailureName, Step, Task, TerminationReason, Trajectory
@@ -11,6 +12,7 @@ from engine.run.endings import Endings
 from engine.run.seeing import Results
 from engine.run.session import NodeResult, Ran
 from engine.vocabulary import Score, View
+from engine.vocabulary.foreign import described, finite
 
 _UNSCORED: tuple[float | None, bool | None, Mapping[str, float]] = (None, None, {})
 
@@ -50,7 +52,7 @@ def assemble(
     if stopped:
         last = failures[-1]["name"] if failures else ""
         reason = TerminationReason.TIMEOUT if last == FailureName.TIMEOUT.value else TerminationReason.ERROR
-    metadata: dict[str, object] = {"spec": plan.name, "hash": plan.hash, **noted}
+    metadata: dict[str, Any] = {"spec": plan.name, "hash": plan.hash, **noted}
     if plan.loops:
         metadata["rounds"] = _rounds(plan, results)
         metadata["ended"] = _ended(plan, endings, over, stopped=stopped)
@@ -62,8 +64,11 @@ def assemble(
     is_correct = bool(deciding) and all(deciding)
     episode = Episode(task_id, rollout, task, trajectories, is_correct, metrics, reason, metadata)
     for name, metric in plan.metrics.items():  # each reads the episode itself
-        if (value := metric.measure(episode)) is not None:
-            metrics[name] = value
+        try:
+            if (value := metric.measure(episode)) is not None:
+                metrics[name] = finite(value, "it is")
+        except Exception as error:  # a metric may be a package's own code
+            metadata.setdefault("uncomputed_metrics", {})[name] = described(error)
     return episode
 
 
@@ -178,7 +183,8 @@ def _steps(role: RolePlan, result: NodeResult, masked: bool) -> list[Step]:
     steps: list[Step] = []
     for call in result.calls:
         completion, is_last = call.completion, call is result.calls[-1]
-        metadata = {"finish_reason": completion.finish_reason, "seconds": call.seconds, **noted}
+        start, seconds = call.took
+        metadata = {"finish_reason": completion.finish_reason, "started": start, "seconds": seconds, **noted}
         if call.attempts > 1:
             metadata["attempts"] = call.attempts
         if role.tools:
@@ -207,7 +213,8 @@ def _steps(role: RolePlan, result: NodeResult, masked: bool) -> list[Step]:
 
 def _tool_step(view: View, reward: float, ran: Ran, noted: Mapping[str, object]) -> Step:
     """What a role did that runs a tool; there are no tokens and no messages."""
-    metadata = {"tool": ran.tool, "seconds": ran.seconds, **noted}
+    start, seconds = ran.took
+    metadata = {"tool": ran.tool, "started": start, "seconds": seconds, **noted}
     if ran.attempts > 1:
         metadata["attempts"] = ran.attempts
     return Step(action=view.action, model_response=view.response, reward=reward, metadata=metadata)

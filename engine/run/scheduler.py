@@ -76,6 +76,7 @@ class _Run:
 
     __slots__ = (
         "active",
+        "began",
         "ends",
         "finished",
         "frontier",
@@ -119,6 +120,8 @@ class _Run:
         """Those in use; None until there is a first."""
         self.tasks: list[asyncio.Task[None]] = []
         self.active = 0
+        self.began = 0.0
+        """When the episode did, on the event loop's clock."""
         self.finished: asyncio.Future[None]
         self.stopped: BaseException | None = None
         self.rewarding = Rewarding(plan, job.task, self.results, self.world, isolation)
@@ -128,6 +131,7 @@ class _Run:
         if self.plan.withheld:
             names = ", ".join(permission.name for permission in self.plan.withheld)
             raise UsageError(f"{self.plan.name} runs only where this is allowed: {names}")
+        self.began = asyncio.get_running_loop().time()
         try:
             self.start(self.opened(self.frontier.start()))
             await self.settled()
@@ -298,8 +302,16 @@ class _Run:
     def turn(self, position: int, node: Node, role: RolePlan) -> Coroutine[None, None, NodeResult]:
         upstream = self.sight.upstream[node.block]
         if role.run is not None:
-            variables, tools = self.sight.of_node(position), self.opened_tools()
-            return run_turn(role, role.run, node, variables, upstream, tools=tools, isolation=self.isolation)
+            return run_turn(
+                role,
+                role.run,
+                node,
+                self.sight.of_node(position),
+                upstream,
+                tools=self.opened_tools(),
+                isolation=self.isolation,
+                began=self.began,
+            )
         assert node.endpoint is not None
         continues = None
         if role.keeps_chat:
@@ -317,6 +329,7 @@ class _Run:
             self.job,
             self.seed,
             self.observe,
+            self.began,
             asked,
             upstream,
             tools,

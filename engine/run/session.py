@@ -8,21 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from engine.compile import RolePlan
 from engine.compile.plan import Node
 from engine.errors import ContextFull, ModelError, RolegraphError
-from engine.limits import ANSWER_TEXT
-from engine.models import Completion, LimitedModel, Request
+from engine.limits.answers import ANSWER_TEXT
+from engine.models import Completion, LimitedModel, Request, Took
 from engine.prompts import Continued
 from engine.prompts.tools import answer_message
-from engine.records import CallId, Failure, FailureName, Message, Observer, Task, call_seed, derive_seed
+from engine.records import (
+    CallId,
+    Failure,
+    FailureName,
+    Message,
+    Observer,
+    Task,
+    call_seed,
+    derive_seed,
+)
 from engine.run.calls import Functions, offered, results_of
 from engine.run.tools import OpenTools
 from engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
+from engine.vocabulary.foreign import described, plain
 
 _MOST_TEXT = ANSWER_TEXT.most
+
+
+def _plain(action: object) -> Any:
+    """An action as a record holds it; raises ParseFailure, as one of a package's parser may be anything."""
+    try:
+        return plain(action, ANSWER_TEXT)
+    except ValueError as error:
+        message = f"the parser gave neither text nor a JSON value: {error}"
+        raise ParseFailure(FailureName.MALFORMED_OUTPUT, message) from None
 
 
 def failing_earns(role: RolePlan) -> Score:
@@ -49,7 +68,8 @@ class Answered:
     chat: Sequence[Message]
     """What was asked, and the answer."""
     completion: Completion
-    seconds: float
+    took: Took
+    """It began so many seconds after the episode."""
     attempts: int
     used: Sequence[Mapping[str, str]] = ()
     """What was done of what it asked of tools, each with its `name`, and the `error` where there is one."""
@@ -67,7 +87,8 @@ class Ran(NamedTuple):
     """What was run where no model was asked."""
 
     tool: str
-    seconds: float
+    took: Took
+    """It began so many seconds after the episode."""
     attempts: int
 
 
@@ -96,6 +117,7 @@ async def take_turn(
     job: Job,
     episode_seed: int | None,
     observe: Observer | None,
+    began: float,
     messages: Sequence[Message] | Failure,
     upstream: Upstream,
     tools: OpenTools | None = None,
@@ -103,8 +125,9 @@ async def take_turn(
 ) -> NodeResult:
     """A node's turn, which has failed where there are no messages to send.
 
-    `episode_seed` is None where the run has no seed; `tools` are the episode's, where the role has some; the
-    messages may go on from what another turn left. Only cancellation and faults of this program raise.
+    `episode_seed` is None where the run has no seed; `began` is when the episode did; `tools` are the
+    episode's, where the role has some; the messages may go on from what another turn left. Only cancellation
+    and faults of this program raise.
     """
     if isinstance(messages, Failure):
         return _failed(role, node, messages)
@@ -126,10 +149,10 @@ async def take_turn(
                 functions = await offered(role.tools, tools)
                 told = tuple(functions.values())
             request = Request(messages, sampling, seed, id, told, continues)
-            completion, seconds = await model.complete(request, role.timeout, observe)
+            completion, (start, seconds) = await model.complete(request, role.timeout, observe)
             text, calls = completion.text, completion.calls
             chat = (*messages, answer_message(text, completion.thought, calls))
-            answered = Answered(chat, completion, seconds, attempt + 1)
+            answered = Answered(chat, completion, Took(start - began, seconds), attempt + 1)
             if calls and functions and call < role.calls:
                 messages = await _use_tools(answered, functions, role.timeout)
                 continues = answered.continued
@@ -139,6 +162,8 @@ async def take_turn(
             if len(text) > _MOST_TEXT:
                 raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.past("the answer has"))
             action = role.parser.parse(text, upstream)
+            if type(action) is not str:
+                action = _plain(action)
         except TimeoutError:
             within = "in time" if role.timeout is None else f"within {role.timeout:g} s"
             failure = Failure(FailureName.TIMEOUT, f"no answer {within}")
@@ -154,7 +179,7 @@ async def take_turn(
             raise
         except Exception as error:  # a client or parser from elsewhere: its fault ends this node only
             name = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
-            failure = Failure(name, f"{type(error).__name__}: {error}")
+            failure = Failure(name, described(error))
         else:
             view = View(index, action, text, completion.thought, number, node.lineage)
             return NodeResult(view, (*earlier, answered))

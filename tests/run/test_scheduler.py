@@ -13,6 +13,7 @@ from engine.compile import compile_file
 from engine.errors import ModelError
 from engine.models import Completion, LimitedModel, Request
 from engine.records import CallDone, Episode, EpisodeDone, Event, FailureName, TerminationReason
+from tests.clock import run_virtually
 from tests.edge import (
     COUNTDOWN,
     RIGHT,
@@ -303,9 +304,11 @@ def test_an_observer_hears_of_every_call_and_of_the_episode() -> None:
 def test_what_a_call_took_is_in_its_step() -> None:
     model = ScriptedModel(by_role({"solver": RIGHT, "judge": "<answer>1</answer>"}), lambda _: 0.02)
     plan = solver_judge()
-    done = asyncio.run(episode(plan, limited(plan, model, concurrency=1)))
-    seconds = [t.steps[0].metadata["seconds"] for t in done.trajectories]
-    assert all(own >= 0.02 for own in seconds), "the wait for a free slot is not counted"
+    done, _ = run_virtually(episode(plan, limited(plan, model, concurrency=1)))
+    noted = [t.steps[0].metadata for t in done.trajectories]
+    seconds = pytest.approx([0.02] * 3)
+    assert [own["seconds"] for own in noted] == seconds, "the wait for a free slot is not counted"
+    assert [own["started"] for own in noted] == pytest.approx([0, 0.02, 0.04])
 
 
 def late_judge(request: Request) -> float:

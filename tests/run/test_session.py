@@ -50,6 +50,7 @@ def turn(
             job=Job({"id": "t1"}, 3),
             episode_seed=episode_seed,
             observe=observe,
+            began=0.0,
             messages=messages,
             upstream={} if role == "solver" else SOLVERS,
         )

@@ -138,6 +138,7 @@ def _settings(info: RunInfo) -> dict[str, str]:
     told = {
         "kind": "training" if info.kind == "train" else "run",
         "model": info.model,
+        "checkpoint": info.checkpoint or "",
         "seed": str(info.seed),
         "split": info.split or "",
         "tasks at most": str(info.limit or ""),

@@ -54,6 +54,6 @@ PROMPT_WORK = Limit(
     "prompt_work",
     20_000_000,
     "units of work",
-    "one rendering: a unit is some 5 to 20 ns and at most 6 bytes; 100,000 turns of a loop with ten "
-    "operations fit, and nothing takes longer or more than 120 MB",
+    "one rendering: a unit is at most some 20 ns and 4 bytes (benchmarks/metering.py), so that none takes "
+    "more than half a second or 80 MB; a loop of ten operations turns some 70,000 times",
 )

@@ -18,7 +18,7 @@ from engine.records import Message
 from engine.run.tools import result_text
 from engine.vocabulary import Function, Tool, ToolCall, ToolError
 from engine.vocabulary.foreign import described
-from engine.vocabulary.schemas import UNBOUNDED, TooMuchWork, checker
+from engine.vocabulary.schemas import UNBOUNDED, Keyword, TooMuchWork, checker
 
 if TYPE_CHECKING:
     from engine.run.tools import OpenTools
@@ -119,7 +119,7 @@ def _check(function: Function, arguments: Mapping[str, Any]) -> None:
     Patterns are the tool's own to hold them against, because some take for ever, and so is what its schema
     says elsewhere: nothing is fetched.
     """
-    unread = dict.fromkeys(("pattern", "patternProperties", *UNBOUNDED), _anything)
+    unread: dict[str, Keyword] = dict.fromkeys(("pattern", "patternProperties", *UNBOUNDED), _anything)
     try:
         problem = checker(function.parameters, unread)(dict(arguments))
     except TooMuchWork as error:

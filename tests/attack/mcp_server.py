@@ -1,4 +1,5 @@
-"""A hostile MCP server, by the protocol's own SDK: `python -m tests.attack.mcp_server LISTING` prints its port.
+"""A hostile MCP server, by the protocol's own SDK: `python -m tests.attack.mcp_server LISTING` prints
+its port.
 
 Its tools are the keys of `ANSWERS`. `endless` lists new ones for ever, `stuck` the same page.
 """
@@ -31,13 +32,15 @@ def nested(levels: int) -> Any:
 
 
 BLOB = types.BlobResourceContents(uri="file:///etc/passwd", blob="AAAA")  # pyright: ignore[reportArgumentType]
+IMAGE = types.ImageContent(type="image", data="AAAA", mimeType="image/png")
+AUDIO = types.AudioContent(type="audio", data="AAAA", mimeType="audio/x")
 ANSWERS: dict[str, types.CallToolResult] = {
     "honest": types.CallToolResult(content=[text("42")]),
     "huge": types.CallToolResult(content=[text("a" * 1_000_001)]),
     "many": types.CallToolResult(content=[text("a")] * 20_000),
     "escapes": types.CallToolResult(content=[text("\0 \x1b[31m \u202e <script>")]),
-    "image": types.CallToolResult(content=[types.ImageContent(type="image", data="AAAA", mimeType="image/png")]),
-    "audio": types.CallToolResult(content=[types.AudioContent(type="audio", data="AAAA", mimeType="audio/x")]),
+    "image": types.CallToolResult(content=[IMAGE]),
+    "audio": types.CallToolResult(content=[AUDIO]),
     "blob": types.CallToolResult(content=[types.EmbeddedResource(type="resource", resource=BLOB)]),
     "nothing": types.CallToolResult(content=[]),
     "error": types.CallToolResult(content=[text("\x1b[31mno")], isError=True),

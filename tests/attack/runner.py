@@ -26,9 +26,10 @@ from engine.prompts.sandbox import Scope
 from engine.prompts.templates import compile_condition, compile_template
 from engine.vocabulary import View, Views
 from roles.corpus import open_corpus, search
-from tests.attack import conditions, given, overrides, packages, prompts, specs, tables
+from tests.attack import conditions, folders, given, overrides, packages, prompts, specs, tables
 from tests.attack.cases import Came
 from tests.attack.giver import give, register
+from tests.attack.looker import look
 
 MORE = 200 << 20
 """Bytes that hostile input may take."""
@@ -145,6 +146,7 @@ PARTS: Mapping[str, tuple[Callable[[str], Came], list[tuple[str, str]]]] = {
         "given": (give, given.CASES),
         "packages": (use, packages.CASES),
         "tables": (look_up, tables.CASES),
+        "folders": (look, folders.CASES),
     }.items()
 }
 
@@ -153,6 +155,7 @@ FIRST = {
     "specs": BASE,
     "given": "call:1",
     "packages": "tasks:rows_of_text",
+    "folders": folders.CASES[0].source,
     "tables": f"passages:jsonl:{tables.GOOD}",
 }
 

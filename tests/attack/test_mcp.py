@@ -50,11 +50,11 @@ def hostile(listing: str) -> Iterator[str]:
             process.kill()
 
 
-async def ask(url: str, *names: str, timeout: float = 60.0) -> list[Result]:
+async def ask(url: str, *names: str, seconds: float = 60.0) -> list[Result]:
     """What comes of calls in one turn, one after the other."""
     opened = OpenTools()
     try:
-        tool = tools.build(Call.parse({"mcp": url, "timeout": timeout}))
+        tool = tools.build(Call.parse({"mcp": url, "timeout": seconds}))
         functions = await offered([tool], opened)
         return [(await results_of(functions, [ToolCall(name, {})], None))[0] for name in names]
     finally:
@@ -70,10 +70,10 @@ def test_whatever_a_server_answers_is_the_call_s_result_or_its_error() -> None:
             assert "\n" not in text or name == "many", name
         assert said[-2] == "42", "a second function of one name has one of its own"
         assert said[-1].startswith("Error: ")
-        (never, after) = asyncio.run(ask(url, "never", "honest", timeout=1.0))
+        (never, after) = asyncio.run(ask(url, "never", "honest", seconds=1.0))
         assert never.message["content"].startswith("Error: Timed out")
         assert after.message["content"] == "42"
-        (dead, *_) = asyncio.run(ask(url, "dies", timeout=5.0))
+        (dead, *_) = asyncio.run(ask(url, "dies", seconds=1.0))
         assert dead.message["content"].startswith("Error: ")
 
 

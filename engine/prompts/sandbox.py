@@ -118,12 +118,10 @@ class Scope:
 
 
 @pass_context
-def _written(context: Any, value: Any) -> str:
+def _written(context: Any, value: object) -> str:
     """What is written of a value; the whole of a rendering is measured as it comes."""
     kind = type(value)
-    if kind is str:
-        return value
-    return str(value) if kind is int else context.meter.text(value)
+    return str(value) if kind is str or kind is int else context.meter.text(value)
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -149,7 +147,8 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """A field of plain data or of a record; of anything else what Jinja2's sandbox lets through."""
-        kind: type[object] = type(obj)
+        value: object = obj
+        kind = type(value)
         if kind is dict:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if kind in _RECORDS and attribute[:1] != "_":

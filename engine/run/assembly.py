@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.compile import Plan, RolePlan
 from engine.records import Episode, Failure, FailureName, Step, Task, TerminationReason, Trajectory
 from engine.run.endings import Endings
+from engine.run.seeing import Results
 from engine.run.session import NodeResult, Ran
 from engine.vocabulary import Score, View
 from engine.vocabulary.foreign import described, finite
@@ -20,7 +21,7 @@ def assemble(
     plan: Plan,
     task: Task,
     rollout: int,
-    results: Sequence[NodeResult | None],
+    results: Results,
     endings: Endings,
     over: int | None,
     *,
@@ -38,14 +39,15 @@ def assemble(
     prefix = f"{task_id}:{rollout}/"
     correct = plan.roles[plan.correct]
     deciding: list[bool] = []
-    for role, turns in _instances(plan, results):
-        trajectory = _trajectory(role, prefix, turns)
-        trajectories.append(trajectory)
-        if role is correct:
-            deciding.append(trajectory.is_correct)
-        for turn in turns:
-            if turn.failure is not None:
-                failures.append(_failed(role, turn, turn.failure))
+    for role, its in _by_role(plan, results):
+        for turns in _instances(role, its):
+            trajectory = _trajectory(role, prefix, turns)
+            trajectories.append(trajectory)
+            if role is correct:
+                deciding.append(trajectory.is_correct)
+            for turn in turns:
+                if turn.failure is not None:
+                    failures.append(_failed(role, turn, turn.failure))
     reason = TerminationReason.ENV_DONE
     if stopped:
         last = failures[-1]["name"] if failures else ""
@@ -77,36 +79,34 @@ def _failed(role: RolePlan, result: NodeResult, failure: Failure) -> dict[str, o
     return {**where, **failure.to_dict()}
 
 
-def _instances(
-    plan: Plan, results: Sequence[NodeResult | None]
-) -> Iterator[tuple[RolePlan, Sequence[NodeResult]]]:
-    """Each instance's turns that ran, oldest first; instances without one are left out."""
+def _by_role(plan: Plan, results: Results) -> Iterator[tuple[RolePlan, Results]]:
+    """Each role's turns."""
     start = 0
     for role in plan.roles:
-        if role.loop is None:
-            end = start + role.count
-            for result in results[start:end]:
-                if result is not None:
-                    yield role, (result,)
-        else:
-            end = start + role.count * plan.rounds_of(role)
-            by_index: dict[int, list[NodeResult]] = {}
-            for result in results[start:end]:
-                if result is not None:
-                    by_index.setdefault(result.view.index, []).append(result)
-            for index in sorted(by_index):
-                yield role, by_index[index]
+        end = start + role.count * plan.rounds_of(role)
+        yield role, results[start:end]
         start = end
 
 
-def _rounds(plan: Plan, results: Sequence[NodeResult | None]) -> dict[str, int]:
+def _instances(role: RolePlan, results: Results) -> Iterable[Sequence[NodeResult]]:
+    """Each instance's turns that ran, oldest first; instances without one are left out."""
+    if role.loop is None:
+        return [(result,) for result in results if result is not None]
+    by_index: dict[int, list[NodeResult]] = {}
+    for result in results:
+        if result is not None:
+            by_index.setdefault(result.view.index, []).append(result)
+    return [by_index[index] for index in sorted(by_index)]
+
+
+def _rounds(plan: Plan, results: Results) -> dict[str, int]:
     """How many rounds each loop went."""
     rounds = dict.fromkeys((loop.name for loop in plan.loops), 0)
-    for node, result in zip(plan.nodes, results, strict=True):
-        loop = plan.roles[node.role].loop
-        if result is not None and loop is not None:
-            name = plan.loops[loop].name
-            rounds[name] = max(rounds[name], node.id.round)
+    for role, its in _by_role(plan, results):
+        if role.loop is not None:
+            name = plan.loops[role.loop].name
+            last = max((result.view.round for result in its if result is not None), default=0)
+            rounds[name] = max(rounds[name], last)
     return rounds
 
 
@@ -125,13 +125,9 @@ def _ended(
     return ended
 
 
-def _skipped(plan: Plan, results: Sequence[NodeResult | None]) -> dict[str, float]:
+def _skipped(plan: Plan, results: Results) -> dict[str, float]:
     """The share of each role's turns that were skipped, where any was."""
-    skipped = Counter(
-        plan.roles[node.role].name for node, result in zip(plan.nodes, results, strict=True) if result is None
-    )
-    turns = {role.name: role.count * plan.rounds_of(role) for role in plan.roles}
-    return {name: count / turns[name] for name, count in skipped.items()}
+    return {role.name: its.count(None) / len(its) for role, its in _by_role(plan, results) if None in its}
 
 
 def _trajectory(role: RolePlan, prefix: str, turns: Sequence[NodeResult]) -> Trajectory:

@@ -193,7 +193,8 @@ class _Run:
             node = self.plan.nodes[position]
             role = self.plan.roles[node.role]
             result = self.results[position] = await self.turn(position, node, role)
-            ready = self.opened(self.frontier.done(position))
+            released = self.frontier.done(position)
+            ready = self.opened(released) if released else released
             if len(ready) > 1:
                 self.start(ready[1:])
             self.rewarding.settle(role, node, result, self.spawn)
@@ -214,7 +215,8 @@ class _Run:
             if role.loop is not None and self.ends is not None and self.ends.is_over(number, role.loop):
                 todo += self.ends.end(block, role.loop)
                 continue
-            self.sight.join(number)
+            if block.sees:
+                self.sight.join(number, block.sees)
             nodes = block.nodes
             if block.may_skip:
                 nodes = self.running(block, role, number)
@@ -266,7 +268,7 @@ class _Run:
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         self.active += 1
-        self.tasks.append(asyncio.create_task(self.watched(work)))
+        self.tasks.append(asyncio.get_running_loop().create_task(self.watched(work)))
         return self.tasks[-1]
 
     async def watched(self, work: Coroutine[None, None, None]) -> None:

@@ -42,10 +42,9 @@ class Sight:
         self.uncomputed = 0
         """How many conditions could not be computed."""
 
-    def join(self, number: int) -> None:
+    def join(self, number: int, sees: Sequence[See]) -> None:
         """Note what the nodes of a block see of others: all of these have ended."""
-        if sees := self._plan.blocks[number].sees:
-            self.upstream[number] = {see.name: self.views(see) for see in sees}
+        self.upstream[number] = {see.name: self.views(see) for see in sees}
 
     def views(self, see: See) -> Views:
         """What is seen under a name; a single instance that has not run still answers for its fields."""

@@ -65,7 +65,8 @@ class Job(NamedTuple):
 class Answered:
     """One call of a model, and what it said."""
 
-    messages: Sequence[Message]
+    chat: Sequence[Message]
+    """What was asked, and the answer."""
     completion: Completion
     took: Took
     """It began so many seconds after the episode."""
@@ -74,18 +75,12 @@ class Answered:
     """What was done of what it asked of tools, each with its `name`, and the `error` where there is one."""
 
     @property
-    def chat(self) -> Sequence[Message]:
-        """What was asked, and the answer."""
-        said = self.completion
-        return (*self.messages, answer_message(said.text, said.thought, said.calls))
-
-    @property
     def continued(self) -> Continued | None:
         """The same as the tokens that it is, where the model gives them."""
         said = self.completion
         if not said.response_ids:
             return None
-        return Continued((*said.prompt_ids, *said.response_ids), len(self.messages) + 1)
+        return Continued((*said.prompt_ids, *said.response_ids), len(self.chat))
 
 
 class Ran(NamedTuple):
@@ -155,14 +150,15 @@ async def take_turn(
                 told = tuple(functions.values())
             request = Request(messages, sampling, seed, id, told, continues)
             completion, (start, seconds) = await model.complete(request, role.timeout, observe)
-            answered = Answered(messages, completion, Took(start - began, seconds), attempt + 1)
-            if completion.calls and functions and call < role.calls:
+            text, calls = completion.text, completion.calls
+            chat = (*messages, answer_message(text, completion.thought, calls))
+            answered = Answered(chat, completion, Took(start - began, seconds), attempt + 1)
+            if calls and functions and call < role.calls:
                 messages = await _use_tools(answered, functions, role.timeout)
                 continues = answered.continued
                 earlier.append(answered)
                 call, attempt = call + 1, 0
                 continue
-            text = completion.text
             if len(text) > _MOST_TEXT:
                 raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.past("the answer has"))
             action = role.parser.parse(text, upstream)
@@ -203,7 +199,7 @@ def _failed(
     said = answered.completion if answered else Completion("")
     (_, index, number), lineage = node.id, node.lineage
     view = View(index, role.parser.default, said.text, said.thought, number, lineage, failed=True)
-    calls = (*earlier, answered) if answered else earlier
+    calls = (*earlier, answered) if answered else tuple(earlier)
     return NodeResult(view, calls, failure, failing_earns(role) if role.reward else None)
 
 

@@ -208,8 +208,9 @@ def metric_of(
 
 def _of_role(measure: Callable[[Sequence[Trajectory]], float], role: str, episode: Episode) -> float | None:
     trajectories = [t for t in episode.trajectories if t.name == role and not (t.masked and t.reward is None)]
-    ended = episode.termination_reason is TerminationReason.ENV_DONE
-    return measure(trajectories) if trajectories or not ended else None
+    if not trajectories and episode.termination_reason is TerminationReason.ENV_DONE:
+        return None
+    return measure(trajectories)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def test_an_answer_that_can_be_read_is_a_result_without_a_failure() -> None:
     result = turn(model)
     assert result.view == View(2, RIGHT, f"3 + 4 = 7, so {RIGHT}", lineage=(2,))
     (call,) = result.calls
-    assert (call.messages, call.attempts, result.failure) == (MESSAGES, 1, None)
+    assert ([*call.chat[:-1]], call.attempts, result.failure) == (MESSAGES, 1, None)
     assert result.score is None, "it is scored when its reward is computed"
     (request,) = model.requests
     assert request.messages == MESSAGES

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from engine.errors import ModelError, UsageError
 from engine.models.types import Completion, Model, Request, Scorer
@@ -23,13 +23,6 @@ back at once."""
 
 A = TypeVar("A")
 T = TypeVar("T")
-
-
-class Took(NamedTuple):
-    """When a call began, on the event loop's clock, and how long it took, in seconds."""
-
-    start: float
-    seconds: float
 
 
 class LimitedModel:
@@ -49,8 +42,9 @@ class LimitedModel:
 
     def complete(
         self, request: Request, timeout: float | None = None, observe: Observer | None = None
-    ) -> Coroutine[None, None, tuple[Completion, Took]]:
-        """The answer to a request, and what it took; raises ModelError or TimeoutError.
+    ) -> Coroutine[None, None, tuple[Completion, float, float]]:
+        """The answer to a request, when it began on the event loop's clock, and the seconds that it took;
+        raises ModelError or TimeoutError.
 
         Neither the time nor `timeout`, which are of one call, count the wait for a free slot.
         """
@@ -71,7 +65,7 @@ class LimitedModel:
         argument: A,
         seconds: float | None,
         observe: Observer | None,
-    ) -> tuple[T, Took]:
+    ) -> tuple[T, float, float]:
         attempt, clock = 1, asyncio.get_running_loop().time
         while True:
             await self._slots.acquire()
@@ -83,7 +77,7 @@ class LimitedModel:
                     async with asyncio.timeout(seconds):
                         answer = await call(argument)
                 answered = True
-                return answer, Took(start, clock() - start)
+                return answer, start, clock() - start
             except ModelError as error:
                 if not error.transient or attempt == ATTEMPTS:
                     raise

@@ -183,8 +183,12 @@ def _steps(role: RolePlan, result: NodeResult, masked: bool) -> list[Step]:
     steps: list[Step] = []
     for call in result.calls:
         completion, is_last = call.completion, call is result.calls[-1]
-        start, seconds = call.took
-        metadata = {"finish_reason": completion.finish_reason, "started": start, "seconds": seconds, **noted}
+        metadata: dict[str, object] = {
+            "finish_reason": completion.finish_reason,
+            "started": call.started,
+            "seconds": call.seconds,
+            **noted,
+        }
         if call.attempts > 1:
             metadata["attempts"] = call.attempts
         if role.tools:
@@ -213,8 +217,7 @@ def _steps(role: RolePlan, result: NodeResult, masked: bool) -> list[Step]:
 
 def _tool_step(view: View, reward: float, ran: Ran, noted: Mapping[str, object]) -> Step:
     """What a role did that runs a tool; there are no tokens and no messages."""
-    start, seconds = ran.took
-    metadata = {"tool": ran.tool, "started": start, "seconds": seconds, **noted}
+    metadata = {"tool": ran.tool, "started": ran.started, "seconds": ran.seconds, **noted}
     if ran.attempts > 1:
         metadata["attempts"] = ran.attempts
     return Step(action=view.action, model_response=view.response, reward=reward, metadata=metadata)

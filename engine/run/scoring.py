@@ -7,7 +7,9 @@ from engine.records import Failure, FailureName, Task
 from engine.run.isolation import Isolation, LimitError
 from engine.run.session import NodeResult, failing_earns
 from engine.vocabulary import Score, Seen
-from engine.vocabulary.foreign import described, finite
+from engine.vocabulary.foreign import LARGEST, described, finite
+
+_RIGHT = (bool, type(None))
 
 
 def score(role: RolePlan, task: Task, result: NodeResult, seen: Seen) -> None:
@@ -46,8 +48,17 @@ def is_earned(role: RolePlan, result: NodeResult) -> bool:
     return result.failure is None or (elsewhere and role.on_failure.reward is None)
 
 
+def _is_plain(score: Score) -> bool:
+    """Whether all of it can be recorded as it is; nearly every one can."""
+    reward, right, terms = score
+    return type(reward) is float and -LARGEST <= reward <= LARGEST and not terms and type(right) in _RIGHT
+
+
 def _earn(role: RolePlan, result: NodeResult, earned: Score | None) -> None:
     if earned is None:
+        return
+    if result.failure is None and _is_plain(earned):
+        result.score = earned
         return
     reward, right, terms = earned
     try:

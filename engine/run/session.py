@@ -14,7 +14,7 @@ from engine.compile import RolePlan
 from engine.compile.plan import Node
 from engine.errors import ContextFull, ModelError, RolegraphError
 from engine.limits.answers import ANSWER_TEXT
-from engine.models import Completion, LimitedModel, Request, Took
+from engine.models import Completion, LimitedModel, Request
 from engine.prompts import Continued
 from engine.prompts.tools import answer_message
 from engine.records import (
@@ -68,8 +68,10 @@ class Answered:
     chat: Sequence[Message]
     """What was asked, and the answer."""
     completion: Completion
-    took: Took
-    """It began so many seconds after the episode."""
+    started: float
+    """Seconds after the episode began."""
+    seconds: float
+    """What it took."""
     attempts: int
     used: Sequence[Mapping[str, str]] = ()
     """What was done of what it asked of tools, each with its `name`, and the `error` where there is one."""
@@ -87,8 +89,10 @@ class Ran(NamedTuple):
     """What was run where no model was asked."""
 
     tool: str
-    took: Took
-    """It began so many seconds after the episode."""
+    started: float
+    """Seconds after the episode began."""
+    seconds: float
+    """What it took."""
     attempts: int
 
 
@@ -149,10 +153,10 @@ async def take_turn(
                 functions = await offered(role.tools, tools)
                 told = tuple(functions.values())
             request = Request(messages, sampling, seed, id, told, continues)
-            completion, (start, seconds) = await model.complete(request, role.timeout, observe)
+            completion, start, seconds = await model.complete(request, role.timeout, observe)
             text, calls = completion.text, completion.calls
             chat = (*messages, answer_message(text, completion.thought, calls))
-            answered = Answered(chat, completion, Took(start - began, seconds), attempt + 1)
+            answered = Answered(chat, completion, start - began, seconds, attempt + 1)
             if calls and functions and call < role.calls:
                 messages = await _use_tools(answered, functions, role.timeout)
                 continues = answered.continued

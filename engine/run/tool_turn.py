@@ -10,7 +10,6 @@ from engine.compile import RolePlan
 from engine.compile.plan import Node, RunPlan
 from engine.errors import RolegraphError
 from engine.limits.tools import TOOL_TEXT
-from engine.models import Took
 from engine.prompts import PromptError
 from engine.records import Failure, FailureName
 from engine.run.isolation import Isolation, LimitError
@@ -58,8 +57,8 @@ async def run_turn(
         except Exception as error:  # a tool from elsewhere: its fault ends this node only
             result = Failure(FailureName.TOOL_ERROR, described(error))
         if not isinstance(result, Failure) or attempt == role.on_failure.retry:
-            took = Took(start - began, clock() - start)
-            return _result(role, run, node, result, Ran(run.name, took, attempt + 1), text)
+            ran = Ran(run.name, start - began, clock() - start, attempt + 1)
+            return _result(role, run, node, result, ran, text)
     raise AssertionError("there is at least one attempt")
 
 

@@ -59,13 +59,13 @@ def failing(times: int, error: Exception = BUSY) -> Answer:
 
 
 def complete(model: ScriptedModel, observe: Callable[[Event], None] | None = None) -> str:
-    answer, _ = asyncio.run(limited_call(model, observe))
+    answer, *_ = asyncio.run(limited_call(model, observe))
     return answer.text
 
 
 async def limited_call(
     model: ScriptedModel, observe: Callable[[Event], None] | None
-) -> tuple[Completion, float]:
+) -> tuple[Completion, float, float]:
     return await LimitedModel(model, 1).complete(request(), observe=observe)
 
 
@@ -123,7 +123,7 @@ def test_what_waits_to_be_tried_again_holds_no_slot(
         limited = LimitedModel(model, 1)
         unlucky = asyncio.create_task(ask(limited))
         await model.failed.wait()
-        answer, _ = await limited.complete(request("another"))
+        answer, *_ = await limited.complete(request("another"))
         assert answer.text == "done"
         assert not unlucky.done()
         unlucky.cancel()

@@ -167,7 +167,7 @@ def test_an_answer_says_which_weights_gave_it(training: Training) -> None:
 
     async def work(policies: Policies) -> None:
         for version in range(2):
-            completion, _ = await (await policies.sampler(MAIN)).complete(ask)
+            completion, *_ = await (await policies.sampler(MAIN)).complete(ask)
             assert completion.weight_version == version
             await update(policies, batch("solver"))
 

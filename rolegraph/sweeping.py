@@ -125,7 +125,9 @@ class Swept:
     @property
     def figures(self) -> Sequence[str]:
         """The names of the figures that some point has."""
-        return list(dict.fromkeys(name for point in self.points for name in point.figures))
+        from engine.report.sweep import figure_names
+
+        return figure_names(self.points)
 
 
 @dataclass(frozen=True, slots=True)

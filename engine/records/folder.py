@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 import re
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -317,7 +317,7 @@ def _step_metrics(text: bytes) -> dict[str, float]:
     metrics = {
         name: float(value)
         for name, value in _METRICS.validate_json(text).items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     }
     _ = metrics["step"]  # raises KeyError
     return metrics

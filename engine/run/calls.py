@@ -6,24 +6,25 @@ Whatever goes wrong with a call is its result's text, so that the model can do b
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.errors import UserError, did_you_mean
-from engine.prompts.tools import BEGIN, END, result_message
+from engine.limits.answers import ANSWER_CALLS
+from engine.limits.records import CALL_SHOWN
+from engine.limits.tools import TOOL_TEXT
+from engine.prompts.tools import result_message
 from engine.records import Message
+from engine.run.tools import result_text
 from engine.vocabulary import Function, Tool, ToolCall, ToolError
+from engine.vocabulary.foreign import described
+from engine.vocabulary.schemas import UNBOUNDED, Keyword, TooMuchWork, checker
 
 if TYPE_CHECKING:
     from engine.run.tools import OpenTools
 
 Functions = Mapping[str, Function]
 """What a model may call, by name."""
-
-_SHOWN = 200
-"""Characters of what a model wrote that an error shows."""
 
 
 async def offered(tools: Sequence[Tool], opened: OpenTools) -> Functions:
@@ -54,17 +55,33 @@ class Result(NamedTuple):
 async def results_of(
     functions: Functions, calls: Sequence[ToolCall], seconds: float | None
 ) -> Sequence[Result]:
-    """What came of the calls of one answer, in their order, side by side; `seconds` bounds each."""
-    return await asyncio.gather(*(_result(functions, call, seconds) for call in calls))
+    """What came of the calls of one answer, in their order, side by side; `seconds` bounds each.
+
+    Only so many are made of one answer, and only so much is said of them together.
+    """
+    made = await asyncio.gather(
+        *(_result(functions, call, seconds) for call in calls[: ANSWER_CALLS.most]),
+    )
+    results, left = list[Result](), TOOL_TEXT.most
+    for call, result in zip(calls, made, strict=False):
+        length = len(result.message["content"])
+        fits = length <= left
+        left -= length if fits else 0
+        results.append(result if fits else _failed(call, TOOL_TEXT.past("the results of these calls have")))
+    past = ANSWER_CALLS.past("the answer has")
+    return [*results, *(_failed(call, f"not called: {past}") for call in calls[ANSWER_CALLS.most :])]
 
 
 async def _result(functions: Functions, call: ToolCall, seconds: float | None) -> Result:
     try:
         text = await _called(functions, call, seconds)
     except ToolError as error:
-        noted = {"name": call.name, "error": str(error)}
-        return Result(result_message(call, f"Error: {error}"), noted)
+        return _failed(call, str(error))
     return Result(result_message(call, text), {"name": call.name})
+
+
+def _failed(call: ToolCall, why: str) -> Result:
+    return Result(result_message(call, f"Error: {why}"), {"name": call.name, "error": why})
 
 
 async def _called(functions: Functions, call: ToolCall, seconds: float | None) -> str:
@@ -76,21 +93,20 @@ async def _called(functions: Functions, call: ToolCall, seconds: float | None) -
         _check(function, call.arguments)
         async with asyncio.timeout(seconds):
             result = await function.call(call.arguments)
-        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+        return result_text(call.name, result)
     except (ToolError, UserError):
         raise
     except TimeoutError:
         within = "in time" if seconds is None else f"within {seconds:g} s"
         raise ToolError(f"{call.name} gave no result {within}") from None
     except Exception as error:  # a tool may be a package's own code
-        raise ToolError(f"{type(error).__name__}: {error}") from error
+        raise ToolError(described(error)) from error
 
 
 def _not_understood(functions: Functions, call: ToolCall) -> str:
-    written = call.unread if len(call.unread) <= _SHOWN else f"{call.unread[:_SHOWN]}…"
+    written = call.unread if len(call.unread) <= CALL_SHOWN.most else f"{call.unread[: CALL_SHOWN.most]}…"
     if not call.name:
-        expected = f'{BEGIN}{{"name": …, "arguments": {{…}}}}{END}'
-        return f"this call cannot be read: {written!r}; expected {expected}"
+        return f"this call cannot be read: {written!r}; expected a tool's name, and arguments as JSON"
     if call.name in functions:
         return f"the arguments of {call.name} are not the JSON of an object: {written!r}"
     hint = did_you_mean(call.name, functions)
@@ -103,20 +119,18 @@ def _check(function: Function, arguments: Mapping[str, Any]) -> None:
     Patterns are the tool's own to hold them against, because some take for ever, and so is what its schema
     says elsewhere: nothing is fetched.
     """
-    # Imported here, because they are slow to load; as Any, because their types are partial.
-    library: Any = import_module("jsonschema")
-    registry: Any = import_module("referencing").Registry()
-    draft: Any = library.Draft202012Validator
-    kind = library.validators.extend(draft, dict.fromkeys(("pattern", "patternProperties"), _anything))
+    unread: dict[str, Keyword] = dict.fromkeys(("pattern", "patternProperties", *UNBOUNDED), _anything)
     try:
-        problem = library.exceptions.best_match(
-            kind(function.parameters, registry=registry).iter_errors(dict(arguments))
-        )
+        problem = checker(function.parameters, unread)(dict(arguments))
+    except TooMuchWork as error:
+        raise ToolError(f"{function.name} does not take these arguments: {error}") from None
     except Exception:  # a schema that is none: the tool has to see for itself
         return
     if problem is not None:
-        place = "" if problem.json_path == "$" else f" at {problem.json_path}"
-        raise ToolError(f"{function.name} does not take these arguments{place}: {problem.message[:_SHOWN]}")
+        place = "" if problem.path == "$" else f" at {problem.path}"
+        raise ToolError(
+            f"{function.name} does not take these arguments{place}: {problem.message[: CALL_SHOWN.most]}"
+        )
 
 
 def _anything(validator: object, wanted: object, value: object, around: object) -> Sequence[object]:

@@ -10,29 +10,30 @@ from engine.compile.plan import Tail, Wiring
 class Frontier:
     """The state of one episode's joins and blocks; blocks, joins and nodes by their positions in the plan."""
 
-    __slots__ = ("_left", "_waits", "_wiring")
+    __slots__ = ("_feeds", "_left", "_releases", "_waits")
 
     def __init__(self, wiring: Wiring) -> None:
-        self._wiring = wiring
+        self._feeds, self._releases = wiring.feeds, wiring.releases
         self._left = list(wiring.joins)
         self._waits = list(wiring.waits)
 
     def start(self) -> Sequence[int]:
         """The blocks that wait for nothing."""
-        return [block for block, waits in enumerate(self._wiring.waits) if not waits]
+        return [block for block, waits in enumerate(self._waits) if not waits]
 
     def done(self, node: int) -> Sequence[int]:
         """Count a node that has ended, which no node does twice; the blocks that became ready by it."""
         ready: list[int] | None = None
-        for join in self._wiring.feeds[node]:
-            self._left[join] -= 1
-            if not self._left[join]:
+        left = self._left
+        for join in self._feeds[node]:
+            left[join] -= 1
+            if not left[join]:
                 ready = self._release(join, ready or [])
         return ready or ()
 
     def skip(self, nodes: Iterable[int]) -> Sequence[int]:
         """Count many at once, as `done` does each."""
-        left, feeds, ready = self._left, self._wiring.feeds, list[int]()
+        left, feeds, ready = self._left, self._feeds, list[int]()
         for node in nodes:
             for join in feeds[node]:
                 left[join] -= 1
@@ -50,7 +51,7 @@ class Frontier:
         return ready
 
     def _release(self, join: int, ready: list[int]) -> list[int]:
-        for block in self._wiring.releases[join]:
+        for block in self._releases[join]:
             self._waits[block] -= 1
             if not self._waits[block]:
                 ready.append(block)

@@ -27,6 +27,7 @@ import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 from pebble import ProcessExpired, ProcessPool
 
 from engine.vocabulary import Import
+from engine.vocabulary.foreign import described
 
 T = TypeVar("T")
 
@@ -208,7 +209,7 @@ def _portable(error: BaseException) -> Exception:
         copy = None
     if isinstance(error, Exception) and type(copy) is type(error) and str(copy) == str(error):
         return error
-    return RuntimeError(f"{type(error).__name__}: {error}")
+    return RuntimeError(described(error))
 
 
 def _prepare(parent: int, imports: Sequence[Import]) -> None:

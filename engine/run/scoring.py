@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 from engine.compile import RolePlan
 from engine.records import Failure, FailureName, Task
 from engine.run.isolation import Isolation, LimitError
 from engine.run.session import NodeResult, failing_earns
 from engine.vocabulary import Score, Seen
+from engine.vocabulary.foreign import described, finite
 
 
 def score(role: RolePlan, task: Task, result: NodeResult, seen: Seen) -> None:
@@ -18,7 +17,7 @@ def score(role: RolePlan, task: Task, result: NodeResult, seen: Seen) -> None:
     try:
         _earn(role, result, role.reward.score(task, result.view.action, seen))
     except Exception as error:  # a reward is the user's code: whatever it raises is its failure, by name
-        _fail(role, result, f"the reward raised {type(error).__name__}: {error}")
+        _fail(role, result, f"the reward raised {described(error)}")
 
 
 async def score_isolated(
@@ -35,7 +34,7 @@ async def score_isolated(
     except LimitError:
         _fail(role, result, f"the reward took longer than {reward.timeout:g} s")
     except Exception as error:
-        _fail(role, result, f"the reward raised {type(error).__name__}: {error}")
+        _fail(role, result, f"the reward raised {described(error)}")
 
 
 def is_earned(role: RolePlan, result: NodeResult) -> bool:
@@ -50,14 +49,18 @@ def is_earned(role: RolePlan, result: NodeResult) -> bool:
 def _earn(role: RolePlan, result: NodeResult, earned: Score | None) -> None:
     if earned is None:
         return
-    if not math.isfinite(earned.reward):
-        _fail(role, result, f"the reward is {earned.reward}")
-    elif wrong := next((name for name, term in earned.terms.items() if not math.isfinite(term)), None):
-        _fail(role, result, f"the reward's term {wrong!r} is {earned.terms[wrong]}")
-    elif result.failure is None:
-        result.score = earned
-    else:  # who failed is not right
-        result.score = earned._replace(is_correct=False)
+    reward, right, terms = earned
+    try:
+        reward = finite(reward, "the reward is")
+        terms = terms and {
+            str(name): finite(term, f"the reward's term {name!r} is") for name, term in terms.items()
+        }
+    except ValueError as error:
+        _fail(role, result, str(error))
+        return
+    # Who failed is not right.
+    right = False if result.failure is not None else right if right is None else bool(right)
+    result.score = Score(reward, right, terms)
 
 
 def _fail(role: RolePlan, result: NodeResult, message: str) -> None:

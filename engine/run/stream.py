@@ -38,10 +38,10 @@ async def stream(
         try:
             for job in waiting:
                 episode = await run_episode(plan, job, models, isolation=isolation, observe=observe)
-                if done.full():
-                    await done.put(episode)
-                else:
+                try:
                     done.put_nowait(episode)
+                except asyncio.QueueFull:
+                    await done.put(episode)
         except Exception as error:
             await done.put(error)
         working -= 1

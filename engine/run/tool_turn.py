@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from engine.compile import RolePlan
 from engine.compile.plan import Node, RunPlan
 from engine.errors import RolegraphError
+from engine.limits.tools import TOOL_TEXT
 from engine.models import Took
 from engine.prompts import PromptError
 from engine.records import Failure, FailureName
 from engine.run.isolation import Isolation, LimitError
 from engine.run.session import NodeResult, Ran, failing_earns
-from engine.run.tools import OpenTools
+from engine.run.tools import OpenTools, result_text
 from engine.vocabulary import ToolError, Upstream, View
+from engine.vocabulary.foreign import described, plain
 
 
 async def run_turn(
@@ -32,7 +33,7 @@ async def run_turn(
 ) -> NodeResult:
     """The turn of a node that runs a tool, whose result is its action; of one that failed, why.
 
-    `began` is when the episode did.     Only cancellation and faults of the user or of this program raise.
+    `began` is when the episode did. Only cancellation and faults of the user or of this program raise.
     """
     try:
         value = "" if run.value is None else run.value.render(variables)
@@ -40,10 +41,12 @@ async def run_turn(
         return _result(role, run, node, Failure(FailureName.PROMPT_ERROR, str(error)))
     clock = asyncio.get_running_loop().time
     for attempt in range(role.on_failure.retry + 1):
-        start = clock()
+        start, text = clock(), ""
         try:
             async with asyncio.timeout(role.timeout):
                 result: Any = await _call(run, value, upstream, tools, isolation)
+            text = result_text(run.name, result)
+            result = plain(result, TOOL_TEXT)
         except ToolError as error:
             result = Failure(FailureName.TOOL_ERROR, str(error))
         except (TimeoutError, LimitError):
@@ -53,10 +56,10 @@ async def run_turn(
         except RolegraphError:
             raise
         except Exception as error:  # a tool from elsewhere: its fault ends this node only
-            result = Failure(FailureName.TOOL_ERROR, f"{type(error).__name__}: {error}")
+            result = Failure(FailureName.TOOL_ERROR, described(error))
         if not isinstance(result, Failure) or attempt == role.on_failure.retry:
             took = Took(start - began, clock() - start)
-            return _result(role, run, node, result, Ran(run.name, took, attempt + 1))
+            return _result(role, run, node, result, Ran(run.name, took, attempt + 1), text)
     raise AssertionError("there is at least one attempt")
 
 
@@ -76,11 +79,12 @@ async def _call(
     return await function.call({first: value})
 
 
-def _result(role: RolePlan, run: RunPlan, node: Node, result: object, ran: Ran | None = None) -> NodeResult:
+def _result(
+    role: RolePlan, run: RunPlan, node: Node, result: object, ran: Ran | None = None, text: str = ""
+) -> NodeResult:
     """What a turn came to. A failure's message is its result, so that later roles can see what went wrong."""
     failure = result if isinstance(result, Failure) else None
-    action = failure.message if failure else result
-    text = action if isinstance(action, str) else json.dumps(action, ensure_ascii=False, default=str)
+    action, text = (failure.message, failure.message) if failure else (result, text)
     (_, index, number), lineage = node.id, node.lineage
     return NodeResult(
         View(index, action, text, "", number, lineage, failed=failure is not None),

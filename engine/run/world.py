@@ -6,14 +6,15 @@ In: the players' turns of a round. Out: the next transition. Knows no model, no 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.compile.plan import EnvPlan, Node
+from engine.limits.tools import OBSERVATION_TEXT, TOOL_TEXT
 from engine.records import Task, derive_seed
 from engine.run.session import NodeResult
 from engine.vocabulary import EnvironmentFailure, LiveEnvironment, Transition
+from engine.vocabulary.foreign import described, finite, plain
 
 _logger = logging.getLogger(__name__)
 
@@ -68,16 +69,16 @@ class World:
             self._turns[player] = nodes[player]
             self._earned[nodes[player]] = self._early.pop(player, 0.0)
         try:
-            transition = await self._next({player: result.view.action for player, result in ran.items()})
-            self._check(transition)
+            actions = {player: result.view.action for player, result in ran.items()}
+            transition = self._checked(await self._next(actions))
         except EnvironmentFailure:
             raise
         except Exception as error:  # a package's own code: whatever it raises ends this episode only
-            raise EnvironmentFailure(f"the environment raised {type(error).__name__}: {error}") from error
+            raise EnvironmentFailure(f"the environment raised {described(error)}") from error
         for player, reward in transition.rewards.items():
             turn = self._turns.get(player)
             kept, key = (self._early, player) if turn is None else (self._earned, turn)
-            kept[key] = kept.get(key, 0.0) + reward
+            kept[key] = kept.get(key, 0.0) + float(reward)
         self.info.update(transition.info)
         self._transitions.append(transition)
 
@@ -92,13 +93,24 @@ class World:
             return before._replace(rewards={}, info={})
         return await self._live.step(actions)
 
-    def _check(self, transition: Transition) -> None:
-        strangers = {*transition.observations, *transition.rewards} - {*range(self._players)}
+    def _checked(self, given: Transition) -> Transition:
+        """What an environment gave, of the types that it has to be; raises ValueError, or whatever else."""
+        strangers = [
+            player for player in (*given.observations, *given.rewards) if player not in range(self._players)
+        ]
         if strangers:
-            raise ValueError(f"it speaks of player {min(strangers)}, and there are {self._players}, from 0")
-        unfit = [reward for reward in transition.rewards.values() if not math.isfinite(reward)]
-        if unfit:
-            raise ValueError(f"it gave the reward {unfit[0]}")
+            raise ValueError(f"it speaks of player {strangers[0]}, and there are {self._players}, from 0")
+        for player, shown in given.observations.items():
+            if not isinstance(shown, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # a package's own
+                raise TypeError(f"it shows player {player} {type(shown).__name__}, expected text")
+            if len(shown) > OBSERVATION_TEXT.most:
+                raise ValueError(OBSERVATION_TEXT.past(f"it shows player {player}"))
+        return Transition(
+            given.observations,
+            {player: finite(reward, "it gave the reward") for player, reward in given.rewards.items()},
+            bool(given.done),
+            plain(dict(given.info), TOOL_TEXT) if given.info else {},
+        )
 
     @property
     def _players(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from engine.limits import SPEC_ROLES
+from engine.limits.specs import SPEC_ROLES
 from engine.spec.diagnostics import Finding, Path
 from engine.spec.faults import findings_of
 from engine.spec.models import Spec
@@ -95,7 +95,7 @@ def _written_at(value: Any, path: Path) -> Path:
             return path[:depth]
         try:
             value = cast("Any", value)[key]
-        except LookupError:
+        except (LookupError, TypeError):  # a list has no names
             return path[:depth] or path  # what lacks it, but for what the whole part lacks
     return path
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Mapping
+from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from engine.limits import SPEC_COUNT
+from engine.limits.specs import SPEC_COUNT, SPEC_NAME
 
-Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
+Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=SPEC_NAME.most)]
 
-Count = Annotated[int, Field(ge=1, le=SPEC_COUNT.most)]
+Count = Annotated[int, Field(ge=1, le=SPEC_COUNT.most), SPEC_COUNT]
 
 WHOLE = "whole"
 """Marks a mapping that is one value: what is laid over it replaces it."""
@@ -38,8 +40,9 @@ class Written(BaseModel):
         return cls.in_full(value)
 
 
-def field_lines(model: type[BaseModel]) -> dict[str, str]:
-    """The line under each field of a model; read from the source when it is asked for, which is seldom."""
+@cache
+def field_lines(model: type[BaseModel]) -> Mapping[str, str]:
+    """The line under each field of a model; read from the source when it is first asked for."""
     (definition,) = ast.parse(inspect.getsource(model)).body
     assert isinstance(definition, ast.ClassDef)
     lines: dict[str, str] = {}

@@ -9,6 +9,7 @@ from engine.records import Split
 from engine.vocabulary.call import Call, CallField
 from engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, open_dataset, plain_row, seeds
 from engine.vocabulary.environments import environment_of
+from engine.vocabulary.foreign import in_short
 from engine.vocabulary.imports import Import, digest_of, import_file
 from engine.vocabulary.items import (
     Dataset,
@@ -107,6 +108,7 @@ __all__ = [
     "environments",
     "estimators",
     "import_file",
+    "in_short",
     "is_allowed",
     "metric_of",
     "metrics",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -13,7 +14,8 @@ from pydantic_core import to_jsonable_python
 from engine.errors import DataError
 from engine.records import SEEDS, Split, Task
 from engine.vocabulary.call import Call
-from engine.vocabulary.items import Dataset, datasets
+from engine.vocabulary.foreign import in_short
+from engine.vocabulary.items import Dataset, checked_rows, datasets
 from engine.vocabulary.registry import BadOptions
 
 Row = Mapping[str, Any]
@@ -28,7 +30,8 @@ def open_dataset(call: Call, *, split: Split, folder: Path) -> Dataset:
     Raises UnknownName or BadOptions as `Registry.build` does, and DataError.
     """
     if not call.name.endswith(SUFFIXES):
-        return datasets.build(call, split=split, folder=folder)
+        made = datasets.build(call, split=split, folder=folder)
+        return replace(made, rows=partial(checked_rows, call.name, made.rows))
     file = Call("file", call.name, datasets.keywords(call, "file"), has_value=True)
     try:
         return datasets.build(file, split=split, folder=folder)
@@ -96,6 +99,8 @@ def _tasks(
         given = row.get("id")
         identity = f"{stem}-{position}" if given in (None, "") else str(given).replace(":", "-")
         if identity in seen:
-            raise DataError(f"{shown}:{line}: the id {identity!r} is that of line {seen[identity]} too")
+            raise DataError(
+                f"{shown}:{line}: the id {in_short(identity)} is that of line {seen[identity]} too"
+            )
         seen[identity] = line
         yield {**row, "id": identity}

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from engine.errors import UsageError
+from engine.vocabulary.foreign import described
 
 
 class Import(NamedTuple):
@@ -39,8 +40,8 @@ class Import(NamedTuple):
         if self.file is None or "." in self.module:
             try:
                 return importlib.import_module(self.module)
-            except Exception as error:  # importing it runs its code
-                said = f"{type(error).__name__}: {error}"
+            except (Exception, SystemExit) as error:  # importing it runs its code
+                said = described(error)
                 raise UsageError(f"cannot import {self.module}: {said}") from error
         return _load(
             Path(self.file), _module_name(Path(self.file)) if self.module == "__main__" else self.module
@@ -127,6 +128,6 @@ def _load(path: Path, name: str) -> ModuleType:
             sys.modules[name] = before
         if not isinstance(error, Exception):
             raise
-        raise UsageError(f"importing {path} failed: {type(error).__name__}: {error}") from error
+        raise UsageError(f"importing {path} failed: {described(error)}") from error
     _loaded[name] = digest
     return loaded

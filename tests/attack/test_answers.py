@@ -10,7 +10,7 @@ import pytest
 from starlette.responses import Response
 
 import rolegraph as rg
-from engine.limits import ANSWER_TEXT
+from engine.limits.answers import ANSWER_TEXT
 from engine.records.episodes import read_episodes
 from engine.vocabulary import Call, ParseFailure, Score, parsers
 from tests.cli.conftest import Command, rolegraph

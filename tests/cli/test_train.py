@@ -14,7 +14,7 @@ from engine.records.folder import RunFolder
 from tests.cli.conftest import Command
 from tests.trainings import STEP, key, train
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.service
 
 
 def test_eval_compares_a_checkpoint_with_the_base_and_keeps_both_as_runs(

@@ -306,7 +306,6 @@ def test_a_program_of_its_own_prints_nothing_but_what_it_means_to(
             env={**os.environ, "TINKER_API_KEY": KEY},
             capture_output=True,
             text=True,
-            timeout=60,
         )
     assert (done.stdout, done.stderr, done.returncode) == ("two\nout of memory\n", "", 0)
 

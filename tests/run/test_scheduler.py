@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import defaultdict
 from pathlib import Path
 
@@ -312,3 +313,21 @@ def test_what_a_call_took_is_in_its_step() -> None:
 
 def late_judge(request: Request) -> float:
     return 5.0 if request.id.node.role == "judge" else 0.0
+
+
+@pytest.mark.parametrize("name", ["solver_judge", "solver_verifier_loop", "tic_tac_toe", "best_of_n"])
+def test_what_an_episode_leaves_is_freed_without_the_garbage_collector(name: str) -> None:
+    plan = compile_file(name)
+    models = limited(plan, ScriptedModel(lambda _: "<answer>1</answer>"))
+
+    async def unreachable() -> int:
+        gc.collect()
+        gc.disable()
+        try:
+            for rollout in range(3):
+                await episode(plan, models, rollout=rollout)
+            return gc.collect()
+        finally:
+            gc.enable()
+
+    assert asyncio.run(unreachable()) == 0

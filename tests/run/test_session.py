@@ -10,7 +10,7 @@ import pytest
 from engine.errors import ModelError, UsageError
 from engine.models import Completion, LimitedModel, Request
 from engine.records import CallDone, CallId, Event, Failure, FailureName, Message, NodeId, call_seed
-from engine.run.session import Job, NodeResult, Session
+from engine.run.session import Job, NodeResult, take_turn
 from engine.vocabulary import Score, View, Views
 from tests.edge import RIGHT, WRONG, Answer, ScriptedModel, run_one, solver_judge
 
@@ -43,7 +43,7 @@ def turn(
     edge = model if isinstance(model, ScriptedModel) else ScriptedModel(model)
 
     async def run() -> NodeResult:
-        session = Session(
+        return await take_turn(
             role=plan.roles[node.role],
             node=node,
             model=LimitedModel(edge, 8),
@@ -51,8 +51,9 @@ def turn(
             episode_seed=episode_seed,
             observe=observe,
             began=0.0,
+            messages=messages,
+            upstream={} if role == "solver" else SOLVERS,
         )
-        return await session.turn(messages, {} if role == "solver" else SOLVERS)
 
     return asyncio.run(run())
 
@@ -66,7 +67,7 @@ def test_an_answer_that_can_be_read_is_a_result_without_a_failure() -> None:
     result = turn(model)
     assert result.view == View(2, RIGHT, f"3 + 4 = 7, so {RIGHT}", lineage=(2,))
     (call,) = result.calls
-    assert (call.messages, call.attempts, result.failure) == (MESSAGES, 1, None)
+    assert ([*call.chat[:-1]], call.attempts, result.failure) == (MESSAGES, 1, None)
     assert result.score is None, "it is scored when its reward is computed"
     (request,) = model.requests
     assert request.messages == MESSAGES

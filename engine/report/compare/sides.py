@@ -71,13 +71,14 @@ def read_side(name: str, path: Path) -> Side:
     folder = RunFolder(path)
     info = folder.info()
     found = _episodes(folder, info)
+    results = results_of(found[1], found[0]) if found else None
     return Side(
         name,
         info.hash,
         parse_yaml(folder.spec() or "{}", str(folder.spec_file)).data,
         info.templates,
         _settings(info),
-        results_of(found[1], found[0]) if found else None,
+        results if results and results.tasks else None,
         _seconds(info),
     )
 

@@ -1,0 +1,105 @@
+"""The command in processes of its own: begun, killed at random moments, and what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+GONE_SECONDS = 20.0
+"""What those have to go who see that they are alone."""
+
+
+class Place:
+    """A folder to run in, with one for temporary files, and a mark in the environment of all that runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.temporary = folder, folder / "tmp"
+        self.temporary.mkdir(parents=True)
+        self._mark = f"CHAOS={uuid.uuid4().hex}"
+        self.logs: list[Path] = []
+
+    def start(self, *words: str, before: Sequence[str] = (), **environment: str) -> subprocess.Popen[bytes]:
+        """Begin the command with what it says in a file of its own; `before` are words before it."""
+        log = self.folder / f"log-{len(self.logs)}.txt"
+        self.logs.append(log)
+        name, _, value = self._mark.partition("=")
+        around = {**os.environ, "PYTHONPATH": str(ROOT), "TINKER_TELEMETRY": "0", "COLUMNS": "200"}
+        around |= {"TMPDIR": str(self.temporary), name: value, "OMP_NUM_THREADS": "1", **environment}
+        with log.open("wb") as said:
+            return subprocess.Popen(
+                [*before, sys.executable, "-m", "engine.cli", *words],
+                cwd=self.folder,
+                env=around,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+            )
+
+    def running(self) -> list[int]:
+        """The processes that bear the mark."""
+        found: list[int] = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdecimal() and self._mark.encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:  # it has gone
+                continue
+        return found
+
+    def left(self) -> Mapping[str, int]:
+        """Processes, the sockets that they hold, and temporary files, after those had time to go."""
+        end = time.monotonic() + GONE_SECONDS
+        while (alive := self.running()) and time.monotonic() < end:
+            time.sleep(0.2)
+        sockets = sum(_sockets(process) for process in alive)
+        for process in alive:
+            os.kill(process, signal.SIGKILL)
+        files = [*self.temporary.iterdir()]
+        for file in files:
+            shutil.rmtree(file, ignore_errors=True) if file.is_dir() else file.unlink()
+        return {"processes": len(alive), "sockets": sockets, "temporary": len(files)}
+
+    def tracebacks(self) -> int:
+        """Commands that said more than a person can use."""
+        return sum(b"Traceback" in log.read_bytes() for log in self.logs)
+
+    def said(self) -> str:
+        """The last words of the last command."""
+        return self.logs[-1].read_text(errors="replace")[-400:]
+
+
+def _sockets(process: int) -> int:
+    try:
+        return sum(
+            str(link.readlink()).startswith("socket:") for link in Path(f"/proc/{process}/fd").iterdir()
+        )
+    except OSError:
+        return 0
+
+
+def kill(process: subprocess.Popen[bytes]) -> bool:
+    """Kill it; whether it was still there."""
+    alive = process.poll() is None
+    process.kill()
+    process.wait()
+    return alive
+
+
+def lines(file: Path) -> int:
+    """How many whole lines a file has."""
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def wait_until(process: subprocess.Popen[bytes], file: Path, count: int, seconds: float) -> None:
+    """Until a file has so many lines, the process has ended, or time is up."""
+    end = time.monotonic() + seconds
+    while process.poll() is None and lines(file) < count and time.monotonic() < end:
+        time.sleep(0.01)

@@ -1,0 +1,63 @@
+"""What somebody else's code gave or raised, made fit for a record and for a message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from engine.limits import Limit
+from engine.limits.records import LINE_SHOWN, MESSAGE_TEXT
+from engine.records import check_recordable
+from engine.records.jsonl import json_line
+
+LARGEST = 1e100
+"""No reward and no figure is beyond it, either way: sums and squares of larger ones may be none."""
+
+
+def described(error: BaseException) -> str:
+    """Type and words of an error; only its type where it has no words. As much of them as a person reads."""
+    try:
+        said = str(error)[: MESSAGE_TEXT.most]
+    except Exception:  # their code again
+        said = ""
+    said = said.encode(errors="backslashreplace").decode()
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def in_short(value: object) -> str:
+    """A value from elsewhere as it stands in a message."""
+    text = repr(value)
+    return text if len(text) <= LINE_SHOWN.most else f"{text[: LINE_SHOWN.most - 1]}…"
+
+
+def plain(value: object, limit: Limit) -> Any:
+    """The value as JSON has it, as an episode holds it: a tuple is a list, a date is text.
+
+    Raises ValueError for what has no such form, such as an object of their own or a list in itself, and for
+    what is longer than the limit, in characters of text or bytes of JSON.
+    """
+    if isinstance(value, str):
+        if len(value) > limit.most:
+            raise ValueError(limit.past("its text has"))
+        return str(value)
+    try:
+        found = to_jsonable_python(value, inf_nan_mode="constants")
+        check_recordable(found)
+        length = len(json_line(found))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if length > limit.most:
+        raise ValueError(limit.past("its JSON has"))
+    return found
+
+
+def finite(value: Any, what: str) -> float:
+    """A number that sums and means can be made of; raises ValueError, whose message `what` begins."""
+    try:
+        found = float("none" if isinstance(value, str | bytes) else value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{what} {type(value).__name__}, which is no number") from None
+    if not abs(found) <= LARGEST:
+        raise ValueError(f"{what} {found}")
+    return found

@@ -321,7 +321,7 @@ def describe(flow: Workflow, kind: Kind, *, seed: int) -> RunInfo:
         roles={
             role.name: RoleInfo(
                 estimator=role.estimator.name if role.estimator else None,
-                loss=role.loss if role.run is None else None,
+                loss=role.loss.name if role.run is None else None,
                 trainable=role.trainable,
                 policies=_policies(plan, role),
             )

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.prompts import Condition, Template
 from engine.records import MAIN, NodeId
-from engine.spec import Credit, GroupBy, Lora, ModelRef, OnFailure, Path, Sampling, Spec
+from engine.spec import Credit, GroupBy, Lora, Loss, ModelRef, OnFailure, Path, Sampling, Spec
 from engine.vocabulary import (
     Dataset,
     Environment,
     Estimator,
     Import,
-    LossName,
     Metric,
     Own,
     Pairs,
@@ -102,7 +101,7 @@ class RolePlan:
     group: GroupBy
     estimator: Estimator | None
     signal: SignalPlan | None
-    loss: LossName
+    loss: Loss
     trainable: bool
     weight: float
     """What its losses count."""

@@ -15,8 +15,8 @@ from engine.compile.policies import named, samplings_of
 from engine.errors import did_you_mean
 from engine.prompts import Template
 from engine.records import MAIN
-from engine.spec import Edge, Finding, Path, Role, Sampling, Spec
-from engine.vocabulary import Estimator, LossName, Signal, estimators, signals
+from engine.spec import Edge, Finding, Loss, Path, Role, Sampling, Spec
+from engine.vocabulary import Estimator, Signal, estimators, signals
 
 TRAINED_PROVIDERS = ("local", "tinker")
 SAME_FOR_ALL = frozenset({"self.role", "self.count", "self.round", "self.times"})
@@ -40,8 +40,9 @@ def learning_findings(
         if role.is_trained:
             yield from _role_findings(name, role, estimator_of[name], groups[name])
         signal = signal_of[name]
-        if signal is not None and signal.advantages is None and role.loss not in (None, "cross_entropy"):
-            message = f"{name} learns turns that it did not sample, which {role.loss} cannot train"
+        own = role.loss.name if role.loss else "cross_entropy"
+        if signal is not None and signal.advantages is None and own != "cross_entropy":
+            message = f"{name} learns turns that it did not sample, which {own} cannot train"
             yield Finding(("roles", name, "loss"), message, "cross_entropy", "or leave `loss` out")
     best, figures = spec.train.validation.best, ["correct", *spec.episode.metrics]
     if best not in figures:
@@ -119,10 +120,10 @@ def _role_findings(name: str, role: Role, estimator: Estimator | None, group: in
         yield Finding(at, message, f"count × rollouts of at least {estimator.min_group}", hint)
 
 
-def loss_of(role: Role, estimator: Estimator | None, signal: Signal | None) -> LossName:
+def loss_of(role: Role, estimator: Estimator | None, signal: Signal | None) -> Loss:
     """The loss a role is trained with: its own, or what goes with its signal or estimator."""
     default = signal.loss if signal else estimator.loss if estimator else "importance_sampling"
-    return role.loss or default
+    return role.loss or Loss(name=default)
 
 
 def training_findings(plan: Plan) -> Iterator[Finding]:

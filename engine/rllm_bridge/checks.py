@@ -22,8 +22,8 @@ from engine.rllm_bridge.estimators import (
     is_precomputed,
 )
 from engine.rllm_bridge.prepared import is_rllms
-from engine.rllm_bridge.words import ROLLOUTS, Smallest, Word, alone, word_findings
-from engine.spec import Finding, Path
+from engine.rllm_bridge.words import LOSSES, ROLLOUTS, Smallest, Word, alone, word_findings
+from engine.spec import Finding, Loss, Path
 
 UNNAMED = "default_traj_name"
 SERVICES: tuple[Backend, ...] = ("tinker", "fireworks")
@@ -139,17 +139,33 @@ def _role(plan: Plan, role: RolePlan, backend: Backend) -> Iterator[Finding]:
         message = f"{role.name} imitates turns that it did not sample, which rLLM's workflow cannot train"
         hint = "use reverse_kl, or train without --trainer rllm"
         yield Finding((*at, "signal"), message, "", hint)
-    elif written.loss == "cross_entropy":
-        message = f"{role.name} learns from its own samples, for which rLLM gives cross_entropy no weights"
-        yield Finding((*at, "loss"), message, "ppo or importance_sampling", "or leave `loss` out")
-    elif written.loss is not None and backend == "fireworks":
+    elif written.loss is not None:
+        yield from _loss(role.name, written.loss, backend)
+
+
+def _loss(role: str, loss: Loss, backend: Backend) -> Iterator[Finding]:
+    """What the backend cannot do of a role's own loss."""
+    at = ("roles", role, "loss")
+    if loss.name == "cross_entropy":
+        message = f"{role} learns from its own samples, for which rLLM gives cross_entropy no weights"
+        yield Finding(at, message, "ppo or importance_sampling", "or leave `loss` out")
+    elif backend == "fireworks":
         # trainer/fireworks/fireworks_policy_trainer.py, builtin_loss_args: one kernel for all roles.
         hint = "remove it, and set rllm.algorithm.loss_fn for all roles"
-        yield Finding((*at, "loss"), "fireworks has one loss for all roles", "", hint)
-    elif written.loss == "importance_sampling" and backend == "verl":
+        yield Finding(at, "fireworks has one loss for all roles", "", hint)
+    elif loss.settings:
+        # tinker_policy_trainer.py sends no loss_fn_config; verl has settings of its own, by other names.
+        message = f"rLLM gives {backend} no settings of a role's loss"
+        yield Finding(at, message, loss.name, "leave them out, or train without --trainer rllm")
+    elif loss.name == "gspo" and backend == "tinker":
+        # trainer/tinker/tinker_policy_trainer.py, TINKER_KNOWN_LOSSES: an unknown loss becomes another.
+        message = "rLLM's tinker backend knows no gspo, and falls back to importance_sampling"
+        yield Finding(at, message, ", ".join(sorted(LOSSES["tinker"])), "or train without --trainer rllm")
+    elif loss.name != "ppo" and backend == "verl":
         # trainer/verl/verl_backend.py, _update_actor_with_loss_routing: an unknown loss becomes vanilla.
         hint = "remove it, or name a loss of verl's by rllm.algorithm.loss_fn"
-        yield Finding((*at, "loss"), "verl has no such loss, and falls back to PPO's", "ppo", hint)
+        message = f"verl is given no {loss.name} of a role, and falls back to PPO's"
+        yield Finding(at, message, "ppo", hint)
 
 
 def _groups(plan: Plan, words: Sequence[str]) -> Iterator[Finding]:

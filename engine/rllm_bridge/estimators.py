@@ -42,8 +42,8 @@ def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, st
     for known, role in roles_by_name(plan).items() if backend != "fireworks" else ():
         name = estimator_name(plan, role)
         default_loss = "ppo" if name == "grpo" else "importance_sampling"
-        needs_loss = backend == "tinker" and role.loss != default_loss
-        estimators[known] = (name, role.loss) if needs_loss else name
+        needs_loss = backend == "tinker" and role.loss.name != default_loss
+        estimators[known] = (name, role.loss.name) if needs_loss else name
     return estimators
 
 

@@ -6,7 +6,7 @@ A check elsewhere says what it noticed as a `Finding`; the loader's source gives
 from engine.spec.diagnostics import Diagnostic, Finding, Path, Place
 from engine.spec.loader import find_spec, load_spec
 from engine.spec.models import Loop, Spec
-from engine.spec.role import OF_A_TOOL, Credit, Edge, GroupBy, OnFailure, Role
+from engine.spec.role import OF_A_TOOL, Credit, Edge, GroupBy, Loss, OnFailure, Role
 from engine.spec.sources import ModelRef, PromptSource, Sampling, served_as
 from engine.spec.train import Lora, Policy, Schedule, Train
 
@@ -19,6 +19,7 @@ __all__ = [
     "GroupBy",
     "Loop",
     "Lora",
+    "Loss",
     "ModelRef",
     "OnFailure",
     "Path",

@@ -17,7 +17,8 @@ from engine.limits.specs import (
 )
 from engine.spec.sources import ModelRef, PromptSource, Sampling
 from engine.spec.written import WHOLE, Strings, Written
-from engine.vocabulary import Call, CallField, LossName
+from engine.vocabulary import Call, CallField, LossName, LossSetting
+from engine.vocabulary.items import LOSS_SETTINGS
 
 
 class OnFailure(Written):
@@ -137,6 +138,38 @@ class Credit(Written):
         return self
 
 
+class Loss(Written):
+    """The loss that a role is trained with, as the Tinker API defines it."""
+
+    SHORT = LossName | Mapping[LossName, Mapping[LossSetting, float]]
+    name: LossName
+    """`ppo`, `importance_sampling`, `cispo` or `gspo` of what was sampled, or `cross_entropy`."""
+    settings: Mapping[LossSetting, Annotated[float, Field(ge=0.0, le=1e6)]] = {}
+    """`clip_low_threshold` and `clip_high_threshold`, which bound the ratio of the probabilities in ppo,
+    cispo and gspo. What is left out is as the service has it."""
+
+    @classmethod
+    def in_full(cls, value: object) -> object:
+        """A name stands for itself, `{ppo: {…}}` for a loss with settings."""
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, dict) and len(written := cast("dict[str, object]", value)) == 1:
+            ((name, settings),) = written.items()
+            return {"name": name, "settings": settings} if name != "name" else written
+        return cast("object", value)
+
+    @model_validator(mode="after")
+    def _settable(self) -> Self:
+        takes = LOSS_SETTINGS[self.name]
+        if wrong := [setting for setting in self.settings if setting not in takes]:
+            what = f"only {' and '.join(takes)}" if takes else "no settings"
+            raise ValueError(f"{self.name} takes {what}, not {wrong[0]}")
+        low, high = (self.settings.get(setting) for setting in ("clip_low_threshold", "clip_high_threshold"))
+        if low is not None and high is not None and low > high:
+            raise ValueError("a clip_low_threshold of at most clip_high_threshold")
+        return self
+
+
 GroupBy = Literal["task", "turn", "prompt"]
 
 
@@ -194,9 +227,9 @@ class Role(Written):
     """How its advantage is computed. A trainable role needs one."""
     signal: Annotated[CallField, vocabulary.signals] | None = None
     """What sets a `precomputed` role's advantages, token by token, in place of a reward."""
-    loss: LossName | None = None
-    """The loss it is trained with; None takes the estimator's own: `ppo` for grpo, else
-    `importance_sampling`; `cross_entropy` for imitation."""
+    loss: Annotated[Loss, WHOLE] | None = None
+    """The loss it is trained with, as `cispo` or `{ppo: {clip_high_threshold: 1.3}}`; None takes the
+    estimator's own: `ppo` for grpo, else `importance_sampling`; `cross_entropy` for imitation."""
     trainable: bool = True
     """Whether training changes it; then it needs an estimator, and a reward or a signal."""
     model: ModelRef | None = None

@@ -18,6 +18,7 @@ import tinker
 from engine.compile import RolePlan
 from engine.errors import UsageError
 from engine.records import Episode, PolicyOf, Step, Trajectory
+from engine.spec import Loss
 from engine.training.advantages import per_token, teaches
 from engine.training.credit import is_compared, loss_weights, turns
 from engine.training.signals import DEMONSTRATION
@@ -36,7 +37,7 @@ class RoleBatch:
     """What one role learns from in a step."""
 
     role: str
-    loss: LossName
+    loss: Loss
     data: Sequence[tinker.Datum]
     sampled: Sequence[Sequence[Span]]
     """Of each datum, the answers that are learnt from; none of a demonstration."""
@@ -48,7 +49,7 @@ class RoleBatch:
     @property
     def mass(self) -> float:
         """The sum of |advantage| over its tokens, times what the role's losses count."""
-        key = "weights" if self.loss == "cross_entropy" else "advantages"
+        key = "weights" if self.loss.name == "cross_entropy" else "advantages"
         return float(sum(np.abs(datum.loss_fn_inputs[key].data).sum() for datum in self.data))
 
 
@@ -103,7 +104,7 @@ def role_batches(
                 continue
             rewritten += sum(_is_rewritten(step, before) for before, step in pairwise(trajectory.steps))
             for sequence in sequences(taught(episode, trajectory)):
-                example, spans = datum(sequence, role.loss, weights[name])
+                example, spans = datum(sequence, role.loss.name, weights[name])
                 data.append(example)
                 sampled.append(spans)
                 steps += sum(teaches(own.values) for own in sequence)
@@ -188,6 +189,11 @@ def datum(sequence: Sequence[Taught], loss: LossName, share: float) -> tuple[tin
     else:
         inputs["logprobs"] = _floats(logprobs[1:])
         inputs["advantages"] = _floats(weights[1:])
+    if loss == "gspo":
+        mask = np.zeros(len(tokens) - 1)
+        for start, sampled in spans:
+            mask[start : start + len(sampled)] = 1.0
+        inputs["sequence_ratio_mask"] = _floats(mask.tolist())
     model_input = tinker.ModelInput.from_ints(tokens[:-1])
     return tinker.Datum(model_input=model_input, loss_fn_inputs=inputs), spans
 

@@ -196,7 +196,12 @@ async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, cl
     adam = tinker.AdamParams(learning_rate=rate, grad_clip_norm=clip)
     try:
         # All of it is sent before any of it is awaited, so that a hosted service's clock is not missed.
-        passes = [policy.client.forward_backward(list(batch.data), batch.loss) for batch in batches]
+        passes = [
+            policy.client.forward_backward(
+                list(batch.data), batch.loss.name, dict[str, float](batch.loss.settings) or None
+            )
+            for batch in batches
+        ]
         step = policy.client.optim_step(adam)
         outputs = [await policy.pulse.result(output) for output in passes]
         stepped = await policy.pulse.result(step)

@@ -135,7 +135,19 @@ if TYPE_CHECKING:  # a spec is read in milliseconds; numpy is for those who comp
     Floats = NDArray[np.float64]
 else:
     Floats = Any
-LossName = Literal["importance_sampling", "ppo", "cross_entropy"]
+LossName = Literal["importance_sampling", "ppo", "cross_entropy", "cispo", "gspo"]
+"""Those of the Tinker API (`tinker.types.LossFnType`) that need nothing but what was sampled. Not `dro`: its
+penalty counts each token of a sequence, and the log-probabilities of the prompt's are nobody's sample."""
+LossSetting = Literal["clip_low_threshold", "clip_high_threshold"]
+_CLIPS: tuple[LossSetting, ...] = ("clip_low_threshold", "clip_high_threshold")
+LOSS_SETTINGS: Mapping[LossName, tuple[LossSetting, ...]] = {
+    "importance_sampling": (),
+    "ppo": _CLIPS,
+    "cross_entropy": (),
+    "cispo": _CLIPS,
+    "gspo": _CLIPS,
+}
+"""What may be set of each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from tinker import types  # noqa: E402
 
 from engine.local.launcher import Running  # noqa: E402
 from engine.local.service.losses import LOSSES, Scored  # noqa: E402
+from engine.vocabulary.items import LOSS_SETTINGS  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, logprobs_of, plain_logprobs, prompt, trainer  # noqa: E402
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -200,3 +201,8 @@ def test_what_does_not_fit_a_loss_is_refused_by_name(
         one.loss_fn_inputs[name] = written("int64" if name == "target_tokens" else "float32", values)
     with pytest.raises(tinker.TinkerError, match=said):
         trainer(client, service).forward_backward([one], loss, settings).result()
+
+
+def test_a_spec_may_set_of_a_loss_what_the_service_takes() -> None:
+    taken = {name: set(loss.settings) for name, loss in LOSSES.items() if name != "dro"}
+    assert taken == {name: set(settings) for name, settings in LOSS_SETTINGS.items()}

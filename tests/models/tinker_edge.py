@@ -182,7 +182,10 @@ class Service:
     async def _forward_backward(self, request: Request) -> Response:
         message = wire.ForwardBackwardRequest.FromString(await request.body())
         data = [_learnt(datum) for datum in message.data]
-        body = {"model_id": message.model_id, "loss_fn": message.loss_fn, "data": data}
+        set_of_loss = dict(message.loss_fn_config)
+        set_of_loss |= {name: value.number for name, value in message.loss_fn_config_v2.items()}
+        body = {"model_id": message.model_id, "loss_fn": message.loss_fn, "loss_fn_config": set_of_loss}
+        body["data"] = data
         sampled = [datum.inputs.get("logprobs", [0.0] * len(datum.tokens)) for datum in data]
         logprobs = [np.array(values, np.float32) - GAP for values in sampled]
         ends = np.cumsum([0, *map(len, logprobs)], dtype=np.int64) * 4

@@ -103,6 +103,14 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
         "roles.judge.estimator",
     ),
     ("verl", (HOSTED, "roles.judge.loss=importance_sampling"), "falls back to PPO", "roles.judge.loss"),
+    ("verl", (HOSTED, "roles.judge.loss=cispo"), "verl is given no cispo of a role", "roles.judge.loss"),
+    ("tinker", ("roles.judge.loss=gspo",), "knows no gspo, and falls back", "roles.judge.loss"),
+    (
+        "tinker",
+        ("roles.judge.loss={cispo: {clip_high_threshold: 3}}",),
+        "gives tinker no settings",
+        "roles.judge.loss",
+    ),
     ("fireworks", (HOSTED, "roles.judge.loss=ppo"), "one loss for all roles", "roles.judge.loss"),
     ("tinker", ("roles.judge.loss=cross_entropy",), "no weights", "roles.judge.loss"),
     # The asynchronous loop

@@ -242,3 +242,19 @@ def test_rollouts_may_run_ahead_and_say_by_how_much(service: Running, tmp_path: 
     assert [line["staleness/mean"] for line in metrics(out)[1:]] == [0.0, 1.0, 1.0]
     step = next(read_episodes(out / "episodes" / "train-000003.jsonl")).trajectories[0].steps[0]
     assert (step.weight_version, step.metadata["staleness"]) == (1, 1)
+
+
+def test_each_loss_trains_a_role_and_what_is_set_of_it_counts(service: Running, tmp_path: Path) -> None:
+    """One step each, from the same weights on the same answers, of which every ratio is 1."""
+    losses: dict[str, float] = {}
+    for written in ("ppo", "{ppo: {clip_high_threshold: 0.9}}", "cispo", "gspo"):
+        out = tmp_path / str(len(losses))
+        words = ("train.rollouts=4", "roles.judge.trainable=false", f"roles.solver.loss={written}")
+        train(out, "solver_judge", *STEP, *words, service=service)
+        *_, last = metrics(out)
+        losses[written] = last["loss/solver/mean"]
+        assert last["optim/grad_norm"] > 0, written
+    assert losses["ppo"] == pytest.approx(losses["gspo"], abs=1e-3)
+    assert abs(losses["ppo"] - losses["{ppo: {clip_high_threshold: 0.9}}"]) > 1e-3
+    assert abs(losses["ppo"] - losses["cispo"]) > 1e-3, "cispo's is the log-probability, not the ratio"
+    assert RunFolder(out).info().roles["solver"].loss == "gspo"

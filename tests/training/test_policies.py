@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from engine.errors import UsageError, WorldError
 from engine.models import Request, ServedModel
 from engine.records import MAIN, CallId, NodeId, Saved, Step
-from engine.spec import Lora, ModelRef, Sampling
+from engine.spec import Lora, Loss, ModelRef, Sampling
 from engine.training.batches import RoleBatch, Taught, datum
 from engine.training.policies import Policies, Start, Updated
 from engine.vocabulary import LossName
@@ -59,10 +59,11 @@ def training(service: Service, tokenizer: Path) -> Training:
     return Training(service, tokenizer)
 
 
-def batch(role: str, *, data: int = 1, loss: LossName = "importance_sampling") -> RoleBatch:
+def batch(role: str, *, data: int = 1, loss: Loss | LossName = "importance_sampling") -> RoleBatch:
     """Data of a prompt of two tokens and a response of two."""
     step = Step([10, 11], [12, 13], [-1.0, -2.0], advantage=0.5)
-    learnt, spans = datum([Taught(step, [0.5, 0.5], role)], loss, 1.0)
+    loss = loss if isinstance(loss, Loss) else Loss(name=loss)
+    learnt, spans = datum([Taught(step, [0.5, 0.5], role)], loss.name, 1.0)
     return RoleBatch(role, loss, [learnt] * data, [spans] * data, steps=data)
 
 
@@ -177,6 +178,32 @@ def test_an_answer_says_which_weights_gave_it(training: Training) -> None:
 
 
 # updates
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ("cispo", ("cispo", {})),
+        ({"ppo": {"clip_high_threshold": 1.3}}, ("ppo", {"clip_high_threshold": 1.3})),
+        (
+            {"gspo": {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1}},
+            ("gspo", {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1}),
+        ),
+    ],
+)
+def test_a_loss_is_sent_with_the_settings_that_are_written(
+    training: Training, written: object, sent: tuple[str, dict[str, float]]
+) -> None:
+    loss = Loss.model_validate(written)
+
+    async def work(policies: Policies) -> None:
+        await update(policies, batch("solver", loss=loss))
+
+    training.do(work)
+    (body,) = training.service.asked_for("forward_backward")
+    assert (body["loss_fn"], body["loss_fn_config"]) == (sent[0], pytest.approx(sent[1]))
+    inputs = body["data"][0].inputs
+    assert inputs.get("sequence_ratio_mask") == ([0.0, 1.0, 1.0] if loss.name == "gspo" else None)
 
 
 def test_all_batches_and_the_step_are_sent_before_any_is_awaited(training: Training) -> None:

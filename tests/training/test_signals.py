@@ -159,6 +159,16 @@ def test_a_signal_of_a_package_that_raises_is_named(monkeypatch: pytest.MonkeyPa
         ),
         ([*DISTILL, f"roles.judge.signal={DEMONSTRATION}", "roles.judge.loss=ppo"], "which ppo cannot train"),
         (["roles.judge.loss=poo"], "loss cannot be 'poo'"),
+        (["roles.judge.loss=dro"], "loss cannot be 'dro'"),
+        (
+            ["roles.judge.loss={importance_sampling: {clip_low_threshold: 1}}"],
+            "importance_sampling takes no settings, not clip_low_threshold",
+        ),
+        (["roles.judge.loss={ppo: {clip_high: 1.2}}"], "clip_high_threshold"),
+        (
+            ["roles.judge.loss={ppo: {clip_low_threshold: 2, clip_high_threshold: 1}}"],
+            "a clip_low_threshold of at most clip_high_threshold",
+        ),
         (["train.validation.best=judge_accuracy"], "there is no figure 'judge_accuracy'"),
         (["train.schedule=cosin"], "cannot be 'cosin'"),
     ],

@@ -17,6 +17,7 @@ from torch import Tensor
 from engine.limits import service as limits
 from engine.local.service.batcher import Batcher, Job
 from engine.local.service.checkpoints import PLAIN, Checkpoints, Entry, Kind, Terms, checkpoint_path
+from engine.local.service.memory import give_back
 from engine.local.service.policy import LoraShape, Policy
 from engine.local.service.sampling import SampleRequest
 from engine.local.service.trainer import Datum, Missing, Refused, TrainingRun
@@ -79,6 +80,8 @@ class Backend:
         """End the training runs of these names, also those being made, with their unnamed weights."""
         for name in names:
             await self._compute(name, lambda name=name: self._end(name))
+        if names:
+            await asyncio.to_thread(give_back)
 
     def _end(self, name: str) -> None:
         if (run := self._runs.pop(name, None)) is not None:

@@ -41,7 +41,9 @@ import judge_written
 from inputs import Make
 
 SECONDS = 10.0
-"""No input is worth more."""
+"""Of this process's work: no input is worth more."""
+WAIT = 60.0
+"""By the clock, for what waits rather than works, on a machine that others use too."""
 MEMORY = 200 << 20
 """Bytes that an input may take."""
 ROOM = 2 << 30
@@ -73,7 +75,7 @@ KINDS: dict[str, Kind] = {
     "compare": Kind(inputs.compare, judge_kept.compare, 2),
     "answer": Kind(inputs.answer, judge_said.answer, 40),
     "reply": Kind(inputs.reply, judge_said.reply, 50),
-    "tool": Kind(inputs.tool, judge_said.tool, 4),
+    "tool": Kind(inputs.tool, judge_said.tool, 3),
     "vocabulary": Kind(inputs.vocabulary, judge_said.vocabulary, 10),
     "mcp": Kind(inputs.mcp, judge_said.mcp, 1),
     "observation": Kind(inputs.observation, judge_said.observation, 20),
@@ -84,7 +86,7 @@ def served() -> dict[str, Kind]:
     """The local service's kind; importing it takes seconds."""
     from judge_served import Client
 
-    return {"body": Kind(inputs.body, Client().judge, 14)}
+    return {"body": Kind(inputs.body, Client().judge, 8)}
 
 
 class Hang(BaseException):
@@ -116,19 +118,25 @@ def came_of(judge: Judge, text: str) -> tuple[str, str]:
     """What came of an input, and where, if it is a find."""
     Path("/proc/self/clear_refs").write_text("5")  # the most memory from here on
     before = _memory("VmHWM")
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    _limit(SECONDS, WAIT)
     try:
         came, where = judge(text), ""
     except (Exception, Hang) as error:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _limit(0, 0)
         last = traceback.extract_tb(error.__traceback__)[-1]
         said = re.sub(r"0x[0-9a-f]+|\d+", "#", f"{error}" if not _silent(error) else "…")[:120]
         return "find", f"{type(error).__name__} {Path(last.filename).name}:{last.lineno} {said}"
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _limit(0, 0)
     if (took := _memory("VmHWM") - before) > MEMORY:
         return "find", f"{took >> 20} MB"
     return came, where
+
+
+def _limit(seconds: float, wait: float) -> None:
+    """What is left of both; again every second, where a library swallowed it."""
+    signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)
+    signal.setitimer(signal.ITIMER_REAL, wait, 1.0)
 
 
 def _silent(error: BaseException) -> bool:
@@ -168,6 +176,7 @@ def main() -> None:
     """The input that is being judged: what is left of one that ends the whole process."""
     logging.disable()
     signal.signal(signal.SIGALRM, _stop)
+    signal.signal(signal.SIGPROF, _stop)
     signal.signal(signal.SIGTERM, _leave)
     rng, tally, told = random.Random(given.seed), Tally(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:

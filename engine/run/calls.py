@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -121,20 +122,25 @@ def _check(function: Function, arguments: Mapping[str, Any]) -> None:
     Patterns are the tool's own to hold them against, because some take for ever, and so is what its schema
     says elsewhere: nothing is fetched.
     """
-    # Imported here, because they are slow to load; as Any, because their types are partial.
-    library: Any = import_module("jsonschema")
-    registry: Any = import_module("referencing").Registry()
-    draft: Any = library.Draft202012Validator
-    kind = library.validators.extend(draft, dict.fromkeys(("pattern", "patternProperties"), _anything))
+    best_match, kind, registry = _schemas()
     try:
-        problem = library.exceptions.best_match(
-            kind(function.parameters, registry=registry).iter_errors(dict(arguments))
-        )
+        problem = best_match(kind(function.parameters, registry=registry).iter_errors(dict(arguments)))
     except Exception:  # a schema that is none: the tool has to see for itself
         return
     if problem is not None:
         place = "" if problem.json_path == "$" else f" at {problem.json_path}"
         raise ToolError(f"{function.name} does not take these arguments{place}: {problem.message[:_SHOWN]}")
+
+
+@cache
+def _schemas() -> tuple[Any, Any, Any]:
+    """What holds arguments against a schema; made once, because it takes 10 ms."""
+    # Imported here, because they are slow to load; as Any, because their types are partial.
+    library: Any = import_module("jsonschema")
+    registry: Any = import_module("referencing").Registry()
+    draft: Any = library.Draft202012Validator
+    kind = library.validators.extend(draft, dict.fromkeys(("pattern", "patternProperties"), _anything))
+    return library.exceptions.best_match, kind, registry
 
 
 def _anything(validator: object, wanted: object, value: object, around: object) -> Sequence[object]:

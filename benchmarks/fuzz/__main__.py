@@ -61,24 +61,24 @@ class Kind(NamedTuple):
 
 
 KINDS: dict[str, Kind] = {
-    "spec": Kind(inputs.spec, judge_written.spec, 4),
-    "override": Kind(inputs.override, judge_written.override, 4),
-    "spec tests": Kind(inputs.spec_tests, judge_written.spec_tests, 10),
-    "template": Kind(inputs.prompt, judge_written.prompt, 24),
-    "expression": Kind(inputs.condition, judge_written.condition, 80),
-    "rows": Kind(inputs.rows, judge_written.rows, 40),
-    "corpus": Kind(inputs.corpus, judge_written.corpus, 8),
-    "episodes": Kind(inputs.episode, judge_kept.episodes, 60),
-    "replay": Kind(inputs.episode, judge_kept.replay, 50),
+    "spec": Kind(inputs.spec, judge_written.spec, 3),
+    "override": Kind(inputs.override, judge_written.override, 3),
+    "spec tests": Kind(inputs.spec_tests, judge_written.spec_tests, 8),
+    "template": Kind(inputs.prompt, judge_written.prompt, 16),
+    "expression": Kind(inputs.condition, judge_written.condition, 100),
+    "rows": Kind(inputs.rows, judge_written.rows, 60),
+    "corpus": Kind(inputs.corpus, judge_written.corpus, 5),
+    "episodes": Kind(inputs.episode, judge_kept.episodes, 90),
+    "replay": Kind(inputs.episode, judge_kept.replay, 70),
     "view": Kind(inputs.view, judge_kept.view, 1),
-    "report": Kind(inputs.report, judge_kept.report, 3),
-    "compare": Kind(inputs.compare, judge_kept.compare, 2),
-    "answer": Kind(inputs.answer, judge_said.answer, 40),
-    "reply": Kind(inputs.reply, judge_said.reply, 50),
+    "report": Kind(inputs.report, judge_kept.report, 2),
+    "compare": Kind(inputs.compare, judge_kept.compare, 1),
+    "answer": Kind(inputs.answer, judge_said.answer, 70),
+    "reply": Kind(inputs.reply, judge_said.reply, 60),
     "tool": Kind(inputs.tool, judge_said.tool, 3),
-    "vocabulary": Kind(inputs.vocabulary, judge_said.vocabulary, 10),
+    "vocabulary": Kind(inputs.vocabulary, judge_said.vocabulary, 6),
     "mcp": Kind(inputs.mcp, judge_said.mcp, 1),
-    "observation": Kind(inputs.observation, judge_said.observation, 20),
+    "observation": Kind(inputs.observation, judge_said.observation, 10),
 }
 
 
@@ -86,7 +86,7 @@ def served() -> dict[str, Kind]:
     """The local service's kind; importing it takes seconds."""
     from judge_served import Client
 
-    return {"body": Kind(inputs.body, Client().judge, 8)}
+    return {"body": Kind(inputs.body, Client().judge, 6)}
 
 
 class Hang(BaseException):

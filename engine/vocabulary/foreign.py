@@ -43,11 +43,12 @@ def plain(value: object, limit: Limit) -> Any:
         return str(value)
     try:
         line = json_line(to_jsonable_python(value))
-        if len(line) > limit.most:
-            raise ValueError(limit.past("its JSON has"))
-        return from_json(line)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        read = from_json(line)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"it gave no JSON value: {described(error)}") from None
+    if len(line) > limit.most:
+        raise ValueError(limit.past("its JSON has"))
+    return read
 
 
 def finite(value: Any, what: str) -> float:

@@ -57,6 +57,7 @@ def main(minutes: float, seed: int, runs: int, trainings: int, services: int) ->
             with Trainings(Path(folder) / "trainings", seed) as ours:
                 trials("train, service flaky, killed", trainings, ours.trial)
                 trials("train, service killed", services, ours.without_service)
+                trials("run with a service of its own, killed", services, ours.own_service)
     click.echo(f"seed {seed}\n{table(counts)}")
     sys.exit(any(count.bad for count in counts))
 

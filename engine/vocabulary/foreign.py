@@ -35,12 +35,12 @@ def plain(value: object, limit: Limit) -> Any:
     Raises ValueError for what has no such form, such as an object of their own or a list in itself, and for
     what is longer than the limit, in characters of text or bytes of JSON.
     """
-    if value is None or type(value) in (bool, float):
-        return value
     if isinstance(value, str):
         if len(value) > limit.most:
             raise ValueError(limit.past("its text has"))
-        return str(value)
+        return value if type(value) is str else str(value)
+    if value is None or type(value) in (bool, float):
+        return value
     try:
         line = json_line(to_jsonable_python(value))
         read = from_json(line)

@@ -53,7 +53,9 @@ from rolegraph.decorators import estimator as estimator
 from rolegraph.decorators import metric as metric
 from rolegraph.decorators import parser as parser
 from rolegraph.decorators import reward as reward
+from rolegraph.evaluation import Evaluating as Evaluating
 from rolegraph.evaluation import Evaluation as Evaluation
+from rolegraph.evaluation import begin_evaluation as begin_evaluation
 from rolegraph.evaluation import evaluate as evaluate
 from rolegraph.evaluation import evaluate_async as evaluate_async
 from rolegraph.exporting import export as export

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,8 @@ def compare(
 ) -> Comparison:
     """Hold two or more sides against the first of them: folders of runs or trainings, specs, workflows.
 
+    A folder of runs, such as an evaluation's or a sweep's, stands for all that are in it.
+
     What differs in the resolved specs, key by key; each figure with its interval, and the difference from
     the first side's, paired over the tasks that are the same on both; the tasks that flipped, `shown` of them
     each way with an episode of both sides; tokens and time. A training is compared by the validation of its
@@ -35,13 +37,21 @@ def compare(
     from engine.report.compare import compare as held
     from engine.report.compare import comparison_page
 
+    each = [one for side in sides for one in _all_of(side)]
     found = held(
-        [_side(name, side, imports) for name, side in zip(_names(sides), sides, strict=True)],
+        [_side(name, side, imports) for name, side in zip(_names(each), each, strict=True)],
         max(shown, SHOWN_IN_A_PAGE) if html else shown,
     )
     if html:
         write_whole(Path(html), comparison_page(found).encode("utf-8", "replace"))
     return found
+
+
+def _all_of(side: str | Path | Workflow) -> Sequence[str | Path | Workflow]:
+    from engine.records.folder import runs_in
+
+    folder = None if isinstance(side, Workflow) else Path(side)
+    return runs_in(folder) if folder and folder.is_dir() else [side]
 
 
 def _side(name: str, side: str | Path | Workflow, imports: Iterable[str | Path]) -> Side:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from engine.compile import Plan
 from engine.errors import UsageError
-from engine.records import Episode, Note, Observer, RunFolder, read_episodes
+from engine.records import Episode, Note, Observer, RunFolder, derive_seed, read_episodes
 from engine.shipped import model_folder
 from engine.training.adapter_size import BYTES, adapter_parameters
 from engine.training.forecast import Adapter, Forecast, Observed, Price
 from engine.training.forecast import forecast as forecast_of
+from engine.training.order import shuffled
 from rolegraph.running import blocking, nobody
 from rolegraph.workflow import Workflow
 
@@ -29,8 +30,9 @@ async def forecast_async(
 ) -> Forecast:
     """What the first step of a workflow's training comes to: calls, tokens, time, groups that teach, memory.
 
-    Told from the spec's bounds alone, from about so many episodes of a `probe` on the training tasks (whole
-    groups, at least one), or from a `run` or training of the same roles. `prices` are by model, and under
+    Told from the spec's bounds alone, from about so many episodes of a `probe`, which are some of those that
+    a training with the same `seed` begins with (whole groups, at least one, and single episodes of the other
+    tasks), or from a `run` or training of the same roles. `prices` are by model, and under
     `default`. Raises SpecError, UsageError (no training data, a run of other roles) and WorldError.
     """
     if "train" not in flow.plan.data:
@@ -49,19 +51,27 @@ forecast = blocking(forecast_async)
 
 
 async def _probed(flow: Workflow, wanted: int, seed: int, observe: Observer) -> Observed:
-    """Whole groups of the training tasks, at the step's own number of rollouts."""
-    rollouts = flow.plan.spec.train.rollouts
-    tasks = max(1, round(wanted / rollouts))
+    """Episodes of the first step of a training with the same seed: a part of what it will make.
+
+    Whole groups tell what they teach. Tokens differ more from task to task than from rollout to rollout, so
+    of the step's other tasks there is one episode each, as long as that comes to half of what was wanted.
+    """
+    train = flow.plan.spec.train
+    rows = shuffled(flow.tasks("train"), seed)
+    whole = max(1, round(wanted / train.rollouts))
+    rows = rows[: max(whole, min(train.batch_size, wanted // 2))]
+    left_out = [(row["id"], rollout) for row in rows[whole:] for rollout in range(1, train.rollouts)]
+    count = len(rows) * train.rollouts - len(left_out)
     observe(Note("starting the model …"))
     async with flow.open() as opened:
-        observe(Note("the probe …", episodes=tasks * rollouts))
+        observe(Note("the probe …", episodes=count))
         began = time.monotonic()
         stream = opened.stream(
-            "train",
-            limit=tasks,
-            rollouts=rollouts,
-            seed=seed,
-            concurrency=tasks * rollouts,
+            tasks=rows,
+            rollouts=train.rollouts,
+            seed=derive_seed(seed, "train", 1),
+            finished=left_out,
+            concurrency=count,
             observe=observe,
         )
         episodes = [episode async for episode in stream]

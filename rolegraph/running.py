@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from engine.compile import Plan, RolePlan
 from engine.errors import UsageError
@@ -31,7 +31,10 @@ from engine.records.info import Kind, RoleInfo
 from engine.spec import ModelRef, load_spec
 from engine.vocabulary import Split
 from rolegraph.run_log import logged
-from rolegraph.workflow import Workflow, load
+from rolegraph.workflow import OpenWorkflow, Workflow, load
+
+if TYPE_CHECKING:
+    from engine.records.episodes import EpisodeWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,6 +101,19 @@ class Run:
 
     async def run(self, observe: Observer | None = None, *, concurrency: int = 64) -> Ran:
         """Run what is missing; raises as `run` does."""
+        with self.begun(observe) as (told, writer):
+            if self.done == self.episodes:
+                told(Note(""))
+                return Ran(self.folder.path)
+            told(Note("starting the model …"))
+            async with self.flow.open() as opened:
+                told(Note("", episodes=self.episodes - self.done))
+                await self.fill(opened, writer, told, observe, concurrency=concurrency)
+        return Ran(self.folder.path)
+
+    @contextmanager
+    def begun(self, observe: Observer | None) -> Generator[tuple[Observer, EpisodeWriter]]:
+        """The folder, open for the time of a block; the observer's notes go into its log, too."""
         from engine.records.episodes import EpisodeWriter
 
         folder, info = self.folder, self.info
@@ -110,25 +126,30 @@ class Run:
             logged(folder.log, command_line(), observe or nobody) as told,
             EpisodeWriter(folder.episodes) as writer,
         ):
-            if self.done == self.episodes:
-                told(Note(""))
-                return Ran(folder.path)
-            told(Note("starting the model …"))
-            async with self.flow.open() as opened:
-                told(Note("", episodes=self.episodes - self.done))
-                episodes = opened.stream(
-                    tasks=self.tasks,
-                    rollouts=info.rollouts,
-                    seed=info.seed,
-                    finished=self.finished,
-                    concurrency=concurrency,
-                    observe=partial(but_episodes, observe) if observe else None,
-                )
-                async with aclosing(episodes):
-                    async for episode in episodes:
-                        writer.append(episode)
-                        told(EpisodeDone(episode, finished=True))
-        return Ran(folder.path)
+            yield told, writer
+
+    async def fill(
+        self,
+        opened: OpenWorkflow,
+        writer: EpisodeWriter,
+        told: Observer,
+        observe: Observer | None,
+        *,
+        concurrency: int,
+    ) -> None:
+        """Make what is missing; `told` hears of an episode when it is on disk."""
+        episodes = opened.stream(
+            tasks=self.tasks,
+            rollouts=self.info.rollouts,
+            seed=self.info.seed,
+            finished=self.finished,
+            concurrency=concurrency,
+            observe=partial(but_episodes, observe) if observe else None,
+        )
+        async with aclosing(episodes):
+            async for episode in episodes:
+                writer.append(episode)
+                told(EpisodeDone(episode, finished=True))
 
 
 async def run_async(
@@ -172,7 +193,7 @@ def begin_run(
     folder = RunFolder(Path(out) if out else new_folder(flow.name))
     folder.check_new("run")
     rows = flow.tasks(split, limit) if tasks is None else list(tasks)
-    info = _of_run(flow, split, limit, rollouts, seed, own_tasks=tasks is not None)
+    info = info_of_run(flow, split, limit, rollouts, seed, own_tasks=tasks is not None)
     return Run(flow, folder, info, rows, finished=(), resumed=False)
 
 
@@ -201,6 +222,11 @@ def resume_run(
     begun = folder.info()
     if begun.kind != "run":
         raise UsageError(f"{folder.path} is the folder of a training; go on with `rolegraph train --resume`")
+    if begun.checkpoint is not None:
+        raise UsageError(
+            f"{folder.path} is the trained side of an evaluation; go on with `rolegraph eval --resume --out "
+            f"{folder.path.parent}`"
+        )
     if begun.own_tasks and tasks is None:
         raise UsageError(f"{folder.path} was begun with tasks of its own; give them again to go on")
     if not (rollouts or begun.rollouts):
@@ -212,9 +238,9 @@ def resume_run(
     split, limit = split or begun.split, limit or begun.limit
     rows = flow.tasks(split, limit) if tasks is None else list(tasks)
     wanted = rollouts or begun.rollouts
-    info = _of_run(flow, split, limit, wanted, begun.seed, own_tasks=tasks is not None)
+    info = info_of_run(flow, split, limit, wanted, begun.seed, own_tasks=tasks is not None)
     folder.check_same(info, flow.plan.resolved)
-    return Run(flow, folder, info, rows, finished=_finished(folder, retry_failed=retry_failed), resumed=True)
+    return Run(flow, folder, info, rows, finished_in(folder, retry_failed=retry_failed), resumed=True)
 
 
 def load_begun(
@@ -237,14 +263,22 @@ def load_begun(
     )
 
 
-def _of_run(
-    flow: Workflow, split: Split | None, limit: int | None, rollouts: int, seed: int, *, own_tasks: bool
+def info_of_run(
+    flow: Workflow,
+    split: Split | None,
+    limit: int | None,
+    rollouts: int,
+    seed: int,
+    *,
+    own_tasks: bool = False,
 ) -> RunInfo:
+    """What a run is of that makes so many episodes of these tasks."""
     noted = {"split": split, "limit": limit, "rollouts": rollouts, "own_tasks": own_tasks}
     return describe(flow, "run", seed=seed).model_copy(update=noted)
 
 
-def _finished(folder: RunFolder, *, retry_failed: bool) -> list[tuple[str, int]]:
+def finished_in(folder: RunFolder, *, retry_failed: bool = False) -> list[tuple[str, int]]:
+    """The task and rollout of each episode that a run has; without those that are to be made again."""
     from engine.records.episodes import EpisodeFile, drop_episodes
 
     if not folder.episodes.exists():

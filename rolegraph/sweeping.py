@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from engine.errors import UsageError
 from engine.records import Note, Observer, RunFolder
 from engine.vocabulary import Split
-from rolegraph.evaluation import Evaluation, evaluate_async
+from rolegraph.evaluation import EVALUATION, Evaluating, Evaluation, begin_evaluation
 from rolegraph.running import RUNS, Run, begin_run, blocking, describe, new_folder, nobody, resume_run
 from rolegraph.training import Training, begin_training, resume_training
 from rolegraph.workflow import Workflow, load
@@ -18,34 +18,6 @@ from rolegraph.workflow import Workflow, load
 if TYPE_CHECKING:
     from engine.records.sweep import SweepInfo
     from engine.report.sweep import SweptPoint
-
-_EVALUATION = "evaluation.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluating:
-    """An evaluation that is about to be made, and kept in a folder."""
-
-    flow: Workflow
-    folder: Path
-    info: SweepInfo
-
-    async def run(self, observe: Observer | None = None) -> Evaluation:
-        """Evaluate; raises as `evaluate` does."""
-        from engine.records.jsonl import write_whole
-
-        info = self.info
-        found = await evaluate_async(
-            self.flow,
-            info.checkpoint or "",
-            tasks=info.limit or 128,
-            rollouts=info.rollouts,
-            seed=info.seed,
-            observe=observe,
-        )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / _EVALUATION, found.to_json())
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +39,7 @@ class Point:
     def finished(self) -> bool:
         """Whether nothing of it is left to do."""
         if self.info.kind == "eval":
-            return (self.folder / _EVALUATION).exists()
+            return (self.folder / EVALUATION).exists()
         if not self._begun:
             return False
         begun = RunFolder(self.folder).info()
@@ -78,7 +50,15 @@ class Point:
     def job(self) -> Run | Training | Evaluating:
         """What is left to do of it; `run` it."""
         if self.info.kind == "eval":
-            return Evaluating(self.flow, self.folder, self.info)
+            return begin_evaluation(
+                self.flow,
+                self.info.checkpoint or "",
+                tasks=self.info.limit or 128,
+                rollouts=self.info.rollouts,
+                seed=self.info.seed,
+                out=self.folder,
+                resume=True,
+            )
         if self.info.kind == "run":
             return self._run()
         if self._begun:
@@ -145,7 +125,9 @@ class Swept:
     @property
     def figures(self) -> Sequence[str]:
         """The names of the figures that some point has."""
-        return list(dict.fromkeys(name for point in self.points for name in point.figures))
+        from engine.report.sweep import figure_names
+
+        return figure_names(self.points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +155,7 @@ class Sweep:
         for point in self.points:
             figures = {}
             if self.info.kind == "eval" and point.finished:
-                read = Evaluation.from_json((point.folder / _EVALUATION).read_bytes())
+                read = Evaluation.from_json((point.folder / EVALUATION).read_bytes())
                 figures = {name: row.checkpoint for name, row in read.figures.items()}
                 figures |= {f"{name} gained": row.difference for name, row in read.figures.items()}
             elif RunFolder(point.folder).info_file.exists():

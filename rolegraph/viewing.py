@@ -62,13 +62,15 @@ class View:
 def view(*runs: str | Path) -> View:
     """Look at the folders of runs and trainings, finished or not.
 
-    Raises UsageError for a folder that holds none, DataError for a damaged one.
+    A folder of runs, such as an evaluation's or a sweep's, stands for all that are in it. Raises UsageError
+    for a folder that holds none, DataError for a damaged one.
     """
+    from engine.records.folder import runs_in
     from engine.view import open_run
 
     if not runs:
         raise UsageError("which run? Give the folder of one, such as runs/mine")
-    return View([open_run(Path(run)) for run in runs])
+    return View([open_run(folder) for run in runs for folder in runs_in(Path(run))])
 
 
 def _known(where: dict[str, str]) -> dict[str, str]:

@@ -23,16 +23,15 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from engine.limits.tools import GAME_SECONDS, GAME_STOP_SECONDS
 from engine.vocabulary import EnvironmentFailure, Transition, UsageError
 
 WORKERS = max(1, min(4, (os.cpu_count() or 2) // 2))
 """The most processes."""
 GAMES = 64
 """What each of them holds before there is another one."""
-SECONDS = 20.0
-"""What a game may take for a move."""
-GRACE = 20.0
-"""When a worker that has not ended its game by itself is ended; it may have to start and import TextArena."""
+
+SECONDS, GRACE = GAME_SECONDS.most, GAME_STOP_SECONDS.most
 
 Answer = Mapping[str, Any]
 

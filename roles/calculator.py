@@ -11,11 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-MAX_CHARACTERS = 500
-MAX_DEPTH = 50
-"""Operators and calls inside one another."""
-MAX_BITS = 10_000
-"""Of a whole number on the way."""
+from engine.limits.tools import CALCULATOR_BITS, CALCULATOR_DEPTH, CALCULATOR_TEXT
 
 Number = int | float
 
@@ -47,12 +43,14 @@ def calculate(expression: str) -> Number:
     A float has 12 significant digits, and a whole value is an int.
     """
     text = expression.strip().translate(_SIGNS)
-    if not text or len(text) > MAX_CHARACTERS:
-        raise ValueError(f"an expression has 1 to {MAX_CHARACTERS} characters; this has {len(text)}")
+    if not text:
+        raise ValueError("there is no expression")
+    if len(text) > CALCULATOR_TEXT.most:
+        raise ValueError(f"the expression has {len(text):,} characters; at most {CALCULATOR_TEXT}")
     try:
         with warnings.catch_warnings(action="ignore"):  # of text that is hardly Python
             tree = ast.parse(text, mode="eval")
-        value = _value(tree.body, MAX_DEPTH)
+        value = _value(tree.body, CALCULATOR_DEPTH.most)
     except ZeroDivisionError:
         raise ValueError("division by zero") from None
     except OverflowError:
@@ -72,7 +70,7 @@ _SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "^": "**"})
 
 def _value(node: ast.expr, depth: int) -> Number:
     if depth == 0:
-        raise ValueError("the expression is nested too deeply")
+        raise ValueError(f"the expression is nested too deeply; at most {CALCULATOR_DEPTH}")
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             return _bounded(value)
@@ -117,8 +115,12 @@ def _combined(sign: ast.operator, left: Number, right: Number) -> Number:
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * exponent > MAX_BITS:
-        raise ValueError("the value is too large")
+    if (
+        isinstance(base, int)
+        and isinstance(exponent, int)
+        and base.bit_length() * exponent > CALCULATOR_BITS.most
+    ):
+        raise ValueError(f"the value is too large; at most {CALCULATOR_BITS}")
     value: object = base**exponent
     if not isinstance(value, int | float):
         raise ValueError(f"{base} ** {exponent} is no real number")
@@ -126,6 +128,6 @@ def _power(base: Number, exponent: Number) -> Number:
 
 
 def _bounded(value: Number) -> Number:
-    if isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise ValueError("the value is too large")
+    if isinstance(value, int) and value.bit_length() > CALCULATOR_BITS.most:
+        raise ValueError(f"the value is too large; at most {CALCULATOR_BITS}")
     return value

@@ -16,12 +16,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TypedDict
 
+from engine.limits.answers import COUNTDOWN_DEPTH, COUNTDOWN_TEXT
 from engine.records import Split
 
-MAX_CHARACTERS = 200
-"""A longer expression is refused unread. It also bounds the magnitude: there is no power operator."""
-MAX_DEPTH = 40
-"""Operators and signs inside one another."""
 TOLERANCE = 1e-5
 """How far from the target a value may lie, as in rLLM."""
 NUMBERS = (2, 3)
@@ -162,12 +159,12 @@ def evaluate(expression: str) -> Fraction | float | None:
     Never raises and never takes long: no names, no calls, no `**`, no `//`, no text beyond the bounds.
     """
     expression = expression.strip()
-    if len(expression) > MAX_CHARACTERS or not _ALLOWED.fullmatch(expression):
+    if len(expression) > COUNTDOWN_TEXT.most or not _ALLOWED.fullmatch(expression):
         return None
     if "**" in expression or "//" in expression:
         return None
     try:
-        return _value(ast.parse(expression, mode="eval").body, MAX_DEPTH)
+        return _value(ast.parse(expression, mode="eval").body, COUNTDOWN_DEPTH.most)
     except (SyntaxError, ValueError, ZeroDivisionError, MemoryError, RecursionError):
         return None
 
@@ -204,7 +201,7 @@ def _numbers(expression: str) -> tuple[int, ...]:
 def is_solution(expression: str, nums: Sequence[int], target: float) -> bool:
     """Whether the expression uses each of `nums` exactly once and comes to `target`."""
     # What is too long is not looked up: the cache would keep it.
-    value = evaluate(expression) if len(expression) <= MAX_CHARACTERS else None
+    value = evaluate(expression) if len(expression) <= COUNTDOWN_TEXT.most else None
     if value is None or _numbers(expression) != tuple(sorted(nums)):
         return False
     return abs(value - target) < TOLERANCE

@@ -8,7 +8,6 @@ bounded. Everything here raises ValueError with a sentence for the person who re
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -16,19 +15,16 @@ from importlib import import_module
 from itertools import chain, islice
 from typing import Any, cast
 
+from engine.limits.answers import JSON_DEPTH, JSON_READ, JSON_STARTS
+from engine.records import check_plain
+from engine.vocabulary.schemas import UNBOUNDED, TooMuchWork, checker
 from roles.patterns import Pattern, compile_pattern
-
-MAX_DEPTH = 64
-"""Objects and lists inside one another."""
-MAX_STARTS = 64
-"""How many brackets are tried as the start of a value."""
-MAX_READ = 1_000_000
-"""Characters that are read in vain for a value, start by start."""
-MAX_REFERENCES = 10_000
-"""How often one check may follow a `$ref`: schemas that refer to each other can multiply."""
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _BRACKET = re.compile(r"[\[{]")
+
+_REFUSED = {"patternProperties": "properties", **dict.fromkeys(UNBOUNDED, "additionalProperties or items")}
+"""Keywords whose work cannot be bounded, and what does instead."""
 
 Check = Callable[[Any], None]
 """Raises ValueError where a value does not fit."""
@@ -56,7 +52,7 @@ def value_at(value: Any, path: str, place: int | None = None) -> Any:
 def find_json(text: str) -> Any:
     """All of the text, else a fenced block, else the first object or list that stands in it."""
     value = _first_value(text)
-    _check_storable(value)
+    check_plain(value)
     return value
 
 
@@ -68,7 +64,7 @@ def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
     for key in ("examples", "enum"):
         if isinstance(schema.get(key), list) and schema[key]:
             return schema[key][0]
-    if depth > MAX_DEPTH:
+    if depth > JSON_DEPTH.most:
         return None
 
     def inner(of: Any) -> Any:
@@ -92,20 +88,20 @@ def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
 
 
 def _first_value(text: str) -> Any:
-    fenced = (match[1] for match in islice(_FENCE.finditer(text), MAX_STARTS))
+    fenced = (match[1] for match in islice(_FENCE.finditer(text), JSON_STARTS.most))
     for whole in chain((text,), fenced):
         with suppress(ValueError, RecursionError):
             return _DECODER.decode(whole.strip())
     read = 0
-    for bracket in islice(_BRACKET.finditer(text), MAX_STARTS):
+    for bracket in islice(_BRACKET.finditer(text), JSON_STARTS.most):
         try:
             return _DECODER.raw_decode(text, bracket.start())[0]
         except json.JSONDecodeError as error:
             read += error.pos - bracket.start()
         except (ValueError, RecursionError):
             read += len(text) - bracket.start()
-        if read > MAX_READ:
-            break
+        if read > JSON_READ.most:
+            raise ValueError(f"the answer holds no JSON that is found by reading {JSON_READ}")
     raise ValueError("the answer holds no JSON")
 
 
@@ -114,23 +110,6 @@ def _no_constant(name: str) -> None:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
-
-
-def _check_storable(value: object, depth: int = MAX_DEPTH) -> None:
-    if depth == 0:
-        raise ValueError("nested too deeply")
-    if isinstance(value, str):
-        value.encode()  # a lone surrogate raises
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError("the number is too large")
-    elif isinstance(value, dict):
-        for key, member in cast("dict[str, Any]", value).items():
-            key.encode()
-            _check_storable(member, depth - 1)
-    elif isinstance(value, list):
-        for member in cast("list[Any]", value):
-            _check_storable(member, depth - 1)
 
 
 def schema_check(schema: dict[str, Any]) -> Check:
@@ -146,8 +125,8 @@ def schema_check(schema: dict[str, Any]) -> Check:
     try:
         draft.check_schema(schema)
         for keyword, value in _keywords(schema):
-            if keyword == "patternProperties":
-                raise ValueError("a schema's patternProperties are not supported; use properties")
+            if keyword in _REFUSED:
+                raise ValueError(f"a schema's {keyword} are not supported; use {_REFUSED[keyword]}")
             if keyword == "pattern":
                 patterns[value] = compile_pattern(value)
             elif not value.startswith("#"):
@@ -166,15 +145,6 @@ def schema_check(schema: dict[str, Any]) -> Check:
     except RecursionError as error:
         raise ValueError("the schema is nested too deeply") from error
 
-    followed = 0
-
-    def reference(validator: Any, target: Any, instance: Any, around: Any) -> Iterator[Any]:
-        nonlocal followed
-        followed += 1
-        if followed > MAX_REFERENCES:
-            raise ValueError(f"the schema refers to itself more than {MAX_REFERENCES:,} times")
-        yield from draft.VALIDATORS["$ref"](validator, target, instance, around)
-
     def pattern(validator: Any, wanted: str, instance: Any, around: Any) -> Iterator[Any]:
         if isinstance(instance, str) and patterns[wanted].search(instance) is None:
             yield library.ValidationError(f"{instance[:40]!r} does not match {wanted!r}")
@@ -185,20 +155,16 @@ def schema_check(schema: dict[str, Any]) -> Check:
             if len({_same(item) for item in items}) < len(items):
                 yield library.ValidationError(f"{str(items)[:40]} has non-unique elements")
 
-    keywords = {"$ref": reference, "$dynamicRef": reference, "pattern": pattern, "uniqueItems": unique}
-    validator = library.validators.extend(draft, keywords)(schema, registry=registry)
+    find = checker(schema, {"pattern": pattern, "uniqueItems": unique}, registry)
 
     def check(value: Any) -> None:
-        nonlocal followed
-        followed = 0
         try:
-            problem = library.exceptions.best_match(validator.iter_errors(value))
-        except (unresolvable, RecursionError, ArithmeticError) as error:
-            raise ValueError("the JSON is beyond what the schema can check") from error
+            problem = find(value)
+        except (unresolvable, TooMuchWork, ArithmeticError) as error:
+            said = str(error) if isinstance(error, TooMuchWork) else "it is beyond what the schema can check"
+            raise ValueError(f"the JSON does not fit the schema: {said}") from error
         if problem is not None:
-            raise ValueError(
-                f"the JSON does not fit the schema at {problem.json_path}: {problem.message[:200]}"
-            )
+            raise ValueError(f"the JSON does not fit the schema at {problem.path}: {problem.message[:200]}")
 
     return check
 
@@ -222,7 +188,7 @@ def _keywords(schema: object) -> Iterator[tuple[str, str]]:
     """The keywords that need a look, with their text, wherever they stand."""
     if isinstance(schema, Mapping):
         for key, value in cast("Mapping[str, Any]", schema).items():
-            if key == "patternProperties":
+            if key in _REFUSED:
                 yield key, ""
             elif key in ("$ref", "$dynamicRef", "pattern") and isinstance(value, str):
                 yield key, value

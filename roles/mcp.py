@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from engine.limits.tools import TOOL_FUNCTIONS
 from engine.vocabulary import Function, Tool, ToolError, UsageError
 
 if TYPE_CHECKING:
@@ -78,15 +79,18 @@ async def _functions(session: ClientSession) -> Sequence[Function]:
 
     functions: list[Function] = []
     cursor: str | None = None
-    while True:
+    for _ in range(TOOL_FUNCTIONS.most):  # pages, which may be empty
         page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
         functions += [
             Function(tool.name, tool.description or "", tool.inputSchema, partial(_call, session, tool.name))
             for tool in page.tools
         ]
         cursor = page.nextCursor
+        if len(functions) > TOOL_FUNCTIONS.most:
+            break
         if not cursor:
             return functions
+    raise ToolError(TOOL_FUNCTIONS.past("it lists"))
 
 
 async def _call(session: ClientSession, name: str, arguments: Mapping[str, Any]) -> Any:
@@ -96,6 +100,8 @@ async def _call(session: ClientSession, name: str, arguments: Mapping[str, Any])
         result = await session.call_tool(name, dict(arguments))
     except McpError as error:
         raise ToolError(str(error)) from error
+    except ValidationError:
+        raise ToolError(f"{name} gave what is no result of the protocol") from None
     text = _text(result)
     if result.isError:
         raise ToolError(text or f"{name} failed")

@@ -13,16 +13,12 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
+from engine.limits.answers import ANSWER_MATCHES, ANSWER_WORDS
 from engine.records import FailureName
 from engine.vocabulary import ParseFailure, Parser, Upstream
 from roles.json_text import example_of, find_json, schema_check
 from roles.numbers import Which, find_number
 from roles.patterns import compile_pattern
-
-MAX_MATCHES = 10_000
-"""How many matches of a spec's own pattern are looked at for the last one."""
-MAX_WORDS = 200
-"""Words that `one_of` looks for: each is tried at every place of an answer."""
 
 
 def text() -> Parser:
@@ -112,7 +108,7 @@ def pattern(
     def parse(response: str, upstream: Upstream) -> str:
         action: str | None = None
         try:
-            for match in islice(compiled.finditer(response), 1 if which == "first" else MAX_MATCHES):
+            for match in islice(compiled.finditer(response), 1 if which == "first" else ANSWER_MATCHES.most):
                 action = match.group(group)
         except UnicodeEncodeError:
             raise _malformed("the answer is not valid Unicode") from None
@@ -173,8 +169,8 @@ def one_of(words: list[str], /, *, default: str = "") -> Parser:
     default: the action that later roles see where none or several are there
     """
     by_case = _words(words)
-    if len(words) > MAX_WORDS:
-        raise ValueError(f"one_of names {len(words):,} words; at most {MAX_WORDS:,}")
+    if len(words) > ANSWER_WORDS.most:
+        raise ValueError(f"one_of names {len(words):,} words; at most {ANSWER_WORDS}")
     known = sorted(by_case, key=len, reverse=True)  # the longest first: "not sure" over "not"
     # Of small letters and without groups, which is a hundred times as fast as telling words apart by them.
     finder = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, known))})(?!\w)")

@@ -11,11 +11,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, Protocol, cast
 
-MAX_PATTERN = 1000
-"""Characters of a pattern."""
-MAX_GROUPS = 20
-MAX_MEMORY = 1 << 20
-"""Bytes for the compiled pattern; RE2 refuses one that needs more."""
+from engine.limits.answers import PATTERN_BYTES, PATTERN_GROUPS, PATTERN_TEXT
 
 
 class Match(Protocol):
@@ -47,12 +43,12 @@ class Pattern(Protocol):
 
 def compile_pattern(text: str, *, ignore_case: bool = False) -> Pattern:
     """The pattern, with `.` matching line ends too; raises ValueError with what is wrong with it."""
-    if len(text) > MAX_PATTERN:
-        raise ValueError(f"a pattern of {len(text):,} characters is too long; the limit is {MAX_PATTERN:,}")
+    if len(text) > PATTERN_TEXT.most:
+        raise ValueError(f"a pattern of {len(text):,} characters is too long; at most {PATTERN_TEXT}")
     re2: Any = import_module("re2")  # it has no type stubs
     options = re2.Options()
     options.log_errors = False
-    options.max_mem = MAX_MEMORY
+    options.max_mem = PATTERN_BYTES.most
     options.dot_nl = True
     options.case_sensitive = not ignore_case
     try:
@@ -61,9 +57,10 @@ def compile_pattern(text: str, *, ignore_case: bool = False) -> Pattern:
         said = error.args[0]
         said = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
         hint = "; RE2 has no lookarounds" if "perl operator" in said else ""
+        hint += f"; at most {PATTERN_BYTES}" if "too large" in said else ""
         raise ValueError(f"{text!r} is not a regular expression: {said}{hint}") from error
     except UnicodeEncodeError as error:
         raise ValueError(f"{text!r} is not valid Unicode") from error
-    if compiled.groups > MAX_GROUPS:
-        raise ValueError(f"{text!r} has {compiled.groups} groups; the limit is {MAX_GROUPS}")
+    if compiled.groups > PATTERN_GROUPS.most:
+        raise ValueError(f"{text!r} has {compiled.groups} groups; at most {PATTERN_GROUPS}")
     return compiled

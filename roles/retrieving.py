@@ -8,22 +8,18 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from engine.limits.tools import REPLY_BYTES, REPLY_SECONDS
 from engine.vocabulary import ToolError
 
 if TYPE_CHECKING:  # it takes longer to import than a spec to check
     import httpx
-
-SECONDS = 30.0
-"""Between two signs of life."""
-MAX_BYTES = 1_000_000
-"""Of an answer."""
 
 
 def client() -> httpx.AsyncClient:
     """What asks; it follows nobody to another place."""
     import httpx
 
-    return httpx.AsyncClient(verify=_certificates(), timeout=SECONDS, follow_redirects=False)
+    return httpx.AsyncClient(verify=_certificates(), timeout=REPLY_SECONDS.most, follow_redirects=False)
 
 
 @cache
@@ -45,10 +41,12 @@ async def exchange(url: str, method: Literal["POST", "GET"], client: httpx.Async
             size = 0
             async for part in answer.aiter_bytes():
                 size += len(part)
-                if size > MAX_BYTES:
-                    raise ToolError(f"{url} answers with more than {MAX_BYTES:,} bytes")
+                if size > REPLY_BYTES.most:
+                    raise ToolError(REPLY_BYTES.past(f"{url} answers with"))
                 parts.append(part)
             status, encoding = answer.status_code, answer.charset_encoding or "utf-8"
+    except httpx.ReadTimeout:
+        raise ToolError(f"{url} does not answer within {REPLY_SECONDS}") from None
     except (httpx.HTTPError, httpx.InvalidURL, LookupError, ValueError) as error:
         if isinstance(error, ToolError):
             raise

@@ -11,10 +11,12 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 from pydantic_core import from_json
 
+from engine.limits.records import ROW_TEXT
+from engine.records import check_plain
 from engine.vocabulary import SUFFIXES, DataError, Row, UsageError, did_you_mean, plain_row
 
 BATCH = 1024
@@ -52,16 +54,17 @@ def read_table(path: Path) -> Iterator[tuple[int, Row]]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path.name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
     except OSError as error:
-        raise DataError(f"cannot read {path.name}: {error.strerror or error}") from error
+        raise DataError(f"cannot read {path.name}: {error.strerror or str(error).strip()}") from error
 
 
 def _jsonl(path: Path) -> Iterator[tuple[int, Row]]:
     with path.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(_lines(lines, path), 1):
             if not line.strip():
                 continue
             try:
                 row = from_json(line, allow_inf_nan=False)
+                check_plain(row)
             except ValueError as error:
                 said = str(error).replace("line 1 ", "")
                 raise DataError(f"{path.name}:{number}: not JSON: {said}") from error
@@ -70,9 +73,19 @@ def _jsonl(path: Path) -> Iterator[tuple[int, Row]]:
             yield number, cast("Row", row)
 
 
+def _lines(file: TextIO, path: Path) -> Iterator[str]:
+    """The lines of a file, of which none is held that is too long."""
+    number = 0
+    while line := file.readline(ROW_TEXT.most + 1):
+        number += 1
+        if len(line) > ROW_TEXT.most:
+            raise DataError(ROW_TEXT.past(f"{path.name}:{number}: the line has"))
+        yield line
+
+
 def _csv(path: Path) -> Iterator[tuple[int, Row]]:
     with path.open(encoding="utf-8-sig", newline="") as lines:
-        reader = csv.DictReader(lines)
+        reader = csv.DictReader(_lines(lines, path))
         try:
             header = reader.fieldnames or ()
             if "" in header or len(set(header)) < len(header):

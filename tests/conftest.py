@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from engine.local.launcher import Running
 
 
+@pytest.hookimpl(tryfirst=True)  # before hypothesis reads `--hypothesis-profile`
 def pytest_configure() -> None:
-    """No example of a property has a deadline, and the processes that tests start keep what they compiled."""
-    settings.register_profile("busy", deadline=None)
-    settings.load_profile("busy")
+    """No example of a property has a deadline, and every run draws the same ones, unless it is asked for
+    others by `--hypothesis-profile=random`; the processes that tests start keep what they compiled."""
+    settings.register_profile("random", deadline=None)
+    settings.register_profile("repeatable", deadline=None, derandomize=True)
+    settings.load_profile("repeatable")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 

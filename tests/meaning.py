@@ -126,10 +126,7 @@ def expected(workflow: Workflow) -> Expected:
         loop = workflow.loop_of(me.role)
         if loop is None or "env" not in loop:
             return ""
-        _, seen, since = board(me.round)
-        settled[me] = max(settled[me], since)
-        if seen.done:
-            return None
+        seen = board(me.round)[1]
         if me.role not in loop["players"]:
             return "\n\n".join(seen.observations.values()) + ";"
         players = [(role, number) for role in loop["players"] for number in all_of(role)]
@@ -139,6 +136,8 @@ def expected(workflow: Workflow) -> Expected:
     @cache
     def over(me: NodeId) -> bool:
         before, loop = ends(me), workflow.loop_of(me.role)
+        if loop is not None and "env" in loop:
+            return board(me.round)[1].done
         if not before or loop is None:
             return False
         if over(me._replace(round=me.round - 1)) or all(over(node) for node in before):
@@ -162,18 +161,46 @@ def expected(workflow: Workflow) -> Expected:
             return Turn(me, f"nothing to choose from: of {', '.join(views)} nobody ran", failed=True)
         return Turn(me, max(votes, key=lambda action: (votes.count(action), -votes.index(action))), False)
 
-    @cache
-    def happens(me: NodeId) -> Turn | None:
+    def waits(me: NodeId) -> list[NodeId]:
         edges = edges_of(me.role)
-        waited = [node for _, edge in edges for nodes in joined(me, edge)[0] for node in nodes] + ends(me)
+        return [node for _, edge in edges for nodes in joined(me, edge)[0] for node in nodes] + ends(me)
+
+    @cache
+    def opens(me: NodeId) -> float:
+        """When a turn has nothing left to wait for."""
+        loop, waited = workflow.loop_of(me.role), waits(me)
         for node in waited:
             happens(node)
-        start = max((settled[node] for node in waited), default=0.0)
-        settled[me] = start
-        shown = observed(me)
-        if shown is None or over(me):
+        since = board(me.round)[2] if loop is not None and "env" in loop else 0.0
+        return max([since, *(settled[node] for node in waited)])
+
+    @cache
+    def let_go(me: NodeId) -> float:
+        """When a turn is skipped whose loop is over. A loop that ends on all branches at once is left as soon
+        as one of its turns finds it over."""
+        loop = workflow.loop_of(me.role)
+        assert loop is not None
+        before = me._replace(round=me.round - 1)
+        if len({tuple(ends(node)) for node in round_of(loop, 2)}) > 1:
+            return opens(me)
+        if over(before):
+            return let_go(before)
+        inside = {*round_of(loop, me.round)}
+        return min(opens(node) for node in inside if not inside & {*waits(node)})
+
+    def round_of(loop: dict[str, Any], round: int) -> list[NodeId]:
+        return [NodeId(role, number, round) for role in loop["roles"] for number in all_of(role)]
+
+    @cache
+    def happens(me: NodeId) -> Turn | None:
+        settled[me] = opens(me)
+        if over(me):
+            settled[me] = let_go(me)
             return None
-        views = {key: seen(me, edge) for key, edge in edges}
+        shown = observed(me)
+        if shown is None:
+            return None
+        views = {key: seen(me, edge) for key, edge in edges_of(me.role)}
         if not runs(me, views):
             return None
         if workflow.runs(me.role):

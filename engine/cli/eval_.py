@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     "--out",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="With -m: where the sweep goes. Default: runs/NAME-sweep-TIME.",
+    help="Where the episodes of both go. Default: runs/NAME-eval-TIME; of a sweep, runs/NAME-sweep-TIME.",
 )
-@click.option("--resume", is_flag=True, help="With -m: go on with the newest sweep, or with --out.")
+@click.option(
+    "--resume", is_flag=True, help="Go on with the evaluation in --out; with -m, with the newest sweep."
+)
 @speaking
 def command(
     spec: str,
@@ -59,7 +61,8 @@ def command(
 ) -> int:
     """Compare a checkpoint with its base model on SPEC's validation tasks, with 95 % confidence intervals.
 
-    With -m there is an evaluation for each combination of values, kept in folders of one sweep.
+    The episodes of both are kept as runs, side by side in one folder, for `compare` and `view`. With -m there
+    is an evaluation for each combination of values, in folders of one sweep.
     """
     if multirun:
         from engine.cli.sweep import sweep
@@ -81,8 +84,8 @@ def command(
             seed=seed,
             checkpoint=checkpoint,
         )
-    if out is not None or resume:
-        raise click.UsageError("--out and --resume go with -m")
+    if resume and out is None:
+        raise click.UsageError("--resume needs --out, the folder of the evaluation to go on with")
     import shlex
     from dataclasses import asdict
 
@@ -92,17 +95,26 @@ def command(
     output = Output(quiet, as_json)
 
     flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
+    begun = rg.begin_evaluation(
+        flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, out=out, resume=resume
+    )
     with Waiting(output, "starting the model …") as waiting:
-        found = run_until_done(
-            rg.evaluate_async(
-                flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, observe=waiting.observe
-            )
-        )
-    following = [] if "://" in checkpoint else [f"rolegraph export {shlex.quote(checkpoint)}"]
+        found = run_until_done(begun.run(waiting.observe))
+    following = [f"rolegraph compare {shlex.quote(str(begun.folder))}"]
+    if "://" not in checkpoint:
+        following.append(f"rolegraph export {shlex.quote(checkpoint)}")
     _show(found, output)
     output.next(*following)
     figures = {name: asdict(row) for name, row in found.figures.items()}
-    output.document({"figures": figures, "tasks": found.tasks, "episodes": found.episodes, "next": following})
+    output.document(
+        {
+            "folder": str(begun.folder),
+            "figures": figures,
+            "tasks": found.tasks,
+            "episodes": found.episodes,
+            "next": following,
+        }
+    )
     return 0
 
 

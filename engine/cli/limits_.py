@@ -1,4 +1,4 @@
-"""`rolegraph limits`: what a stranger's spec, template or answer may cost, and why."""
+"""`rolegraph limits`: what specs, templates, answers, tools and clients may cost, and why."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ def command() -> None:
     import rolegraph as rg
 
     name = max(len(limit.name) for limit in rg.LIMITS)
-    most = max(len(f"{limit.most:,} {limit.unit}") for limit in rg.LIMITS)
+    most = max(len(limit.size) for limit in rg.LIMITS)
     for limit in rg.LIMITS:
-        click.echo(f"{limit.name:<{name}}  {f'{limit.most:,} {limit.unit}':<{most}}  {limit.why}")
+        click.echo(f"{limit.name:<{name}}  {limit.size:<{most}}  {limit.why}")

@@ -69,7 +69,17 @@ def _summaries(kind: str) -> dict[str, str]:
     if kind == "specs":
         return rg.shipped_specs()
     registry = _registry(kind)
-    return {name: registry.summary(name) for name in registry.names()}
+    return {name: _summary(registry, name) for name in registry.names()}
+
+
+def _summary(registry: vocabulary.Registry[Any], name: str) -> str:
+    """What an item is; of one that its package keeps from being loaded, why."""
+    import rolegraph as rg
+
+    try:
+        return registry.summary(name)
+    except rg.UsageError as error:
+        return rg.printable(str(error))
 
 
 def _registry(kind: str) -> vocabulary.Registry[Any]:

@@ -11,7 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
 from engine.errors import did_you_mean
-from engine.limits import SPEC_EDGES, SPEC_LINEAGES, SPEC_TURNS
+from engine.limits.specs import SPEC_EDGES, SPEC_LINEAGES, SPEC_TURNS
 from engine.prompts.checks import RESERVED
 from engine.spec import Finding, Spec
 from engine.spec.faults import no_role

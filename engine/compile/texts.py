@@ -8,7 +8,8 @@ from pathlib import Path as FilePath
 
 from engine.compile.graph import Needs, ancestors, env_loop, loop_of
 from engine.compile.lineage import Instances, joined
-from engine.limits import PROMPT_PARTS, SPEC_TEMPLATES
+from engine.limits.prompts import PROMPT_PARTS
+from engine.limits.specs import SPEC_TEMPLATES
 from engine.prompts import (
     IN_A_LOOP,
     OF_SELF,

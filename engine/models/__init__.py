@@ -3,7 +3,7 @@
 `Services` and `Models` open them, each behind one limit; a provider's SDK is imported when it is needed.
 """
 
-from engine.models.limit import LimitedModel
+from engine.models.limit import LimitedModel, Took
 from engine.models.opening import Models, ServedModel, Services, open_model
 from engine.models.types import Completion, Model, Request
 
@@ -15,5 +15,6 @@ __all__ = [
     "Request",
     "ServedModel",
     "Services",
+    "Took",
     "open_model",
 ]

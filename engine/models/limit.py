@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from time import perf_counter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from engine.errors import ModelError, UsageError
 from engine.models.types import Completion, Model, Request, Scorer
@@ -24,6 +23,13 @@ back at once."""
 
 A = TypeVar("A")
 T = TypeVar("T")
+
+
+class Took(NamedTuple):
+    """When a call began, on the event loop's clock, and how long it took, in seconds."""
+
+    start: float
+    seconds: float
 
 
 class LimitedModel:
@@ -43,8 +49,8 @@ class LimitedModel:
 
     def complete(
         self, request: Request, timeout: float | None = None, observe: Observer | None = None
-    ) -> Coroutine[None, None, tuple[Completion, float]]:
-        """The answer to a request, and the seconds that it took; raises ModelError or TimeoutError.
+    ) -> Coroutine[None, None, tuple[Completion, Took]]:
+        """The answer to a request, and what it took; raises ModelError or TimeoutError.
 
         Neither the time nor `timeout`, which are of one call, count the wait for a free slot.
         """
@@ -65,11 +71,11 @@ class LimitedModel:
         argument: A,
         seconds: float | None,
         observe: Observer | None,
-    ) -> tuple[T, float]:
-        attempt = 1
+    ) -> tuple[T, Took]:
+        attempt, clock = 1, asyncio.get_running_loop().time
         while True:
             await self._slots.acquire()
-            start, answered = perf_counter(), False
+            start, answered = clock(), False
             try:
                 if seconds is None:
                     answer = await call(argument)
@@ -77,14 +83,14 @@ class LimitedModel:
                     async with asyncio.timeout(seconds):
                         answer = await call(argument)
                 answered = True
-                return answer, perf_counter() - start
+                return answer, Took(start, clock() - start)
             except ModelError as error:
                 if not error.transient or attempt == ATTEMPTS:
                     raise
             finally:
                 self._slots.release()
                 if observe is not None and isinstance(argument, Request):
-                    observe(CallDone(argument.id, perf_counter() - start, answered))
+                    observe(CallDone(argument.id, clock() - start, answered))
             await asyncio.sleep(backoff(attempt))
             attempt += 1
 

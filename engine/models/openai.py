@@ -22,8 +22,9 @@ from openai.types.chat.chat_completion import Choice
 from engine.errors import ModelError, UsageError, WorldError
 from engine.models.keys import OPENAI, past_proxies, redact, same_origin
 from engine.models.types import NO_USAGE, Completion, Request
+from engine.prompts.call_forms import tool_call
 from engine.prompts.chat import CLOSE, OPEN, split_reasoning
-from engine.prompts.tools import calls_of, described, tool_call
+from engine.prompts.tools import calls_of, described
 from engine.records import Message
 from engine.spec import ModelRef
 

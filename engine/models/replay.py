@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from engine.errors import DataError, ModelError
+from engine.limits.records import VALUE_SHOWN
 from engine.models.types import Completion, Request
 from engine.prompts.tools import calls_of
 from engine.records import CallId, Episode, Message, NodeId, RunFolder, Step, Trajectory, read_episodes
 from engine.records.jsonl import is_cut
 
-_SHOWN = 60
-"""Characters of a line that a message shows."""
 _logger = logging.getLogger(__name__)
 
 
@@ -158,8 +157,8 @@ def _excerpt(line: _Line | None, other: _Line | None) -> str:
     if line is None:
         return "nothing more"
     same = _same(line.text, other.text if other else "")
-    start = max(0, same - _SHOWN // 2)
-    end = start + _SHOWN
+    start = max(0, same - VALUE_SHOWN.most // 2)
+    end = start + VALUE_SHOWN.most
     shown = f"{'…' if start else ''}{line.text[start:end]!r}{'…' if line.text[end:] else ''}"
     return shown if other and line[:2] == other[:2] else f"{shown} (message {line.message}, {line.role})"
 

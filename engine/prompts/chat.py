@@ -8,20 +8,24 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 from jinja2 import TemplateError
 
 from engine.errors import ModelError
-from engine.prompts.tools import BEGIN, END, answer_message, calls_of, described, find_calls
+from engine.prompts.call_forms import FORMS, CallForm, id_of
+from engine.prompts.tools import answer_message, calls_of, described
 from engine.records import Message
 from engine.vocabulary import Function, ToolCall
 
 OPEN = "<think>"
 CLOSE = "</think>"
 _PROBE = "rolegraph-probe"
+_KNOWN = ", ".join(dict.fromkeys(form.name for form in FORMS))
+_ENDS_A_CALL = "<|eom_id|>"
+"""How a turn of Llama's may end that calls a tool."""
 _RENDERS_KEPT = 1024
 
 _Turns = tuple[tuple[str, ...], ...]
@@ -131,7 +135,7 @@ class ChatFormat:
 
     def calls(self, text: str, tools: Sequence[Function]) -> tuple[str, Sequence[ToolCall]]:
         """What an answer says beside its calls of `tools`, and the calls; without tools it has none."""
-        return find_calls(text) if tools else (text, ())
+        return self._form.find(text, tools) if tools and self._form else (text, ())
 
     def turn(self, text: str) -> tuple[int, ...]:
         """The tokens of a turn that the model should give, with the one that ends it."""
@@ -175,25 +179,34 @@ class ChatFormat:
 
     def _told(self, tools: Sequence[Function]) -> str:
         """What the model is told of tools, as JSON; raises ModelError where the template cannot say it."""
-        if not self._has_tools:
+        if self._form is None:
             raise ModelError(
                 f"The chat template of {self._name} cannot say which tools there are, or not how they are "
-                f"called ({BEGIN}…{END}): give the role a model whose template can, such as Qwen's, or one "
-                "behind an OpenAI-compatible endpoint"
+                f"called: give the role a model whose template can, such as Qwen's (known are the forms of "
+                f"{_KNOWN}), or one behind an OpenAI-compatible endpoint"
             )
         return json.dumps(described(tools))
 
     @cached_property
-    def _has_tools(self) -> bool:
-        """Whether a call comes back from the template's own text as it went in."""
-        call = ToolCall(_PROBE, {"a": 1})
-        turns = (("user", "?"), _turn(answer_message("", calls=[call])))
-        told = json.dumps(described([Function(f"{_PROBE}-told", "", {"type": "object"}, _unanswered)]))
-        try:
-            text = self._text(turns, told, add_generation_prompt=False)
-        except (TemplateError, TypeError):  # some join the arguments to a text, and want them to be one
-            return False
-        return f"{_PROBE}-told" in text and call in find_calls(text)[1]
+    def _form(self) -> CallForm | None:
+        """The form in which a call comes back from the template's own text as it went in."""
+        function = Function(
+            _PROBE, "", {"type": "object", "properties": {"a": {"type": "integer"}}}, _unanswered
+        )
+        told = json.dumps(described([function]))
+        for form in FORMS:
+            call = ToolCall(_PROBE, {"a": 1}, id_of(1) if form.ids else "")
+            turns = (("user", "?"), _turn(answer_message("", calls=[call])))
+            render = partial(_render_text, self._tokenizer, tools=json.loads(told), form=form)
+            try:
+                asked = render(turns[:1], add_generation_prompt=True)
+                answered = render(turns, add_generation_prompt=False)
+            except (TemplateError, TypeError):  # no tools, or calls that look otherwise
+                continue
+            said = answered.removeprefix(asked).removesuffix(self._ending)
+            if _PROBE in asked and form.find(said, [function])[1] == (call,):
+                return form
+        return None
 
     def _text(self, turns: _Turns, told: str, *, add_generation_prompt: bool) -> str:
         return _render_text(
@@ -201,6 +214,7 @@ class ChatFormat:
             turns,
             add_generation_prompt=add_generation_prompt,
             tools=json.loads(told) if told else None,
+            form=self._form if told else None,
         )
 
     def _decode(self, ids: Sequence[int]) -> str:
@@ -239,8 +253,9 @@ def end_of_turn_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
     after = tokenizer.encode(_after_answer(tokenizer), add_special_tokens=False)
     if after and after[0] in tokenizer.added_tokens_decoder:
         ids.append(after[0])
-    if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in ids:
-        ids.append(tokenizer.eos_token_id)
+    for end in (tokenizer.eos_token_id, tokenizer.get_vocab().get(_ENDS_A_CALL)):
+        if end is not None and end not in ids:
+            ids.append(end)
     return tuple(ids)
 
 
@@ -290,10 +305,14 @@ def _render_text(
     *,
     add_generation_prompt: bool,
     tools: list[dict[str, Any]] | None = None,
+    form: CallForm | None = None,
 ) -> str:
     conversation: list[dict[str, Any]] = []
     for role, content, *more in turns:
         conversation.append({"role": role, "content": content, **(json.loads(more[0]) if more else {})})
+    if form is not None and form.text_arguments:
+        for call in [call for message in conversation for call in message.get("tool_calls", ())]:
+            call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
     options: dict[str, Any] = {"tools": tools} if tools else {}
     return tokenizer.apply_chat_template(
         conversation, add_generation_prompt=add_generation_prompt, tokenize=False, **options

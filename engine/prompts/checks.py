@@ -28,6 +28,7 @@ WITH_AN_ENVIRONMENT = ("observation",)
 """And where that loop has an environment."""
 
 _KEEPS_VIEWS = {"list", "reverse", "sort", "select", "selectattr", "reject", "rejectattr", "unique"}
+_AS_TEXT = {"join", "string", "tojson", "upper", "lower", "trim", "title", "capitalize", "e", "escape"}
 _NODES = (
     "Template Output TemplateData Name NSRef Getattr Getitem Slice For If Assign With Filter Test Const "
     "Tuple List Dict Pair Compare Operand And Or Not CondExpr Concat Add Sub Mul Div FloorDiv Mod Neg Pos "
@@ -252,6 +253,34 @@ class _Walk:
     def visit_NSRef(self, node: nodes.NSRef, scope: dict[str, Kind]) -> Kind:
         return self.fault(node, node.name, "namespaces cannot be used in a prompt")
 
+    def visit_Output(self, node: nodes.Output, scope: dict[str, Kind]) -> Kind:
+        for part in node.nodes:
+            self.written(part, self.visit(part, scope))
+        return "other"
+
+    def visit_Concat(self, node: nodes.Concat, scope: dict[str, Kind]) -> Kind:
+        for part in node.nodes:
+            self.written(part, self.visit(part, scope))
+        return "other"
+
+    def written(self, node: nodes.Expr, kind: Kind) -> None:
+        """A fault where a role's instances are written as if they were text."""
+        if kind not in ("several", "single", "view", "self"):
+            return
+        named = node if isinstance(node, nodes.Name) else None
+        first = next(iter(node.find_all(nodes.Name)), None) if named is None else named
+        name = first.name if first is not None else ""
+        it = repr(name) if named is not None else "this"
+        what = "the instance itself" if kind == "self" else "an instance of a role"
+        hint = f"write {name}.action" if named is not None else "write .action behind it"
+        if kind == "self":
+            hint = f"write self.{self.around.own[0]}" if self.around.own else ""
+        elif kind == "several":
+            what = "a list of role instances"
+            hint = "loop over it, {% for one in … %}{{ one.action }}{% endfor %}, or gather them: "
+            hint += f"{name} | map(attribute='action') | join(', ')"
+        self.fault(first or node, name, f"{it} is {what}, and no text", hint)
+
     def visit_CondExpr(self, node: nodes.CondExpr, scope: dict[str, Kind]) -> Kind:
         self.visit(node.test, scope)
         first = self.visit(node.expr1, scope)
@@ -273,6 +302,8 @@ class _Walk:
             hint = did_you_mean(node.name, FILTERS) or f"there is {', '.join(sorted(FILTERS))}"
             self.fault(node, node.name, f"no filter {node.name!r} in prompts", hint)
         self.block(node.iter_child_nodes(exclude=("node",)), scope)
+        if node.node is not None and node.name in _AS_TEXT and not self.names_attribute(node):
+            self.written(node.node, kind)
         if kind in ("several", "single"):
             self.by_attribute(node)
             if node.name in ("first", "last", "min", "max"):
@@ -280,6 +311,9 @@ class _Walk:
             if node.name in _KEEPS_VIEWS:
                 return "several"
         return kind if node.name in ("default", "d") else "other"
+
+    def names_attribute(self, node: nodes.Filter) -> bool:
+        return any(keyword.key == "attribute" for keyword in node.kwargs) or len(node.args) > 1
 
     def by_attribute(self, node: nodes.Filter) -> None:
         named = [k.value for k in node.kwargs if k.key == "attribute"]

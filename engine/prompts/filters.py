@@ -16,6 +16,7 @@ from jinja2 import pass_context
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import escape
 
+from engine.limits.prompts import PROMPT_DIGITS, PROMPT_INDENT
 from engine.prompts import operations
 from engine.prompts.meter import ITEM, Meter, PromptError
 
@@ -26,9 +27,8 @@ _TEXT_GROWS = 6
 """A character becomes as many at most in HTML's or JSON's way of writing it, but for the rarest."""
 _WORD = 16
 """Units for a character where a filter makes an object of each word."""
-_MOST_PLACES = 300
-"""Digits that `round` can keep or drop: more than a number with a point has."""
-_MOST_INDENT = 16
+_CALL = 2 * ITEM
+"""Units for an item that another filter or a test is called with."""
 _NUMBER = 400
 """Characters that a number with a point takes at most in `format`, beside the digits that it is given."""
 
@@ -139,7 +139,9 @@ def _format(context: Any, value: object, *args: object, **kwargs: object) -> str
         for width, places, kind in fields
     )
     # What has a name may be written again and again, what has a place once.
-    values = meter.measure(kwargs) * len(fields) if kwargs else meter.measure(args)
+    values = (
+        meter.measure(kwargs, written=True) * len(fields) if kwargs else meter.measure(args, written=True)
+    )
     meter.make_text(size + values)
     return _made(context, pattern % (kwargs or args))
 
@@ -147,9 +149,9 @@ def _format(context: Any, value: object, *args: object, **kwargs: object) -> str
 @_filter("tojson")
 def _tojson(context: Any, value: object, indent: int | None = None) -> str:
     meter = _meter(context)
-    if indent is not None and not 0 <= indent <= _MOST_INDENT:
-        raise PromptError(f"tojson indents by 0 to {_MOST_INDENT}, not {indent}")
-    size = meter.measure(value)
+    if indent is not None and not 0 <= indent <= PROMPT_INDENT.most:
+        raise PromptError(f"tojson indents by 0 to {PROMPT_INDENT}, not {indent}")
+    size = meter.measure(value, written=True)
     meter.make_text(size)
     meter.spend(_TEXT_GROWS * size)
     return _made(context, str(htmlsafe_json_dumps(value, indent=indent)))
@@ -162,8 +164,8 @@ def _abs(_: Any, number: object) -> object:
 
 @_filter("round")
 def _round(_: Any, value: object, precision: int = 0, method: str = "common") -> float:
-    if not isinstance(precision, int) or abs(precision) > _MOST_PLACES:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise PromptError(f"round keeps or drops {_MOST_PLACES} digits at most")
+    if not isinstance(precision, int) or abs(precision) > PROMPT_DIGITS.most:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PromptError(f"round keeps or drops at most {PROMPT_DIGITS}")
     return jinja.do_round(number_for("round", value), precision, cast("Any", method))
 
 
@@ -241,6 +243,7 @@ def _map(context: Any, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[
     if args and args[0] not in FILTERS:
         raise PromptError(f"no filter {str(args[0])[:80]!r} in prompts")
     _pay_for_fields(_meter(context), kwargs.get("attribute"), len(items))
+    _meter(context).spend(_CALL * len(items))
     change = jinja.prepare_map(context, args, kwargs)
     return [change(item) for item in items]
 
@@ -250,6 +253,7 @@ def _selection(name: str, *, by_field: bool, keep: bool) -> None:
     def _(context: Any, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
         items = _meter(context).items(value)
         _pay_for_fields(_meter(context), args[0] if by_field and args else None, len(items))
+        _meter(context).spend(_CALL * len(items))
 
         def kept(passes: object) -> bool:
             return bool(passes) is keep
@@ -349,6 +353,7 @@ def _sum(
 ) -> object:
     meter = _meter(context)
     items = meter.items(iterable)
+    meter.spend(ITEM * len(items))
     if attribute is not None:
         _pay_for_fields(meter, attribute, len(items))
         items = map(jinja.make_attrgetter(context.environment, attribute), items)

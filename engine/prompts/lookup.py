@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path as FilePath
 
 from engine.errors import did_you_mean
-from engine.limits import TEMPLATE_BYTES
+from engine.limits.prompts import TEMPLATE_BYTES
 from engine.prompts.checks import Surroundings
 from engine.prompts.templates import Condition, Template, compile_condition, compile_template
 from engine.shipped import PROMPTS

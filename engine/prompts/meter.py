@@ -1,6 +1,7 @@
 """What one rendering may cost, counted without a clock: the same template comes to the same end everywhere.
 
-What grows is paid before it is made. A unit of work is some 5 to 20 ns of time or 6 bytes, whichever is more.
+What grows is paid before it is made. A unit of work is at most some 20 ns of time and 4 bytes, as
+`benchmarks/metering.py` measures it.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from typing import Any, cast
 
 from jinja2 import Undefined
 
-from engine.limits import PROMPT_BITS, PROMPT_ITEMS, PROMPT_TEXT, PROMPT_WORK
-from engine.vocabulary import Views
+from engine.limits.prompts import PROMPT_BITS, PROMPT_ITEMS, PROMPT_TEXT, PROMPT_WORK
+from engine.vocabulary import Own, ScoredView, View, Views
 
 ITEM = 20
 """Units for a value of a list that is made or looked through."""
@@ -85,8 +86,11 @@ class Meter:
             found.append(item)
         return found
 
-    def measure(self, value: object) -> int:
-        """About how many characters a value has as text, with all that is in it, which is paid for here."""
+    def measure(self, value: object, *, written: bool = False) -> int:
+        """About how many characters a value has as text, with all that is in it, which is paid for here.
+
+        One that is to be `written` holds no instance of a role, which is no text.
+        """
         if isinstance(value, str):
             return len(value)
         size = 0
@@ -99,6 +103,8 @@ class Meter:
                 inside = cast("dict[object, object]", one)
                 self.spend(2 * _LOOK * len(inside))
                 todo += [*inside, *inside.values()]
+            elif written and isinstance(one, View | ScoredView | Views | Own):
+                raise PromptError("an instance of a role is no text; write .action behind it")
             elif isinstance(one, list | tuple | Views):
                 many = cast("Sequence[object]", one)
                 self.spend(_LOOK * len(many))
@@ -115,7 +121,7 @@ class Meter:
         if type(value) is int:  # its bits are bounded wherever it comes from
             return str(value)
         if not isinstance(value, Undefined):
-            self.make_text(self.measure(value))
+            self.make_text(self.measure(value, written=True))
         text = str(value)
         self.make_text(len(text))
         return text

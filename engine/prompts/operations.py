@@ -101,9 +101,9 @@ def _look_through(meter: Meter, item: object, among: object) -> None:
         meter.spend(meter.measure(among))
 
 
-def compare_each(context: Context, left: Any, *further: Any) -> Any:
+def compare_each(context: Any, left: Any, *further: Any) -> Any:
     """`left sign right sign right …`, as Python has it."""
-    meter: Meter = cast("Any", context).meter
+    meter: Meter = context.meter
     if len(further) == 2:
         return compare(meter, further[0], left, further[1])
     result: Any = True
@@ -115,17 +115,17 @@ def compare_each(context: Context, left: Any, *further: Any) -> Any:
     return result
 
 
-def concat(context: Context, parts: Sequence[object]) -> str:
+def concat(context: Any, parts: Sequence[object]) -> str:
     """`a ~ b ~ …`."""
-    meter: Meter = cast("Any", context).meter
+    meter: Meter = context.meter
     texts = [meter.text(part) for part in parts]
     meter.make_text(sum(map(len, texts)))
     return "".join(texts)
 
 
-def part(context: Context, value: Sequence[object], start: Any, stop: Any, step: Any) -> Any:
+def part(context: Any, value: Sequence[object], start: Any, stop: Any, step: Any) -> Any:
     """`value[start:stop:step]`."""
-    meter: Meter = cast("Any", context).meter
+    meter: Meter = context.meter
     if isinstance(value, str):
         meter.make_text(len(value))
     elif isinstance(value, list | tuple):
@@ -133,9 +133,9 @@ def part(context: Context, value: Sequence[object], start: Any, stop: Any, step:
     return value[start:stop:step]
 
 
-def spread(context: Context, value: Any) -> Any:
+def spread(context: Any, value: Any) -> Any:
     """What `*` and `**` pass on as arguments."""
-    meter: Meter = cast("Any", context).meter
+    meter: Meter = context.meter
     if isinstance(value, Mapping):
         meter.make_list(len(cast("Mapping[str, object]", value)))
         return cast("Mapping[str, object]", value)
@@ -149,9 +149,9 @@ def key(_: Context, value: Any) -> Any:
     raise PromptError(f"{type(value).__name__} cannot be a key")
 
 
-def each(context: Context, items: Iterable[Any], units: int) -> Iterator[Any]:
+def each(context: Any, items: Iterable[Any], units: int) -> Iterator[Any]:
     """The items of a loop, whose every turn costs so many units."""
-    meter: Meter = cast("Any", context).meter
+    meter: Meter = context.meter
     return meter.each(items, units)
 
 

@@ -17,7 +17,7 @@ from itertools import islice
 from math import isinf
 from typing import Any, cast
 
-from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, nodes, pass_context
+from jinja2 import Environment, StrictUndefined, TemplateSyntaxError, Undefined, nodes, pass_context
 from jinja2.filters import _GroupTuple as GroupTuple  # pyright: ignore[reportPrivateUsage]
 from jinja2.lexer import TokenStream
 from jinja2.nodes import EvalContext
@@ -25,7 +25,7 @@ from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import missing
 
-from engine.limits import PROMPT_DIGITS, PROMPT_PARTS
+from engine.limits.prompts import PROMPT_DIGITS, PROMPT_PARTS
 from engine.prompts.filters import FILTERS
 from engine.prompts.meter import ITEM, NODE, Meter
 from engine.prompts.operations import OPERATIONS, binary
@@ -96,15 +96,15 @@ def _operation(name: str, value: nodes.Expr, *arguments: nodes.Expr) -> nodes.Fi
 class Scope:
     """What one rendering sees: Jinja2's Context, less the inheritance and exports that prompts cannot use."""
 
-    __slots__ = ("environment", "eval_ctx", "exported_vars", "meter", "name", "vars")
+    __slots__ = ("exported_vars", "meter", "vars")
+    environment: Environment
+    eval_ctx: EvalContext
+    name = None
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
         self.vars = {**GLOBALS, **variables}
         self.meter = Meter()
-        self.environment = ENVIRONMENT
-        self.eval_ctx = _EVALUATION
         self.exported_vars: set[str] = set()
-        self.name = None
 
     def resolve_or_missing(self, key: str) -> Any:
         """A variable's value, or Jinja2's mark for one that is not there."""
@@ -118,11 +118,11 @@ class Scope:
 
 
 @pass_context
-def _written(context: Any, value: object) -> str:
+def _written(context: Any, value: Any) -> str:
     """What is written of a value; the whole of a rendering is measured as it comes."""
     kind = type(value)
     if kind is str:
-        return cast("str", value)
+        return value
     return str(value) if kind is int else context.meter.text(value)
 
 
@@ -149,7 +149,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """A field of plain data or of a record; of anything else what Jinja2's sandbox lets through."""
-        kind = cast("type[object]", type(obj))
+        kind: type[object] = type(obj)
         if kind is dict:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if kind in _RECORDS and attribute[:1] != "_":
@@ -206,4 +206,4 @@ def _environment() -> _Environment:
 
 
 ENVIRONMENT = _environment()
-_EVALUATION = EvalContext(ENVIRONMENT)
+Scope.environment, Scope.eval_ctx = ENVIRONMENT, EvalContext(ENVIRONMENT)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from jinja2 import Template as JinjaTemplate
 from jinja2 import TemplateSyntaxError, nodes
 
-from engine.limits import PROMPT_SOURCE, PROMPT_TEXT
+from engine.limits.prompts import PROMPT_SOURCE, PROMPT_TEXT
 from engine.prompts.checks import Fault, Surroundings, check_tree
 from engine.prompts.meter import PromptError
 from engine.prompts.sandbox import ENVIRONMENT, Scope, metered
@@ -41,7 +41,7 @@ class Template:
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The prompt's text; raises PromptError."""
-        scope = cast("Any", Scope(variables))
+        scope: Any = Scope(variables)
         parts: list[str] = []
         size = 0
         try:

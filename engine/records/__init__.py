@@ -29,6 +29,7 @@ from engine.records.identity import (
     salt_of,
 )
 from engine.records.info import Checkpoint, Control, RunInfo, Saved
+from engine.records.plain import check_plain, check_recordable
 
 __all__ = [
     "MAIN",
@@ -61,6 +62,8 @@ __all__ = [
     "Trajectory",
     "TrajectoryGroup",
     "call_seed",
+    "check_plain",
+    "check_recordable",
     "derive_seed",
     "plain_advantage",
     "read_episodes",

@@ -105,8 +105,9 @@ class Step(NamedTuple):
 
     `response_ids` and `logprobs` have length T, or 0 where the model gives none; `logprobs` are natural
     logs at the sampling temperature. `advantage` is None until an estimator or signal sets it: a number
-    (meant for all T tokens) or T numbers. `metadata` may hold `usage`, an endpoint's own count of tokens, or
-    `tool`, what a role ran in place of a model.
+    (meant for all T tokens) or T numbers. `metadata` may hold `usage`, an endpoint's own count of tokens,
+    `tool`, what a role ran in place of a model, `started`, how many seconds after the episode it began, and
+    `seconds`, how long it took.
     """
 
     prompt_ids: Sequence[int] = ()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 import re
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -272,6 +272,13 @@ class RunFolder:
         write_whole(self.info_file, info.model_dump_json(indent=1).encode())
 
 
+def runs_in(path: Path) -> list[Path]:
+    """The folder itself where it is a run's, else those in it that are, as in an evaluation's."""
+    if (path / _INFO).exists():
+        return [path]
+    return sorted(file.parent for file in path.glob(f"*/{_INFO}")) or [path]
+
+
 def newest(runs: Path, name: str | None = None, kind: Kind = "train") -> RunFolder:
     """The run or training in `runs` (of the spec of that name) that was begun last; raises UsageError."""
     begun: list[tuple[datetime, Path]] = []
@@ -310,7 +317,7 @@ def _step_metrics(text: bytes) -> dict[str, float]:
     metrics = {
         name: float(value)
         for name, value in _METRICS.validate_json(text).items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     }
     _ = metrics["step"]  # raises KeyError
     return metrics

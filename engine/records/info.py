@@ -81,6 +81,8 @@ class RunInfo(_Record):
     """Of a run: whether its tasks were given in Python, and are not the spec's."""
     rollouts: int = 0
     """Of a run: episodes of each task; 0 where an earlier version did not note it."""
+    checkpoint: Typed | None = None
+    """Of a run: the trained weights that it was made with, if not with the models as they are."""
     steps: int = 0
     """How many training steps were planned; 0 where it is not known."""
     roles: dict[str, RoleInfo]

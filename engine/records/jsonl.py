@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 from pydantic_core import PydanticSerializationError, ValidationError, from_json, to_json
 
 from engine.errors import DataError, WorldError
-from engine.limits import RECORD_LINE
+from engine.limits.records import RECORD_LINE
 
 T = TypeVar("T")
 _CHUNK = 1 << 16

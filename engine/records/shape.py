@@ -45,6 +45,7 @@ class _Group(_Part):
 class _StepInfo(_Part):
     round: _Number = 1
     tool: str = ""
+    started: FiniteFloat | None = None
     seconds: FiniteFloat = 0.0
     masked: bool = False
     usage: dict[str, int] | None = None

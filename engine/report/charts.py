@@ -2,6 +2,13 @@
 
 Colours are classes (`c0` to `c7`), given by the page or picture that a chart is put into. Every text is
 escaped here. A chart is drawn at a fixed size and scaled by its view box.
+
+Why not a library: both were tried with the 17 charts of a run of 30 steps, on two busy cores. Here they take
+0.01 s and 78 kB, follow the reader's dark mode, fit 400 px and run no script but the page's own. Altair with
+vl-convert is 100 MB installed and took 3 s to build them and 5 s to draw; its SVGs are 293 kB and stay light,
+and its interactive page is 975 kB of Vega, which builds functions from text as the page's policy forbids, and
+is cut off at 400 px. Matplotlib is 100 MB beyond numpy, took 2 s to import and 5 s to draw, and its SVGs are
+280 kB with fixed colours.
 """
 
 from __future__ import annotations

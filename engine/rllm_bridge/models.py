@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import ModelError
 from engine.models import Completion, Request
 from engine.models.openai import wire_message
-from engine.prompts.tools import described, find_calls, tool_call
+from engine.prompts.call_forms import HERMES, tool_call
+from engine.prompts.tools import described
 from engine.records import NodeId
 from engine.spec import Sampling
 from engine.vocabulary import Function, ToolCall
@@ -42,7 +43,7 @@ def _said(output: ModelOutput, tools: Sequence[Function]) -> tuple[str, Sequence
     text = (output.text if output.content is None else output.content) or ""
     if not tools:
         return text, ()
-    text, calls = find_calls(text)
+    text, calls = HERMES.find(text)
     if output.tool_calls and not calls:
         calls = tuple(tool_call(call.name, json.dumps(call.arguments)) for call in output.tool_calls)
     return text, calls

@@ -9,9 +9,11 @@ from typing import Any
 from engine.compile import Plan, RolePlan
 from engine.records import Episode, Failure, FailureName, Step, Task, TerminationReason, Trajectory
 from engine.run.endings import Endings
-from engine.run.session import Answered, NodeResult, Ran
-from engine.vocabulary import Score
+from engine.run.session import NodeResult, Ran
+from engine.vocabulary import Score, View
 from engine.vocabulary.foreign import described, finite
+
+_UNSCORED: tuple[float | None, bool | None, Mapping[str, float]] = (None, None, {})
 
 
 def assemble(
@@ -34,8 +36,13 @@ def assemble(
     trajectories: list[Trajectory] = []
     failures: list[dict[str, object]] = []
     prefix = f"{task_id}:{rollout}/"
+    correct = plan.roles[plan.correct]
+    deciding: list[bool] = []
     for role, turns in _instances(plan, results):
-        trajectories.append(_trajectory(role, f"{prefix}{role.name}/{turns[-1].view.index}", turns))
+        trajectory = _trajectory(role, prefix, turns)
+        trajectories.append(trajectory)
+        if role is correct:
+            deciding.append(trajectory.is_correct)
         for turn in turns:
             if turn.failure is not None:
                 failures.append(_failed(role, turn, turn.failure))
@@ -43,8 +50,6 @@ def assemble(
     if stopped:
         last = failures[-1]["name"] if failures else ""
         reason = TerminationReason.TIMEOUT if last == FailureName.TIMEOUT.value else TerminationReason.ERROR
-    correct = plan.roles[plan.correct].name
-    deciding = [trajectory.is_correct for trajectory in trajectories if trajectory.name == correct]
     metadata: dict[str, Any] = {"spec": plan.name, "hash": plan.hash, **noted}
     if plan.loops:
         metadata["rounds"] = _rounds(plan, results)
@@ -54,16 +59,8 @@ def assemble(
     if failures:
         metadata["failures"] = failures
     metrics: dict[str, float] = {}
-    episode = Episode(
-        task_id=task_id,
-        rollout=rollout,
-        task=task,
-        trajectories=trajectories,
-        is_correct=bool(deciding) and all(deciding),
-        metrics=metrics,
-        termination_reason=reason,
-        metadata=metadata,
-    )
+    is_correct = bool(deciding) and all(deciding)
+    episode = Episode(task_id, rollout, task, trajectories, is_correct, metrics, reason, metadata)
     for name, metric in plan.metrics.items():  # each reads the episode itself
         try:
             if (value := metric.measure(episode)) is not None:
@@ -137,25 +134,21 @@ def _skipped(plan: Plan, results: Sequence[NodeResult | None]) -> dict[str, floa
     return {name: count / turns[name] for name, count in skipped.items()}
 
 
-def _trajectory(role: RolePlan, uid: str, turns: Sequence[NodeResult]) -> Trajectory:
+def _trajectory(role: RolePlan, prefix: str, turns: Sequence[NodeResult]) -> Trajectory:
     """What one instance did; it earns what its last turn earned, or the sum of what an environment gave."""
-    last, steps = turns[-1], list[Step]()
+    steps: list[Step] = []
+    masked = False
     for turn in turns:
-        steps += steps_of(role, turn)
-    score = last.score
+        masked = _is_masked(role, turn)
+        steps += _steps(role, turn, masked)
+    last = turns[-1]
+    index, score = last.view.index, last.score
     if role.reward is not None and role.reward.environment:
         score = _sum([turn.score for turn in turns if turn.score is not None and not _is_masked(role, turn)])
-    return Trajectory(
-        role.name,
-        last.view.index,
-        steps,
-        None if score is None else score.reward,
-        is_correct=score is not None and bool(score.is_correct),
-        uid=uid,
-        terms={} if score is None else score.terms,
-        failure=last.failure,
-        masked=_is_masked(role, last),
-    )
+    reward, is_correct, terms = score or _UNSCORED
+    uid = f"{prefix}{role.name}/{index}"
+    # By position, as all that is made for every turn: with keywords it takes twice as long.
+    return Trajectory(role.name, index, steps, reward, bool(is_correct), uid, terms, last.failure, masked)
 
 
 def _sum(scores: Sequence[Score]) -> Score | None:
@@ -179,62 +172,53 @@ def _is_masked(role: RolePlan, result: NodeResult) -> bool:
 
 def steps_of(role: RolePlan, result: NodeResult) -> Sequence[Step]:
     """A turn's Steps, one for each call that was answered; the last has what the turn came to."""
+    return _steps(role, result, _is_masked(role, result))
+
+
+def _steps(role: RolePlan, result: NodeResult, masked: bool) -> list[Step]:
+    view, reward = result.view, result.score.reward if result.score else 0.0
     noted: dict[str, object] = {}
     if role.loop is not None:
-        noted["round"] = result.view.round
-    if _is_masked(role, result):
+        noted["round"] = view.round
+    if masked:
         noted["masked"] = True
     if result.ran is not None:
-        return (_tool_step(result, result.ran, noted),)
+        return [_tool_step(view, reward, result.ran, noted)]
     steps: list[Step] = []
     for call in result.calls:
-        number = len(steps) + 1
-        steps.append(_step(role, result, call, number, noted, is_last=number == len(result.calls)))
+        completion, is_last = call.completion, call is result.calls[-1]
+        start, seconds = call.took
+        metadata = {"finish_reason": completion.finish_reason, "started": start, "seconds": seconds, **noted}
+        if call.attempts > 1:
+            metadata["attempts"] = call.attempts
+        if role.tools:
+            metadata["call"] = len(steps) + 1
+            if call.used:
+                metadata["calls"] = call.used
+        if completion.usage:
+            metadata["usage"] = completion.usage
+        step = Step(
+            completion.prompt_ids,
+            completion.response_ids,
+            completion.logprobs,
+            call.chat,
+            completion.thought,
+            view.action if is_last else None,
+            completion.text,
+            reward if is_last else 0.0,
+            is_last,
+            None,
+            completion.weight_version,
+            metadata,
+        )
+        steps.append(step)
     return steps
 
 
-def _tool_step(result: NodeResult, ran: Ran, noted: Mapping[str, object]) -> Step:
+def _tool_step(view: View, reward: float, ran: Ran, noted: Mapping[str, object]) -> Step:
     """What a role did that runs a tool; there are no tokens and no messages."""
-    metadata = {"tool": ran.tool, "seconds": ran.seconds, **noted}
+    start, seconds = ran.took
+    metadata = {"tool": ran.tool, "started": start, "seconds": seconds, **noted}
     if ran.attempts > 1:
         metadata["attempts"] = ran.attempts
-    return Step(
-        action=result.view.action,
-        model_response=result.view.response,
-        reward=result.score.reward if result.score else 0.0,
-        metadata=metadata,
-    )
-
-
-def _step(
-    role: RolePlan,
-    result: NodeResult,
-    call: Answered,
-    number: int,
-    noted: Mapping[str, object],
-    *,
-    is_last: bool,
-) -> Step:
-    completion, score = call.completion, result.score
-    metadata = {"finish_reason": completion.finish_reason, "seconds": call.seconds, **noted}
-    if call.attempts > 1:
-        metadata["attempts"] = call.attempts
-    if role.tools:
-        metadata["call"] = number
-        if call.used:
-            metadata["calls"] = call.used
-    if completion.usage:
-        metadata["usage"] = completion.usage
-    return Step(
-        completion.prompt_ids,
-        completion.response_ids,
-        completion.logprobs,
-        call.chat,
-        completion.thought,
-        result.view.action if is_last else None,
-        completion.text,
-        score.reward if is_last and score else 0.0,
-        is_last,
-        weight_version=completion.weight_version,
-        metadata=metadata,
-    )
+    return Step(action=view.action, model_response=view.response, reward=reward, metadata=metadata)

@@ -6,27 +6,25 @@ Whatever goes wrong with a call is its result's text, so that the model can do b
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.errors import UserError, did_you_mean
-from engine.limits import ANSWER_CALLS, TOOL_TEXT
-from engine.prompts.tools import BEGIN, END, result_message
+from engine.limits.answers import ANSWER_CALLS
+from engine.limits.records import CALL_SHOWN
+from engine.limits.tools import TOOL_TEXT
+from engine.prompts.tools import result_message
 from engine.records import Message
+from engine.run.tools import result_text
 from engine.vocabulary import Function, Tool, ToolCall, ToolError
 from engine.vocabulary.foreign import described
+from engine.vocabulary.schemas import UNBOUNDED, Keyword, TooMuchWork, checker
 
 if TYPE_CHECKING:
     from engine.run.tools import OpenTools
 
 Functions = Mapping[str, Function]
 """What a model may call, by name."""
-
-_SHOWN = 200
-"""Characters of what a model wrote that an error shows."""
 
 
 async def offered(tools: Sequence[Tool], opened: OpenTools) -> Functions:
@@ -95,7 +93,7 @@ async def _called(functions: Functions, call: ToolCall, seconds: float | None) -
         _check(function, call.arguments)
         async with asyncio.timeout(seconds):
             result = await function.call(call.arguments)
-        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+        return result_text(call.name, result)
     except (ToolError, UserError):
         raise
     except TimeoutError:
@@ -106,10 +104,9 @@ async def _called(functions: Functions, call: ToolCall, seconds: float | None) -
 
 
 def _not_understood(functions: Functions, call: ToolCall) -> str:
-    written = call.unread if len(call.unread) <= _SHOWN else f"{call.unread[:_SHOWN]}…"
+    written = call.unread if len(call.unread) <= CALL_SHOWN.most else f"{call.unread[: CALL_SHOWN.most]}…"
     if not call.name:
-        expected = f'{BEGIN}{{"name": …, "arguments": {{…}}}}{END}'
-        return f"this call cannot be read: {written!r}; expected {expected}"
+        return f"this call cannot be read: {written!r}; expected a tool's name, and arguments as JSON"
     if call.name in functions:
         return f"the arguments of {call.name} are not the JSON of an object: {written!r}"
     hint = did_you_mean(call.name, functions)
@@ -122,25 +119,18 @@ def _check(function: Function, arguments: Mapping[str, Any]) -> None:
     Patterns are the tool's own to hold them against, because some take for ever, and so is what its schema
     says elsewhere: nothing is fetched.
     """
-    best_match, kind, registry = _schemas()
+    unread: dict[str, Keyword] = dict.fromkeys(("pattern", "patternProperties", *UNBOUNDED), _anything)
     try:
-        problem = best_match(kind(function.parameters, registry=registry).iter_errors(dict(arguments)))
+        problem = checker(function.parameters, unread)(dict(arguments))
+    except TooMuchWork as error:
+        raise ToolError(f"{function.name} does not take these arguments: {error}") from None
     except Exception:  # a schema that is none: the tool has to see for itself
         return
     if problem is not None:
-        place = "" if problem.json_path == "$" else f" at {problem.json_path}"
-        raise ToolError(f"{function.name} does not take these arguments{place}: {problem.message[:_SHOWN]}")
-
-
-@cache
-def _schemas() -> tuple[Any, Any, Any]:
-    """What holds arguments against a schema; made once, because it takes 10 ms."""
-    # Imported here, because they are slow to load; as Any, because their types are partial.
-    library: Any = import_module("jsonschema")
-    registry: Any = import_module("referencing").Registry()
-    draft: Any = library.Draft202012Validator
-    kind = library.validators.extend(draft, dict.fromkeys(("pattern", "patternProperties"), _anything))
-    return library.exceptions.best_match, kind, registry
+        place = "" if problem.path == "$" else f" at {problem.path}"
+        raise ToolError(
+            f"{function.name} does not take these arguments{place}: {problem.message[: CALL_SHOWN.most]}"
+        )
 
 
 def _anything(validator: object, wanted: object, value: object, around: object) -> Sequence[object]:

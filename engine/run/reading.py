@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.compile import Plan
+from engine.compile import Plan, RolePlan
 from engine.run.assembly import steps_of
 from engine.run.seeing import Results, turns
+from engine.run.session import NodeResult
 from engine.run.world import World
 from engine.vocabulary import Reward, Seen
 
 _NOTHING = Seen()
 
 
+def own(role: RolePlan, result: NodeResult, reward: Reward) -> Seen:
+    """What a reward reads of its own turn."""
+    return Seen(own=result.view, steps=tuple(steps_of(role, result))) if reward.of_turn else _NOTHING
+
+
 class Reader:
     """What the rewards of one episode read, when those that they read are settled."""
+
+    __slots__ = ("_places", "_plan", "_results", "_world")
 
     def __init__(self, plan: Plan, results: Results, world: World | None) -> None:
         self._plan, self._results, self._world = plan, results, world
         self._places: dict[tuple[int, int], Mapping[tuple[int, int], int]] = {}
 
-    def own(self, node: int, reward: Reward) -> Seen:
-        """What a reward reads of its own turn."""
-        result = self._results[node]
-        if result is None or not reward.of_turn:
-            return _NOTHING
-        role = self._plan.roles[self._plan.nodes[node].role]
-        return Seen(own=result.view, steps=tuple(steps_of(role, result)))
-
-    def all(self, node: int, reward: Reward) -> Seen:
+    def all(self, node: int, role: RolePlan, result: NodeResult, reward: Reward) -> Seen:
         """What it reads of its own turn, of others and of the environment."""
         results, at = self._results, self._plan.nodes[node]
         ran = {see.name: turns(see, results) for see in self._plan.reads.get(node, ())}
@@ -44,7 +44,7 @@ class Reader:
             for role in reward.views
         }
         env = self._world.earned(node) if reward.environment and self._world is not None else None
-        return self.own(node, reward)._replace(scores=scores, views=views, places=places, env=env)
+        return own(role, result, reward)._replace(scores=scores, views=views, places=places, env=env)
 
     def places(self, node: int, role: int) -> Mapping[tuple[int, int], int]:
         """Where each turn of a role stood in what a node saw, by index and round.

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 
 from engine.compile import Plan, RolePlan
+from engine.compile.plan import Node
 from engine.records import Task
 from engine.run.isolation import Isolation
-from engine.run.reading import Reader
+from engine.run.reading import Reader, own
 from engine.run.scoring import is_earned, score, score_isolated
 from engine.run.seeing import Results
 from engine.run.session import NodeResult
@@ -19,7 +21,8 @@ from engine.run.world import World
 from engine.vocabulary import Reward, Seen
 
 Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
-"""Starts work that belongs to the episode, which ends where the work raises."""
+"""Starts work that belongs to the episode, which ends where the work raises. Nothing here keeps it: an
+episode that knew itself through its rewards would be left to the garbage collector."""
 
 
 class Stop(Exception):
@@ -29,37 +32,29 @@ class Stop(Exception):
 class Rewarding:
     """The rewards of one episode. Nodes and roles are known by their positions in the plan."""
 
-    __slots__ = ("_isolation", "_plan", "_reader", "_results", "_spawn", "_task")
+    __slots__ = ("_isolation", "_plan", "_results", "_task", "_world")
 
     def __init__(
-        self,
-        plan: Plan,
-        task: Task,
-        results: Results,
-        world: World | None,
-        isolation: Isolation,
-        spawn: Spawn,
+        self, plan: Plan, task: Task, results: Results, world: World | None, isolation: Isolation
     ) -> None:
-        self._plan, self._task, self._results, self._isolation = plan, task, results, isolation
-        self._spawn = spawn
-        self._reader = Reader(plan, results, world)
+        self._plan, self._task, self._results = plan, task, results
+        self._world, self._isolation = world, isolation
 
-    def settle(self, node: int, result: NodeResult) -> None:
+    def settle(self, role: RolePlan, node: Node, result: NodeResult, spawn: Spawn) -> None:
         """Score a turn that has ended, unless its reward reads others; raises Stop."""
-        position = self._plan.nodes[node].role
-        role = self._plan.roles[position]
         reward = role.reward
-        if result.failure is None and reward is not None and position not in self._plan.scoring:
-            seen = self._reader.own(node, reward)
+        if result.failure is None and reward is not None and node.role not in self._plan.scoring:
+            seen = own(role, result, reward)
             if reward.timeout is None:
                 score(role, self._task, result, seen)
             else:
-                self._spawn(self._beside(role, result, seen))
+                spawn(self._beside(role, result, seen))
         _stop_at_failure(role, result)
 
-    async def late(self) -> None:
+    async def late(self, spawn: Spawn) -> None:
         """Score the turns whose rewards read others, once those that they read are scored; raises Stop."""
         scoring: dict[int, asyncio.Task[None]] = {}
+        reader = Reader(self._plan, self._results, self._world)
         for position in self._plan.scoring:
             role = self._plan.roles[position]
             for node, result in self._of_role(position):
@@ -68,9 +63,10 @@ class Rewarding:
                     continue
                 before = self._scored_before(node, reward, scoring)
                 if before or reward.timeout is not None:
-                    scoring[node] = self._spawn(self._after(before, node, role, reward, result))
+                    seen = partial(reader.all, node, role, result, reward)
+                    scoring[node] = spawn(self._after(before, role, result, seen))
                 else:
-                    score(role, self._task, result, self._reader.all(node, reward))
+                    score(role, self._task, result, reader.all(node, role, result, reward))
                     _stop_at_failure(role, result)
 
     def _scored_before(
@@ -85,14 +81,13 @@ class Rewarding:
     async def _after(
         self,
         before: Sequence[asyncio.Task[None]],
-        node: int,
         role: RolePlan,
-        reward: Reward,
         result: NodeResult,
+        seen: Callable[[], Seen],
     ) -> None:
         if before:
             await asyncio.wait(before)
-        await self._beside(role, result, self._reader.all(node, reward))
+        await self._beside(role, result, seen())
 
     async def _beside(self, role: RolePlan, result: NodeResult, seen: Seen) -> None:
         await score_isolated(role, self._task, result, seen, isolation=self._isolation)

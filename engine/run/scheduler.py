@@ -13,10 +13,10 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.compile import Plan, RolePlan
-from engine.compile.plan import Block
+from engine.compile.plan import Block, Node
 from engine.errors import UsageError
 from engine.models import LimitedModel
-from engine.prompts import PromptError, render_messages
+from engine.prompts import Continued, PromptError, render_messages
 from engine.records import (
     Episode,
     EpisodeDone,
@@ -25,7 +25,6 @@ from engine.records import (
     Message,
     Observer,
     Task,
-    derive_seed,
 )
 from engine.run.assembly import assemble
 from engine.run.endings import LoopEnds
@@ -33,7 +32,7 @@ from engine.run.frontier import Frontier
 from engine.run.isolation import Isolation
 from engine.run.rewarding import Rewarding, Stop
 from engine.run.seeing import Sight
-from engine.run.session import Job, NodeResult, Session
+from engine.run.session import Job, NodeResult, take_turn
 from engine.run.tool_turn import run_turn
 from engine.run.tools import OpenTools
 from engine.run.world import World
@@ -77,6 +76,7 @@ class _Run:
 
     __slots__ = (
         "active",
+        "began",
         "ends",
         "finished",
         "frontier",
@@ -106,7 +106,7 @@ class _Run:
         observe: Observer | None,
     ) -> None:
         self.plan, self.job, self.models, self.isolation, self.observe = plan, job, models, isolation, observe
-        self.seed = None if job.seed is None else self.seed_from(job.seed)
+        self.seed = None if job.seed is None else job.seeded(job.seed)
         self.frontier = Frontier(plan.wiring)
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
         self.world = None if plan.env is None else World(plan.env, job.task)
@@ -120,33 +120,23 @@ class _Run:
         """Those in use; None until there is a first."""
         self.tasks: list[asyncio.Task[None]] = []
         self.active = 0
+        self.began = 0.0
+        """When the episode did, on the event loop's clock."""
         self.finished: asyncio.Future[None]
         self.stopped: BaseException | None = None
-        self.rewarding = Rewarding(plan, job.task, self.results, self.world, isolation, self.spawn)
-
-    def seed_from(self, seed: int) -> int:
-        """The episode's seed, from which those of its calls follow."""
-        return derive_seed(seed, self.job.task["id"], self.job.rollout)
+        self.rewarding = Rewarding(plan, job.task, self.results, self.world, isolation)
 
     async def episode(self) -> Episode:
         """The episode; what was opened for it is closed whatever happens."""
         if self.plan.withheld:
             names = ", ".join(permission.name for permission in self.plan.withheld)
             raise UsageError(f"{self.plan.name} runs only where this is allowed: {names}")
-        try:
-            return await self.played()
-        finally:
-            if self.tools is not None:
-                await self.tools.close()
-            if self.world is not None:
-                await self.world.close()
-
-    async def played(self) -> Episode:
+        self.began = asyncio.get_running_loop().time()
         try:
             self.start(self.opened(self.frontier.start()))
             await self.settled()
             if self.stopped is None and self.plan.scoring:
-                self.spawn(self.rewarding.late())
+                self.spawn(self.rewarding.late(self.spawn))
                 await self.settled()
             if self.stopped is not None and not isinstance(self.stopped, Stop):
                 raise self.stopped
@@ -156,11 +146,17 @@ class _Run:
             finally:
                 self.tell(self.assembled(stopped=True), finished=False)
             raise
-        if self.active:  # a node ended the episode, and others are still at it
-            await self.cancel()
-        episode = self.assembled(stopped=self.stopped is not None)
-        self.tell(episode, finished=True)
-        return episode
+        else:
+            if self.active:  # a node ended the episode, and others are still at it
+                await self.cancel()
+            episode = self.assembled(stopped=self.stopped is not None)
+            self.tell(episode, finished=True)
+            return episode
+        finally:
+            if self.tools is not None:
+                await self.tools.close()
+            if self.world is not None:
+                await self.world.close()
 
     async def settled(self) -> None:
         """Wait until nothing is under way, or a node ended the episode."""
@@ -181,8 +177,9 @@ class _Run:
             noted["environment"] = world.info
         over = world.loop if world is not None and world.over else None
         endings = self.ends.endings if self.ends is not None else {}
-        ran = job.task, job.rollout, self.results, endings, over
-        return assemble(self.plan, *ran, stopped=stopped, noted=noted)
+        return assemble(
+            self.plan, job.task, job.rollout, self.results, endings, over, stopped=stopped, noted=noted
+        )
 
     # which node runs when
 
@@ -190,42 +187,43 @@ class _Run:
         for node in nodes:
             self.spawn(self.branch(node))
 
-    async def branch(self, node: int) -> None:
+    async def branch(self, position: int) -> None:
         """Run a node, then go on in the same task with one of those that became ready by it."""
         while True:
-            result = self.results[node] = await self.turn(node)
-            ready = self.opened(self.frontier.done(node))
+            node = self.plan.nodes[position]
+            role = self.plan.roles[node.role]
+            result = self.results[position] = await self.turn(position, node, role)
+            ready = self.opened(self.frontier.done(position))
+            if len(ready) > 1:
+                self.start(ready[1:])
+            self.rewarding.settle(role, node, result, self.spawn)
             if not ready:
-                self.rewarding.settle(node, result)
                 return
-            self.start(ready[1:])
-            self.rewarding.settle(node, result)
-            node = ready[0]
+            position = ready[0]
 
     def opened(self, blocks: Sequence[int]) -> list[int]:
         """The nodes to run of blocks that have nothing to wait for; who is skipped lets others go on."""
         ready: list[int] = []
-        waiting = blocks
-        while waiting:
-            released: list[int] = []
-            for number in waiting:
-                if self.world is not None and (transition := self.plan.transition_at(number)) is not None:
-                    self.spawn(self.go_on(transition))
-                    continue
-                block = self.plan.blocks[number]
-                role = self.plan.roles[block.role]
-                if role.loop is not None and self.ends is not None and self.ends.is_over(number, role.loop):
-                    released += self.ends.end(block, role.loop)
-                    continue
-                self.sight.join(number)
-                nodes = self.running(block, role, number) if block.may_skip else block.nodes
-                if nodes and not role.asks_each and role.run is None:
-                    self.messages[number] = self.render(role, self.sight.of_block(number))
-                ready += nodes
+        todo = [*blocks]
+        for number in todo:  # and those that are released on the way
+            if self.world is not None and (transition := self.plan.transition_at(number)) is not None:
+                self.spawn(self.go_on(transition))
+                continue
+            block = self.plan.blocks[number]
+            role = self.plan.roles[block.role]
+            if role.loop is not None and self.ends is not None and self.ends.is_over(number, role.loop):
+                todo += self.ends.end(block, role.loop)
+                continue
+            self.sight.join(number)
+            nodes = block.nodes
+            if block.may_skip:
+                nodes = self.running(block, role, number)
                 if len(nodes) < len(block.nodes):
                     running = frozenset(nodes)
-                    released += self.frontier.skip(node for node in block.nodes if node not in running)
-            waiting = released
+                    todo += self.frontier.skip(node for node in block.nodes if node not in running)
+            if nodes and not role.asks_each and role.run is None:
+                self.messages[number] = self.render(role, self.sight.of_block(role, number))
+            ready += nodes
         return ready
 
     # who is skipped
@@ -242,7 +240,7 @@ class _Run:
         if role.when is None:
             return nodes
         if "self" not in role.when.mentions:  # the same for all of them
-            return nodes if self.sight.holds(role.when, self.sight.of_block(number)) else ()
+            return nodes if self.sight.holds(role.when, self.sight.of_block(role, number)) else ()
         return [node for node in nodes if self.sight.holds(role.when, self.sight.of_node(node))]
 
     async def go_on(self, transition: int) -> None:
@@ -299,37 +297,56 @@ class _Run:
         except PromptError as error:
             return Failure(FailureName.PROMPT_ERROR, str(error))
 
-    def turn(self, position: int) -> Coroutine[None, None, NodeResult]:
-        node = self.plan.nodes[position]
-        role = self.plan.roles[node.role]
+    def turn(self, position: int, node: Node, role: RolePlan) -> Coroutine[None, None, NodeResult]:
         upstream = self.sight.upstream[node.block]
         if role.run is not None:
-            variables, tools = self.sight.of_node(position), self.opened_tools()
-            return run_turn(role, role.run, node, variables, upstream, tools=tools, isolation=self.isolation)
+            return run_turn(
+                role,
+                role.run,
+                node,
+                self.sight.of_node(position),
+                upstream,
+                tools=self.opened_tools(),
+                isolation=self.isolation,
+                began=self.began,
+            )
         assert node.endpoint is not None
-        fixed = role.samplings[node.id.index - 1].seed
-        seed = self.seed if fixed is None else self.seed_from(fixed)
-        # By position: every model call passes here.
-        session = Session(role, node, self.models[node.endpoint], self.job, seed, self.observe)
+        continues = None
         if role.keeps_chat:
-            asked = self.next_of_chat(session, role, position)
+            asked, continues = self.next_of_chat(role, position)
         elif role.asks_each:
             asked = self.render(role, self.sight.of_node(position))
         else:
             asked = self.messages[node.block]
-        return session.turn(asked, upstream, self.opened_tools() if role.tools else None)
+        tools = self.opened_tools() if role.tools else None
+        # By position: every model call passes here.
+        return take_turn(
+            role,
+            node,
+            self.models[node.endpoint],
+            self.job,
+            self.seed,
+            self.observe,
+            self.began,
+            asked,
+            upstream,
+            tools,
+            continues,
+        )
 
     def opened_tools(self) -> OpenTools:
         self.tools = self.tools or OpenTools()
         return self.tools
 
-    def next_of_chat(self, session: Session, role: RolePlan, position: int) -> Sequence[Message] | Failure:
-        """What goes on with the last turn of its instance that was neither skipped nor failed."""
+    def next_of_chat(
+        self, role: RolePlan, position: int
+    ) -> tuple[Sequence[Message] | Failure, Continued | None]:
+        """What goes on with the last turn of its instance that was neither skipped nor failed, and the tokens
+        which that left."""
         number = self.plan.nodes[position].id.round
         earlier = (self.results[position - role.count * back] for back in range(1, number))
         last = next((result for result in earlier if result is not None and result.is_remembered), None)
         asked = self.render(role, self.sight.of_node(position), first=last is None)
         if last is None or isinstance(asked, Failure):
-            return asked
-        session.goes_on_from(last.calls[-1])
-        return (*last.calls[-1].chat, *asked)
+            return asked, None
+        return (*last.calls[-1].chat, *asked), last.calls[-1].continued

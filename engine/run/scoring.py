@@ -7,7 +7,7 @@ from engine.records import Failure, FailureName, Task
 from engine.run.isolation import Isolation, LimitError
 from engine.run.session import NodeResult, failing_earns
 from engine.vocabulary import Score, Seen
-from engine.vocabulary.foreign import LARGEST, described, finite
+from engine.vocabulary.foreign import described, finite
 
 
 def score(role: RolePlan, task: Task, result: NodeResult, seen: Seen) -> None:
@@ -49,21 +49,18 @@ def is_earned(role: RolePlan, result: NodeResult) -> bool:
 def _earn(role: RolePlan, result: NodeResult, earned: Score | None) -> None:
     if earned is None:
         return
-    # Most are a float alone: nothing of those is made anew.
-    if type(earned.reward) is not float or not abs(earned.reward) <= LARGEST or earned.terms:
-        try:
-            earned = _checked(earned)
-        except ValueError as error:
-            _fail(role, result, str(error))
-            return
+    reward, right, terms = earned
+    try:
+        reward = finite(reward, "the reward is")
+        terms = terms and {
+            str(name): finite(term, f"the reward's term {name!r} is") for name, term in terms.items()
+        }
+    except ValueError as error:
+        _fail(role, result, str(error))
+        return
     # Who failed is not right.
-    result.score = earned if result.failure is None else earned._replace(is_correct=False)
-
-
-def _checked(earned: Score) -> Score:
-    """Its numbers as such; raises ValueError."""
-    terms = {str(name): finite(term, f"the reward's term {name!r} is") for name, term in earned.terms.items()}
-    return earned._replace(reward=finite(earned.reward, "the reward is"), terms=terms)
+    right = False if result.failure is not None else right if right is None else bool(right)
+    result.score = Score(reward, right, terms)
 
 
 def _fail(role: RolePlan, result: NodeResult, message: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from engine.compile import Plan, RolePlan
@@ -36,7 +36,7 @@ class Sight:
 
     def __init__(self, plan: Plan, task: Task, results: Results, world: World | None) -> None:
         self._plan, self._task, self._results, self._world = plan, task, results, world
-        self._visible = {key: value for key, value in task.items() if key not in plan.hidden}
+        self._visible = _without(task, plan.hidden)
         self.upstream: list[Upstream] = [SEES_NOTHING] * len(plan.blocks)
         """By block, what its nodes have joined; noted when it opens."""
         self.uncomputed = 0
@@ -45,20 +45,19 @@ class Sight:
     def join(self, number: int) -> None:
         """Note what the nodes of a block see of others: all of these have ended."""
         if sees := self._plan.blocks[number].sees:
-            self.upstream[number] = joined = dict[str, Views]()
-            for see in sees:
-                joined[see.name] = self.views(see)
+            self.upstream[number] = {see.name: self.views(see) for see in sees}
 
     def views(self, see: See) -> Views:
         """What is seen under a name; a single instance that has not run still answers for its fields."""
-        views = [r.view for node in turns(see, self._results) if (r := self._results[node]) is not None]
+        results = self._results
+        nodes = see.nodes if see.each == 1 else turns(see, results)
+        views = [result.view for node in nodes if (result := results[node]) is not None]
         if views or not see.single:
             return Views(views)
         return Views(views, View(see.single, self._plan.roles[see.role].parser.default, ran=False))
 
-    def of_block(self, number: int) -> Mapping[str, Any]:
+    def of_block(self, role: RolePlan, number: int) -> Mapping[str, Any]:
         """What a block's prompts and condition see that speak of no single one of its nodes."""
-        role = self._plan.roles[self._plan.blocks[number].role]
         return {"task": self._shown(role), **self.upstream[number]}
 
     def of_node(self, node: int) -> Mapping[str, Any]:
@@ -85,7 +84,11 @@ class Sight:
 
     def _shown(self, role: RolePlan) -> Mapping[str, Any]:
         """The task as a role's prompts and conditions see it."""
-        if not role.shows:
-            return self._visible
-        hidden = self._plan.hidden - role.shows
-        return {key: value for key, value in self._task.items() if key not in hidden}
+        return self._visible if not role.shows else _without(self._task, self._plan.hidden - role.shows)
+
+
+def _without(task: Task, hidden: Set[str]) -> Mapping[str, Any]:
+    shown = {**task}
+    for name in hidden:
+        shown.pop(name, None)
+    return shown

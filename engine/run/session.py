@@ -6,22 +6,42 @@ retries, timeouts and seeds; knows nothing of other nodes.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from engine.compile import RolePlan
 from engine.compile.plan import Node
 from engine.errors import ContextFull, ModelError, RolegraphError
-from engine.limits import ANSWER_TEXT
-from engine.models import Completion, LimitedModel, Request
+from engine.limits.answers import ANSWER_TEXT
+from engine.models import Completion, LimitedModel, Request, Took
 from engine.prompts import Continued
 from engine.prompts.tools import answer_message
-from engine.records import CallId, Failure, FailureName, Message, Observer, Task, call_seed
+from engine.records import (
+    CallId,
+    Failure,
+    FailureName,
+    Message,
+    Observer,
+    Task,
+    call_seed,
+    derive_seed,
+)
 from engine.run.calls import Functions, offered, results_of
 from engine.run.tools import OpenTools
 from engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
 from engine.vocabulary.foreign import described, plain
+
+_MOST_TEXT = ANSWER_TEXT.most
+
+
+def _plain(action: object) -> Any:
+    """An action as a record holds it; raises ParseFailure, as one of a package's parser may be anything."""
+    try:
+        return plain(action, ANSWER_TEXT)
+    except ValueError as error:
+        message = f"the parser gave neither text nor a JSON value: {error}"
+        raise ParseFailure(FailureName.MALFORMED_OUTPUT, message) from None
 
 
 def failing_earns(role: RolePlan) -> Score:
@@ -36,13 +56,19 @@ class Job(NamedTuple):
     rollout: int = 0
     seed: int | None = None
 
+    def seeded(self, seed: int) -> int:
+        """The episode's seed, from which those of its calls follow."""
+        return derive_seed(seed, self.task["id"], self.rollout)
 
-class Answered(NamedTuple):
+
+@dataclass(slots=True, eq=False)
+class Answered:
     """One call of a model, and what it said."""
 
     messages: Sequence[Message]
     completion: Completion
-    seconds: float
+    took: Took
+    """It began so many seconds after the episode."""
     attempts: int
     used: Sequence[Mapping[str, str]] = ()
     """What was done of what it asked of tools, each with its `name`, and the `error` where there is one."""
@@ -66,7 +92,8 @@ class Ran(NamedTuple):
     """What was run where no model was asked."""
 
     tool: str
-    seconds: float
+    took: Took
+    """It began so many seconds after the episode."""
     attempts: int
 
 
@@ -88,117 +115,99 @@ class NodeResult:
         return bool(self.calls) and not failed
 
 
-class Session:
-    """One running node. `episode_seed` is None where the run has no seed."""
+async def take_turn(
+    role: RolePlan,
+    node: Node,
+    model: LimitedModel,
+    job: Job,
+    episode_seed: int | None,
+    observe: Observer | None,
+    began: float,
+    messages: Sequence[Message] | Failure,
+    upstream: Upstream,
+    tools: OpenTools | None = None,
+    continues: Continued | None = None,
+) -> NodeResult:
+    """A node's turn, which has failed where there are no messages to send.
 
-    __slots__ = (
-        "_attempt",
-        "_calls",
-        "_continues",
-        "_episode_seed",
-        "_functions",
-        "_job",
-        "_model",
-        "_node",
-        "_observe",
-        "_offered",
-        "_role",
-    )
-
-    def __init__(
-        self,
-        role: RolePlan,
-        node: Node,
-        model: LimitedModel,
-        job: Job,
-        episode_seed: int | None,
-        observe: Observer | None,
-    ) -> None:
-        self._role, self._node, self._model, self._job = role, node, model, job
-        self._episode_seed, self._observe = episode_seed, observe
-        self._attempt = 0
-        self._calls: tuple[Answered, ...] = ()
-        """Those that asked for tools."""
-        self._functions: Functions | None = None
-        self._offered: Sequence[Function] = ()
-        self._continues: Continued | None = None
-
-    def goes_on_from(self, before: Answered) -> None:
-        """Let the turn begin with the conversation that another one left."""
-        self._continues = before.continued
-
-    async def turn(
-        self, messages: Sequence[Message] | Failure, upstream: Upstream, tools: OpenTools | None = None
-    ) -> NodeResult:
-        """The node's turn, which has failed where there are no messages to send.
-
-        `tools` are the episode's, where the role has some. Only cancellation and faults of this program
-        raise.
-        """
-        if isinstance(messages, Failure):
-            return self.failed(messages)
-        role = self._role
-        while True:
-            answered: Answered | None = None
-            try:
-                if tools is not None and self._functions is None:
-                    self._functions = await offered(role.tools, tools)
-                    self._offered = tuple(self._functions.values())
-                completion, seconds = await self.generate(messages)
-                answered = Answered(messages, completion, seconds, self._attempt + 1)
-                if completion.calls and self._functions and len(self._calls) + 1 < role.calls:
-                    messages = await self.use_tools(answered, self._functions)
-                    continue
-                if len(completion.text) > ANSWER_TEXT.most:
-                    raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.past("the answer has"))
-                action = plain(role.parser.parse(completion.text, upstream), ANSWER_TEXT)
-            except TimeoutError:
-                within = "in time" if role.timeout is None else f"within {role.timeout:g} s"
-                failure = Failure(FailureName.TIMEOUT, f"no answer {within}")
-            except ContextFull as error:
-                failure = Failure(FailureName.CONTEXT_FULL, str(error))
-            except ModelError as error:
-                failure = Failure(FailureName.MODEL_ERROR, str(error))
-            except ParseFailure as error:
-                failure = Failure(error.name, str(error))
-            except ToolError as error:
-                failure = Failure(FailureName.TOOL_ERROR, str(error))
-            except RolegraphError:
-                raise
-            except Exception as error:  # a client or parser from elsewhere: its fault ends this node only
-                name = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
-                failure = Failure(name, described(error))
-            else:
-                (_, index, number), lineage = self._node.id, self._node.lineage
-                view = View(index, action, completion.text, completion.thought, number, lineage)
-                return NodeResult(view, (*self._calls, answered))
-            if self._attempt == role.on_failure.retry:
-                return self.failed(failure, answered)
-            self._attempt += 1
-
-    def generate(self, messages: Sequence[Message]) -> Coroutine[None, None, tuple[Completion, float]]:
-        """One call of the model, and the seconds that it took; raises ModelError or TimeoutError."""
-        node, episode_seed = self._node, self._episode_seed
-        call = len(self._calls) + 1
-        seed = None if episode_seed is None else call_seed(episode_seed, node.salt, call, self._attempt)
+    `episode_seed` is None where the run has no seed; `began` is when the episode did; `tools` are the
+    episode's, where the role has some; the messages may go on from what another turn left. Only cancellation
+    and faults of this program raise.
+    """
+    if isinstance(messages, Failure):
+        return _failed(role, node, messages)
+    _, index, number = node.id
+    sampling = role.samplings[index - 1]
+    if sampling.seed is not None:
+        episode_seed = job.seeded(sampling.seed)
+    functions: Functions | None = None
+    told: Sequence[Function] = ()
+    earlier: tuple[Answered, ...] = ()  # the calls that asked for tools
+    call, attempt = 1, 0
+    while True:
+        answered: Answered | None = None
         # By position: with keywords here too, they would cost more than 1 % of an episode.
-        id = CallId(self._job.task["id"], self._job.rollout, node.id, call, self._attempt)
-        request = Request(
-            messages, self._role.samplings[node.id.index - 1], seed, id, self._offered, self._continues
-        )
-        return self._model.complete(request, self._role.timeout, self._observe)
+        seed = None if episode_seed is None else call_seed(episode_seed, node.salt, call, attempt)
+        id = CallId(job.task["id"], job.rollout, node.id, call, attempt)
+        try:
+            if tools is not None and functions is None:
+                functions = await offered(role.tools, tools)
+                told = tuple(functions.values())
+            request = Request(messages, sampling, seed, id, told, continues)
+            completion, (start, seconds) = await model.complete(request, role.timeout, observe)
+            answered = Answered(messages, completion, Took(start - began, seconds), attempt + 1)
+            if completion.calls and functions and call < role.calls:
+                messages = await _use_tools(answered, functions, role.timeout)
+                continues = answered.continued
+                earlier, call, attempt = (*earlier, answered), call + 1, 0
+                continue
+            text = completion.text
+            if len(text) > _MOST_TEXT:
+                raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.past("the answer has"))
+            action = role.parser.parse(text, upstream)
+            if type(action) is not str:
+                action = _plain(action)
+        except TimeoutError:
+            within = "in time" if role.timeout is None else f"within {role.timeout:g} s"
+            failure = Failure(FailureName.TIMEOUT, f"no answer {within}")
+        except ContextFull as error:
+            failure = Failure(FailureName.CONTEXT_FULL, str(error))
+        except ModelError as error:
+            failure = Failure(FailureName.MODEL_ERROR, str(error))
+        except ParseFailure as error:
+            failure = Failure(error.name, str(error))
+        except ToolError as error:
+            failure = Failure(FailureName.TOOL_ERROR, str(error))
+        except RolegraphError:
+            raise
+        except Exception as error:  # a client or parser from elsewhere: its fault ends this node only
+            name = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
+            failure = Failure(name, described(error))
+        else:
+            view = View(index, action, text, completion.thought, number, node.lineage)
+            return NodeResult(view, (*earlier, answered))
+        if attempt == role.on_failure.retry:
+            return _failed(role, node, failure, earlier, answered)
+        attempt += 1
 
-    async def use_tools(self, call: Answered, functions: Functions) -> Sequence[Message]:
-        """Do what an answer asks of tools; the messages of the next call, which goes on from this one."""
-        results = await results_of(functions, call.completion.calls, self._role.timeout)
-        call = call._replace(used=[result.noted for result in results])
-        self._calls, self._attempt, self._continues = (*self._calls, call), 0, call.continued
-        return (*call.chat, *(result.message for result in results))
 
-    def failed(self, failure: Failure, answered: Answered | None = None) -> NodeResult:
-        """The result of a failed node: later roles see the parser's default as its action."""
-        said = answered.completion if answered else Completion("")
-        (_, index, number), lineage = self._node.id, self._node.lineage
-        view = View(index, self._role.parser.default, said.text, said.thought, number, lineage, failed=True)
-        calls = (*self._calls, answered) if answered else self._calls
-        return NodeResult(view, calls, failure, failing_earns(self._role) if self._role.reward else None)
+def _failed(
+    role: RolePlan,
+    node: Node,
+    failure: Failure,
+    earlier: Sequence[Answered] = (),
+    answered: Answered | None = None,
+) -> NodeResult:
+    """The result of a failed node: later roles see the parser's default as its action."""
+    said = answered.completion if answered else Completion("")
+    (_, index, number), lineage = node.id, node.lineage
+    view = View(index, role.parser.default, said.text, said.thought, number, lineage, failed=True)
+    calls = (*earlier, answered) if answered else earlier
+    return NodeResult(view, calls, failure, failing_earns(role) if role.reward else None)
+
+
+async def _use_tools(call: Answered, functions: Functions, seconds: float | None) -> Sequence[Message]:
+    """Do what an answer asks of tools, and note it; the messages of the next call, which goes on from it."""
+    results = await results_of(functions, call.completion.calls, seconds)
+    call.used = [result.noted for result in results]
+    return (*call.chat, *(result.message for result in results))

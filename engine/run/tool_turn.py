@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
-from time import perf_counter
 from typing import Any
 
 from engine.compile import RolePlan
 from engine.compile.plan import Node, RunPlan
 from engine.errors import RolegraphError
-from engine.limits import TOOL_TEXT
+from engine.limits.tools import TOOL_TEXT
+from engine.models import Took
 from engine.prompts import PromptError
 from engine.records import Failure, FailureName
 from engine.run.isolation import Isolation, LimitError
 from engine.run.session import NodeResult, Ran, failing_earns
-from engine.run.tools import OpenTools
+from engine.run.tools import OpenTools, result_text
 from engine.vocabulary import ToolError, Upstream, View
 from engine.vocabulary.foreign import described, plain
 
@@ -30,20 +29,24 @@ async def run_turn(
     *,
     tools: OpenTools,
     isolation: Isolation,
+    began: float,
 ) -> NodeResult:
     """The turn of a node that runs a tool, whose result is its action; of one that failed, why.
 
-    Only cancellation and faults of the user or of this program raise.
+    `began` is when the episode did. Only cancellation and faults of the user or of this program raise.
     """
     try:
         value = "" if run.value is None else run.value.render(variables)
     except PromptError as error:
-        return _result(role, run, node, Failure(FailureName.PROMPT_ERROR, str(error)), 0, 0.0)
+        return _result(role, run, node, Failure(FailureName.PROMPT_ERROR, str(error)))
+    clock = asyncio.get_running_loop().time
     for attempt in range(role.on_failure.retry + 1):
-        began = perf_counter()
+        start, text = clock(), ""
         try:
             async with asyncio.timeout(role.timeout):
-                result: Any = plain(await _call(run, value, upstream, tools, isolation), TOOL_TEXT)
+                result: Any = await _call(run, value, upstream, tools, isolation)
+            text = result_text(run.name, result)
+            result = plain(result, TOOL_TEXT)
         except ToolError as error:
             result = Failure(FailureName.TOOL_ERROR, str(error))
         except (TimeoutError, LimitError):
@@ -55,7 +58,8 @@ async def run_turn(
         except Exception as error:  # a tool from elsewhere: its fault ends this node only
             result = Failure(FailureName.TOOL_ERROR, described(error))
         if not isinstance(result, Failure) or attempt == role.on_failure.retry:
-            return _result(role, run, node, result, attempt + 1, perf_counter() - began)
+            took = Took(start - began, clock() - start)
+            return _result(role, run, node, result, Ran(run.name, took, attempt + 1), text)
     raise AssertionError("there is at least one attempt")
 
 
@@ -76,16 +80,15 @@ async def _call(
 
 
 def _result(
-    role: RolePlan, run: RunPlan, node: Node, result: object, attempts: int, seconds: float
+    role: RolePlan, run: RunPlan, node: Node, result: object, ran: Ran | None = None, text: str = ""
 ) -> NodeResult:
     """What a turn came to. A failure's message is its result, so that later roles can see what went wrong."""
     failure = result if isinstance(result, Failure) else None
-    action = failure.message if failure else result
-    text = action if isinstance(action, str) else json.dumps(action, ensure_ascii=False, default=str)
+    action, text = (failure.message, failure.message) if failure else (result, text)
     (_, index, number), lineage = node.id, node.lineage
     return NodeResult(
         View(index, action, text, "", number, lineage, failed=failure is not None),
         failure=failure,
         score=failing_earns(role) if failure and role.reward else None,
-        ran=Ran(run.name, seconds, attempts) if attempts else None,
+        ran=ran,
     )

@@ -1,13 +1,14 @@
-"""The tools of one episode: opened at their first use, closed when it ends."""
+"""The tools of one episode: opened at their first use, closed when it ends; and what they give, as text."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 
-from engine.vocabulary import Function, Tool
-
-_CLOSE_SECONDS = 10.0
+from engine.limits.tools import TOOL_CLOSE_SECONDS, TOOL_TEXT
+from engine.records import check_recordable
+from engine.vocabulary import Function, Tool, ToolError
 
 
 class OpenTools:
@@ -44,7 +45,22 @@ class OpenTools:
         """Close whatever is open, within seconds."""
         self._over.set()
         if self._keepers:
-            await asyncio.wait(self._keepers, timeout=_CLOSE_SECONDS)
+            await asyncio.wait(self._keepers, timeout=TOOL_CLOSE_SECONDS.most)
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
+
+
+def result_text(name: str, result: object) -> str:
+    """What a tool gave, as text; raises ToolError for what cannot be sent to a model and recorded."""
+    try:
+        check_recordable(result)
+        text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+        if len(text) <= TOOL_TEXT.most:
+            text.encode()  # half a character can be sent to nobody
+            return text
+    except UnicodeError:
+        raise ToolError(f"{name} gave text that is not valid Unicode") from None
+    except ValueError as error:
+        raise ToolError(f"{name} gave neither text nor a JSON value: {error}") from None
+    raise ToolError(TOOL_TEXT.past(f"{name} gave"))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.compile.plan import EnvPlan, Node
-from engine.limits import TOOL_TEXT
+from engine.limits.tools import OBSERVATION_TEXT, TOOL_TEXT
 from engine.records import Task, derive_seed
 from engine.run.session import NodeResult
 from engine.vocabulary import EnvironmentFailure, LiveEnvironment, Transition
@@ -78,7 +78,7 @@ class World:
         for player, reward in transition.rewards.items():
             turn = self._turns.get(player)
             kept, key = (self._early, player) if turn is None else (self._earned, turn)
-            kept[key] = kept.get(key, 0.0) + reward
+            kept[key] = kept.get(key, 0.0) + float(reward)
         self.info.update(transition.info)
         self._transitions.append(transition)
 
@@ -100,9 +100,11 @@ class World:
         ]
         if strangers:
             raise ValueError(f"it speaks of player {strangers[0]}, and there are {self._players}, from 0")
-        for shown in given.observations.values():
-            if not isinstance(shown, str):
-                raise TypeError(f"it shows what is no text but {type(shown).__name__}")
+        for player, shown in given.observations.items():
+            if not isinstance(shown, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # a package's own
+                raise TypeError(f"it shows player {player} {type(shown).__name__}, expected text")
+            if len(shown) > OBSERVATION_TEXT.most:
+                raise ValueError(OBSERVATION_TEXT.past(f"it shows player {player}"))
         return Transition(
             given.observations,
             {player: finite(reward, "it gave the reward") for player, reward in given.rewards.items()},

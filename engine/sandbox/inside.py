@@ -8,8 +8,6 @@ there are none, and one small dictionary can be shaped so that to build it anew 
 import json
 from typing import Any
 
-DEEPEST = 50
-"""How far lists and mappings of a value may stand in one another."""
 CUT = "… (cut)"
 """What stands for the rest of what was too long or too deep."""
 LISTS: Any = (list, tuple, set, frozenset)
@@ -23,15 +21,15 @@ OPERATORS = tuple(
 """What lets an object say itself what it equals, holds or comes to."""
 
 
-def execute(code: str, names: dict[str, Any], longest: int) -> str:
-    """Run a program among `names`; the value of the expression it ends with, as JSON of about that length."""
+def execute(code: str, names: dict[str, Any], longest: int, deepest: int) -> str:
+    """Run a program among `names`; the value of the expression it ends with, as JSON of about that size."""
     end = last_expression(code)
     exec(code[:end], names)
     if end == len(code):
         return "null"
     lines = "\n" * code[:end].count("\n")  # so that an error tells its line
     value = eval("(" + lines + code[end:] + "\n)", names)
-    return json.dumps(plain(value, [longest]))
+    return json.dumps(plain(value, [longest], deepest))
 
 
 def last_expression(code: str) -> int:
@@ -76,8 +74,10 @@ def parses(text: str) -> bool:
     return False
 
 
-def plain(value: Any, room: list[int], depth: int = 0) -> Any:
-    """A value as JSON has it, other than its kinds as text; cut where its characters fill the room."""
+def plain(value: Any, room: list[int], levels: int) -> Any:
+    """A value as JSON has it, other than its kinds as text; cut where its characters fill the room.
+
+    Lists and mappings inside one another are cut after so many levels."""
     room[0] = room[0] - 1
     if value is None or isinstance(value, (bool, float)):
         return value
@@ -86,7 +86,7 @@ def plain(value: Any, room: list[int], depth: int = 0) -> Any:
         return value
     if isinstance(value, int):
         return "an integer of more than 1,000 digits"
-    if isinstance(value, LISTS + MAPPINGS) and depth == DEEPEST:
+    if isinstance(value, LISTS + MAPPINGS) and levels == 0:
         room[0] = room[0] - len(CUT)
         return CUT
     if isinstance(value, MAPPINGS):
@@ -95,7 +95,7 @@ def plain(value: Any, room: list[int], depth: int = 0) -> Any:
             if room[0] <= 0:
                 fields[CUT] = None
                 break
-            fields[short(str(key), room)] = plain(value[key], room, depth + 1)
+            fields[short(str(key), room)] = plain(value[key], room, levels - 1)
         return fields
     if isinstance(value, LISTS):
         items: list[Any] = []
@@ -103,7 +103,7 @@ def plain(value: Any, room: list[int], depth: int = 0) -> Any:
             if room[0] <= 0:
                 items.append(CUT)
                 break
-            items.append(plain(item, room, depth + 1))
+            items.append(plain(item, room, levels - 1))
         return items
     return short(str(value), room)
 

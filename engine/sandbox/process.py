@@ -19,11 +19,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from engine.errors import SandboxError, UsageError, WorldError
+from engine.limits.tools import PROGRAM_ERROR, PROGRAM_TEXT
 from engine.sandbox.inside import CUT
 
-LONGEST = 10_000
-"""Characters that are kept of what a program prints, and about so many of its value."""
-_LONGEST_MESSAGE = 500
 _POLICY = {"sleep": "zero", "random_start": {"seed": 0}}
 """A sleep is over at once, for others wait; random numbers are the same each time, so that a run repeats."""
 _LOOKING = threading.Lock()
@@ -131,7 +129,8 @@ class Process:
             return f"used more than {self._limits.memory / (1 << 20):g} MB"
         said, in_source = _IN_SOURCE.subn(r" (line \1)", said)
         where = f" (line {lines[-1]})" if lines and not in_source else ""
-        return (said if len(said) <= _LONGEST_MESSAGE else said[:_LONGEST_MESSAGE] + CUT) + where
+        most = PROGRAM_ERROR.most
+        return (said if len(said) <= most else said[:most] + CUT) + where
 
 
 _TOO_MUCH = re.compile("MemoryError: (memory limit exceeded|the worker exceeded its memory limit)")
@@ -145,7 +144,7 @@ class _Printed:
         self.text = ""
 
     def __call__(self, stream: str, text: str) -> None:
-        room = LONGEST - len(self.text)
+        room = PROGRAM_TEXT.most - len(self.text)
         if len(text) <= room:
             self.text += text
         elif room >= 0:

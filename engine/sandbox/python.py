@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, Self
 from pydantic_core import to_jsonable_python
 
 from engine.errors import UsageError
+from engine.limits.tools import PROGRAM_DEPTH, PROGRAM_TEXT
 from engine.sandbox import inside
-from engine.sandbox.process import LONGEST, Limits, Process, require_monty
+from engine.sandbox.process import Limits, Process, require_monty
 
 SECONDS = 5.0
 MEMORY = 64 << 20
@@ -83,8 +84,10 @@ class Python:
 
 def execute(process: Process, code: str, names: Mapping[str, Any]) -> Ran:
     """Run a program in a process that is new; what it defines stays there, in the mapping `names`."""
-    around = f"{_inside()}\nexecute(code, names, longest)"
-    value, output = process.run(around, code=code, names=dict(names), longest=LONGEST)
+    around = f"{_inside()}\nexecute(code, names, longest, deepest)"
+    value, output = process.run(
+        around, code=code, names=dict(names), longest=PROGRAM_TEXT.most, deepest=PROGRAM_DEPTH.most
+    )
     return Ran(json.loads(value), output)
 
 

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Literal
 
 from engine.errors import printable, printable_line
-from engine.limits import LINE_SHOWN, MESSAGE_TEXT
+from engine.limits.records import LINE_SHOWN, MESSAGE_TEXT
 
 Path = tuple[str | int, ...]
 """Keys and list positions from the top of a spec."""

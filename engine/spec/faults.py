@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import get_args
 
@@ -11,7 +11,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from engine.errors import did_you_mean
-from engine.limits import SPEC_FAULTS
+from engine.limits import Limit
+from engine.limits.records import VALUE_SHOWN
+from engine.limits.specs import SPEC_FAULTS
 from engine.spec.diagnostics import Finding, Path
 from engine.spec.models import Spec, kind_at
 from engine.spec.written import Written, field_lines
@@ -27,8 +29,6 @@ _EXPECTED = {
     "dict_type": "a mapping",
     "model_type": "a mapping",
 }
-_MAX_SHOWN = 60
-"""Characters of a value in a message."""
 _WORDS = {
     "greater_than_equal": "at least {ge}",
     "greater_than": "more than {gt}",
@@ -89,6 +89,8 @@ def _finding(detail: ErrorDetails, at: Path, written: object, root: type[Written
         ):
             hint = f"did you mean openai:{name}?"
         return Finding(path, f"{key} cannot be {value}", _listed(choices, " or "), hint)
+    if kind == "less_than_equal" and (limit := _limit_at(path, root)):
+        return Finding(path, f"{key} cannot be {value}", f"at most {limit}")
     if kind in _WORDS:
         return Finding(path, f"{key} cannot be {value}", _WORDS[kind].format(**context))
     if kind == "string_pattern_mismatch":
@@ -127,7 +129,7 @@ def in_short(value: object) -> str:
         text = "a mapping"
     elif isinstance(value, list):
         text = "a list"
-    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
+    return text if len(text) <= VALUE_SHOWN.most else text[: VALUE_SHOWN.most - 3] + "..."
 
 
 def _listed(names: list[str], last: str = ", ") -> str:
@@ -137,6 +139,20 @@ def _listed(names: list[str], last: str = ", ") -> str:
 def _model_at(path: Path, root: type[Written]) -> type[BaseModel] | None:
     kind = kind_at(path, root)
     return kind if kind is not None and issubclass(kind, BaseModel) else None
+
+
+def _limit_at(path: Path, root: type[Written]) -> Limit | None:
+    """The limit that a field is marked with."""
+    model = _model_at(path[:-1], root)
+    field = model.model_fields.get(str(path[-1])) if model else None
+    marks = (*field.metadata, *_marks(field.annotation)) if field else ()
+    return next((mark for mark in marks if isinstance(mark, Limit)), None)
+
+
+def _marks(annotation: object) -> Iterator[object]:
+    for part in get_args(annotation):
+        yield part
+        yield from _marks(part)
 
 
 def _shorts(path: Path, root: type[Written]) -> list[str]:
@@ -182,7 +198,7 @@ def _meant(path: Path, value: object, root: type[Written]) -> str:
     model = _model_at(path, root)
     if model is None or isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
-    if len(text := str(value)) > _MAX_SHOWN or not text.isprintable():
+    if len(text := str(value)) > VALUE_SHOWN.most or not text.isprintable():
         return ""
     for name in model.model_fields:
         with suppress(ValidationError):

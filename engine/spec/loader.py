@@ -15,7 +15,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from engine.errors import UsageError, did_you_mean
-from engine.limits import SPEC_BYTES, SPEC_EXTENDS, SPEC_FAULTS
+from engine.limits.specs import SPEC_BYTES, SPEC_EXTENDS, SPEC_FAULTS
 from engine.shipped import SPECS
 from engine.spec.diagnostics import Diagnostic, Finding, Path, Place
 from engine.spec.files import is_file, is_folder, read_text, resolved, shown

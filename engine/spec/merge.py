@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import yaml
 
-from engine.limits import SPEC_DEPTH
+from engine.limits.specs import SPEC_DEPTH
 from engine.spec.diagnostics import Diagnostic, Path, Place
 from engine.spec.faults import no_role
 from engine.spec.models import is_whole, kind_at

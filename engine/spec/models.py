@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import Field
 
 from engine import vocabulary
+from engine.limits.specs import SPEC_ROUNDS
 from engine.spec.diagnostics import Path
 from engine.spec.role import Role
 from engine.spec.sources import ModelRef, PromptSource, Sampling
@@ -27,7 +28,7 @@ class Loop(Written):
 
     roles: Annotated[Strings, Field(min_length=1)]
     """The roles in it."""
-    times: Annotated[int, Field(ge=1, le=10_000)]
+    times: Annotated[int, Field(ge=1, le=SPEC_ROUNDS.most), SPEC_ROUNDS]
     """How many rounds there are at most."""
     until: str | None = None
     """The condition that ends it, asked after each round; on each branch for itself."""

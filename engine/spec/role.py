@@ -8,6 +8,13 @@ from typing import Annotated, Any, Literal, Self, Union, cast, get_args
 from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
 
 from engine import vocabulary
+from engine.limits.specs import (
+    SPEC_CALLS,
+    SPEC_INSTANCES,
+    SPEC_RETRIES,
+    SPEC_SECONDS,
+    SPEC_WEIGHT,
+)
 from engine.spec.sources import ModelRef, PromptSource, Sampling
 from engine.spec.written import WHOLE, Strings, Written
 from engine.vocabulary import Call, CallField, LossName
@@ -16,7 +23,7 @@ from engine.vocabulary import Call, CallField, LossName
 class OnFailure(Written):
     """What happens when a role instance fails."""
 
-    retry: Annotated[int, Field(ge=0, le=100)] = 0
+    retry: Annotated[int, Field(ge=0, le=SPEC_RETRIES.most), SPEC_RETRIES] = 0
     """How many more times to ask."""
     then: Literal["zero", "mask", "fail"] = "zero"
     """`zero`: it earns `reward`. `mask`: keep the turn out of the gradient. `fail`: end the episode."""
@@ -146,7 +153,7 @@ class Role(Written):
 
     model_config = ConfigDict(json_schema_extra=_of_two_shapes)
 
-    count: Annotated[int, Field(ge=1, le=4096)] = 1
+    count: Annotated[int, Field(ge=1, le=SPEC_INSTANCES.most), SPEC_INSTANCES] = 1
     """How many instances run side by side; with a join of `each` or `chunks`, for each parent."""
     needs: Annotated[
         Mapping[str, Edge],
@@ -174,7 +181,7 @@ class Role(Written):
         WHOLE,
     ] = []
     """What its model may call before it answers."""
-    calls: Annotated[int, Field(ge=1, le=1000)] = 1
+    calls: Annotated[int, Field(ge=1, le=SPEC_CALLS.most), SPEC_CALLS] = 1
     """How often a turn asks its model at most, where it has tools; the last answer is parsed as it stands."""
     reward: Annotated[CallField, vocabulary.rewards] | None = None
     """What it earns. A trainable role needs one, or a signal."""
@@ -197,13 +204,13 @@ class Role(Written):
     policy: Annotated[Strings, Field(min_length=1)] | None = None
     """Whose weights it has: one of the spec's `policies`, or a list with one for each instance; None is
     `main`, and for a role that is not trained its model as it is."""
-    weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
+    weight: Annotated[float, Field(gt=0.0, le=SPEC_WEIGHT.most), SPEC_WEIGHT] = 1.0
     """What its losses count beside those of the other roles of its policy."""
     sampling: Sampling | None = None
     """How its answers are drawn; None uses its policy's."""
     on_failure: OnFailure = OnFailure()
     """What happens when it fails."""
-    timeout: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
+    timeout: Annotated[float, Field(gt=0.0, le=SPEC_SECONDS.most), SPEC_SECONDS] | None = None
     """Seconds for one call of its model, or of its tool; None waits as long as that does."""
 
     @property

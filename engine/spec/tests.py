@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import Field, model_validator
 
 from engine.errors import SpecError, UsageError
-from engine.limits import SPEC_FAULTS
+from engine.limits.specs import SPEC_FAULTS
 from engine.spec.diagnostics import Finding
 from engine.spec.files import shown
 from engine.spec.loader import place_of

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from engine.limits import SPEC_COUNT
+from engine.limits.specs import SPEC_COUNT, SPEC_RANK, SPEC_STALENESS
 from engine.spec.sources import ModelRef, Sampling
 from engine.spec.written import Count, Written
 
@@ -19,7 +19,7 @@ class Schedule(Written):
     SHORT = RateCurve
     kind: RateCurve = "constant"
     """`linear` and `cosine` fall to `floor` at the last step."""
-    warmup: Annotated[int, Field(ge=0, le=SPEC_COUNT.most)] = 0
+    warmup: Annotated[int, Field(ge=0, le=SPEC_COUNT.most), SPEC_COUNT] = 0
     """Steps in which the rate rises from 0."""
     floor: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """The share of the learning rate that is left at the end."""
@@ -33,7 +33,7 @@ class Schedule(Written):
 class Lora(Written):
     """The adapter that training changes."""
 
-    rank: Annotated[int, Field(ge=1, le=1024)] = 32
+    rank: Annotated[int, Field(ge=1, le=SPEC_RANK.most), SPEC_RANK] = 32
     """Its rank."""
     attention: bool = True
     """Whether it changes the attention layers."""
@@ -62,7 +62,7 @@ class Policy(Written):
 class Validation(Written):
     """How the policy is measured on the validation data, with the same seeds every time."""
 
-    every: Annotated[int, Field(ge=0, le=SPEC_COUNT.most)] = 10
+    every: Annotated[int, Field(ge=0, le=SPEC_COUNT.most), SPEC_COUNT] = 10
     """Steps between measurements; 0 measures only before and after. Both of these are always made."""
     tasks: Count = 128
     """How many tasks, from the first on."""
@@ -88,7 +88,7 @@ class Train(Written):
     """Adam's."""
     schedule: Schedule = Schedule()
     """`constant`, `linear`, `cosine`, or a mapping with `kind`, `warmup` and `floor`."""
-    gradient_clip: Annotated[float, Field(ge=0.0, le=1e9)] = 1.0
+    gradient_clip: Annotated[float, Field(ge=0.0, le=SPEC_COUNT.most), SPEC_COUNT] = 1.0
     """The largest norm of the gradient of the mean loss over a step's trajectories; 0 does not clip."""
     lora: Lora = Lora()
     """The adapter."""
@@ -96,7 +96,7 @@ class Train(Written):
     """How it is measured on the way."""
     checkpoint_every: Count = 10
     """Steps between checkpoints. The best and the last are kept besides."""
-    staleness: Annotated[int, Field(ge=0, le=8)] = 0
+    staleness: Annotated[int, Field(ge=0, le=SPEC_STALENESS.most), SPEC_STALENESS] = 0
     """Updates by which rollouts may be behind: 0 waits for each update; n makes the rollouts of n batches
     while earlier ones are learnt from, and says so in each Step. A run that is resumed begins with none
     ahead, so its figures are those of one that was not stopped only with 0."""

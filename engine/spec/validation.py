@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from engine.limits import SPEC_ROLES
+from engine.limits.specs import SPEC_ROLES
 from engine.spec.diagnostics import Finding, Path
 from engine.spec.faults import findings_of
 from engine.spec.models import Spec

@@ -11,11 +11,11 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from engine.limits import SPEC_COUNT
+from engine.limits.specs import SPEC_COUNT, SPEC_NAME
 
-Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
+Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=SPEC_NAME.most)]
 
-Count = Annotated[int, Field(ge=1, le=SPEC_COUNT.most)]
+Count = Annotated[int, Field(ge=1, le=SPEC_COUNT.most), SPEC_COUNT]
 
 WHOLE = "whole"
 """Marks a mapping that is one value: what is laid over it replaces it."""

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import yaml
 
-from engine.limits import SPEC_BYTES, SPEC_DEPTH, SPEC_DIGITS, SPEC_VALUES
+from engine.limits.specs import SPEC_BYTES, SPEC_DEPTH, SPEC_DIGITS, SPEC_VALUES
 from engine.spec.diagnostics import Diagnostic, Lines, Path, Place
 
 _DEPTH = SPEC_DEPTH.most

@@ -30,10 +30,15 @@ def batch(rows: Sequence[Task], train: Train, seed: int, step: int) -> list[Task
     What does not fill a batch at the end of an epoch is left out of that epoch.
     """
     epoch, position = divmod(step - 1, _steps_in_epoch(train, len(rows)))
+    start = position * train.batch_size
+    return shuffled(rows, seed, epoch)[start : start + train.batch_size]
+
+
+def shuffled(rows: Sequence[Task], seed: int, epoch: int = 0) -> list[Task]:
+    """The data in the order of an epoch, counted from 0."""
     order = list(range(len(rows)))
     random.Random(derive_seed(seed, "order", epoch)).shuffle(order)
-    start = position * train.batch_size
-    return [rows[i] for i in order[start : start + train.batch_size]]
+    return [rows[i] for i in order]
 
 
 def _steps_in_epoch(train: Train, rows: int) -> int:

@@ -1,7 +1,8 @@
 """An episode's DAG on a time line: a lane for each role instance, a bar for each turn, joins between them.
 
-What is on record is how long each turn took, not when it began. A turn begins the moment what it waits for is
-over, so the DAG says when; waits for a free slot of a model are not in it. Pure.
+A turn lies where it began and ended. Earlier versions noted how long each took and not when it began: there
+the DAG says when, a turn beginning the moment what it waits for is over, without waits for a free slot of a
+model. Pure.
 """
 
 from __future__ import annotations
@@ -64,12 +65,16 @@ class Join(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The whole of it. Where no times are on record, `timed` is false and every turn is 1 long."""
+    """The whole of it. Where no times are on record, `timed` is false and every turn is 1 long.
+
+    `measured` is whether it is on record when each turn began, too.
+    """
 
     lanes: Sequence[Lane]
     joins: Sequence[Join]
     length: float
     timed: bool
+    measured: bool
     left_out: int
     """Lanes that are not shown."""
     order: Sequence[NodeId]
@@ -111,6 +116,8 @@ def timeline(dag: Dag | None, turns: Mapping[NodeId, Turn]) -> Timeline:
     """The time line of an episode; without a DAG all turns of a round are drawn side by side."""
     before = dag.before if dag is not None and turns.keys() <= dag.before.keys() else _by_round(turns)
     timed = any(turn.seconds for turn in turns.values())
+    spans = {node: turn.span for node, turn in turns.items() if turn.calls}
+    measured = bool(spans) and None not in spans.values()
     starts: dict[NodeId, float] = {}
     ends: dict[NodeId, float] = {}
     cause: dict[NodeId, NodeId] = {}
@@ -120,6 +127,8 @@ def timeline(dag: Dag | None, turns: Mapping[NodeId, Turn]) -> Timeline:
             cause[node] = max(before[node], key=lambda other: ends[other])
         taken = turns.get(node)
         ends[node] = starts[node] + (0.0 if taken is None else taken.seconds if timed else 1.0)
+        if measured and (span := spans.get(node)):
+            starts[node], ends[node] = span
     length = max(ends.values(), default=0.0)
     path = _path(ends, cause)
     lanes: dict[tuple[str, int], list[Bar]] = {}
@@ -146,7 +155,7 @@ def timeline(dag: Dag | None, turns: Mapping[NodeId, Turn]) -> Timeline:
         if len(pairs) <= MOST_JOINS or (one, other) in path
     ]
     order = sorted(turns, key=lambda node: starts.get(node, 0.0))
-    return Timeline(shown, joins, length, timed, len(lanes) - len(shown), order)
+    return Timeline(shown, joins, length, timed, measured, len(lanes) - len(shown), order)
 
 
 class Rect(NamedTuple):

@@ -56,7 +56,19 @@ class Turn:
     @property
     def seconds(self) -> float:
         """How long its calls took, waits for a free slot not counted; 0 where that is not on record."""
-        return sum(_seconds(asked.step) for asked in self.calls)
+        return sum(_number(asked.step, "seconds") or 0.0 for asked in self.calls)
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """When its first call began and its last ended, in seconds from the episode's beginning.
+
+        None where that is not on record, as earlier versions wrote it, and where there was no call.
+        """
+        if not self.calls:
+            return None
+        first, last = self.calls[0].step, self.calls[-1].step
+        start, begun = _number(first, "started"), _number(last, "started")
+        return None if start is None or begun is None else (start, begun + (_number(last, "seconds") or 0.0))
 
     @property
     def masked(self) -> bool:
@@ -163,6 +175,6 @@ def _node(failed: Mapping[str, Any]) -> NodeId:
     return NodeId(failed["role"], failed["index"], failed.get("round", 1))
 
 
-def _seconds(step: Step) -> float:
-    seconds: object = step.metadata.get("seconds")
-    return float(seconds) if isinstance(seconds, int | float) and seconds >= 0 else 0.0
+def _number(step: Step, name: str) -> float | None:
+    value: object = step.metadata.get(name)
+    return float(value) if isinstance(value, int | float) and value >= 0 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ from engine.errors import DataError
 from engine.records import SEEDS, Split, Task
 from engine.vocabulary.call import Call
 from engine.vocabulary.foreign import in_short
-from engine.vocabulary.items import Dataset, datasets
+from engine.vocabulary.items import Dataset, checked_rows, datasets
 from engine.vocabulary.registry import BadOptions
 
 Row = Mapping[str, Any]
@@ -29,7 +30,8 @@ def open_dataset(call: Call, *, split: Split, folder: Path) -> Dataset:
     Raises UnknownName or BadOptions as `Registry.build` does, and DataError.
     """
     if not call.name.endswith(SUFFIXES):
-        return datasets.build(call, split=split, folder=folder)
+        made = datasets.build(call, split=split, folder=folder)
+        return replace(made, rows=partial(checked_rows, call.name, made.rows))
     file = Call("file", call.name, datasets.keywords(call, "file"), has_value=True)
     try:
         return datasets.build(file, split=split, folder=folder)

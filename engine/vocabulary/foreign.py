@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic_core import from_json, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
-from engine.limits import LINE_SHOWN, MESSAGE_TEXT, Limit
+from engine.limits import Limit
+from engine.limits.records import LINE_SHOWN, MESSAGE_TEXT
+from engine.records import check_recordable
 from engine.records.jsonl import json_line
 
 LARGEST = 1e100
@@ -38,17 +40,16 @@ def plain(value: object, limit: Limit) -> Any:
     if isinstance(value, str):
         if len(value) > limit.most:
             raise ValueError(limit.past("its text has"))
-        return value if type(value) is str else str(value)
-    if value is None or type(value) in (bool, float):
-        return value
+        return str(value)
     try:
-        line = json_line(to_jsonable_python(value))
-        read = from_json(line)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"it gave no JSON value: {described(error)}") from None
-    if len(line) > limit.most:
+        found = to_jsonable_python(value, inf_nan_mode="constants")
+        check_recordable(found)
+        length = len(json_line(found))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if length > limit.most:
         raise ValueError(limit.past("its JSON has"))
-    return read
+    return found
 
 
 def finite(value: Any, what: str) -> float:

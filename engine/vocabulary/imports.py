@@ -40,7 +40,7 @@ class Import(NamedTuple):
         if self.file is None or "." in self.module:
             try:
                 return importlib.import_module(self.module)
-            except Exception as error:  # importing it runs its code
+            except (Exception, SystemExit) as error:  # importing it runs its code
                 said = described(error)
                 raise UsageError(f"cannot import {self.module}: {said}") from error
         return _load(

@@ -13,8 +13,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from engine.errors import WorldError
-from engine.records import Episode, FailureName, Step, Task, TerminationReason, Trajectory, TrajectoryGroup
+from engine.errors import DataError, RolegraphError, WorldError
+from engine.records import (
+    Episode,
+    FailureName,
+    Step,
+    Task,
+    TerminationReason,
+    Trajectory,
+    TrajectoryGroup,
+    check_recordable,
+)
 from engine.vocabulary.registry import Item, Origin, Registry
 from engine.vocabulary.views import Upstream, View, Views
 
@@ -228,7 +237,26 @@ def _dataset(columns: tuple[str, ...], hidden: frozenset[str], origin: Origin) -
 def _rows_of(origin: Origin, limit: int | None) -> Iterator[Task]:
     dataset = origin.remake()
     assert isinstance(dataset, Dataset)
-    return dataset.rows(limit)
+    return checked_rows(origin.call.name, dataset.rows, limit)
+
+
+def checked_rows(
+    name: str, rows: Callable[[int | None], Iterator[Task]], limit: int | None
+) -> Iterator[Task]:
+    """The tasks of a dataset, which may be a package's own code; raises DataError for whatever it does."""
+    given = 0
+    try:
+        for row in rows(limit):
+            given += 1
+            if not isinstance(row.get("id"), str):
+                raise TypeError("it has no id that is text")
+            check_recordable(dict(row))
+            yield row
+    except RolegraphError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise DataError(f"the dataset {name!r} fails at or after its task {given:,}: {said}") from error
 
 
 NO_REWARDS: Mapping[int, float] = {}

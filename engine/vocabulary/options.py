@@ -170,14 +170,19 @@ def _inside(schema: Mapping[str, Any], models: Mapping[str, Any]) -> str:
         case {"additionalProperties": {**values}} if values:
             return f" of names to {_words(values, models, many=True)}"
         case {"minimum": low, "maximum": high}:
-            return f" from {low:,.9g} to {high:,.9g}"
+            return f" from {_bound(low)} to {_bound(high)}"
         case {"exclusiveMinimum": low, "maximum": high}:
-            return f" above {low:,.9g}, at most {high:,.9g}"
+            return f" above {_bound(low)}, at most {_bound(high)}"
         case {"minimum": low}:
-            return f" of at least {low:,.9g}"
+            return f" of at least {_bound(low)}"
         case {"exclusiveMinimum": low}:
-            return f" above {low:,.9g}"
+            return f" above {_bound(low)}"
         case {"maximum": high}:
-            return f" of at most {high:,.9g}"
+            return f" of at most {_bound(high)}"
         case _:
             return ""
+
+
+def _bound(value: float) -> str:
+    """A bound in digits where it is whole, with thousands apart."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.9g}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
 
-from engine.errors import RolegraphError, UsageError, did_you_mean
+from engine.errors import RolegraphError, UsageError, did_you_mean, first_line
 from engine.vocabulary.call import Call
 from engine.vocabulary.foreign import described
 from engine.vocabulary.imports import Definition, Import
@@ -181,7 +181,7 @@ class Registry(Generic[T]):
     def _load(self, point: EntryPoint) -> Callable[..., T]:
         try:
             factory = point.load()
-        except Exception as error:  # importing it runs the package's own code
+        except (Exception, SystemExit) as error:  # importing it runs the package's own code
             package = _package(point)
             said = described(error)
             raise UsageError(
@@ -242,9 +242,17 @@ class Registry(Generic[T]):
             raise self._bad(call, call.name, [_part(*fault) for fault in error.faults.items()]) from error
         except ValueError as error:  # the factory's own check of its options
             raise self._bad(call, call.name, [_error((), "value_error", str(error))]) from error
+        except (Exception, SystemExit) as error:  # a factory may be a package's own code
+            said = f"{type(error).__name__}: {first_line(error)}"
+            raise UsageError(
+                f"the {self.kind} {call.name!r} of {self._giver(call.name)} cannot be made: {said}"
+            ) from error
         if not isinstance(item, self.item):
             kind = type(item).__name__
-            raise UsageError(f"the {self.kind} {call.name!r} made a {kind}, expected a {self.item.__name__}")
+            raise UsageError(
+                f"the {self.kind} {call.name!r} of {self._giver(call.name)} made a {kind}, "
+                f"expected a {self.item.__name__}"
+            )
         return replace(item, origin=Origin(self, call, context))
 
     def __get_pydantic_json_schema__(
@@ -266,6 +274,13 @@ class Registry(Generic[T]):
 
     def _bad(self, call: Call, name: str, errors: Sequence[ErrorDetails]) -> BadOptions:
         return BadOptions(self.kind, name, call, errors, self.value(name), self.options(name))
+
+    def _giver(self, name: str) -> str:
+        """Whose an item is: a package's, or where it was registered."""
+        if (known := self._definitions.get(name)) is not None:
+            return str(known)
+        point = _own_points(self.group).get(name) or _installed_points(self.group).get(name)
+        return _package(point) if point is not None else "this process"
 
     def _adapter(self, name: str, factory: Callable[..., T]) -> TypeAdapter[Any]:
         if name not in self._adapters:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Outcome = Literal["text", "error", "fault", "valid"]
-"""A template renders or is a `prompt_error`; it or a spec has a fault with its place; a spec is valid."""
+Outcome = Literal["text", "error", "fault", "valid", "told"]
+"""A template renders, or what was given is taken; it is a failure with a name; a spec or a file has a fault
+with its place; it is valid; commands tell of a folder, whether they can show it or not."""
 
 
 class Case(NamedTuple):

@@ -11,17 +11,25 @@ import resource
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
+import rolegraph as rg
+from engine.cli.main import run as run_command
 from engine.compile import check_file
+from engine.errors import DataError, SpecError
 from engine.prompts import PromptError
 from engine.prompts.checks import Fault, Surroundings
 from engine.prompts.meter import Meter
 from engine.prompts.sandbox import Scope
 from engine.prompts.templates import compile_condition, compile_template
 from engine.vocabulary import View, Views
-from tests.attack import conditions, overrides, prompts, specs
+from roles.corpus import open_corpus, search
+from tests.attack import conditions, folders, given, overrides, packages, prompts, specs, tables
 from tests.attack.cases import Came
+from tests.attack.giver import give, register
+from tests.attack.looker import look
 
 MORE = 200 << 20
 """Bytes that hostile input may take."""
@@ -93,6 +101,41 @@ def override(given: str) -> Came:
     return validate(BASE, given)
 
 
+def use(source: str) -> Came:
+    """What comes of a spec that names an item of a package, and of its tasks."""
+    kind, _, name = source.partition(":")
+    if kind == "list":
+        with redirect_stdout(StringIO()) as shown:
+            assert run_command(["list", name]) == 0
+        return Came("valid", shown.getvalue())
+    text = packages.spec_of(kind, name)
+    if kind != "tasks":
+        return validate(text)
+    Path("x.yaml").write_text(text)
+    try:
+        return Came("valid", str(rg.load("x.yaml").tasks("validation")))
+    except DataError as error:
+        return Came("fault", str(error))
+
+
+def look_up(source: str) -> Came:
+    """What comes of a file that a tool searches, or of tasks."""
+    reader, suffix, text = source.split(":", 2)
+    path = Path(f"{reader}.{suffix}")
+    if text == "sparse":
+        path.write_bytes(b"")
+        os.truncate(path, 3 << 30)
+    else:
+        path.write_bytes(text.encode(errors="surrogateescape"))
+    try:
+        if reader == "passages":
+            return Came("valid", str(search(open_corpus(path.name, folder=Path()), "good")))
+        Path("x.yaml").write_text(BASE + f"data: {{validation: {path.name}}}\n")
+        return Came("valid", str(rg.load("x.yaml").tasks("validation")))
+    except (DataError, SpecError) as error:
+        return Came("fault", str(error))
+
+
 PARTS: Mapping[str, tuple[Callable[[str], Came], list[tuple[str, str]]]] = {
     part: (run, [(case.name, case.source) for case in cases])
     for part, (run, cases) in {
@@ -100,7 +143,20 @@ PARTS: Mapping[str, tuple[Callable[[str], Came], list[tuple[str, str]]]] = {
         "conditions": (hold, conditions.CASES),
         "specs": (validate, specs.CASES),
         "overrides": (override, overrides.CASES),
+        "given": (give, given.CASES),
+        "packages": (use, packages.CASES),
+        "tables": (look_up, tables.CASES),
+        "folders": (look, folders.CASES),
     }.items()
+}
+
+
+FIRST = {
+    "specs": BASE,
+    "given": "call:1",
+    "packages": "tasks:rows_of_text",
+    "folders": folders.CASES[0].source,
+    "tables": f"passages:jsonl:{tables.GOOD}",
 }
 
 
@@ -108,7 +164,9 @@ def main(part: str) -> None:
     run, cases = PARTS[part]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        run(prompts.CASES[0].source if part != "specs" else BASE)  # what is imported at first use
+        register()
+        packages.install(Path(folder))
+        run(FIRST.get(part, prompts.CASES[0].source))  # what is imported at first use
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + MORE, size + MORE))
         came = {name: attempt(run, source) for name, source in cases}

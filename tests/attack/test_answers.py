@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 import rolegraph as rg
 from engine.errors import ModelError
-from engine.limits import ANSWER_TEXT
+from engine.limits.answers import ANSWER_TEXT
 from engine.models import Request, open_model
 from engine.records.episodes import read_episodes
 from engine.spec import ModelRef, Sampling

@@ -1,7 +1,7 @@
 """No hostile input ends in a traceback, takes 200 MB, goes past its budget or leaves unsaid what is wrong.
 
 Each part of the corpus runs in one process that may take no more memory than that; no clock is looked at. A
-new find is a line in `prompts`, `conditions`, `specs` or `overrides`.
+new find is a line in one of its parts.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.limits import PROMPT_WORK
-from tests.attack import conditions, overrides, prompts, specs
+from engine.limits.prompts import PROMPT_WORK
+from tests.attack import conditions, folders, given, overrides, packages, prompts, specs, tables
 from tests.attack.cases import Came, Case
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +25,10 @@ PARTS: dict[str, Sequence[Case]] = {
     "conditions": conditions.CASES,
     "specs": specs.CASES,
     "overrides": overrides.CASES,
+    "given": given.CASES,
+    "packages": packages.CASES,
+    "tables": tables.CASES,
+    "folders": folders.CASES,
 }
 
 

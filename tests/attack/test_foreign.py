@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from engine.compile import compile_file
-from engine.limits import ANSWER_CALLS, TOOL_TEXT
+from engine.limits.answers import ANSWER_CALLS
+from engine.limits.tools import TOOL_TEXT
 from engine.models import Completion, Request
-from engine.prompts.tools import find_calls
+from engine.prompts.call_forms import HERMES
 from engine.records import Episode
 from engine.records.episodes import EpisodeWriter, read_episodes
 from engine.vocabulary import (
@@ -84,11 +85,11 @@ def raises(error: Exception) -> Callable[[], object]:
 
 
 NO_VALUES: list[tuple[str, Callable[[], object], str]] = [
-    ("an object", object, "no JSON value"),
-    ("a list in itself", cycle, "no JSON value"),
-    ("a deep list", deep, "no JSON value"),
-    ("no UTF-8", lambda: b"\xff", "no JSON value"),
-    ("a function", lambda: print, "no JSON value"),
+    ("an object", object, ""),
+    ("a list in itself", cycle, ""),
+    ("a deep list", deep, ""),
+    ("no UTF-8", lambda: b"\xff", ""),
+    ("a function", lambda: print, ""),
     ("a number of 5,000 digits", lambda: [10**5_000], ""),
     ("a long text", lambda: "x" * (TOOL_TEXT.most + 1), "(limit: "),
     ("a wide list", lambda: [[]] * TOOL_TEXT.most, "(limit: "),
@@ -138,7 +139,7 @@ def vocabulary(registries: None) -> Iterator[None]:
 
 class Caller(ScriptedModel):
     async def complete(self, request: Request) -> Completion:
-        text, calls = find_calls((await super().complete(request)).text)
+        text, calls = HERMES.find((await super().complete(request)).text)
         return Completion(text, calls=calls)
 
 

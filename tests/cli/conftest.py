@@ -52,7 +52,6 @@ def process(tmp_path: Path) -> Command:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
         )
 
     return run_apart

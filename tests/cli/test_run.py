@@ -67,7 +67,7 @@ def test_a_written_run_can_be_replayed_and_gives_the_same_episodes(
         lines = (tmp_path / folder / "episodes.jsonl").read_text().splitlines()
         episodes = [json.loads(line) | {"info": None} for line in lines]
         for made in (s for episode in episodes for t in episode["trajectories"] for s in t["steps"]):
-            assert made["info"].pop("seconds") >= 0
+            assert made["info"].pop("started") >= 0 and made["info"].pop("seconds") >= 0
         return sorted(episodes, key=lambda e: e["id"])
 
     assert without_model_and_times("one") == without_model_and_times("two")

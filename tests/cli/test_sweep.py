@@ -30,6 +30,6 @@ def test_mistakes_of_a_sweep_are_told(rolegraph: Command) -> None:
     done = rolegraph("run", "solver_judge", "-m", "roles.solver.count=2", "--model", "replay:none.jsonl")
     assert (done.returncode, "values with commas" in done.stderr) == (2, True)
     done = rolegraph("eval", "solver_judge", "--checkpoint", "runs/x", "--resume")
-    assert (done.returncode, "go with -m" in done.stderr) == (2, True)
+    assert (done.returncode, "--resume needs --out" in done.stderr) == (2, True)
     done = rolegraph("train", "solver_judge", "-m", "train.steps=1,2", "--trainer", "rllm")
     assert (done.returncode, "not with --trainer rllm" in done.stderr) == (2, True)

@@ -14,21 +14,63 @@ from engine.records.folder import RunFolder
 from tests.cli.conftest import Command
 from tests.trainings import STEP, key, train
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.service
 
 
-def test_eval_compares_a_checkpoint_with_the_base(whole: Path, service: Running, rolegraph: Command) -> None:
+def test_eval_compares_a_checkpoint_with_the_base_and_keeps_both_as_runs(
+    whole: Path, service: Running, rolegraph: Command, tmp_path: Path
+) -> None:
     words = ("eval", "solver_judge", "--checkpoint", str(whole), "--base-url", service.base_url)
-    done = rolegraph(*words, "--tasks", "4", "--rollouts", "1", "--json", **key(service))
+    words += ("--tasks", "4", "--rollouts", "1", "--json")
+    done = rolegraph(*words, **key(service))
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert (document["tasks"], document["episodes"]) == (4, 4)
-    assert document["next"] == [f"rolegraph export {whole}"]
+    folder = document["folder"]
+    assert folder.startswith("runs/solver_judge-eval-")
+    assert document["next"] == [f"rolegraph compare {folder}", f"rolegraph export {whole}"]
     found = document["figures"]
     assert found["judge_acc"]["base"]["n"] == 4
     assert found["solver_acc"]["difference"]["mean"] == pytest.approx(
         found["solver_acc"]["checkpoint"]["mean"] - found["solver_acc"]["base"]["mean"]
     )
+    for side in ("base", "checkpoint"):
+        info = RunFolder(tmp_path / folder / side).info()
+        assert info.figures["solver_acc"] == pytest.approx(found["solver_acc"][side]["mean"])
+        assert info.checkpoint == (str(whole) if side == "checkpoint" else None)
+
+    compared = rolegraph("compare", folder)
+    rows = {row.split()[0]: row.split() for row in compared.stdout.splitlines() if row.strip()}
+    assert {"base", "checkpoint", "difference"} <= {*rows["figure"]}
+    assert float(rows["solver_acc"][1]) == pytest.approx(found["solver_acc"]["base"]["mean"], abs=1e-3)
+    (told,) = (line for line in compared.stdout.splitlines() if str(whole) in line)
+    assert told.split() == ["checkpoint", "–", str(whole)]
+    seen = rolegraph("view", folder, "--static", "both.html", "--no-hidden")
+    assert seen.stdout == "both.html: 8 episodes\n"
+
+    again = rolegraph(*words, "--out", folder, **key(service))
+    assert (again.returncode, "go on with --resume" in again.stderr) == (2, True)
+    side = rolegraph("run", "--resume", "--out", f"{folder}/checkpoint")
+    assert (side.returncode, f"rolegraph eval --resume --out {folder}" in side.stderr) == (2, True)
+
+
+def test_an_evaluation_goes_on_with_the_episodes_that_are_missing(
+    whole: Path, service: Running, rolegraph: Command, tmp_path: Path
+) -> None:
+    words = ("eval", "solver_judge", "--checkpoint", str(whole), "--base-url", service.base_url)
+    words += ("--tasks", "2", "--rollouts", "1", "--json", "--out", "kept")
+    first = json.loads(rolegraph(*words, **key(service)).stdout)
+    (tmp_path / "kept" / "evaluation.json").unlink()
+    file = tmp_path / "kept" / "checkpoint" / "episodes.jsonl"
+    one, _ = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(one)
+    again = rolegraph(*words, "--resume", **key(service))
+    assert again.returncode == 0, again.stderr
+    document = json.loads(again.stdout)
+    assert document["episodes"] == 2 and document["figures"].keys() == first["figures"].keys()
+    assert file.read_bytes().startswith(one) and file.read_bytes().count(b"\n") == 2
+    other = rolegraph(*words, "--resume", "--seed", "1", **key(service))
+    assert (other.returncode, "begun with the seed 0" in other.stderr) == (2, True)
 
 
 def test_a_finished_training_is_told_again_as_a_document(whole: Path, rolegraph: Command) -> None:

@@ -17,7 +17,7 @@ from tests.cli.conftest import Command
 from tests.local.conftest import make_model
 from tests.trainings import SMALL, assert_same, key, metrics, train
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.service
 
 
 def test_a_full_disk_at_a_checkpoint_is_named_and_the_last_good_one_stays_usable(

@@ -18,7 +18,7 @@ from engine.records.folder import RunFolder
 from tests.cli.conftest import Command
 from tests.trainings import SMALL, assert_same, key, metrics, start, train, wait_for_lines
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.service
 
 
 def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folder(
@@ -86,7 +86,7 @@ def test_an_interrupted_run_says_so_and_leaves_a_report(service: Running, tmp_pa
     process = start(out, "solver_judge", *SMALL, service=service)
     wait_for_lines(out, 1, process)  # of the validation before training
     process.send_signal(signal.SIGINT)
-    said, noted = process.communicate(timeout=60)
+    said, noted = process.communicate()
     assert process.returncode == 130
     assert "Traceback" not in noted
     assert f"next: rolegraph train --resume --out {out}" in said

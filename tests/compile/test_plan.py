@@ -65,7 +65,7 @@ def episodes(plan: Plan) -> list[dict[str, Any]]:
 
     played = [finished.to_dict() for finished in asyncio.run(run())]
     for step in (s for e in played for t in e["trajectories"] for s in t["steps"]):
-        del step["info"]["seconds"]
+        del step["info"]["started"], step["info"]["seconds"]
     return json.loads(json.dumps(played))
 
 

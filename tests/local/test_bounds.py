@@ -165,7 +165,7 @@ BAD: list[tuple[str, Any, int]] = [
 @pytest.fixture
 def http(service: Running) -> Iterator[httpx.Client]:
     with httpx.Client(
-        base_url=service.base_url, headers={"X-API-Key": service.api_key}, timeout=60
+        base_url=service.base_url, headers={"X-API-Key": service.api_key}, timeout=None
     ) as client:
         yield client
 

@@ -44,7 +44,7 @@ def answers(url: str) -> bool:
         return False
 
 
-def soon(what: Callable[[], bool], seconds: float = 10.0) -> bool:
+def soon(what: Callable[[], bool], seconds: float = 300.0) -> bool:
     deadline = time.monotonic() + seconds
     while not what() and time.monotonic() < deadline:
         time.sleep(0.05)

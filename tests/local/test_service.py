@@ -98,7 +98,9 @@ def test_an_abandoned_request_ends_with_a_word(service: Running, client: tinker.
         "seq_id": 12345,
         "num_samples": 200,
     }
-    with httpx.Client(base_url=service.base_url, headers={"X-API-Key": service.api_key}, timeout=30) as http:
+    with httpx.Client(
+        base_url=service.base_url, headers={"X-API-Key": service.api_key}, timeout=None
+    ) as http:
         request_id = http.post("/api/v1/asample", json=body).json()["request_id"]
         http.post("/api/v1/cancel_future", json={"request_id": request_id})
         answer = http.post("/api/v1/retrieve_future", json={"request_id": request_id})

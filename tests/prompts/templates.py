@@ -55,3 +55,43 @@ REWRITES = (
     "{% endfor %}" + _OPENING
 )
 """Earlier turns look different as soon as there are more."""
+
+
+def _with_calls(call: str, *, between: str = "", before: str = "", after: str = "") -> str:
+    """A template that tells of tools before the question, and writes an answer's calls in one form."""
+    return (
+        "{% for m in messages %}{% if m.role == 'user' %}{% for tool in tools or () %}{{ tool | tojson }}"
+        "{% endfor %}ASKED {{ m.content }}|{% elif m.role == 'tool' %}RESULT {{ m.content | tojson }}|"
+        f"{{% elif m.tool_calls %}}SAID|{{{{ m.content }}}}{before}"
+        "{% for call in m.tool_calls %}{% set f = call.function %}"
+        f"{call}{{% if not loop.last %}}{between}{{% endif %}}{{% endfor %}}{after}ENDED"
+        "{% else %}SAID|{{ m.content }}ENDED{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}SAID|{% endif %}"
+    )
+
+
+_NINE = "{% if call.id | length != 9 %}{{ raise_exception('ids have nine characters') }}{% endif %}"
+CALLS_BY_FORM = {
+    "Hermes": _with_calls(
+        '<tool_call>\n{{ {"name": f.name, "arguments": f.arguments} | tojson }}\n</tool_call>', between="\n"
+    ),
+    "Qwen Coder": _with_calls(
+        "<tool_call>\n<function={{ f.name }}>\n{% for name, value in f.arguments | items %}"
+        "<parameter={{ name }}>\n{{ value }}\n</parameter>\n{% endfor %}</function>\n</tool_call>",
+        between="\n",
+    ),
+    "Llama": _with_calls('{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}'),
+    "Mistral": _with_calls(
+        _NINE + '{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}, "id": "{{ call.id }}"}',
+        between=", ",
+        before="[TOOL_CALLS][",
+        after="]",
+    ),
+    "Mistral, later": _with_calls("[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}"),
+    "DeepSeek": _with_calls(
+        "{{ '<｜tool▁call▁begin｜>' + f.name + '<｜tool▁sep｜>' + f.arguments + '<｜tool▁call▁end｜>' }}",
+        before="<｜tool▁calls▁begin｜>",
+        after="<｜tool▁calls▁end｜>",
+    ),
+}
+"""What each family's template makes of a call, apart from its marks of turns."""

@@ -13,7 +13,8 @@ from engine.errors import ModelError
 from engine.local.launcher import BASE_MODEL
 from engine.models.tokenizer import load_tokenizer
 from engine.prompts import ChatFormat, Continued
-from engine.prompts.tools import answer_message, find_calls, result_message
+from engine.prompts.call_forms import HERMES
+from engine.prompts.tools import answer_message, result_message
 from engine.records import Message
 from engine.vocabulary import Function, ToolCall
 from tests.prompts import templates
@@ -189,7 +190,7 @@ def test_the_base_model_reads_prompts_without_tools_as_before() -> None:
     ],
 )
 def test_calls_are_read_from_a_text(text: str, rest: str | None, calls: tuple[ToolCall, ...] | None) -> None:
-    found, made = find_calls(text)
+    found, made = HERMES.find(text)
     if calls is None:
         assert [(call.name, bool(call.unread)) for call in made] == [("", True)]
         assert found == text

@@ -178,6 +178,19 @@ def test_a_missing_value_is_an_error_and_not_an_empty_text() -> None:
         compiled("{{ editor.action.subtitle }}").render(VARIABLES)
 
 
+@pytest.mark.parametrize(
+    "source", ["[solver[0]]", "{'a': editor}", "'%s' | format(editor)", "[editor] | tojson"]
+)
+def test_an_instance_of_a_role_is_no_text_wherever_it_stands(source: str) -> None:
+    with pytest.raises(PromptError, match=r"an instance of a role is no text; write \.action behind it"):
+        compiled("{{ " + source + " }}").render(VARIABLES)
+
+
+def test_instances_are_counted_compared_and_grouped_without_being_written() -> None:
+    source = "{% for said, those in solver | groupby('action') %}{{ said }} {{ those | length }} {% endfor %}"
+    assert compiled(source + "{{ solver[0] == solver[1] }}").render(VARIABLES) == "five 1 four 1 False"
+
+
 def test_join_reads_a_field_as_a_dot_does() -> None:
     assert compiled("{{ solver | join(', ', attribute='action') }}").render(VARIABLES) == "four, five"
     nested = compiled("{{ [editor.action] | join(attribute='title') }}")

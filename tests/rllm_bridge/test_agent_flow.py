@@ -179,7 +179,7 @@ class Overtaking(EvalGatewayManager):
 
     async def _pass(self, request: Request) -> Response:
         session = request.url.path.partition("/v1")[0]
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=None) as client:
             url = f"http://127.0.0.1:{self.port}{request.url.path}"
             answer = await client.post(url, content=await request.body())
         if session not in self._first:

@@ -142,9 +142,7 @@ def test_the_asynchronous_loop_makes_as_many_updates(process: Command) -> None:
 def test_an_ejected_script_trains_by_itself(process: Command, tmp_path: Path) -> None:
     process("eject", "solver_judge_distill", *SMALL, "roles.solver.estimator=opo", "--out", "train.py")
     command: list[Any] = [sys.executable, "train.py"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=120
-    )
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     log = trained(done)
     assert series(log, "progress/batch") == [1, 2, 3]
     assert series(log, "batch/dropped_malformed_sequences") == [0, 0, 0]

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 ROOT = Path(__file__).parent.parent.parent
-pytestmark = [pytest.mark.service]
+pytestmark = pytest.mark.service
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 from engine.local.launcher import Running
 from tests.rolegraph.test_specs import SPECS
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.service
 
 OneStep = Callable[[str], rg.Trained]
 TRAINED = [path.stem for path in SPECS if path.stem != "solver_judge_distill"]

@@ -130,3 +130,5 @@ def test_trainings_and_evaluations_are_swept_too(tmp_path: Path, service: Runnin
         )
     assert {"judge_acc", "judge_acc gained"} <= {*evaluated.figures}
     assert all(point.finished for point in rg.resume_sweep(evaluated.folder, kind="eval").points)
+    point = evaluated.folder / "sampling.temperature=1"
+    assert [side.name for side in rg.compare(point).sides] == ["base", "checkpoint"]

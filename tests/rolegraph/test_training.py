@@ -19,7 +19,7 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 from engine.local.launcher import Running
 from tests.trainings import NEVER, SMALL, STEP, metrics, train
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.service
 
 
 def test_a_run_leaves_metrics_episodes_checkpoints_and_a_report(whole: Path) -> None:

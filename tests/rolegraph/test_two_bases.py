@@ -15,7 +15,7 @@ from engine.records.folder import RunFolder
 from tests.local.conftest import make_model
 from tests.trainings import STEP, train
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.service
 
 
 def width_of(model: Path) -> int:

@@ -97,6 +97,7 @@ def test_a_schema_s_pattern_is_searched_without_backtracking() -> None:
         ({"$ref": "#/$defs/gone"}, "a place that it does not have"),
         ({"pattern": "(?=x)"}, "lookarounds"),
         ({"patternProperties": {"(a+)+$": {}}}, "not supported"),
+        ({"items": {"unevaluatedProperties": False}}, "not supported; use additionalProperties"),
         (["a"], "dictionary"),
     ],
 )
@@ -117,5 +118,30 @@ def test_a_schema_that_multiplies_is_stopped() -> None:
     yaml = {"json": {"schema": {"$ref": "#/$defs/l0", "$defs": {**levels, "l30": {"type": "object"}}}}}
     made = parser(yaml)
     for _ in range(2):
-        with pytest.raises(ParseFailure, match="10,000 times"):
+        with pytest.raises(ParseFailure, match="limit: schema_work"):
             made.parse("{}", {})
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"items": {"type": "integer"}}, [1] * 200_000),
+        ({"items": {}}, [1] * 200_000),
+        ({"contains": {"type": "string"}}, [1] * 200_000),
+        ({"uniqueItems": True}, [[[n]] for n in range(70_000)]),
+        ({"items": {"enum": [[0] * 90 + [n] for n in range(90)]}}, [[0] * 91] * 2_000),
+        ({"items": {"required": [str(n) for n in range(5_000)]}}, [{}] * 100),
+        ({"additionalProperties": {}}, {str(n): 1 for n in range(120_000)}),
+    ],
+    ids=["type", "anything", "contains", "unique", "enum", "required", "additional"],
+)
+def test_no_answer_takes_more_than_so_much_work_to_check(schema: Any, value: Any) -> None:
+    with pytest.raises(ParseFailure, match="limit: schema_work") as failure:
+        read({"json": {"schema": schema}}, json.dumps(value))
+    assert failure.value.name == "malformed_output"
+
+
+def test_a_long_honest_answer_is_checked_in_full() -> None:
+    member = {"type": "object", "properties": {k: {"type": "integer"} for k in "abc"}, "required": ["a", "b"]}
+    answer = [{"a": 1, "b": 2, "c": 3}] * 4_000
+    assert read({"json": {"schema": {"type": "array", "items": member}}}, json.dumps(answer)) == answer

@@ -16,10 +16,11 @@ from engine.errors import ModelError, UsageError
 from engine.models import Completion, LimitedModel, Request
 from engine.models.replay import Replay
 from engine.prompts import Continued
-from engine.prompts.tools import find_calls
+from engine.prompts.call_forms import HERMES
 from engine.records import Episode, FailureName
 from engine.records.episodes import read_episodes, write_episodes
-from engine.vocabulary import Function, Tool, ToolError, tools
+from engine.run.calls import results_of
+from engine.vocabulary import Function, Tool, ToolCall, ToolError, tools
 from tests.edge import COUNTDOWN, RIGHT, ScriptedModel, episode, limited, write_spec
 
 log: list[str] = []
@@ -137,7 +138,7 @@ class Caller(ScriptedModel):
 
     async def complete(self, request: Request) -> Completion:
         answer = await super().complete(request)
-        text, calls = find_calls(answer.text) if request.tools else (answer.text, ())
+        text, calls = HERMES.find(answer.text) if request.tools else (answer.text, ())
         number = len(self.requests)
         ids = (number, 0)
         before = request.continues.ids if request.continues else ()
@@ -251,8 +252,7 @@ def test_a_reward_counts_the_calls_whose_results_came(
         ),
         (
             "<tool_call>add 1 2</tool_call>",
-            "Error: this call cannot be read: 'add 1 2'; expected "
-            '<tool_call>{"name": …, "arguments": {…}}</tool_call>',
+            "Error: this call cannot be read: 'add 1 2'; expected a tool's name, and arguments as JSON",
         ),
         (call("fail", how="error"), "Error: no such page"),
         (call("fail", how="bug"), "Error: ZeroDivisionError: integer division or modulo by zero"),
@@ -342,7 +342,7 @@ def test_a_recording_gives_every_call_back(compiled: Callable[..., Plan], tmp_pa
         shape = done.to_dict()
         for trajectory in shape["trajectories"]:
             for step in trajectory["steps"]:
-                step["info"].pop("seconds")
+                del step["info"]["started"], step["info"]["seconds"]
         return json.loads(json.dumps(shape))
 
     assert timeless(again) == timeless(before)
@@ -385,3 +385,15 @@ def test_a_reward_may_count_the_calls(compiled: Callable[..., Plan]) -> None:
         "roles.agent.reward={tool_calls: {over: 1, failed: true}}", "roles.agent.trainable=false"
     )
     assert played(failing, script(call("add", a=1, b=2), call("ad"), RIGHT)).trajectories[0].reward == 0.0
+
+
+def test_what_a_tool_says_that_it_takes_is_checked_for_so_much_work_and_no_more() -> None:
+    twice = {f"l{n}": {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}] * 2} for n in range(40)}
+    schema = {"$ref": "#/$defs/l0", "$defs": {**twice, "l40": {}}}
+    function = FAIL._replace(parameters=schema)
+    asked = ToolCall("fail", {"how": "error"})
+    (result,) = asyncio.run(results_of({"fail": function}, [asked], None))
+    assert result.message["content"].endswith("(limit: schema_work)")
+    loop = FAIL._replace(parameters={"unevaluatedProperties": False, "$ref": "#"})
+    (result,) = asyncio.run(results_of({"fail": loop}, [asked], None))
+    assert "beyond what the schema can check" in result.message["content"]

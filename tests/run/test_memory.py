@@ -9,7 +9,7 @@ from engine.compile import Plan
 from engine.errors import ContextFull, ModelError
 from engine.models import Completion, Request
 from engine.prompts import Continued
-from engine.prompts.tools import find_calls
+from engine.prompts.call_forms import HERMES
 from engine.records import FailureName
 from tests.edge import ScriptedModel, run_one
 from tests.run.test_loops import Roles, plan, said, whose
@@ -118,7 +118,7 @@ class Calling(ScriptedModel):
         super().__init__(lambda request: SUM if request.id.call == 1 else "it is 7")
 
     async def complete(self, request: Request) -> Completion:
-        text, calls = find_calls((await super().complete(request)).text)
+        text, calls = HERMES.find((await super().complete(request)).text)
         before = request.continues.ids if request.continues else ()
         number = len(self.requests)
         return Completion(text, "", (*before, 9, number), (number, 0), (-0.5, -0.5), calls=calls)

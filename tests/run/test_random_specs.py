@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from engine.compile import size_of
 from engine.errors import ModelError
 from engine.models import Completion, Request
-from engine.prompts.tools import find_calls
+from engine.prompts.call_forms import HERMES
 from engine.records import NodeId
 from tests.clock import run_virtually
 from tests.edge import ScriptedModel, episode, limited
@@ -23,7 +23,7 @@ class Caller(ScriptedModel):
     """Calls tools as the base model does."""
 
     async def complete(self, request: Request) -> Completion:
-        text, calls = find_calls((await super().complete(request)).text)
+        text, calls = HERMES.find((await super().complete(request)).text)
         return Completion(text, calls=calls)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import defaultdict
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from engine.compile import compile_file
 from engine.errors import ModelError
 from engine.models import Completion, LimitedModel, Request
 from engine.records import CallDone, Episode, EpisodeDone, Event, FailureName, TerminationReason
+from tests.clock import run_virtually
 from tests.edge import (
     COUNTDOWN,
     RIGHT,
@@ -302,10 +304,30 @@ def test_an_observer_hears_of_every_call_and_of_the_episode() -> None:
 def test_what_a_call_took_is_in_its_step() -> None:
     model = ScriptedModel(by_role({"solver": RIGHT, "judge": "<answer>1</answer>"}), lambda _: 0.02)
     plan = solver_judge()
-    done = asyncio.run(episode(plan, limited(plan, model, concurrency=1)))
-    seconds = [t.steps[0].metadata["seconds"] for t in done.trajectories]
-    assert all(own >= 0.02 for own in seconds), "the wait for a free slot is not counted"
+    done, _ = run_virtually(episode(plan, limited(plan, model, concurrency=1)))
+    noted = [t.steps[0].metadata for t in done.trajectories]
+    seconds = pytest.approx([0.02] * 3)
+    assert [own["seconds"] for own in noted] == seconds, "the wait for a free slot is not counted"
+    assert [own["started"] for own in noted] == pytest.approx([0, 0.02, 0.04])
 
 
 def late_judge(request: Request) -> float:
     return 5.0 if request.id.node.role == "judge" else 0.0
+
+
+@pytest.mark.parametrize("name", ["solver_judge", "solver_verifier_loop", "tic_tac_toe", "best_of_n"])
+def test_what_an_episode_leaves_is_freed_without_the_garbage_collector(name: str) -> None:
+    plan = compile_file(name)
+    models = limited(plan, ScriptedModel(lambda _: "<answer>1</answer>"))
+
+    async def unreachable() -> int:
+        gc.collect()
+        gc.disable()
+        try:
+            for rollout in range(3):
+                await episode(plan, models, rollout=rollout)
+            return gc.collect()
+        finally:
+            gc.enable()
+
+    assert asyncio.run(unreachable()) == 0

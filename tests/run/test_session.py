@@ -10,7 +10,7 @@ import pytest
 from engine.errors import ModelError, UsageError
 from engine.models import Completion, LimitedModel, Request
 from engine.records import CallDone, CallId, Event, Failure, FailureName, Message, NodeId, call_seed
-from engine.run.session import Job, NodeResult, Session
+from engine.run.session import Job, NodeResult, take_turn
 from engine.vocabulary import Score, View, Views
 from tests.edge import RIGHT, WRONG, Answer, ScriptedModel, run_one, solver_judge
 
@@ -43,15 +43,17 @@ def turn(
     edge = model if isinstance(model, ScriptedModel) else ScriptedModel(model)
 
     async def run() -> NodeResult:
-        session = Session(
+        return await take_turn(
             role=plan.roles[node.role],
             node=node,
             model=LimitedModel(edge, 8),
             job=Job({"id": "t1"}, 3),
             episode_seed=episode_seed,
             observe=observe,
+            began=0.0,
+            messages=messages,
+            upstream={} if role == "solver" else SOLVERS,
         )
-        return await session.turn(messages, {} if role == "solver" else SOLVERS)
 
     return asyncio.run(run())
 

@@ -129,7 +129,7 @@ def comparable(episodes: Sequence[Episode], *, weights: bool = True) -> list[dic
     """What two runs of the same calls have in common: not what they took, and `weights` where they count."""
     rows = [episode.to_dict() for episode in episodes]
     for step in (step for row in rows for t in row["trajectories"] for step in t["steps"]):
-        del step["info"]["seconds"]
+        del step["info"]["started"], step["info"]["seconds"]
         if not weights:
             del step["weight_version"]
     return rows

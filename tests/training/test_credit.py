@@ -1,83 +1,27 @@
-"""What turns are credited with and compared with, from a spec's keys to the episodes on disk."""
+"""What turns are credited with, from a spec's keys to the advantages, and what is noted of it."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import random
-from collections import defaultdict
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
-from engine.compile import Plan, compile_file
-from engine.compile.compiler import check_file
-from engine.errors import ModelError
 from engine.models import Request
-from engine.records import Episode, Step, TrajectoryGroup
-from engine.records.episodes import read_episodes, write_episodes
 from engine.spec import Credit
-from engine.training.advantages import annotated, both, by_uid, estimate, group_episodes
+from engine.training.advantages import both, estimate, group_episodes
 from engine.training.credit import credited, loss_weights, notes
 from engine.training.figures import rewards_by_role
-from engine.training.outcomes import Groups, Outcome, outcome_figures
 from engine.training.signals import DEMONSTRATION
-from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited, write_spec
-
-Roles = dict[str, dict[str, Any]]
-Answer = Callable[[Request], str]
-
-
-def plan(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **more: Any) -> Plan:
-    return compile_file(write(folder, roles, loops, **more))
-
-
-def write(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **more: Any) -> Path:
-    learns = {"parser": {"tag": "answer", "keep_tag": True}, "reward": "countdown", "estimator": "grpo"}
-    spec = {
-        "rolegraph": 1,
-        "name": "credited",
-        "data": {"train": {"countdown": {"count": 8}}},
-        "roles": {
-            name: {**learns, **role, "prompt": {"inline": role.get("prompt", "{{ task.question }}")}}
-            for name, role in roles.items()
-        },
-        "loops": loops or {},
-        **more,
-    }
-    return write_spec(folder, yaml.safe_dump(spec, sort_keys=False))
-
-
-def rollouts(plan: Plan, answer: Answer, *, tasks: int = 2, count: int = 4) -> list[Episode]:
-    """Episodes of some tasks that differ in their ids and questions."""
-    models = limited(plan, ScriptedModel(answer))
-    rows = [{**COUNTDOWN, "id": f"t{number}", "question": f"Task {number}"} for number in range(tasks)]
-    return [asyncio.run(episode(plan, models, row, rollout)) for row in rows for rollout in range(count)]
-
-
-def drawn(request: Request) -> str:
-    """Right or wrong, by whose turn it is and in which rollout."""
-    task, rollout, (role, index, number), *_ = request.id
-    role, _, unrolled = role.partition("_")  # by hand, the round is in the name
-    whose = f"{task} {rollout} {role} {index} {unrolled or number}"
-    return random.Random(whose).choice([RIGHT, WRONG])
-
-
-def learnt(plan: Plan, episodes: Sequence[Episode]) -> tuple[list[Episode], dict[str, float]]:
-    """The episodes as training leaves them, and the metrics of their groups."""
-    groups, metrics = group_episodes(episodes, plan.trained)
-    estimators = {name: role.estimator for name, role in plan.trained.items() if role.estimator}
-    estimated = estimate(groups, estimators)
-    return annotated(episodes, by_uid(groups, estimated), notes(groups)), metrics | estimated.metrics
-
-
-def advantages(episodes: Sequence[Episode], role: str) -> list[list[Any]]:
-    return [[s.advantage for s in t.steps] for e in episodes for t in e.trajectories if t.name == role]
-
+from tests.training.credited import (
+    advantages,
+    drawn,
+    learnt,
+    looped,
+    plan,
+    rollouts,
+)
 
 # what a turn is credited with
 
@@ -97,14 +41,6 @@ def advantages(episodes: Sequence[Episode], role: str) -> list[list[Any]]:
 )
 def test_a_turn_is_credited_by_the_table(credit: Any, rewards: list[float], expected: list[float]) -> None:
     assert credited(rewards, Credit.model_validate(credit)) == pytest.approx(expected)
-
-
-LOOP = {"l": {"roles": ["a"], "times": 3}}
-ONE: Roles = {"a": {"needs": {"a": "last"}, "prompt": "{% for x in a %}{{ x.action }}{% endfor %}"}}
-
-
-def looped(folder: Path, credit: Any, group: str = "task", **more: Any) -> Plan:
-    return plan(folder, {"a": {**ONE["a"], "credit": credit, "group": group, **more}}, LOOP)
 
 
 def test_a_trajectory_that_is_credited_as_a_whole_is_compared_as_one(tmp_path: Path) -> None:
@@ -149,231 +85,6 @@ def test_a_masked_turn_is_in_no_group_and_the_turns_around_it_are(tmp_path: Path
     )
     done, _ = learnt(spec, episodes)
     assert [value is None for value in advantages(done, "a")[0]] == [False, True, False]
-
-
-# what is compared with what
-
-
-def test_a_loop_is_the_same_workflow_unrolled_by_hand_and_its_pooled_groups_the_union_of_theirs(
-    tmp_path: Path,
-) -> None:
-    def show(name: str) -> str:
-        return f"{{% for x in {name} %}}{{{{ x.action }}}}{{% endfor %}}"
-
-    turn = {"credit": "turn", "count": 2}
-    loops = {"refine": {"roles": ["solver", "critic"], "times": 3}}
-    roles: Roles = {
-        "solver": {**turn, "needs": {"critic": "last"}, "prompt": show("critic")},
-        "critic": {**turn, "needs": ["solver"], "prompt": show("solver")},
-    }
-    by_hand: Roles = {}
-    for number in (1, 2, 3):
-        needs = {"critic": {"of": f"critic_{number - 1}"}} if number > 1 else {}
-        prompt = show("critic") if number > 1 else "{{ '' }}"
-        by_hand[f"solver_{number}"] = {"count": 2, "needs": needs, "prompt": prompt}
-        before = {"solver": {"of": f"solver_{number}"}}
-        by_hand[f"critic_{number}"] = {"count": 2, "needs": before, "prompt": show("solver")}
-    pooled = plan(tmp_path, roles, loops)
-    apart = plan(tmp_path, {name: {**role, "group": "turn"} for name, role in roles.items()}, loops)
-    hand = plan(tmp_path, by_hand)
-    ours, theirs = rollouts(pooled, drawn), rollouts(hand, drawn)
-    for one, other in zip(ours, theirs, strict=True):
-        for role in ("solver", "critic"):
-            for trajectory in one[role]:
-                unrolled = [other[f"{role}_{n}"][trajectory.index - 1] for n in (1, 2, 3)]
-                assert [said(step) for step in trajectory.steps] == [said(t.steps[0]) for t in unrolled]
-                assert [step.reward for step in trajectory.steps] == [t.reward for t in unrolled]
-
-    def rewards(groups: Sequence[TrajectoryGroup]) -> dict[tuple[str, str], list[Any]]:
-        found: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
-        for group in groups:
-            found[group.key.task, group.key.role.partition("_")[0]] += [t.reward for t in group.trajectories]
-        return {key: sorted(values) for key, values in found.items()}
-
-    grouped = group_episodes(ours, pooled.trained)[0]
-    assert len(grouped) == 4
-    assert rewards(grouped) == rewards(group_episodes(theirs, hand.trained)[0])
-    mine, yours = learnt(apart, rollouts(apart, drawn))[0], learnt(hand, theirs)[0]
-    for role in ("solver", "critic"):
-        columns = [[value for (value,) in advantages(yours, f"{role}_{n}")] for n in (1, 2, 3)]
-        assert advantages(mine, role) == [list(row) for row in zip(*columns, strict=True)]
-
-
-def said(step: Step) -> list[tuple[str, str]]:
-    return [(message["role"], message["content"]) for message in step.chat_completions]
-
-
-def at_grpo(folder: Path) -> Plan:
-    """Coders compared where they were asked the same, a reasoner turn by turn."""
-    return plan(
-        folder,
-        {
-            "coder": {
-                "count": 3,
-                "needs": {"reasoner": "last"},
-                "prompt": "{{ task.question }} {% for r in reasoner %}{{ r.action }}{% endfor %}",
-                "credit": "turn",
-                "group": "prompt",
-            },
-            "reasoner": {
-                "needs": ["coder"],
-                "prompt": "{% for c in coder %}{{ c.action }}{% endfor %}",
-                "credit": {"return": 0.5},
-                "group": "turn",
-            },
-        },
-        {
-            "solve": {
-                "roles": ["coder", "reasoner"],
-                "times": 3,
-                "until": 'reasoner.action == "' + RIGHT + '"',
-            }
-        },
-    )
-
-
-def test_the_groups_of_at_grpo_are_those_that_the_episodes_on_disk_say(tmp_path: Path) -> None:
-    spec = at_grpo(tmp_path)
-    done, metrics = learnt(spec, rollouts(spec, drawn, tasks=12))
-    write_episodes(tmp_path / "episodes.jsonl", done)
-    # From here on nothing of the engine's.
-    groups: defaultdict[Any, list[tuple[float, float]]] = defaultdict(list)
-    for line in (tmp_path / "episodes.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        for trajectory in row["trajectories"]:
-            steps, task = trajectory["steps"], row["task"]["id"]
-            rewards = [step["reward"] for step in steps]
-            for place, step in enumerate(steps):
-                if trajectory["name"] == "coder":
-                    key, credit = json.dumps(step["chat_completions"][:-1]), rewards[place]
-                else:
-                    key = step["info"]["round"]
-                    credit = sum(0.5**n * reward for n, reward in enumerate(rewards[place:]))
-                assert step["info"].get("credit") == pytest.approx(credit)
-                groups[task, trajectory["name"], key].append((credit, step["advantage"]))
-    for members in groups.values():
-        credits = np.array([credit for credit, _ in members])
-        expected = (credits - credits.mean()) / (credits.std() + 1e-6) * (len(members) > 1)
-        assert [advantage for _, advantage in members] == pytest.approx(list(expected))
-    assert metrics["groups/num_groups"] == len(groups)
-    small = sum(len(members) < 2 for members in groups.values())
-    assert metrics["groups/too_small/reasoner"] == small > 0
-
-
-def test_first_turns_of_all_rollouts_share_a_prompt_and_later_ones_only_siblings(tmp_path: Path) -> None:
-    spec = at_grpo(tmp_path)
-    groups, _ = group_episodes(rollouts(spec, lambda _: WRONG, tasks=1), spec.trained)
-    coders = [g for g in groups if g.key.role == "coder"]
-    assert sorted(len(g.trajectories) for g in coders) == [12, 24], "second and third turns see the same, too"
-    spoken = rollouts(spec, lambda request: f"<answer>{request.id}</answer>", tasks=1)
-    groups, _ = group_episodes(spoken, spec.trained)
-    assert sorted(len(g.trajectories) for g in groups if g.key.role == "coder") == [3] * 8 + [12]
-
-
-# groups that are too small
-
-
-def test_what_skips_and_failures_leave_alone_teaches_nothing_and_is_counted(tmp_path: Path) -> None:
-    roles: Roles = {"a": {}, "b": {"when": "self.index == 1", "count": 2, "estimator": "rloo"}}
-    spec = plan(tmp_path, roles, train={"rollouts": 2})
-
-    def answer(request: Request) -> str:
-        if request.id.rollout == 1 and request.id.task == "t0":
-            raise ModelError("down")
-        return RIGHT
-
-    done, metrics = learnt(spec, rollouts(spec, answer, count=2))
-    assert advantages(done, "a")[0] == [0.0]
-    assert {name: n for name, n in metrics.items() if "too_small" in name} == {
-        "groups/too_small/a": 1.0,
-        "groups/too_small/b": 1.0,
-    }
-    assert outcome_figures(done)["outcome/a/too_small"] == 0.5
-    write_episodes(tmp_path / "episodes.jsonl", done)
-    groups = Groups()
-    for one in read_episodes(tmp_path / "episodes.jsonl"):
-        groups.add(one)
-    assert sorted(groups.outcomes().values()) == [Outcome.EASY] * 2 + [Outcome.SMALL] * 2
-
-
-def test_without_a_spec_a_group_of_one_is_what_rllm_makes_of_it(tmp_path: Path) -> None:
-    spec = plan(tmp_path, {"a": {}})
-    (group,), _ = group_episodes(rollouts(spec, lambda _: RIGHT, tasks=1, count=1))
-    done = estimate([group], {"a": spec.roles[0].estimator})  # pyright: ignore[reportArgumentType]
-    assert done.advantages[0][0][0] == pytest.approx(1.0)
-
-
-MALT: Roles = {
-    "generator": {"count": 3},
-    "verifier": {
-        "needs": {"generator": "each"},
-        "count": 3,
-        "prompt": "{{ generator.action }}",
-        "group": "prompt",
-    },
-    "refiner": {
-        "needs": {"verifier": "each", "generator": "branch"},
-        "count": 3,
-        "prompt": "{{ verifier.action }} {{ generator.action }}",
-        "group": "prompt",
-    },
-}
-
-
-def test_the_siblings_of_a_tree_are_compared_with_each_other(tmp_path: Path) -> None:
-    spec = plan(tmp_path, MALT)
-    episodes = rollouts(spec, lambda request: f"<answer>{request.id}</answer>", count=2)
-    groups, _ = group_episodes(episodes, spec.trained)
-    sizes = {role: {len(g.trajectories) for g in groups if g.key.role == role} for role in MALT}
-    assert sizes == {"generator": {6}, "verifier": {3}, "refiner": {3}}
-
-
-@pytest.mark.parametrize(
-    ("role", "loops", "refused"),
-    [
-        ({"group": "prompt"}, {}, ""),
-        ({"group": "prompt", "prompt": "{{ self.index }}"}, {}, ""),
-        ({"group": "prompt", "prompt": "{{ self.round }}"}, LOOP, ""),
-        (
-            {"group": "prompt", "prompt": "{% for x in self.history %}{{ x.action }}{% endfor %}"},
-            LOOP,
-            "1 of a",
-        ),
-        ({"group": "prompt", "needs": ["b"], "prompt": "{{ b.action }}"}, {}, "1 of a share a prompt"),
-        ({"group": "prompt", "needs": ["b"], "prompt": "{{ b.action }}", "count": 2}, {}, ""),
-        ({"group": "prompt", "needs": {"b": "each"}, "prompt": "{{ b.action }}", "count": 2}, {}, ""),
-        (
-            {"group": "prompt", "needs": {"a": "last"}, "prompt": "{{ a.action }}"},
-            LOOP,
-            "1 of a share a prompt",
-        ),
-        ({"group": "prompt", "estimator": "reinforce", "needs": ["b"], "prompt": "{{ b.action }}"}, {}, ""),
-        ({"group": "turn"}, LOOP, ""),
-    ],
-)
-def test_a_group_that_is_too_small_from_the_first_is_refused(
-    role: dict[str, Any], loops: dict[str, Any], refused: str, tmp_path: Path
-) -> None:
-    found = check_file(write(tmp_path, {"a": role, "b": {}}, loops)).diagnostics
-    errors = [fault.message for fault in found if fault.severity == "error"]
-    assert [refused in message for message in errors] == ([True] if refused else []), errors
-
-
-def test_more_rounds_make_a_pooled_group_larger(tmp_path: Path) -> None:
-    alone = {"rollouts": 1, "batch_size": 8}
-    plan(tmp_path, {"a": {**ONE["a"], "credit": "turn"}}, LOOP, train=alone)
-    found = check_file(write(tmp_path, ONE, LOOP, train=alone)).diagnostics
-    assert ["a's group has 1" in fault.message for fault in found] == [True]
-
-
-def test_a_role_whose_advantages_are_set_is_told_that_nothing_is_compared(tmp_path: Path) -> None:
-    own = {
-        "estimator": "precomputed",
-        "signal": {"imitation": {"demonstration": {"inline": "x"}}},
-        "credit": "turn",
-    }
-    (fault,) = check_file(write(tmp_path, {"a": own})).diagnostics
-    assert (fault.severity, fault.place.text.strip()) == ("warning", "credit: turn")
 
 
 # figures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from engine.shipped import MODELS
 from engine.spec import Lora
 from engine.training.adapter_size import adapter_parameters
 from engine.training.forecast import Observed, forecast
+from engine.training.order import batch
+from tests import replays
 
 
 def an_episode(task: str, rollout: int, *rewards: float, tokens: int = 10) -> Episode:
@@ -81,6 +84,22 @@ def test_the_share_of_groups_that_teach_is_inside_its_interval() -> None:
         assert told and came
         inside += told.low <= came.mean <= told.high
     assert inside >= 36
+
+
+def test_a_probe_is_of_tasks_that_a_training_of_the_same_seed_begins_with(tmp_path: Path) -> None:
+    replays.answers(tmp_path / "model.jsonl", replays.solved(0, 2), tasks=1)
+    flow = rg.load("solver_only", *SMALL, model=f"replay:{tmp_path / 'model.jsonl'}")
+    for seed in (0, 1):
+        asked: list[str] = []
+
+        def hear(event: rg.Event, asked: list[str] = asked) -> None:
+            if isinstance(event, rg.EpisodeDone):
+                asked.append(event.episode.task_id)
+
+        rg.forecast(flow, probe=8, seed=seed, observe=hear)
+        first = batch(flow.tasks("train"), flow.plan.spec.train, seed, step=1)
+        once = {task["id"]: 1 for task in first[2:4]}
+        assert Counter(asked) == {task["id"]: 4 for task in first[:2]} | once
 
 
 def test_a_role_that_will_not_learn_is_warned_of() -> None:

@@ -1,4 +1,4 @@
-"""An episode on its time line: the DAG is the engine's own, and a turn begins when what it waits for ends."""
+"""An episode on its time line: the DAG is the engine's own, and a turn lies where it began and ended."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from engine.compile import compile_file, graph
-from engine.records import NodeId
+from engine.records import Episode, NodeId
 from engine.shipped import SPECS
 from engine.view.runs import open_run
-from engine.view.timeline import MOST_LANES, Dag, drawing, read_dag, timeline
+from engine.view.timeline import MOST_LANES, Bar, Dag, Timeline, drawing, read_dag, timeline
 from engine.view.turns import turns
+from tests.clock import run_virtually
+from tests.edge import RIGHT, ScriptedModel, by_role, limited, solver_judge
+from tests.edge import episode as played
 from tests.view.runs import episodes, workflow, write_run
 
 NAMES = sorted(path.stem for path in SPECS.glob("*.yaml"))
@@ -30,15 +33,54 @@ def test_the_dag_that_is_drawn_is_the_one_that_runs(name: str) -> None:
     assert (set(dag.before), drawn) == (set(graph(plan).nodes), set(graph(plan).edges))
 
 
-def test_each_turn_begins_where_the_last_that_it_waits_for_ends() -> None:
+def without(episode: Episode, *names: str) -> Episode:
+    """As an earlier version wrote it."""
+    return episode._replace(
+        trajectories=[
+            t._replace(
+                steps=[
+                    s._replace(metadata={k: v for k, v in s.metadata.items() if k not in names})
+                    for s in t.steps
+                ]
+            )
+            for t in episode.trajectories
+        ]
+    )
+
+
+def bars_of(line: Timeline) -> dict[NodeId, Bar]:
+    return {bar.node: bar for lane in line.lanes for bar in lane.bars}
+
+
+@pytest.mark.parametrize(("slots", "second"), [(2, (0, 3)), (1, (2, 5))], ids=["side by side", "one slot"])
+def test_a_turn_lies_where_it_began_and_ended(slots: int, second: tuple[float, float]) -> None:
+    plan = solver_judge()
+    texts = by_role({"solver": RIGHT, "judge": "<answer>1</answer>"})
+    model = ScriptedModel(texts, lambda request: {1: 2.0, 2: 3.0}[request.id.node.index])
+    made, _ = run_virtually(played(plan, limited(plan, model, concurrency=slots)))
+    line = timeline(read_dag(plan.spec, {}), turns(made))
+    spans = {node: (bar.start, bar.end) for node, bar in bars_of(line).items()}
+    last = second[1]
+    assert spans == {
+        NodeId("solver", 1): (0, 2),
+        NodeId("solver", 2): second,
+        NodeId("judge"): (last, last + 2),
+    }
+    assert (line.measured, line.length) == (True, last + 2)
+    assert [node.role for node in line.order] == ["solver", "solver", "judge"]
+    (on_path,) = (join for join in line.joins if join.on_path)
+    assert (on_path.lane, on_path.start) == (1, last), "the judge waited for the second solver"
+
+
+def test_where_beginnings_are_not_on_record_each_turn_begins_where_the_last_it_waits_for_ends() -> None:
     flow = workflow("solver_verifier_loop")
     dag = read_dag(flow.plan.spec, {})
     assert dag is not None
     for episode in episodes(flow.plan, 1):
-        taken = turns(episode)
+        taken = turns(without(episode, "started"))
         line = timeline(dag, taken)
-        bars = {bar.node: bar for lane in line.lanes for bar in lane.bars}
-        assert line.timed
+        bars = bars_of(line)
+        assert line.timed and not line.measured
         for node, bar in bars.items():
             assert bar.start == max((bars[other].end for other in dag.before[node]), default=0.0)
             seconds = taken[node].seconds if node in taken else 0.0
@@ -63,8 +105,7 @@ def test_what_was_skipped_and_what_failed_is_told_apart(tmp_path: Path) -> None:
 
 def test_without_times_every_turn_is_as_long_as_another() -> None:
     made = episodes(workflow("solver_judge").plan, 1, 1)[0]
-    timeless = [t._replace(steps=[s._replace(metadata={}) for s in t.steps]) for t in made.trajectories]
-    taken = turns(made._replace(trajectories=timeless))
+    taken = turns(without(made, "started", "seconds"))
     line = timeline(read_dag(workflow("solver_judge").plan.spec, {}), taken)
     ends = {bar.node: (bar.start, bar.end) for lane in line.lanes for bar in lane.bars}
     assert not line.timed
@@ -74,10 +115,11 @@ def test_without_times_every_turn_is_as_long_as_another() -> None:
 def test_a_run_whose_spec_cannot_be_read_is_drawn_by_its_rounds() -> None:
     made = episodes(workflow("solver_verifier_loop").plan, 1, 1)[0]
     taken = turns(made)
-    line = timeline(read_dag(None, {}), taken)
-    starts = {bar.node: bar.start for lane in line.lanes for bar in lane.bars}
+    starts = {node: bar.start for node, bar in bars_of(timeline(read_dag(None, {}), taken)).items()}
     assert set(starts) == set(taken)
-    assert all(starts[node] == 0 for node in taken if node.round == 1)
+    taken = turns(without(made, "started"))
+    bars = bars_of(timeline(read_dag(None, {}), taken))
+    assert all(bars[node].start == 0 for node in taken if node.round == 1)
 
 
 def test_of_very_many_instances_some_are_drawn_and_the_rest_counted() -> None:

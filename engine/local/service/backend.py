@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
 
-from engine.local.service import limits
+from engine.limits import service as limits
 from engine.local.service.batcher import Batcher, Job
 from engine.local.service.checkpoints import PLAIN, Checkpoints, Entry, Kind, Terms, checkpoint_path
 from engine.local.service.policy import LoraShape, Policy
@@ -193,7 +193,7 @@ class Backend:
             self._outdate(path)
             if not terms.listed:
                 self._snapshots[path] = name
-                while len(self._snapshots) > limits.MAX_SNAPSHOTS * len(self._runs):
+                while len(self._snapshots) > limits.SNAPSHOTS.most * len(self._runs):
                     self.checkpoints.remove(self._snapshots.popitem(last=False)[0])
             return path
 
@@ -247,7 +247,7 @@ class Backend:
 
     def _make_room(self, wanted: int) -> None:
         """Drop loaded checkpoints that nobody draws from, until there is room for so many."""
-        over = len(self._loaded) + wanted - limits.MAX_LOADED - len(self._runs)
+        over = len(self._loaded) + wanted - limits.LOADED.most - len(self._runs)
         for path in self._idle()[: max(0, over)]:
             self._drop(path)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine.local.service import limits
+from engine.limits import service as limits
 from engine.local.service.decoder import Decoder
 from engine.local.service.policy import Policy, Top, padded_batches
 from engine.local.service.rounds import Rounds
@@ -155,7 +155,7 @@ class Batcher:
         jobs, tokens = list[Job](), 0
         while unscored:
             tokens += len(unscored.first().requests[0].prompt)
-            if jobs and tokens > limits.MAX_READ_TOKENS:
+            if jobs and tokens > limits.READ_TOKENS.most:
                 break
             jobs.append(unscored.take())
         for job in jobs:
@@ -165,7 +165,7 @@ class Batcher:
         targets = [torch.tensor(prompt[1:]) for prompt in prompts]
         with torch.inference_mode():
             for numbers, logprobs in self._policy.logprobs(
-                adapter, [prompt[:-1] for prompt in prompts], targets, limits.MAX_READ_TOKENS
+                adapter, [prompt[:-1] for prompt in prompts], targets, limits.READ_TOKENS.most
             ):
                 by_prompt = logprobs.split([len(targets[number]) for number in numbers])
                 for number, values in zip(numbers, by_prompt, strict=True):
@@ -185,7 +185,7 @@ class Batcher:
         self._score(group.adapter, group.unscored)
         group.decoder.step()
         for batch in padded_batches(
-            self._joining(group), lambda request: len(request.prompt), limits.MAX_READ_TOKENS
+            self._joining(group), lambda request: len(request.prompt), limits.READ_TOKENS.most
         ):
             group.decoder.add(batch)
         for job in list(group.jobs):
@@ -203,9 +203,9 @@ class Batcher:
             return []
         group.waited = 0
         longest, joining = max((request.length for request in live), default=0), list[SampleRequest]()
-        while group.waiting and len(live) + len(joining) < limits.MAX_LIVE:
+        while group.waiting and len(live) + len(joining) < limits.LIVE.most:
             longest = max(longest, group.waiting.first().length)
-            if (live or joining) and longest * (len(live) + len(joining) + 1) > limits.MAX_TOKENS:
+            if (live or joining) and longest * (len(live) + len(joining) + 1) > limits.LIVE_TOKENS.most:
                 break
             joining.append(group.waiting.take())
         return joining

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from engine.local.service import limits
+from engine.limits import Limit
+from engine.limits import service as limits
 from engine.local.service.futures import Full
 from engine.local.service.trainer import Missing, Refused
 
@@ -118,7 +119,7 @@ def _misfit(error: ValidationError, *, status: int) -> Fault:
     # Of what may have several forms, the form that was meant is the one in which the fault lies deepest.
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     detail = max(errors, key=lambda each: len(each["loc"]))
-    where = ".".join(str(part) for part in detail["loc"] if _is_written(part))[: limits.MAX_NAME]
+    where = ".".join(str(part) for part in detail["loc"] if _is_written(part))[: limits.NAME.most]
     if detail["type"] == "extra_forbidden":
         return Fault(status, f"{where} is not served here", where)
     said = detail["msg"].removeprefix("Value error, ")
@@ -138,7 +139,7 @@ def check_name(asked: str, name: str, names: frozenset[str]) -> None:
 
 async def not_served(request: Request) -> Response:
     """The answer to any other call."""
-    path = request.url.path[: limits.MAX_NAME]
+    path = request.url.path[: limits.NAME.most]
     return shape_of(path)(Fault(404, f"{request.method} {path} is not served by this local service"))
 
 
@@ -152,7 +153,7 @@ async def read(request: Request, kind: type[B]) -> B:
     return kind.model_validate_json(await raw(request))
 
 
-async def raw(request: Request, media: str = JSON, limit: int = limits.MAX_JSON_BYTES) -> bytes:
+async def raw(request: Request, media: str = JSON, limit: Limit = limits.BODY_BYTES) -> bytes:
     """The request's body. Raises Declined for another media type, an encoded one, and one that is too long.
 
     A page of another site can send what a form sends, and nothing else, without asking first.
@@ -166,7 +167,7 @@ async def raw(request: Request, media: str = JSON, limit: int = limits.MAX_JSON_
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = bytearray()
     try:
-        async with asyncio.timeout(limits.BODY_SECONDS):
+        async with asyncio.timeout(limits.BODY_SECONDS.most):
             async for chunk in request.stream():
                 if chunk and given != media:
                     raise Declined(
@@ -175,13 +176,13 @@ async def raw(request: Request, media: str = JSON, limit: int = limits.MAX_JSON_
                 _check_length(len(body) + len(chunk), limit)
                 body += chunk
     except TimeoutError as error:
-        raise Declined(408, f"the body was not here after {limits.BODY_SECONDS:g} seconds") from error
+        raise Declined(408, f"the body was not here after {limits.BODY_SECONDS}") from error
     return bytes(body)
 
 
-def _check_length(length: int, limit: int) -> None:
-    if length > limit:
-        raise Declined(413, f"a body of more than {limit:,} bytes is not served here")
+def _check_length(length: int, limit: Limit) -> None:
+    if length > limit.most:
+        raise Declined(413, f"{limit.past('a body of')} is not served here")
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:

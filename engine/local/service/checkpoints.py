@@ -25,6 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from engine.limits.service import CHECKPOINT_SECONDS
 from engine.local.launcher import model_name
 from engine.local.service.adapters import write_adapter
 from engine.local.service.parts import NEW, Parts
@@ -36,8 +37,6 @@ from engine.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, EXPIRES, OPTIM
 Kind = Literal["weights", "sampler_weights", "external_weights"]
 """A training state; weights to sample from; weights for others to read."""
 _KINDS: Mapping[str, Kind] = {kind: kind for kind in get_args(Kind)}
-MAX_TTL = 10 * 365 * 86_400
-"""Seconds that a checkpoint which expires can be kept."""
 _PLAIN = re.compile(r"(?!(con|prn|aux|nul|com\d|lpt\d)(\.|$))[\w.-]{0,127}[\w-]", re.ASCII | re.IGNORECASE)
 """A name that every file system takes."""
 _META = "meta.json"
@@ -325,6 +324,6 @@ def _end(ttl_seconds: int | None) -> datetime | None:
     """When a checkpoint ends that is kept for so long from now. Raises Refused."""
     if ttl_seconds is None:
         return None
-    if not 0 < ttl_seconds <= MAX_TTL:
-        raise Refused(f"ttl_seconds is {ttl_seconds}; expected 1 to {MAX_TTL} (ten years), or none")
+    if not 0 < ttl_seconds <= CHECKPOINT_SECONDS.most:
+        raise Refused(f"ttl_seconds is {ttl_seconds}; expected 1 to {CHECKPOINT_SECONDS}, or none")
     return datetime.now(UTC) + timedelta(seconds=ttl_seconds)

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from engine.local.service import limits
+from engine.limits import service as limits
 
 R = TypeVar("R")
 
@@ -102,8 +102,8 @@ class Futures:
         """Take an operation on, unless one with that key was taken on before; returns its id. Raises Full."""
         if key is not None and key in self._ids:
             return self._ids[key]
-        if len(self._tasks) - len(self._finished) >= limits.MAX_PENDING:
-            raise Full(f"{limits.MAX_PENDING} operations of this session are not done yet; wait for some")
+        if len(self._tasks) - len(self._finished) >= limits.PENDING.most:
+            raise Full(f"{limits.PENDING} of this session are not done yet; wait for some")
         request_id = f"request-{secrets.token_hex(16)}"
         if key is not None:
             self._ids[key] = request_id
@@ -150,7 +150,7 @@ class Futures:
         self._finished[request_id] = size
         self._bytes += size
         while len(self._finished) > 1 and (
-            len(self._finished) > limits.MAX_KEPT or self._bytes > limits.MAX_KEPT_BYTES
+            len(self._finished) > limits.KEPT.most or self._bytes > limits.KEPT_BYTES.most
         ):
             self._forget(next(iter(self._finished)))
 

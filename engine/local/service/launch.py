@@ -16,7 +16,7 @@ import click
 import uvicorn
 
 from engine.errors import WorldError
-from engine.local.service import limits
+from engine.limits import service as limits
 from engine.local.service.backend import Backend
 from engine.local.service.checkpoints import Checkpoints
 from engine.local.service.policy import Policy
@@ -41,7 +41,7 @@ def launch(
     state_dir: Path,
     threads: int | None,
     child: bool,
-    silent: float = limits.SILENT_SECONDS,
+    silent: float = limits.SILENT_SECONDS.most,
 ) -> None:
     """Serve a model until stopped. The child of a run prints its port, and leaves signals to its parent.
 

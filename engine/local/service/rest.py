@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from engine.limits.service import LISTED
 from engine.local.service.admission import SIGNED
 from engine.local.service.backend import Backend
 from engine.local.service.calls import Endpoint, guarded, read, refusal
@@ -28,8 +29,6 @@ from engine.local.service.policy import LoraShape
 from engine.local.service.sessions import Sessions
 from engine.local.service.trainer import Missing, Refused
 
-MAX_LIMIT = 1_000
-"""Entries of one page."""
 URL_LIFE = timedelta(hours=1)
 _TYPES: Mapping[Kind, str] = {
     "weights": "training",
@@ -228,7 +227,7 @@ def _page(request: Request, items: Sequence[T]) -> tuple[Sequence[T], dict[str, 
         if not (value.isdecimal() and len(value) < 10):
             raise Refused(f"{key} is {value[:20]!r}; expected a whole number")
         given[key] = int(value)
-    if given["limit"] > MAX_LIMIT:
-        raise Refused(f"limit is {given['limit']}; at most {MAX_LIMIT} are given at a time")
+    if given["limit"] > LISTED.most:
+        raise Refused(f"limit is {given['limit']}; at most {LISTED} are given at a time")
     page = items[given["offset"] : given["offset"] + given["limit"]]
     return page, {**given, "total_count": len(items)}

@@ -7,9 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from engine.limits.service import RECIPIENTS
 from engine.local.service.trainer import Refused
 
-MAX_RECIPIENTS = 10
 SUFFIX = ".age"
 
 
@@ -24,8 +24,8 @@ def seal(folder: Path, recipients: Sequence[str]) -> None:
         raise Refused(
             "to encrypt weights, the service needs the package pyrage: pip install pyrage"
         ) from error
-    if len(recipients) > MAX_RECIPIENTS:
-        raise Refused(f"{len(recipients)} recipients are too many; {MAX_RECIPIENTS} can be given")
+    if len(recipients) > RECIPIENTS.most:
+        raise Refused(f"{len(recipients)} recipients are too many; at most {RECIPIENTS}")
     try:
         keys = [
             (pyrage.ssh if key.startswith("ssh-") else pyrage.x25519).Recipient.from_str(key)

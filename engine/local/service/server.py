@@ -21,8 +21,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from engine.limits import service as limits
 from engine.local.launcher import PROCESS
-from engine.local.service import limits, wire
+from engine.local.service import wire
 from engine.local.service.admission import Admission
 from engine.local.service.backend import Backend
 from engine.local.service.calls import PROTOBUF, Endpoint, check_name, guarded, not_served, raw, read, refusal
@@ -55,7 +56,7 @@ class Service:
         names: frozenset[str],
         *,
         tokenizer: str,
-        silent: float = limits.SILENT_SECONDS,
+        silent: float = limits.SILENT_SECONDS.most,
     ) -> None:
         self.backend, self.name, self.names, self.tokenizer = backend, name, names, tokenizer
         self.sessions = Sessions(self._end, silent)
@@ -168,8 +169,8 @@ class Service:
         if number is None:
             raise Refused("name a model by model_id, or a new one by session_id and model_seq_id")
         model_id = f"{session.id}:train:{number}"
-        if model_id not in session.models and len(session.models) >= limits.MAX_MODELS:
-            raise Full(f"this session has {limits.MAX_MODELS} models; unload some")
+        if model_id not in session.models and len(session.models) >= limits.MODELS.most:
+            raise Full(f"this session has {limits.MODELS}; unload some")
         session.models.add(model_id)
         self.sessions.own(session, model_id)
         return model_id
@@ -224,7 +225,7 @@ class Service:
         return self._taken(session.futures.start(("unload", model_id), unload), model_id)
 
     async def _forward_backward(self, request: Request) -> Response:
-        asked = wire.TrainRequest(await raw(request, PROTOBUF, limits.MAX_TRAIN_BYTES))
+        asked = wire.TrainRequest(await raw(request, PROTOBUF, limits.TRAIN_BYTES))
 
         async def train() -> object:
             loss, logprobs = await self.backend.forward_backward(

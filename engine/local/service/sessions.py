@@ -13,9 +13,11 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from engine.local.service import limits
+from engine.limits import service as limits
 from engine.local.service.futures import Full, Futures
 
+_HEARTBEAT_SECONDS = 10.0
+"""How often the SDK sends a heartbeat, from a thread of its own."""
 _logger = logging.getLogger(__name__)
 
 
@@ -43,7 +45,7 @@ class Sessions:
     """All sessions. `end` frees what one held; `silent` is the silence after which it is taken for gone."""
 
     def __init__(
-        self, end: Callable[[Session], Awaitable[None]], silent: float = limits.SILENT_SECONDS
+        self, end: Callable[[Session], Awaitable[None]], silent: float = limits.SILENT_SECONDS.most
     ) -> None:
         self._end, self._silent = end, silent
         self._all: dict[str, Session] = {}
@@ -53,8 +55,8 @@ class Sessions:
 
     def begin(self, process: object = None) -> Session:
         """A new session; `process` is what the client says that its process id is. Raises Full."""
-        if len(self._all) >= limits.MAX_SESSIONS:
-            raise Full(f"{limits.MAX_SESSIONS} sessions are open here; finish some")
+        if len(self._all) >= limits.SESSIONS.most:
+            raise Full(f"{limits.SESSIONS} are open here; finish some")
         said = str(process)
         number = int(said) if said.isdecimal() and len(said) < 10 and is_running(int(said)) else None
         name = f"session-{secrets.token_hex(6)}"
@@ -97,7 +99,7 @@ class Sessions:
         Only time in which this loop ran counts as silence: while the machine slept, or the service was too
         busy to hear, nobody is missed.
         """
-        pause = min(limits.HEARTBEAT_SECONDS, self._silent / 4)
+        pause = min(_HEARTBEAT_SECONDS, self._silent / 4)
         while True:
             await asyncio.sleep(pause)
             for session in list(self._all.values()):
@@ -110,7 +112,7 @@ class Sessions:
                     _logger.exception("what the session %s held could not be freed", session.id)
 
     def _is_gone(self, session: Session) -> bool:
-        if session.silent < min(limits.LEFT_SECONDS, self._silent):
+        if session.silent < min(limits.LEFT_SECONDS.most, self._silent):
             return False
         if session.process is not None:
             return not is_running(session.process)

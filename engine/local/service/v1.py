@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
-from engine.local.service import limits
+from engine.limits import service as limits
 from engine.local.service.backend import Backend
 from engine.local.service.calls import check_name, unless_gone
 from engine.local.service.sampling import SampleRequest
@@ -64,7 +64,7 @@ class V1:
         room = policy.context - len(prompt)
         if room < 1:
             raise Refused(f"the prompt has {len(prompt)} tokens, and the model's context is {policy.context}")
-        seed = None if body.seed is None else body.seed % limits.MAX_SEED
+        seed = None if body.seed is None else body.seed % (limits.SEED.most + 1)
         return [
             SampleRequest(
                 prompt,

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from engine.local.service import limits
+from engine.limits import service as limits
 from engine.local.service.trainer import Refused
-from engine.local.service.wire import Count, Name, Seed, Stop, Temperature, TopK
+from engine.local.service.wire import Count, Name, Seed, Stop, Temperature, TopK, at_most
 from engine.records import Message
 from engine.vocabulary import Function
 
@@ -35,8 +35,8 @@ def _only(*idle: object) -> AfterValidator:
     return AfterValidator(check)
 
 
-Positive = Annotated[int, Field(ge=1, le=limits.MAX_NUMBER)]
-Choices = Annotated[int, Field(ge=1, le=limits.MAX_CHOICES)]
+Positive = Annotated[int, Field(ge=1, le=limits.NUMBER.most)]
+Choices = Annotated[int, Field(ge=1), at_most(limits.CHOICES)]
 Penalty = Annotated[float | None, _only(0)]
 
 
@@ -95,8 +95,11 @@ class SampledBody(_Body):
 
     def check_length(self, written: int, context: int) -> None:
         """Raises Refused where a text of so many characters is far beyond the context."""
-        if written > context * limits.MAX_CHARS_PER_TOKEN:
-            raise Refused(f"the prompt has {written:,} characters; the model's context is {context} tokens")
+        if written > context * limits.TEXT_PER_TOKEN.most:
+            raise Refused(
+                f"the prompt has {written:,} characters; the model's context is {context} tokens "
+                f"({limits.TEXT_PER_TOKEN.named})"
+            )
 
 
 class _Part(_Body):
@@ -168,7 +171,7 @@ class Turn(_Body):
 
 
 class _Told(_Body):
-    name: Annotated[str, Field(min_length=1, max_length=limits.MAX_NAME)]
+    name: Annotated[str, Field(min_length=1, max_length=limits.NAME.most)]
     description: str = ""
     parameters: dict[str, Any] = {"type": "object", "properties": {}}
     strict: Annotated[bool | None, _only(False)] = None
@@ -248,8 +251,8 @@ class CompletionBody(SampledBody):
             raise ValueError("best_of is not served here, but for n's own number")
         if not self.prompts:
             raise ValueError("prompt: there is none")
-        if len(self.prompts) * (self.n or 1) > limits.MAX_CHOICES:
-            raise ValueError(f"n times the prompts is more than {limits.MAX_CHOICES}")
+        if len(self.prompts) * (self.n or 1) > limits.CHOICES.most:
+            raise ValueError(limits.CHOICES.past("n times the prompts is"))
         return self
 
     @property

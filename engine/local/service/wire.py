@@ -18,7 +18,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from torch import Tensor
 
 from engine.errors import first_line
-from engine.local.service import limits
+from engine.limits import Limit
+from engine.limits import service as limits
 from engine.local.service.batcher import Job
 from engine.local.service.checkpoints import Terms
 from engine.local.service.messages import public
@@ -30,25 +31,34 @@ _NUMPY = {public.DTYPE_FLOAT32: np.float32, public.DTYPE_INT64: np.int64, public
 
 NO_LOGPROB = -99999.0
 """Where the SDK is to find no likeliest token."""
-MAX_TARGETS = 2**24
-"""Values of a sparse tensor once those that were left out are in it."""
 
 
-Name = Annotated[str, Field(max_length=limits.MAX_NAME)]
-Count = Annotated[int, Field(ge=0, le=limits.MAX_NUMBER)]
-Seed = Annotated[int, Field(gt=-limits.MAX_SEED, lt=limits.MAX_SEED)]
-StopText = Annotated[str, Field(max_length=limits.MAX_STOP_CHARS)]
+Name = Annotated[str, Field(max_length=limits.NAME.most)]
+Count = Annotated[int, Field(ge=0, le=limits.NUMBER.most)]
+Seed = Annotated[int, Field(ge=-limits.SEED.most, le=limits.SEED.most)]
+StopText = Annotated[str, Field(max_length=limits.STOP_TEXT.most)]
 
 
 def _stable(value: float) -> float:
-    if value and not limits.MIN_TEMPERATURE <= value <= limits.MAX_TEMPERATURE:
-        low, high = limits.MIN_TEMPERATURE, limits.MAX_TEMPERATURE
-        raise ValueError(f"a temperature is 0, or between {low:g} and {high:g}")
+    most = limits.TEMPERATURE.most
+    if value and not 1 / most <= value <= most:
+        raise ValueError(f"a temperature is 0, or between {1 / most:g} and {limits.TEMPERATURE}")
     return value
 
 
+def at_most(limit: Limit) -> AfterValidator:
+    """A number, and no more than that."""
+
+    def check(value: int) -> int:
+        if value > limit.most:
+            raise ValueError(limit.past("is"))
+        return value
+
+    return AfterValidator(check)
+
+
 Temperature = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_stable)]
-TopK = Annotated[int, Field(ge=-1, le=limits.MAX_NUMBER)]
+TopK = Annotated[int, Field(ge=-1, le=limits.NUMBER.most)]
 """-1 and 0: all tokens."""
 
 
@@ -129,8 +139,8 @@ def _adam(value: object) -> object:
 
     adam = AdamParams.model_validate(value)
     for name, number in adam.model_dump().items():
-        if isinstance(number, float) and not abs(number) <= limits.MAX_RATE:
-            raise ValueError(f"{name} is no number, or beyond {limits.MAX_RATE:g}")
+        if isinstance(number, float) and not abs(number) <= limits.RATE.most:
+            raise ValueError(f"{name} is no number, or beyond {limits.RATE.most:g} ({limits.RATE.named})")
     return adam
 
 
@@ -198,13 +208,13 @@ class _Prompt(_Body):
 
 Stop = (
     StopText
-    | Annotated[list[StopText], Field(fail_fast=True, max_length=limits.MAX_STOPS)]
-    | Annotated[list[Count], Field(fail_fast=True, max_length=limits.MAX_STOPS)]
+    | Annotated[list[StopText], Field(fail_fast=True, max_length=limits.STOPS.most)]
+    | Annotated[list[Count], Field(fail_fast=True, max_length=limits.STOPS.most)]
 )
 
 
 class _Params(_Body):
-    max_tokens: Annotated[int, Field(ge=1, le=limits.MAX_NUMBER)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=limits.NUMBER.most)] | None = None
     seed: Seed | None = None
     stop: Stop | None = None
     temperature: Temperature = 1.0
@@ -217,12 +227,12 @@ class SampleBody(_Body):
 
     prompt: _Prompt
     sampling_params: _Params
-    num_samples: Annotated[int, Field(ge=1, le=limits.MAX_SAMPLES)] = 1
+    num_samples: Annotated[int, Field(ge=1), at_most(limits.SAMPLES)] = 1
     sampling_session_id: Name | None = None
     seq_id: Count | None = None
     prompt_logprobs: bool | None = None
     prompt_logprobs_last_n: Count | None = None
-    topk_prompt_logprobs: Annotated[int, Field(ge=0, le=limits.MAX_TOP)] = 0
+    topk_prompt_logprobs: Annotated[int, Field(ge=0), at_most(limits.TOP)] = 0
     topk_sample_logprobs: int = 0
     prompt_alt_tokens_k: int = 0
     target_prompt_logprobs: Any = None
@@ -260,7 +270,7 @@ class SampleBody(_Body):
                 temperature=params.temperature,
                 top_p=params.top_p,
                 top_k=params.top_k,
-                seed=None if params.seed is None else (params.seed % limits.MAX_SEED, number),
+                seed=None if params.seed is None else (params.seed % (limits.SEED.most + 1), number),
                 stop_ids=ids,
                 stop_texts=texts,
             )
@@ -307,16 +317,16 @@ class TrainRequest:
             message.ParseFromString(body)
         except Exception as error:  # protobuf's own DecodeError has no stable home
             raise Refused(f"not a ForwardBackwardRequest: {error}") from error
-        self.model_id, self.seq_id = message.model_id[: limits.MAX_NAME], message.seq_id
-        self.loss, self.backward = message.loss_fn[: limits.MAX_NAME], not message.forward_only
+        self.model_id, self.seq_id = message.model_id[: limits.NAME.most], message.seq_id
+        self.loss, self.backward = message.loss_fn[: limits.NAME.most], not message.forward_only
         self.config: dict[str, float] = dict(message.loss_fn_config)
         for name, value in message.loss_fn_config_v2.items():
             if value.HasField("text"):
                 raise Refused(f"the setting {name} is text, which no loss here takes")
             self.config[name] = value.number
         parts = sum(1 + len(datum.model_input) + len(datum.loss_fn_inputs) for datum in message.data)
-        if parts > limits.MAX_PARTS:
-            raise Refused(f"{len(message.data)} datums of {parts} parts are more than {limits.MAX_PARTS}")
+        if parts > limits.PARTS.most:
+            raise Refused(limits.PARTS.past(f"{len(message.data)} datums of {parts:,} parts are"))
         self.data = [_datum(position, datum) for position, datum in enumerate(message.data)]
 
 
@@ -351,8 +361,8 @@ def _tensor(position: int, name: str, message: public.Tensor) -> Tensor:
 def _densified(message: public.SparseCsr, dtype: Any, shape: Sequence[int]) -> Tensor:
     """A matrix of which only some values were sent, the others being 0. Raises ValueError or IndexError."""
     rows, columns = shape
-    if not 0 <= rows * columns <= MAX_TARGETS:
-        raise ValueError(f"more than {MAX_TARGETS} values")
+    if not 0 <= rows * columns <= limits.TARGETS.most:
+        raise ValueError(limits.TARGETS.past("it has"))
     values = np.frombuffer(message.values, dtype)
     ends, at = (np.frombuffer(data, np.int64) for data in (message.crow_indices, message.col_indices))
     if len(ends) != rows + 1 or ends[0] != 0 or ends[-1] != len(values) or len(at) != len(values):

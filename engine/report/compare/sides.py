@@ -71,13 +71,14 @@ def read_side(name: str, path: Path) -> Side:
     folder = RunFolder(path)
     info = folder.info()
     found = _episodes(folder, info)
+    results = results_of(found[1], found[0]) if found else None
     return Side(
         name,
         info.hash,
         parse_yaml(folder.spec() or "{}", str(folder.spec_file)).data,
         info.templates,
         _settings(info),
-        results_of(found[1], found[0]) if found else None,
+        results if results and results.tasks else None,
         _seconds(info),
     )
 
@@ -138,6 +139,7 @@ def _settings(info: RunInfo) -> dict[str, str]:
     told = {
         "kind": "training" if info.kind == "train" else "run",
         "model": info.model,
+        "checkpoint": info.checkpoint or "",
         "seed": str(info.seed),
         "split": info.split or "",
         "tasks at most": str(info.limit or ""),

@@ -1,0 +1,56 @@
+"""What a model's answer may be, and what a parser or a reward may spend on reading it."""
+
+from __future__ import annotations
+
+from engine.limits.limit import Limit
+
+ANSWER_TEXT = Limit(
+    "answer_text",
+    400_000,
+    "characters",
+    "an answer that a parser reads, and hands to rewards; some 100,000 tokens",
+)
+ANSWER_CALLS = Limit(
+    "answer_calls", 64, "calls", "tools that one answer asks for, which are called at once; more is no plan"
+)
+ANSWER_MATCHES = Limit(
+    "answer_matches",
+    10_000,
+    "matches",
+    "of a spec's own pattern, of which the parser `pattern` takes the last",
+)
+ANSWER_WORDS = Limit(
+    "answer_words", 200, "words", "that `one_of` looks for: each is tried at every place of an answer"
+)
+PATTERN_TEXT = Limit("pattern_text", 1_000, "characters", "a spec's own regular expression")
+PATTERN_GROUPS = Limit("pattern_groups", 20, "groups", "of a pattern: each is kept for every match")
+PATTERN_BYTES = Limit("pattern_bytes", 1 << 20, "bytes", "a compiled pattern; RE2 refuses a larger one")
+JSON_DEPTH = Limit(
+    "json_depth",
+    64,
+    "levels",
+    "objects and lists of an answer inside one another: it is walked, written and read level by level",
+)
+JSON_DIGITS = Limit(
+    "json_digits",
+    4_300,
+    "digits",
+    "a whole number of an answer or a result; Python reads no longer one",
+)
+JSON_STARTS = Limit(
+    "json_starts", 64, "brackets", "and fences that are tried as the beginning of an answer's JSON"
+)
+JSON_READ = Limit(
+    "json_read", 1_000_000, "characters", "that are read in vain for an answer's JSON, start by start"
+)
+SCHEMA_WORK = Limit(
+    "schema_work",
+    100_000,
+    "units of work",
+    "one check of a value against a JSON Schema: each keyword asked of a part of it, and each item or "
+    "name that the keyword looks through; a unit is some 10 µs at most",
+)
+COUNTDOWN_TEXT = Limit(
+    "countdown_text", 200, "characters", "an expression of countdown: it bounds the numbers' size, too"
+)
+COUNTDOWN_DEPTH = Limit("countdown_depth", 40, "levels", "operators and signs of one inside one another")

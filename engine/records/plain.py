@@ -1,0 +1,58 @@
+"""Values that a line of JSON can hold and give back: whoever made them, a parser, a tool, an environment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import cast
+
+from pydantic_core import to_jsonable_python
+
+from engine.limits.answers import JSON_DEPTH, JSON_DIGITS
+
+_BITS = int(JSON_DIGITS.most * math.log2(10))
+
+
+def check_plain(value: object, levels: int = JSON_DEPTH.most) -> None:
+    """Raise ValueError unless a value is of JSON's kinds, of Unicode and finite numbers, and not too deep."""
+    kind = type(value)
+    if kind is str:
+        cast("str", value).encode()  # a lone surrogate raises
+    elif kind is int:
+        if cast("int", value).bit_length() > _BITS:
+            raise ValueError(f"a whole number is too long; at most {JSON_DIGITS}")
+    elif kind is float:
+        if not math.isfinite(cast("float", value)):
+            raise ValueError(f"{value} is no number that JSON has")
+    elif kind is dict or kind is list:
+        if levels == 0:
+            raise ValueError(f"it is nested too deeply; at most {JSON_DEPTH}")
+        members: Iterable[object] = cast("list[object]", value)
+        if kind is dict:
+            pairs = cast("dict[object, object]", value)
+            if strangers := [key for key in pairs if type(key) is not str]:
+                raise TypeError(f"a key is {type(strangers[0]).__name__}")
+            "".join(cast("dict[str, object]", value)).encode()
+            members = pairs.values()
+        for member in members:
+            check_plain(member, levels - 1)
+    elif value is not None and kind is not bool:
+        raise TypeError(f"{kind.__name__} is no kind that JSON has")
+
+
+def check_recordable(value: object) -> None:
+    """Raise ValueError unless a value can be recorded: text, or what becomes plain when it is written.
+
+    Tuples become lists, dataclasses mappings, dates text. Half a character of a text is written as a mark.
+    """
+    if isinstance(value, str):
+        return
+    try:
+        try:
+            check_plain(value)
+        except TypeError:
+            check_plain(to_jsonable_python(value, inf_nan_mode="constants"))
+    except UnicodeError:
+        raise ValueError("a text in it is not valid Unicode") from None
+    except TypeError as error:
+        raise ValueError(str(error)) from None

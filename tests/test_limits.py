@@ -1,0 +1,44 @@
+"""The limits: each has a name of its own, is kept somewhere, and stands nowhere else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from engine.limits import LIMITS, answers, prompts, records, service, specs, tools
+from engine.limits.limit import Limit
+
+ROOT = Path(__file__).parents[1]
+READERS = ("engine/spec", "engine/prompts", "engine/compile", "engine/records", "engine/sandbox", "roles")
+"""What reads what others wrote."""
+
+
+def test_each_limit_has_a_name_of_its_own_and_a_reason() -> None:
+    assert len({limit.name for limit in LIMITS}) == len(LIMITS) > 80
+    assert all(limit.most > 0 and limit.why for limit in LIMITS)
+
+
+def test_each_limit_is_kept_by_some_code() -> None:
+    code = "\n".join(
+        path.read_text(encoding="utf-8")
+        for folder in ("engine", "roles", "rolegraph")
+        for path in (ROOT / folder).rglob("*.py")
+        if "limits" not in path.parts
+    )
+    names = [
+        f"limits.{name}" if module is service and f"limits.{name}" in code else name
+        for module in (answers, prompts, records, service, specs, tools)
+        for name, value in vars(module).items()
+        if isinstance(value, Limit)
+    ]
+    assert not [name for name in names if not re.search(rf"\b{re.escape(name)}\b", code)]
+
+
+def test_whoever_reads_what_others_wrote_has_its_limits_from_there() -> None:
+    own = re.compile(r"^_?(MAX|MOST|DEEPEST|LIMIT)\w* = [\d_*<. ]+$", re.MULTILINE)
+    assert not {
+        str(path.relative_to(ROOT)): found
+        for folder in READERS
+        for path in (ROOT / folder).rglob("*.py")
+        if (found := own.findall(path.read_text(encoding="utf-8")))
+    }

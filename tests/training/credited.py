@@ -1,0 +1,76 @@
+"""Small specs whose turns are credited and compared, and what training makes of their episodes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engine.compile import Plan, compile_file
+from engine.models import Request
+from engine.records import Episode
+from engine.training.advantages import annotated, by_uid, estimate, group_episodes
+from engine.training.credit import notes
+from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited, write_spec
+
+Roles = dict[str, dict[str, Any]]
+Answer = Callable[[Request], str]
+
+
+def plan(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **more: Any) -> Plan:
+    return compile_file(write(folder, roles, loops, **more))
+
+
+def write(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **more: Any) -> Path:
+    learns = {"parser": {"tag": "answer", "keep_tag": True}, "reward": "countdown", "estimator": "grpo"}
+    spec = {
+        "rolegraph": 1,
+        "name": "credited",
+        "data": {"train": {"countdown": {"count": 8}}},
+        "roles": {
+            name: {**learns, **role, "prompt": {"inline": role.get("prompt", "{{ task.question }}")}}
+            for name, role in roles.items()
+        },
+        "loops": loops or {},
+        **more,
+    }
+    return write_spec(folder, yaml.safe_dump(spec, sort_keys=False))
+
+
+def rollouts(plan: Plan, answer: Answer, *, tasks: int = 2, count: int = 4) -> list[Episode]:
+    """Episodes of some tasks that differ in their ids and questions."""
+    models = limited(plan, ScriptedModel(answer))
+    rows = [{**COUNTDOWN, "id": f"t{number}", "question": f"Task {number}"} for number in range(tasks)]
+    return [asyncio.run(episode(plan, models, row, rollout)) for row in rows for rollout in range(count)]
+
+
+def drawn(request: Request) -> str:
+    """Right or wrong, by whose turn it is and in which rollout."""
+    task, rollout, (role, index, number), *_ = request.id
+    role, _, unrolled = role.partition("_")  # by hand, the round is in the name
+    whose = f"{task} {rollout} {role} {index} {unrolled or number}"
+    return random.Random(whose).choice([RIGHT, WRONG])
+
+
+def learnt(plan: Plan, episodes: Sequence[Episode]) -> tuple[list[Episode], dict[str, float]]:
+    """The episodes as training leaves them, and the metrics of their groups."""
+    groups, metrics = group_episodes(episodes, plan.trained)
+    estimators = {name: role.estimator for name, role in plan.trained.items() if role.estimator}
+    estimated = estimate(groups, estimators)
+    return annotated(episodes, by_uid(groups, estimated), notes(groups)), metrics | estimated.metrics
+
+
+def advantages(episodes: Sequence[Episode], role: str) -> list[list[Any]]:
+    return [[s.advantage for s in t.steps] for e in episodes for t in e.trajectories if t.name == role]
+
+
+LOOP = {"l": {"roles": ["a"], "times": 3}}
+ONE: Roles = {"a": {"needs": {"a": "last"}, "prompt": "{% for x in a %}{{ x.action }}{% endfor %}"}}
+
+
+def looped(folder: Path, credit: Any, group: str = "task", **more: Any) -> Plan:
+    return plan(folder, {"a": {**ONE["a"], "credit": credit, "group": group, **more}}, LOOP)

@@ -7,7 +7,8 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 from urllib.parse import urlsplit
 
@@ -19,9 +20,6 @@ from engine.vocabulary import Function, Tool, ToolError, UsageError
 if TYPE_CHECKING:
     from mcp import ClientSession
     from mcp.types import CallToolResult, ContentBlock
-
-# What the SDK logs comes back as errors, too.
-logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 
 def mcp(url: str, /, *, timeout: Annotated[float, Field(gt=0, le=3600)] = 60.0) -> Tool:
@@ -37,11 +35,29 @@ def mcp(url: str, /, *, timeout: Annotated[float, Field(gt=0, le=3600)] = 60.0) 
     return Tool(open=partial(_open, url, timeout), permissions=(url,))
 
 
+@cache
+def _hush() -> None:
+    """Print nothing that the SDK logs: it comes back as errors, too, and quotes what a server says.
+
+    Some of it goes to the root logger, which begins to print everything where it has no handler yet.
+    """
+    theirs = logging.getLogger("mcp")
+    theirs.addHandler(logging.NullHandler())
+    theirs.propagate = False
+    root = logging.getLogger()
+    if not root.handlers:
+        others = logging.StreamHandler()
+        others.setLevel(logging.WARNING)
+        others.addFilter(lambda record: Path(record.pathname).parent.parent.name != "mcp")
+        root.addHandler(others)
+
+
 @asynccontextmanager
 async def _open(url: str, seconds: float) -> AsyncGenerator[Sequence[Function], None]:
     from mcp import ClientSession
     from mcp.client.streamable_http import streamable_http_client
 
+    _hush()
     opened = False
     try:
         async with (

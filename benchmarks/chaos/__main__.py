@@ -27,12 +27,13 @@ from trials_training import Trainings
 @click.command(help=(__doc__ or "").partition("\n")[0])
 @click.option("--minutes", default=10.0, show_default=True, help="No trial begins later.")
 @click.option("--seed", default=0, show_default=True)
+@click.option("--worlds", default=2, show_default=True, help="Full disks, and read-only folders.")
 @click.option("--runs", default=18, show_default=True, help="Runs that are killed, five times each.")
 @click.option(
     "--trainings", default=5, show_default=True, help="Trainings that are killed, three times each."
 )
 @click.option("--services", default=2, show_default=True, help="Trainings whose service is killed.")
-def main(minutes: float, seed: int, runs: int, trainings: int, services: int) -> None:
+def main(minutes: float, seed: int, worlds: int, runs: int, trainings: int, services: int) -> None:
     """Break everything, and print what is lost."""
     rng, end = random.Random(seed), time.monotonic() + 60 * minutes
     counts: list[Count] = []
@@ -48,15 +49,16 @@ def main(minutes: float, seed: int, runs: int, trainings: int, services: int) ->
             click.echo(f"{name}: {count}")
 
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        with Worlds(Path(folder) / "worlds") as worlds:
-            trials("run, disk full", 2, worlds.full)
-            trials("run, folder read-only", 2, worlds.read_only)
+        with Worlds(Path(folder) / "worlds") as broken:
+            trials("run, disk full", worlds, broken.full)
+            trials("run, folder read-only", worlds, broken.read_only)
         with Runs(Path(folder) / "runs", seed) as ours:
             trials("run, server flaky, killed", runs, ours.trial)
         if trainings or services:
             with Trainings(Path(folder) / "trainings", seed) as ours:
                 trials("train, service flaky, killed", trainings, ours.trial)
                 trials("train, service killed", services, ours.without_service)
+                trials("run with a service of its own, killed", services, ours.own_service)
     click.echo(f"seed {seed}\n{table(counts)}")
     sys.exit(any(count.bad for count in counts))
 

@@ -1,7 +1,7 @@
 """HTTP servers that fail on purpose: in place of a model, or in front of a service that works.
 
-Each request may meet a fault, drawn from a seeded generator. In half of the cases the request has taken effect
-by then, and only its answer is lost. A server can be dead for a while, and come back at the same address.
+Each request may meet a fault, drawn from a seeded generator. In half of the cases the request has taken
+effect by then, and only its answer is lost. A server can be dead for a while, and come back at its address.
 """
 
 from __future__ import annotations

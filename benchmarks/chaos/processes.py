@@ -62,8 +62,12 @@ class Place:
         sockets = sum(_sockets(process) for process in alive)
         for process in alive:
             os.kill(process, signal.SIGKILL)
-        files = [*self.temporary.iterdir()]
+        # PyTorch has one folder for what it compiles, whoever uses it.
+        files = [file for file in self.temporary.iterdir() if not file.name.startswith("torchinductor_")]
+        # What appears whole is written beside its place first.
+        files += [*self.folder.rglob(".*.part"), *self.folder.rglob(".part-*")]
         for file in files:
+            print("  left:", file.relative_to(self.folder))
             shutil.rmtree(file, ignore_errors=True) if file.is_dir() else file.unlink()
         return {"processes": len(alive), "sockets": sockets, "temporary": len(files)}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from counting import Count
+from counting import Count, said_in
 from flaky import Flaky, in_front_of
 from processes import Place, kill, wait_until
 
@@ -116,6 +116,26 @@ class Trainings:
         count.of["kills"] += kill(service)
         count.of.update(trials=1)
         self._judge(count, place, out)
+
+    def own_service(self, count: Count, rng: random.Random) -> None:
+        """A run that starts a service for itself, killed a few times: what it started ends with it."""
+        place = self._place()
+        out = place.folder / "run"
+        words = ("run", "solver_judge", "sampling.max_tokens=16", "--model", "local", "--limit", "4")
+        for _ in range(KILLS):
+            begun = (out / "run.json").exists()
+            process = place.start(*(("run", "--resume") if begun else words), "--out", str(out))
+            wait_until(process, out / "episodes.jsonl", rng.randrange(4), 60.0)
+            time.sleep(rng.random() * 8)
+            count.of["kills"] += kill(process)
+        begun = (out / "run.json").exists()
+        process = place.start(*(("run", "--resume") if begun else words), "--out", str(out))
+        assert process.wait() == 0, place.said()
+        found = said_in(out / "episodes.jsonl")
+        count.of["trials"] += 1
+        count.of["lost"] += 4 - len(found)
+        count.episodes(out / "episodes.jsonl", found)
+        count.leave(place)
 
     def _finish(self, place: Place, out: Path, url: str, key: str | None = None) -> None:
         for _ in range(TRIES):

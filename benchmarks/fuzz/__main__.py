@@ -41,7 +41,9 @@ import judge_written
 from inputs import Make
 
 SECONDS = 10.0
-"""No input is worth more."""
+"""Of this process's work: no input is worth more."""
+WAIT = 60.0
+"""By the clock, for what waits rather than works, on a machine that others use too."""
 MEMORY = 200 << 20
 """Bytes that an input may take."""
 ROOM = 2 << 30
@@ -59,24 +61,24 @@ class Kind(NamedTuple):
 
 
 KINDS: dict[str, Kind] = {
-    "spec": Kind(inputs.spec, judge_written.spec, 4),
-    "override": Kind(inputs.override, judge_written.override, 4),
-    "spec tests": Kind(inputs.spec_tests, judge_written.spec_tests, 10),
-    "template": Kind(inputs.prompt, judge_written.prompt, 24),
-    "expression": Kind(inputs.condition, judge_written.condition, 80),
-    "rows": Kind(inputs.rows, judge_written.rows, 40),
-    "corpus": Kind(inputs.corpus, judge_written.corpus, 8),
-    "episodes": Kind(inputs.episode, judge_kept.episodes, 60),
-    "replay": Kind(inputs.episode, judge_kept.replay, 50),
+    "spec": Kind(inputs.spec, judge_written.spec, 3),
+    "override": Kind(inputs.override, judge_written.override, 3),
+    "spec tests": Kind(inputs.spec_tests, judge_written.spec_tests, 8),
+    "template": Kind(inputs.prompt, judge_written.prompt, 16),
+    "expression": Kind(inputs.condition, judge_written.condition, 100),
+    "rows": Kind(inputs.rows, judge_written.rows, 60),
+    "corpus": Kind(inputs.corpus, judge_written.corpus, 5),
+    "episodes": Kind(inputs.episode, judge_kept.episodes, 90),
+    "replay": Kind(inputs.episode, judge_kept.replay, 70),
     "view": Kind(inputs.view, judge_kept.view, 1),
-    "report": Kind(inputs.report, judge_kept.report, 3),
-    "compare": Kind(inputs.compare, judge_kept.compare, 2),
-    "answer": Kind(inputs.answer, judge_said.answer, 40),
-    "reply": Kind(inputs.reply, judge_said.reply, 50),
-    "tool": Kind(inputs.tool, judge_said.tool, 4),
-    "vocabulary": Kind(inputs.vocabulary, judge_said.vocabulary, 10),
+    "report": Kind(inputs.report, judge_kept.report, 2),
+    "compare": Kind(inputs.compare, judge_kept.compare, 1),
+    "answer": Kind(inputs.answer, judge_said.answer, 70),
+    "reply": Kind(inputs.reply, judge_said.reply, 60),
+    "tool": Kind(inputs.tool, judge_said.tool, 3),
+    "vocabulary": Kind(inputs.vocabulary, judge_said.vocabulary, 6),
     "mcp": Kind(inputs.mcp, judge_said.mcp, 1),
-    "observation": Kind(inputs.observation, judge_said.observation, 20),
+    "observation": Kind(inputs.observation, judge_said.observation, 10),
 }
 
 
@@ -84,7 +86,7 @@ def served() -> dict[str, Kind]:
     """The local service's kind; importing it takes seconds."""
     from judge_served import Client
 
-    return {"body": Kind(inputs.body, Client().judge, 14)}
+    return {"body": Kind(inputs.body, Client().judge, 6)}
 
 
 class Hang(BaseException):
@@ -116,19 +118,25 @@ def came_of(judge: Judge, text: str) -> tuple[str, str]:
     """What came of an input, and where, if it is a find."""
     Path("/proc/self/clear_refs").write_text("5")  # the most memory from here on
     before = _memory("VmHWM")
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    _limit(SECONDS, WAIT)
     try:
         came, where = judge(text), ""
     except (Exception, Hang) as error:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _limit(0, 0)
         last = traceback.extract_tb(error.__traceback__)[-1]
         said = re.sub(r"0x[0-9a-f]+|\d+", "#", f"{error}" if not _silent(error) else "…")[:120]
         return "find", f"{type(error).__name__} {Path(last.filename).name}:{last.lineno} {said}"
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _limit(0, 0)
     if (took := _memory("VmHWM") - before) > MEMORY:
         return "find", f"{took >> 20} MB"
     return came, where
+
+
+def _limit(seconds: float, wait: float) -> None:
+    """What is left of both; again every second, where a library swallowed it."""
+    signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)
+    signal.setitimer(signal.ITIMER_REAL, wait, 1.0)
 
 
 def _silent(error: BaseException) -> bool:
@@ -168,6 +176,7 @@ def main() -> None:
     """The input that is being judged: what is left of one that ends the whole process."""
     logging.disable()
     signal.signal(signal.SIGALRM, _stop)
+    signal.signal(signal.SIGPROF, _stop)
     signal.signal(signal.SIGTERM, _leave)
     rng, tally, told = random.Random(given.seed), Tally(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:

@@ -26,7 +26,7 @@ from engine.compile import Plan, compile_file
 from engine.errors import ModelError
 from engine.models import Completion, LimitedModel, Request
 from engine.models.openai import OpenAIModel
-from engine.prompts.tools import find_calls
+from engine.prompts.call_forms import HERMES
 from engine.records import CallId, NodeId, read_episodes
 from engine.records.jsonl import json_line
 from engine.run import Isolation, Job, run_episode
@@ -139,7 +139,7 @@ class Scripted:
         self._said = cycle(said)
 
     async def complete(self, request: Request) -> Completion:
-        text, calls = find_calls(next(self._said)) if request.tools else (next(self._said), ())
+        text, calls = HERMES.find(next(self._said)) if request.tools else (next(self._said), ())
         return Completion(text, calls=calls)
 
     async def aclose(self) -> None: ...

@@ -7,14 +7,17 @@ import math
 from pathlib import Path
 
 import pytest
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 import rolegraph as rg
+from engine.errors import ModelError
 from engine.limits.answers import ANSWER_TEXT
+from engine.models import Request, open_model
 from engine.records.episodes import read_episodes
+from engine.spec import ModelRef, Sampling
 from engine.vocabulary import Call, ParseFailure, Score, parsers
 from tests.cli.conftest import Command, rolegraph
-from tests.models.edges import chat_answer, serving
+from tests.models.edges import CALL, chat_answer, serving
 
 __all__ = ["rolegraph"]
 SPEC = """rolegraph: 1
@@ -46,6 +49,22 @@ def test_an_answer_is_read_up_to_a_limit_that_has_a_name(
     if failure is not None:
         assert failure.name == "malformed_output"
         assert failure.message.endswith("(limit: answer_text)")
+
+
+@pytest.mark.parametrize("choices", [{"of": [1]}, {"0": 1}, "ab", 7, [7], [[]], [None], [{"message": 7}]])
+def test_choices_that_are_none_are_the_server_s_failure(tmp_path: Path, choices: object) -> None:
+    async def ask(url: str) -> None:
+        model = await open_model(ModelRef(provider="openai", name="tiny", base_url=url))
+        try:
+            with pytest.raises(ModelError, match="does not answer as OpenAI") as refused:
+                await model.complete(Request([], Sampling(), None, CALL))
+            assert refused.value.transient
+        finally:
+            await model.aclose()
+
+    garbled = JSONResponse({"id": "1", "object": "chat.completion", "choices": choices})
+    with serving(lambda _: garbled) as endpoint:
+        asyncio.run(ask(endpoint.base_url))
 
 
 def test_half_a_character_in_a_server_s_error_is_spelt_out(tmp_path: Path, rolegraph: Command) -> None:

@@ -18,6 +18,7 @@ from tinker import types  # noqa: E402
 from engine.local.launcher import Running  # noqa: E402
 from engine.local.service.adapters import write_adapter  # noqa: E402
 from engine.local.service.checkpoints import Checkpoints  # noqa: E402
+from engine.local.service.parts import Parts  # noqa: E402
 from engine.local.service.policy import LoraShape  # noqa: E402
 from engine.local.service.trainer import Refused  # noqa: E402
 from tests.local.client import PROMPT, datum, logprobs_of, prompt, trainer  # noqa: E402
@@ -142,3 +143,30 @@ def test_merged_embeddings_stay_one_tensor_where_the_adapter_changes_neither_use
     assert json.loads((tmp_path / "merged" / "config.json").read_text())["tie_word_embeddings"] is True
     with safe_open(tmp_path / "merged" / "model.safetensors", "pt") as file:
         assert "lm_head.weight" not in file.keys()  # noqa: SIM118  (it is no mapping)
+
+
+def test_what_a_killed_service_was_writing_is_swept_and_a_checkpoint_it_was_replacing_is_not_lost(
+    tmp_path: Path, model_dir: Path
+) -> None:
+    """A process is killed between the two renames that replace a checkpoint, and in the middle of a file."""
+    Checkpoints(tmp_path, "tiny", model_dir).save(PATH, LoraShape(8), WEIGHTS)
+    target = tmp_path / "session-1:train:0" / "sampler_weights" / "last"
+    if not target.exists():
+        (target,) = tmp_path.glob("*/sampler_weights/last")
+    part, torn = tmp_path / ".part-a", tmp_path / ".part-b"
+    for folder in (part, torn):
+        (folder / "checkpoint").mkdir(parents=True)
+    (torn / "checkpoint" / "adapter_model.safetensors").write_bytes(b"half")
+    shutil.copytree(target, part / "checkpoint", dirs_exist_ok=True)
+    target.rename(part / "replaced")
+    again = Checkpoints(tmp_path, "tiny", model_dir)
+    assert not [*tmp_path.glob(".part-*")]
+    assert again.load(PATH, optimizer=False).weights.keys() == WEIGHTS.keys()
+
+
+def test_what_another_service_is_writing_is_left_alone(tmp_path: Path, model_dir: Path) -> None:
+    with Parts(tmp_path).part() as part:
+        (part / "checkpoint").mkdir()
+        Checkpoints(tmp_path, "tiny", model_dir)
+        assert (part / "checkpoint").is_dir()
+    assert not [*tmp_path.iterdir()]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from engine.errors import ModelError, UsageError, WorldError
 from engine.models import Completion, Model, Request, open_model
@@ -158,6 +158,21 @@ def test_a_refused_request_does_not_pass_and_shows_no_key(folder: Path, status: 
     error = failure(lambda _: JSONResponse({"detail": f"no: {KEY}"}, status_code=status), folder)
     assert not error.transient
     assert KEY not in str(error)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        Response(b""),
+        Response(b"<html>Bad gateway</html>", media_type="text/html"),
+        Response(b'{"request_id": "x", "sequ', media_type="application/json"),
+        Response(b"\xff\xff\xff", media_type="application/x-protobuf"),
+        JSONResponse({"sequences": 7}),
+    ],
+    ids=["nothing", "HTML", "half a JSON", "no protobuf", "another JSON"],
+)
+def test_what_is_no_answer_may_pass(folder: Path, garbage: Response) -> None:
+    assert failure(lambda _: garbage, folder).transient
 
 
 def test_hundreds_of_calls_at_once_are_each_answered(folder: Path, says: Callable[[str], Script]) -> None:

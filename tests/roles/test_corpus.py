@@ -121,6 +121,8 @@ def test_searches_at_once_build_one_index(tmp_path: Path, monkeypatch: pytest.Mo
             ['{"id": 1, "text": "a"}', '{"id": "1", "text": "b"}'],
             r"wiki\.jsonl:2: the id '1' is that of line 1 too",
         ),
+        (['{"id": "' + "x" * 9_999 + '", "text": "a"}'] * 2, r"^.{,300}xxx… is that of line 1 too$"),
+        (['{"text": "a", "title": [' + "1, " * 9_999 + "1]}"], r"^.{,300}1,…$"),
         (['{"text": "?!"}'], r"wiki\.jsonl: no passage has a word"),
         ([""], r"wiki\.jsonl has no passages"),
     ],

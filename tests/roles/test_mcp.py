@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -165,3 +167,43 @@ def test_a_server_that_is_gone_fails_its_role_alone(tmp_path: Path) -> None:
 def test_a_spec_with_a_server_is_checked_without_asking_it(tmp_path: Path) -> None:
     path = write_spec(tmp_path, SPEC.format(url="http://127.0.0.1:1/mcp"))
     assert check_file(path).plan is not None
+
+
+NOISY = """
+import asyncio, contextlib, logging, sys
+from roles.mcp import mcp
+
+async def serve(reader, writer):
+    with contextlib.suppress(asyncio.IncompleteReadError):
+        while head := await reader.readuntil(b"\\r\\n\\r\\n"):
+            await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
+            body = sys.argv[1].encode()
+            writer.write(b"HTTP/1.1 200 OK\\r\\ncontent-type: application/json\\r\\n")
+            writer.write(b"content-length: %d\\r\\n\\r\\n" % len(body) + body)
+
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = "http://127.0.0.1:%d/mcp" % server.sockets[0].getsockname()[1]
+    try:
+        async with mcp(url, timeout=0.5).open():
+            pass
+    except ValueError as error:
+        print(error)
+    logging.getLogger("another").warning("heard")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '{"jsonrpc": "2.0", "id": "x", "result": {}}',
+        '{"jsonrpc": "2.0", "id": 1, "method": "\\u001b[2J"}',
+        "{",
+    ],
+)
+def test_nothing_that_a_server_says_is_printed_by_the_way(said: str) -> None:
+    done = subprocess.run([sys.executable, "-c", NOISY, said], capture_output=True, text=True, check=True)
+    assert "cannot be used" in done.stdout
+    assert done.stderr == "heard\n"

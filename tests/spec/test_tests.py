@@ -71,3 +71,7 @@ def test_what_is_no_mapping_or_says_nothing_is_refused(tmp_path: Path) -> None:
     assert "at_least, at_most or equals" in said
     with pytest.raises(UsageError, match="--record"):
         read_tests(tmp_path / "none.test.yaml")
+
+
+def test_a_list_where_either_a_number_or_a_mapping_is_expected_is_a_fault(tmp_path: Path) -> None:
+    assert faults(tmp_path, "expect: {failures: [{solver: 0}]}\nprompts: 7\n")

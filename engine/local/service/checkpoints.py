@@ -10,9 +10,9 @@ adapter in `adapter.safetensors` and no digest, are read too.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,6 +28,7 @@ from torch import Tensor
 from engine.limits.service import CHECKPOINT_SECONDS
 from engine.local.launcher import model_name
 from engine.local.service.adapters import write_adapter
+from engine.local.service.parts import NEW, Parts
 from engine.local.service.policy import LoraShape
 from engine.local.service.sealing import seal
 from engine.local.service.trainer import Missing, Refused
@@ -95,6 +96,8 @@ class Checkpoints:
 
     def __init__(self, folder: Path, base_model: str, model_dir: Path) -> None:
         self._folder, self._base_model, self._model_dir = folder, base_model, model_dir
+        self._parts = Parts(folder)
+        self._parts.sweep(self._rescue)
 
     @cached_property
     def _digest(self) -> str:
@@ -118,8 +121,8 @@ class Checkpoints:
         expires = _end(terms.ttl_seconds)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=self._folder, prefix=".part-") as part:
-                whole = Path(part) / "checkpoint"
+            with self._parts.part() as part:
+                whole = part / NEW
                 whole.mkdir()
                 write_adapter(whole, weights, shape.rank, model_name(self._model_dir))
                 if optimizer is not None:
@@ -139,7 +142,7 @@ class Checkpoints:
                 if expires is not None:
                     (whole / EXPIRES).write_text(expires.isoformat(), encoding="utf-8")
                 if target.exists():
-                    target.rename(Path(part) / "replaced")
+                    target.rename(part / "replaced")
                 whole.rename(target)
         except OSError as error:
             raise Refused(f"cannot write the checkpoint {path}: {error.strerror}") from error
@@ -150,13 +153,20 @@ class Checkpoints:
         """Delete a checkpoint, if it is there."""
         where = self._where(path)
         try:
-            with tempfile.TemporaryDirectory(dir=self._folder, prefix=".part-") as part:
-                where.rename(Path(part) / "removed")
+            with self._parts.part() as part:
+                where.rename(part / "removed")
             for folder in (where.parent, where.parent.parent):
                 folder.rmdir()
         except OSError:  # it was not there, or another still is in the run's folder
             pass
         self._note_end(path, None)
+
+    def _rescue(self, part: Path) -> None:
+        """A checkpoint that was written, and whose service was killed before it was in its place."""
+        with contextlib.suppress(OSError, ValueError, KeyError, Refused):
+            target = self._where(str(json.loads((part / NEW / _META).read_bytes())["path"]))
+            if (part / "replaced").exists() and not target.exists():
+                (part / NEW).rename(target)
 
     def holds(self, path: str) -> bool:
         """Whether there is a checkpoint of that path. Raises Refused where it is no path."""

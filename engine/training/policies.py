@@ -197,9 +197,7 @@ async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, cl
     try:
         # All of it is sent before any of it is awaited, so that a hosted service's clock is not missed.
         passes = [
-            policy.client.forward_backward(
-                list(batch.data), batch.loss.name, dict[str, float](batch.loss.settings) or None
-            )
+            policy.client.forward_backward(list(batch.data), batch.loss.name, {**batch.loss.settings} or None)
             for batch in batches
         ]
         step = policy.client.optim_step(adam)

@@ -15,7 +15,6 @@ from typing import TypeVar
 
 import httpx
 import tinker
-from google.protobuf.message import DecodeError
 from tinker.types import RequestErrorCategory
 
 from engine.errors import ContextFull, ModelError, WorldError
@@ -201,7 +200,7 @@ def _is_transient(error: BaseException) -> bool:
             return error.status_code in (408, 409, 410, 429) or error.status_code >= 500
         case tinker.APIConnectionError() | httpx.TransportError() | TimeoutError():
             return True
-        case tinker.APIResponseValidationError() | ValueError() | DecodeError():
+        case tinker.APIResponseValidationError() | ValueError():
             return True  # no answer but something else, as a gateway under load may send
         case _:
             return error.__cause__ is not None and _is_transient(error.__cause__)

@@ -239,7 +239,7 @@ class _Run:
             nodes = [node for node in nodes if node not in self.plan.never]
         if self.world is not None and self.world.loop == role.loop:
             nodes = [node for node in nodes if self.world.moves(self.plan.nodes[node])]
-        if role.when is None:
+        if role.when is None or not nodes:
             return nodes
         if "self" not in role.when.mentions:  # the same for all of them
             return nodes if self.sight.holds(role.when, self.sight.of_block(role, number)) else ()

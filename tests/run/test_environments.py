@@ -117,6 +117,14 @@ def test_other_roles_advise_and_see_what_the_movers_see(tmp_path: Path) -> None:
     assert env.steps[1] == {0: "walker1.2", 1: "walker2.2"}
 
 
+def test_a_condition_is_not_asked_where_it_is_not_its_move(tmp_path: Path) -> None:
+    world(lambda number, actions: Transition({0: "b"}))
+    never = "x | map(attribute='action') | join > 3"
+    roles: Roles = {"x": PLAYER, "o": {**PLAYER, "needs": {"x": "last"}, "when": never}}
+    done = run_one(game(tmp_path, roles), ScriptedModel(whose))
+    assert "uncomputed_conditions" not in done.metadata
+
+
 def test_a_condition_may_read_the_observation_and_nobodys_move_changes_nothing(tmp_path: Path) -> None:
     env = world(in_turn)
     roles: Roles = {"x": {**PLAYER, "when": "self.round == 3"}, "o": PLAYER}

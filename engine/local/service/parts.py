@@ -6,12 +6,12 @@ is left over.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 NEW = "checkpoint"
@@ -28,40 +28,35 @@ class Parts:
     @contextmanager
     def part(self) -> Generator[Path]:
         """A new one, which is gone after the block. Raises OSError."""
-        with _locked(self._folder, shared=True):  # a sweep cannot come between the two
-            part = Path(tempfile.mkdtemp(dir=self._folder, prefix=_PREFIX))
-            lock = _open(part)
-        try:
+        with ExitStack() as stack:
+            with _locked(self._folder, shared=True):  # a sweep cannot come between the two
+                part = Path(tempfile.mkdtemp(dir=self._folder, prefix=_PREFIX))
+                stack.enter_context(_locked(part))
+            stack.callback(shutil.rmtree, part, ignore_errors=True)
             yield part
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-            os.close(lock)
 
     def sweep(self, rescue: Callable[[Path], None]) -> None:
-        """Remove those that a kill has left; `rescue` sees each before."""
+        """Remove those that a kill has left; `rescue` sees each before. Not on Windows, without such locks."""
+        if sys.platform == "win32":
+            return
         with suppress(OSError), _locked(self._folder):
             for part in self._folder.glob(f"{_PREFIX}*"):
-                with suppress(OSError):  # somebody writes it
-                    lock = os.open(part, os.O_RDONLY)
-                    try:
-                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        rescue(part)
-                        shutil.rmtree(part, ignore_errors=True)
-                    finally:
-                        os.close(lock)
+                with suppress(OSError), _locked(part, wait=False):  # somebody writes those that are locked
+                    rescue(part)
+                    shutil.rmtree(part, ignore_errors=True)
 
 
 @contextmanager
-def _locked(folder: Path, *, shared: bool = False) -> Generator[None]:
-    lock = _open(folder, shared=shared)
+def _locked(folder: Path, *, shared: bool = False, wait: bool = True) -> Generator[None]:
+    """A folder that nobody else locks, or only as shared; raises OSError where that would take a wait."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    lock = os.open(folder, os.O_RDONLY)
     try:
+        fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
         yield
     finally:
         os.close(lock)
-
-
-def _open(folder: Path, *, shared: bool = False) -> int:
-    """The folder, open and locked until it is closed."""
-    lock = os.open(folder, os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-    return lock

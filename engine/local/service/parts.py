@@ -36,7 +36,7 @@ class Parts:
             yield part
 
     def sweep(self, rescue: Callable[[Path], None]) -> None:
-        """Remove those that a kill has left; `rescue` sees each before. Not on Windows, without such locks."""
+        """Remove those that a kill has left; `rescue` sees each before. Windows has no such locks."""
         if sys.platform == "win32":
             return
         with suppress(OSError), _locked(self._folder):

@@ -16,6 +16,7 @@ from engine.drawing.ink import INK, PALETTE, text
 from engine.errors import UsageError, did_you_mean
 from engine.report.charts import COLOURS, Line, Size, Stroke, plot, thinned
 from engine.report.reading import Point, Run, read_run
+from engine.vocabulary.foreign import in_short
 
 TEXT = (
     "text{font:13px ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;"
@@ -56,7 +57,7 @@ def _missing(runs: Sequence[Run], name: str) -> str:
         return f"{runs[0].folder}: no step is finished yet, so there is nothing to draw"
     known = {key.removeprefix("validation/").removeprefix("episode/") for run in runs for key in run.keys}
     hint = did_you_mean(name, sorted(known))
-    return "; ".join(filter(None, (f"no run has the figure {name!r}", hint)))
+    return "; ".join(filter(None, (f"no run has the figure {in_short(name)}", hint)))
 
 
 def _lines(runs: Sequence[Run], name: str) -> list[Line]:

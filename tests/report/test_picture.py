@@ -83,6 +83,8 @@ def test_runs_of_one_seed_are_told_apart_by_their_folders(tmp_path: Path) -> Non
 def test_a_figure_that_no_run_has_is_named_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no run has the figure 'juge_acc'; did you mean 'judge_acc'\?"):
         draw_curves([write_run(tmp_path / "run")], ["juge_acc"])
+    with pytest.raises(UsageError, match=r"no run has the figure 'x{158}…$"):
+        draw_curves([tmp_path / "run"], ["x" * 5_000])
 
 
 def test_a_run_without_a_step_has_nothing_to_draw(tmp_path: Path) -> None:

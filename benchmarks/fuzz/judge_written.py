@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from inputs import as_yaml, spec_data
 from engine.compile import check_file
 from engine.errors import DataError, SpecError, UsageError
 from engine.prompts import PromptError
-from engine.prompts.checks import Surroundings
+from engine.prompts.checks import Fault, Surroundings
 from engine.prompts.templates import compile_condition, compile_template
 from engine.spec import Diagnostic
 from engine.spec.tests import read_tests
@@ -73,23 +73,22 @@ def spec_tests(text: str) -> str:
 
 def prompt(text: str) -> str:
     made, faults = compile_template(text, AROUND)
-    if made is None:
-        assert faults and 0 <= faults[0].at <= len(text), "no place"
-        return FAULT
-    try:
-        made.render(VARIABLES)
-    except PromptError:
-        return FAULT
-    return RESULT
+    return _rendered(text, faults, made and made.render)
 
 
 def condition(text: str) -> str:
     made, faults = compile_condition(text, AROUND)
-    if made is None:
+    return _rendered(text, faults, made and made.holds)
+
+
+def _rendered(
+    text: str, faults: Sequence[Fault], render: Callable[[Mapping[str, Any]], object] | None
+) -> str:
+    if render is None:
         assert faults and 0 <= faults[0].at <= len(text), "no place"
         return FAULT
     try:
-        made.holds(VARIABLES)
+        render(VARIABLES)
     except PromptError:
         return FAULT
     return RESULT

@@ -12,7 +12,7 @@ from engine.spec import OF_A_TOOL, Finding, Role, Spec
 from engine.spec.diagnostics import Severity
 from engine.spec.yaml_source import value_at
 from engine.vocabulary import Pairs, Tool, is_allowed
-from engine.vocabulary.items import NO_PAIRS
+from engine.vocabulary.tools import NO_PAIRS
 
 
 def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:

@@ -17,22 +17,11 @@ from engine.limits.answers import ANSWER_TEXT
 from engine.models import Completion, LimitedModel, Request
 from engine.prompts import Continued
 from engine.prompts.tools import answer_message
-from engine.records import (
-    CallId,
-    Failure,
-    FailureName,
-    Message,
-    Observer,
-    Task,
-    call_seed,
-    derive_seed,
-)
+from engine.records import CallId, Failure, FailureName, Message, Observer, Task, call_seed, derive_seed
 from engine.run.calls import Functions, offered, results_of
 from engine.run.tools import OpenTools
 from engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
 from engine.vocabulary.foreign import described, plain
-
-_MOST_TEXT = ANSWER_TEXT.most
 
 
 def _plain(action: object) -> Any:
@@ -163,7 +152,7 @@ async def take_turn(
                 earlier.append(answered)
                 call, attempt = call + 1, 0
                 continue
-            if len(text) > _MOST_TEXT:
+            if len(text) > ANSWER_TEXT.most:
                 raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.past("the answer has"))
             action = role.parser.parse(text, upstream)
             if type(action) is not str:

@@ -8,31 +8,28 @@ from engine.errors import DataError, UsageError, did_you_mean
 from engine.records import Split
 from engine.vocabulary.call import Call, CallField
 from engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, open_dataset, plain_row, seeds
-from engine.vocabulary.environments import environment_of
+from engine.vocabulary.environments import (
+    Environment,
+    EnvironmentFailure,
+    LiveEnvironment,
+    Transition,
+    environment_of,
+)
 from engine.vocabulary.foreign import in_short
 from engine.vocabulary.imports import Import, digest_of, import_file
 from engine.vocabulary.items import (
     Dataset,
-    Environment,
-    EnvironmentFailure,
     Estimator,
     Floats,
-    Function,
-    LiveEnvironment,
     LossName,
     LossSetting,
     Metric,
-    Pairs,
     ParseFailure,
     Parser,
     Reward,
     Score,
     Seen,
     Signal,
-    Tool,
-    ToolCall,
-    ToolError,
-    Transition,
     datasets,
     environments,
     estimators,
@@ -54,6 +51,7 @@ from engine.vocabulary.registry import (
     noting,
     registry_of,
 )
+from engine.vocabulary.tools import Function, Pairs, Tool, ToolCall, ToolError
 from engine.vocabulary.views import REWARD_FIELDS, VIEW_FIELDS, Own, ScoredView, Upstream, View, Views
 
 __all__ = [

@@ -7,13 +7,12 @@ Packages add their own items through the entry-point groups named here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from engine.errors import DataError, RolegraphError, WorldError
+from engine.errors import DataError, RolegraphError
 from engine.records import (
     Episode,
     FailureName,
@@ -24,8 +23,10 @@ from engine.records import (
     TrajectoryGroup,
     check_recordable,
 )
+from engine.vocabulary.environments import Environment
 from engine.vocabulary.registry import Item, Origin, Registry
-from engine.vocabulary.views import Upstream, View, Views
+from engine.vocabulary.tools import Tool
+from engine.vocabulary.views import Upstream, View
 
 
 class ParseFailure(ValueError):
@@ -270,132 +271,6 @@ def checked_rows(
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
         raise DataError(f"the dataset {name!r} fails at or after its task {given:,}: {said}") from error
-
-
-NO_REWARDS: Mapping[int, float] = {}
-NO_INFO: Mapping[str, Any] = {}
-
-
-class Transition(NamedTuple):
-    """What an environment shows at its start, or after a move. Players are numbered from 0."""
-
-    observations: Mapping[int, str]
-    """Who moves now, and what each of them sees. Those who move at once see no other's move. Empty when it is
-    over."""
-    rewards: Mapping[int, float] = NO_REWARDS
-    """What the transition earned; a player that is left out earned nothing."""
-    done: bool = False
-    info: Mapping[str, Any] = NO_INFO
-    """What else is worth a record, as JSON values: why it is over (`reason`), say."""
-
-
-class LiveEnvironment(Protocol):
-    """An environment in one episode. It is reset once, or more often, and closed whatever happens."""
-
-    async def reset(self, seed: int, players: int) -> Transition:
-        """The start: the same for the same seed and number of players, whatever else is going on."""
-        ...
-
-    async def step(self, actions: Mapping[int, Any]) -> Transition:
-        """What comes of the actions of those who moved.
-
-        An action is what a role's parser made of its answer. One that cannot be read, and that of a player
-        who gave none (None, or left out), is for the environment to judge.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Let go of whatever it holds."""
-        ...
-
-
-class EnvironmentFailure(WorldError):
-    """An environment raises this where its episode cannot go on; others can."""
-
-
-@dataclass(frozen=True, slots=True)
-class Environment(Item):
-    """A world that the roles of a loop move in."""
-
-    open: Callable[[], LiveEnvironment]
-    """A fresh one for an episode: two of them share nothing that either could notice."""
-    least: int = 1
-    """The fewest players that it takes."""
-    most: int = 1
-    """The most of them."""
-
-
-class ToolError(ValueError):
-    """A tool raises this where it cannot do what it was asked; its message is for whoever asked."""
-
-
-class ToolCall(NamedTuple):
-    """What a model asks of a tool."""
-
-    name: str
-    arguments: Mapping[str, Any]
-    id: str = ""
-    """What an endpoint knows the call by; the result is sent back under it."""
-    unread: str = ""
-    """What the model wrote where no arguments can be read; without a name, that cannot be read either."""
-
-
-class Function(NamedTuple):
-    """What can be asked of a tool: what a model is told of it, and what does it."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-    """The JSON Schema of its arguments, an object's."""
-    call: Callable[[Mapping[str, Any]], Awaitable[Any]]
-    """Arguments to a result: text, or a JSON value. Raises ToolError."""
-
-
-class Pairs(NamedTuple):
-    """Which of the instances that a second name stands for are on the branch of each of a first one's."""
-
-    numbers: Mapping[int, Collection[int]]
-    """By an instance's number, theirs."""
-    by_round: bool = False
-    """Whether both are in one loop: then a turn is paired with those of its own round."""
-
-    def of(self, view: View, others: Views) -> list[View]:
-        """Those that belong to one of the first, in order."""
-        numbers = self.numbers.get(view.index, ())
-        return [
-            other
-            for other in others
-            if isinstance(other, View)
-            and other.index in numbers
-            and (other.round == view.round or not self.by_round)
-        ]
-
-
-NO_PAIRS = Pairs({})
-
-
-@dataclass(frozen=True, slots=True)
-class Tool(Item):
-    """What a `run:` role does in place of asking a model, or what a model may call in its turn.
-
-    One of the first two is given: `open` for what computes or asks somebody, `choose` for what only picks
-    from what a `run:` role sees.
-    """
-
-    open: Callable[[], AbstractAsyncContextManager[Sequence[Function]]] | None = None
-    """Its functions for one episode: what they keep, they keep as long. `run:` takes a tool of one."""
-    choose: Callable[[Upstream, Pairs], Any] | None = None
-    """What is seen, in order of `needs`, to a result; raises ToolError. Pure."""
-    source: str | None = None
-    """The template that a `run:` role gives as its value; rendered, it is the function's first argument."""
-    roles: tuple[str, ...] = ()
-    """Names of `needs` that it reads."""
-    pairs: tuple[str, str] | None = None
-    """Two of them, which `choose` is told the pairs of."""
-    timeout: float | None = None
-    """Seconds for `choose`. None: fast, runs in place. A number: runs in a process stopped at the limit."""
-    example: Any = "…"
-    """What a function of it could give, made up: for a look at prompts without asking anybody."""
 
 
 parsers = Registry(Parser, "rolegraph.parsers")

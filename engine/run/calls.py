@@ -59,9 +59,7 @@ async def results_of(
 
     Only so many are made of one answer, and only so much is said of them together.
     """
-    made = await asyncio.gather(
-        *(_result(functions, call, seconds) for call in calls[: ANSWER_CALLS.most]),
-    )
+    made = await asyncio.gather(*(_result(functions, call, seconds) for call in calls[: ANSWER_CALLS.most]))
     results, left = list[Result](), TOOL_TEXT.most
     for call, result in zip(calls, made, strict=False):
         length = len(result.message["content"])

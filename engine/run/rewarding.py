@@ -49,8 +49,7 @@ class Rewarding:
                 score(role, self._task, result, seen)
             else:
                 spawn(self._beside(role, result, seen))
-        if result.failure is not None:
-            _stop_at_failure(role)
+        _stop_at_failure(role, result)
 
     async def late(self, spawn: Spawn) -> None:
         """Score the turns whose rewards read others, once those that they read are scored; raises Stop."""
@@ -68,8 +67,7 @@ class Rewarding:
                     scoring[node] = spawn(self._after(before, role, result, seen))
                 else:
                     score(role, self._task, result, reader.all(node, role, result, reward))
-                    if result.failure is not None:
-                        _stop_at_failure(role)
+                    _stop_at_failure(role, result)
 
     def _scored_before(
         self, node: int, reward: Reward, scoring: Mapping[int, asyncio.Task[None]]
@@ -93,8 +91,7 @@ class Rewarding:
 
     async def _beside(self, role: RolePlan, result: NodeResult, seen: Seen) -> None:
         await score_isolated(role, self._task, result, seen, isolation=self._isolation)
-        if result.failure is not None:
-            _stop_at_failure(role)
+        _stop_at_failure(role, result)
 
     def _of_role(self, position: int) -> list[tuple[int, NodeResult]]:
         """A role's turns that ran, with their nodes."""
@@ -105,6 +102,6 @@ class Rewarding:
         ]
 
 
-def _stop_at_failure(role: RolePlan) -> None:
-    if role.on_failure.then == "fail":
+def _stop_at_failure(role: RolePlan, result: NodeResult) -> None:
+    if result.failure is not None and role.on_failure.then == "fail":
         raise Stop

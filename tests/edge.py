@@ -66,7 +66,8 @@ async def episode(
     observe: Observer | None = None,
 ) -> Episode:
     job = Job(task, rollout, seed)
-    return await run_episode(plan, job, models, isolation=Isolation(plan.imports), observe=observe)
+    async with Isolation(plan.imports) as isolation:
+        return await run_episode(plan, job, models, isolation=isolation, observe=observe)
 
 
 def run_one(plan: Plan, model: ScriptedModel, task: Task = COUNTDOWN, seed: int | None = None) -> Episode:

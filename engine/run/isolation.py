@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import spawn
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
@@ -49,6 +50,7 @@ class Isolation:
     def __init__(self, imports: Sequence[Import] = ()) -> None:
         self._imports = tuple(imports)
         self._pool: ProcessPool | None = None
+        self._closed = False
         self._starting = threading.Lock()
         self._slots = _Slots(WORKERS)
 
@@ -60,24 +62,32 @@ class Isolation:
         """
         call = _Call(_pickled((function, arguments)))
         async with self._slots:
-            future: Any = self._ready().schedule(_perform, args=(call,), timeout=limit)
             try:
-                async with asyncio.timeout(limit + START_SECONDS):
-                    answer: bytes = await asyncio.wrap_future(future)
-            except TimeoutError as error:
-                raise LimitError(f"{limit:g} s") from error
-            except ProcessExpired as error:
-                raise RuntimeError(f"the process that ran it died with exit code {error.exitcode}") from error
+                answer = await self._answer(call, limit)
+            except BrokenProcessPool:  # before anyone had begun it: idle workers were killed, say
+                answer = await self._answer(call, limit)
         result, problem = cast("tuple[T, Exception | None]", pickle.loads(answer))
         if problem is not None:
             raise problem
         return result
 
+    async def _answer(self, call: _Call, limit: float) -> bytes:
+        future: Any = self._ready().schedule(_perform, args=(call,), timeout=limit)
+        try:
+            async with asyncio.timeout(limit + START_SECONDS):
+                return await asyncio.wrap_future(future)
+        except TimeoutError as error:
+            raise LimitError(f"{limit:g} s") from error
+        except ProcessExpired as error:
+            raise RuntimeError(f"the process that ran it died with exit code {error.exitcode}") from error
+
     def _ready(self) -> ProcessPool:
         """The pool, or a new one where it broke: an idle worker was killed, say."""
         with self._starting:
+            if self._closed:  # what still waited for its turn starts nothing again
+                raise RuntimeError("the workers are gone")
             if self._pool is not None and not self._pool.active:
-                self._pool.stop()
+                self._pool.join()  # ends the workers that are left of it, in a tenth of a second
                 self._pool = None
             if self._pool is None:
                 context: Any = _Context()
@@ -98,10 +108,11 @@ class Isolation:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with self._starting:
+            self._closed = True
         if self._pool is not None:
             self._pool.stop()
             await asyncio.to_thread(self._pool.join)
-            self._pool = None
 
 
 class _Slots:

@@ -137,17 +137,36 @@ def test_whatever_a_call_does_is_its_own_error_and_the_next_call_works(
     assert within(both) == 4
 
 
-def test_workers_that_are_killed_while_idle_are_replaced() -> None:
+@pytest.mark.parametrize("pause", [0.0, 0.3], ids=["not seen yet", "seen"])
+def test_workers_that_are_killed_while_idle_are_replaced(pause: float) -> None:
+    before = multiprocessing.active_children()
+
     async def replaced(isolation: Isolation) -> int:
         await isolation.run(isolated.double, 1, limit=10)
-        killed = multiprocessing.active_children()
+        killed = [worker for worker in multiprocessing.active_children() if worker not in before]
         for worker in killed:
             worker.kill()
         await until(lambda: not any(worker.is_alive() for worker in killed))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(pause)
         return await isolation.run(isolated.double, 2, limit=10)
 
     assert within(replaced) == 4
+
+
+def test_what_is_left_of_a_pool_that_broke_ends_with_it() -> None:
+    before = set(multiprocessing.active_children())
+
+    async def broken(isolation: Isolation) -> None:
+        await isolation.run(isolated.double, 1, limit=10)
+        killed, *others = set(multiprocessing.active_children()) - before
+        killed.kill()
+        await until(lambda: not killed.is_alive())
+        await asyncio.sleep(0.3)
+        assert others
+        assert await isolation.run(isolated.double, 2, limit=10) == 4
+
+    within(broken)
+    assert set(multiprocessing.active_children()) <= before
 
 
 def test_a_cancelled_call_stops_its_worker(tmp_path: Path) -> None:
@@ -167,20 +186,21 @@ def test_a_cancelled_call_stops_its_worker(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_when_it_closes(tmp_path: Path) -> None:
-    started = tmp_path / "pid"
+    started, before = tmp_path / "pid", set(multiprocessing.active_children())
+    calls: list[asyncio.Task[str]] = []
 
     async def interrupted() -> None:
         async with Isolation() as isolation:
-            asyncio.get_running_loop().create_task(
-                isolation.run(isolated.sleep, 3600, str(started), limit=3600)
-            )
+            sleeping = isolation.run(isolated.sleep, 3600, str(started), limit=3600)
+            waiting = (isolation.run(isolated.sleep, 3600, limit=3600) for _ in range(2 * WORKERS))
+            calls.extend(map(asyncio.create_task, (sleeping, *waiting)))
             await until(lambda: started.exists() and bool(started.read_text()))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(interrupted())
     assert not alive(int(started.read_text()))
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= before
 
 
 def test_workers_see_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,10 +49,18 @@ class Output(NamedTuple):
             click.echo(json.dumps(value, indent=1, ensure_ascii=False, default=str))
 
 
-def flags(imports: Sequence[str | Path], allowed: Sequence[str]) -> list[str]:
-    """The words without which a command on the same spec would not know its items, or refuse it."""
-    named = [word for file in imports for word in ("--import", str(file))]
-    return named + [word for permission in allowed for word in ("--allow", permission)]
+def flags(
+    imports: Sequence[str | Path],
+    allowed: Sequence[str],
+    model: str | None = None,
+    base_url: str | None = None,
+) -> list[str]:
+    """The words without which a command on the same spec would not know its items, refuse it, or ask
+    another model."""
+    named = {"--import": imports, "--allow": allowed, "--model": [model], "--base-url": [base_url]}
+    return [
+        word for flag, values in named.items() for value in values if value for word in (flag, str(value))
+    ]
 
 
 def _console(*, stderr: bool, quiet: bool = False, lines: bool = False) -> Console:

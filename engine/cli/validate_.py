@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from engine.cli import completion, options
-from engine.cli.output import Output, speaking
+from engine.cli.output import Output, flags, speaking
 
 
 @click.command("validate")
@@ -49,7 +49,8 @@ def command(
     rows = [_checked(name, output, overrides, imports, allow, backend) for name in names]
     valid = [str(row["spec"]) for row in rows if row["valid"]]
     runnable = [name for name in valid if not rg.is_tests(name)]
-    following = [f"rolegraph run {shlex.join([name, *overrides])}" for name in runnable[:1]]
+    words = [*overrides, *flags(imports, allow)]
+    following = [f"rolegraph run {shlex.join([name, *words])}" for name in runnable[:1]]
     if len(names) == 1:
         output.next(*following)
     output.document({"specs": rows, "next": following})

@@ -186,3 +186,7 @@ def test_ctrl_c_does_not_wait_for_a_model_that_starts(
         assert process.wait() == 130
         assert gone(services)
     assert b"Traceback" not in shown
+    if verb[0] == "eval":
+        assert re.search(
+            rb"next: rolegraph eval solver_judge .* --resume --out runs/solver_judge-eval-", shown
+        )

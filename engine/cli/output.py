@@ -30,6 +30,11 @@ class Output(NamedTuple):
         """For tables and paths."""
         return _console(stderr=self.as_json, quiet=self.quiet, lines=True)
 
+    def line(self, text: str) -> None:
+        """Say a line of what was found, as it is; it costs no import."""
+        if not self.quiet:
+            click.echo(text, err=self.as_json)
+
     def progress(self) -> Console:
         """For what goes on just now."""
         return _console(stderr=True, quiet=self.quiet)
@@ -41,7 +46,7 @@ class Output(NamedTuple):
     def next(self, *commands: str) -> None:
         """What a person would do now, as it is typed."""
         for number, command in enumerate(commands):
-            self.found().print(f"{'next: ' if not number else '      '}{command}", markup=False)
+            self.line(f"{'next: ' if not number else '      '}{command}")
 
     def document(self, value: Mapping[str, object]) -> None:
         """The one document, where it was asked for."""

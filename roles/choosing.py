@@ -36,7 +36,10 @@ def best(actions: Sequence[Any], scored: Sequence[Sequence[Any]], path: Sequence
 
 
 def number_at(value: Any, path: Sequence[str]) -> float | None:
-    """The number at a path into an action, which may be written as text; None where there is none."""
+    """The number at a path into an action, which may be written as text; None where there is none.
+
+    True and false are 1 and 0, as they are for rewards.
+    """
     for key in path:
         if isinstance(value, Mapping):
             value = cast("Mapping[str, Any]", value).get(key)
@@ -45,7 +48,7 @@ def number_at(value: Any, path: Sequence[str]) -> float | None:
             value = items[int(key)] if int(key) < len(items) else None
         else:
             return None
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if not isinstance(value, int | float | str):
         return None
     try:
         number = float(value)

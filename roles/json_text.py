@@ -78,9 +78,12 @@ def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
         case "boolean":
             return True
         case "array":
-            return [inner(schema.get("items"))]
-        case "object" | None if isinstance(schema.get("properties"), Mapping):
-            return {name: inner(of) for name, of in schema["properties"].items()}
+            least = schema.get("minItems", 1)
+            return [inner(schema.get("items"))] * (min(max(least, 1), 8) if isinstance(least, int) else 1)
+        case "object" | None if "properties" in schema or "required" in schema:
+            known = schema.get("properties")
+            names = [*(known if isinstance(known, Mapping) else ()), *schema.get("required", ())]
+            return {name: inner(known.get(name) if isinstance(known, Mapping) else None) for name in names}
         case "null":
             return None
         case _:

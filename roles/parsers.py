@@ -162,6 +162,40 @@ def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> 
     return Parser(parse, default, examples=(json.dumps({} if schema is None else example_of(schema)),))
 
 
+def code(*, which: Which = "last", default: str = "") -> Parser:
+    """The program in the answer: its last fenced block, without the fence; all of it where there is none.
+
+    which: of several blocks, the first in the answer or the last
+    default: the action that later roles see where nothing can be read
+    """
+
+    def parse(response: str, upstream: Upstream) -> str:
+        blocks, is_open = _fenced(response)
+        if is_open:
+            raise _malformed("a fenced block has no end")
+        program = blocks[0 if which == "first" else -1] if blocks else response.strip()
+        if not program.strip():
+            raise _malformed("there is no program")
+        return program
+
+    return Parser(parse, default, examples=("```\n…\n```",))
+
+
+def _fenced(text: str) -> tuple[list[str], bool]:
+    """The blocks between lines that begin with ```, and whether the last of them is still open."""
+    blocks: list[str] = []
+    block: list[str] | None = None
+    for line in text.splitlines():
+        if line.strip() == "```" and block is not None:
+            blocks.append("\n".join(block))
+            block = None
+        elif block is not None:
+            block.append(line)
+        elif line.lstrip().startswith("```"):
+            block = []
+    return blocks, block is not None
+
+
 def one_of(words: list[str], /, *, default: str = "") -> Parser:
     """The one word of a list that stands in the answer, whatever its case.
 

@@ -112,7 +112,7 @@ def _role_findings(name: str, role: Role, estimator: Estimator | None, group: in
         return
     if group < estimator.min_group and role.group == "prompt":
         message = f"{estimator.name} compares the members of a group, and {group} of {name} share a prompt"
-        hint = "raise `count`, or say `group: turn`"
+        hint = "raise `count` (its prompt may not speak of `self`), or say `group: turn`"
         yield Finding((*here, "group"), message, f"at least {estimator.min_group} that see the same", hint)
     elif group < estimator.min_group:
         message = f"{estimator.name} compares the members of a group, and {name}'s group has {group}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path as FilePath
 
@@ -69,4 +70,6 @@ def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath 
     hint = did_you_mean(
         name, [file.name for place in places if is_folder(place) for file in place.glob("*.j2")]
     )
+    if not hint and re.search(r"\s|{[{%]", name):
+        hint = "for the text itself, write `{inline: …}`"
     return None, [Finding(path, f"no template {name!r}", "a file beside the spec or in prompts/", hint)]

@@ -20,7 +20,7 @@ from engine.run.isolation import Isolation
 from engine.run.scheduler import run_episode
 from engine.run.session import Job
 from engine.run.standins import Answers, asked_only, still, told_only
-from engine.spec import OnFailure
+from engine.spec import Edge, OnFailure
 from engine.vocabulary import Function, Tool
 
 MOST = 6
@@ -210,8 +210,8 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
     """What there is to know of a role beside its prompts, by a word for it."""
     facts: dict[str, str] = {}
     written = plan.spec.roles[role.name]
-    if role.needs:
-        facts["needs"] = ", ".join(role.needs)
+    if written.needs:
+        facts["needs"] = ", ".join(_edge(name, edge) for name, edge in written.needs.items())
     if role.loop is not None:
         loop = plan.loops[role.loop]
         until = f", until {loop.until.source}" if loop.until is not None else ""
@@ -232,6 +232,17 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
     if role.keeps_chat:
         facts["memory"] = "chat"
     return facts
+
+
+def _edge(name: str, edge: Edge) -> str:
+    """`rival (of candidate, each, history)`: what an edge says that is not said of all."""
+    join = f"chunks of {edge.size}" if edge.chunks else edge.join
+    said = (
+        f"of {edge.of}" if edge.of not in (None, name) else "",
+        join if join != "all" else "",
+        {"this": "", "last": "last round", "history": "all rounds before"}[edge.round],
+    )
+    return f"{name} ({', '.join(filter(None, said))})" if any(said) else name
 
 
 def _not_allowed(role: RolePlan, withheld: set[str]) -> list[Tool]:

@@ -262,7 +262,7 @@ class _Run:
             result = self.results[place]
             if result is None:
                 default = self.plan.roles[node.role].parser.default
-                view = View(node.id.index, default, round=node.id.round, lineage=node.lineage)
+                view = View(node.id.index, default, round=node.id.round, lineage=node.lineage, role=node.role)
                 result = self.results[place] = NodeResult(view)
             result.failure, result.score = Failure(FailureName.ENVIRONMENT_ERROR, message), None
 

@@ -53,7 +53,8 @@ class Sight:
         views = [result.view for node in nodes if (result := results[node]) is not None]
         if views or not see.single:
             return Views(views)
-        return Views(views, View(see.single, self._plan.roles[see.role].parser.default, ran=False))
+        role = self._plan.roles[see.role]
+        return Views(views, View(see.single, role.parser.default, ran=False, role=role.name))
 
     def of_block(self, role: RolePlan, number: int) -> Mapping[str, Any]:
         """What a block's prompts and condition see that speak of no single one of its nodes."""

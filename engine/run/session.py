@@ -174,7 +174,7 @@ async def take_turn(
             name = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
             failure = Failure(name, described(error))
         else:
-            view = View(index, action, text, completion.thought, number, node.lineage)
+            view = View(index, action, text, completion.thought, number, node.lineage, role=role.name)
             return NodeResult(view, (*earlier, answered))
         if attempt == role.on_failure.retry:
             return _failed(role, node, failure, earlier, answered)
@@ -190,8 +190,8 @@ def _failed(
 ) -> NodeResult:
     """The result of a failed node: later roles see the parser's default as its action."""
     said = answered.completion if answered else Completion("")
-    (_, index, number), lineage = node.id, node.lineage
-    view = View(index, role.parser.default, said.text, said.thought, number, lineage, failed=True)
+    (name, index, number), lineage = node.id, node.lineage
+    view = View(index, role.parser.default, said.text, said.thought, number, lineage, failed=True, role=name)
     calls = (*earlier, answered) if answered else tuple(earlier)
     return NodeResult(view, calls, failure, failing_earns(role) if role.reward else None)
 

@@ -84,9 +84,9 @@ def _result(
     """What a turn came to. A failure's message is its result, so that later roles can see what went wrong."""
     failure = result if isinstance(result, Failure) else None
     action, text = (failure.message, failure.message) if failure else (result, text)
-    (_, index, number), lineage = node.id, node.lineage
+    (name, index, number), lineage = node.id, node.lineage
     return NodeResult(
-        View(index, action, text, "", number, lineage, failed=failure is not None),
+        View(index, action, text, "", number, lineage, failed=failure is not None, role=name),
         failure=failure,
         score=failing_earns(role) if failure and role.reward else None,
         ran=ran,

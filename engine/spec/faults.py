@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import get_args
@@ -29,6 +30,11 @@ _EXPECTED = {
     "dict_type": "a mapping",
     "model_type": "a mapping",
 }
+_DECIDED = {
+    "count": "an answer decides by a condition: the most there can be, and `when: self.index <= …`",
+    "times": "an answer decides by a condition: the most there can be, and `until: …` or `when: self.round <= …`",
+}
+"""Hints for an expression where a number stands."""
 _WORDS = {
     "greater_than_equal": "at least {ge}",
     "greater_than": "more than {gt}",
@@ -97,6 +103,8 @@ def _finding(detail: ErrorDetails, at: Path, written: object, root: type[Written
         return Finding(path, f"{key} cannot be {value}", "letters, digits and _, not starting with a digit")
     if kind == "too_short":
         return Finding(path, f"{key} is empty", "at least one role")
+    if key in _DECIDED and re.search(r"[a-z]\W", str(detail["input"])):
+        return Finding(path, f"{key} cannot be {value}", _EXPECTED["int_type"], _DECIDED[key])
     if kind == "value_error":
         return Finding(path, f"{key}: {value} does not fit", str(context.get("error", detail["msg"])))
     if kind == "model_type" and (shorts := _shorts(path, root)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-VIEW_FIELDS = ("action", "response", "thought", "index", "lineage", "round", "ran")
+VIEW_FIELDS = ("action", "response", "thought", "index", "lineage", "round", "ran", "role")
 """What may be read of a finished role instance."""
 REWARD_FIELDS = ("reward", "is_correct")
 """What a demonstration may read besides: it is written when the episode is over."""
@@ -30,6 +30,8 @@ class View(NamedTuple):
     """False where it was skipped: then the action is the parser's default."""
     failed: bool = False
     """Whether it gave no usable answer; for tools, which may pass it over."""
+    role: str = ""
+    """Whose instance it is."""
 
 
 class Own(NamedTuple):

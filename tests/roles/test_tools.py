@@ -89,12 +89,18 @@ def test_equal_of_some_names() -> None:
 
 def test_a_path_leads_into_an_action_and_numbers_may_be_text() -> None:
     scored = seeing(
-        s=["a", "b", "c", "d"], by=[{"x": [0, 3]}, {"x": [9, " 4.5 "]}, {"x": [9]}, {"x": [9, True]}]
+        s=["a", "b", "c", "d"], by=[{"x": [0, 3]}, {"x": [9, " 4.5 "]}, {"x": [9]}, {"x": [9, None]}]
     )
     pairs = {n: [n] for n in (1, 2, 3, 4)}
     assert chosen({"top": "s", "by": "by.x.1", "k": 9}, scored, pairs) == ["b", "a", "c", "d"]
     bare = seeing(s=["a", "b", "c"], by=[1, 10**400, float("nan")])
     assert chosen({"argmax": "s", "by": "by"}, bare, pairs) == "a", "what is no finite number is no score"
+
+
+def test_true_and_false_score_as_1_and_0() -> None:
+    scored = seeing(s=["a", "b", "c"], by=[False, {"no": "score"}, True])
+    pairs = {n: [n] for n in (1, 2, 3)}
+    assert chosen({"top": "s", "by": "by", "k": 3}, scored, pairs) == ["c", "a", "b"]
 
 
 def test_a_candidate_may_score_itself() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -82,6 +83,36 @@ def test_prompts_that_differ_by_who_answered_alone_are_one_and_say_whose_they_ar
     ]
     assert "found incorrect: <answer>[solver 1, round 1]</answer>" in said(found["solver"])[1]
     assert found["solver"].facts["loop"] == 'refine, at most 3 rounds, until verifier.action == "correct"'
+
+
+def test_edges_are_told_as_they_are_written(tmp_path: Path) -> None:
+    silent = "prompt: {inline: Say.}, trainable: false"
+    plan = spec(
+        tmp_path,
+        f"  one: {{count: 4, {silent}}}\n"
+        f"  two: {{needs: {{one: each, all_ones: {{of: one, join: all}}}}, {silent}}}\n"
+        f"  three: {{needs: {{one: history, two: {{chunks: 2}}}}, {silent}}}\n"
+        f"  four: {{needs: {{one: history}}, {silent}}}\n",
+        "loops: {l: {roles: [one, two, three], times: 2}}\n",
+    )
+    assert {name: of.facts.get("needs") for name, of in asked(plan).items()} == {
+        "one": None,
+        "two": "one (each), all_ones (of one)",
+        "three": "one (all rounds before), two (chunks of 2)",
+        "four": "one (all rounds before)",
+    }
+
+
+def test_a_made_up_object_has_what_its_schema_requires(tmp_path: Path) -> None:
+    schema = "{required: [price, say], properties: {price: {type: number}, list: {type: array, minItems: 2}}}"
+    plan = spec(
+        tmp_path,
+        f"  buyer: {{prompt: {{inline: Bid.}}, parser: {{json: {{schema: {schema}}}}}, trainable: false}}\n"
+        '  clerk: {needs: buyer, prompt: {inline: "{{ buyer.action | tojson }}"}, trainable: false}\n',
+    )
+    found = asked(plan)
+    assert not found["buyer"].problems
+    assert json.loads(said(found["clerk"])[0]) == {"price": 1, "list": ["…", "…"], "say": "…"}
 
 
 def test_each_branch_is_taken_that_a_parser_s_words_can_lead_to() -> None:

@@ -104,6 +104,18 @@ def test_scores_are_paired_by_lineage_a_mean_of_several_and_the_unscored_come_la
     assert actions(done, "two") == [["b", "c"]]
 
 
+def test_who_says_as_most_do_is_told_by_equal_and_chosen_by_argmax(tmp_path: Path) -> None:
+    roles: Roles = {
+        "solver": {"count": 3},
+        "result": {"needs": {"solver": "each"}, "prompt": "{{ solver.action }}"},
+        "vote": {"needs": "result", "run": "majority"},
+        "agrees": {"needs": {"result": "each", "vote": "all"}, "run": "equal"},
+        "best": {"needs": ["solver", "agrees"], "run": {"argmax": "solver", "by": "agrees"}},
+    }
+    model = ScriptedModel(by_role({"solver": ["a", "b", "c"], "result": ["1", "2", "2"]}))
+    assert actions(run_one(plan(tmp_path, roles), model), "best") == ["b"]
+
+
 def test_pairs_are_those_of_a_branch_and_in_a_loop_of_a_round(tmp_path: Path) -> None:
     roles: Roles = {
         "draft": {"count": 2},
@@ -331,3 +343,20 @@ def test_what_was_not_allowed_does_not_run_and_says_where_it_stands(tmp_path: Pa
     allowed = check_file(path, allow=["python"])
     assert not allowed.diagnostics
     assert allowed.valid().hash == found.plan.hash
+
+
+def test_whoever_is_seen_says_whose_it_is(tmp_path: Path) -> None:
+    roles: Roles = {
+        "a": {},
+        "b": {"count": 2},
+        "never": {"when": "task.target == 0"},
+        "sum": {"run": {"calculator": "1"}},
+        "failed": {"parser": {"tag": "x"}},
+        "last": {
+            "needs": {name: "all" for name in ("a", "never", "sum", "failed")} | {"known": {"of": "b"}},
+            "prompt": "{% for each in [a, never, sum, failed] %}{{ each.role }} {% endfor %}"
+            "{{ known | map(attribute='role') | join(' ') }}",
+        },
+    }
+    model = ScriptedModel(lambda request: request.messages[-1]["content"])
+    assert actions(run_one(plan(tmp_path, roles), model), "last") == ["a never sum failed b b"]

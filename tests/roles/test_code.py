@@ -1,0 +1,39 @@
+"""A program is read out of whatever a model writes around it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.records import FailureName
+from engine.vocabulary import ParseFailure
+from tests.roles.vocabulary import read
+
+FENCED = "Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\nand an example:\n```\nadd(1, 2)\n```\n"
+
+
+def test_the_last_fenced_block_counts_or_the_first_and_indentation_is_kept() -> None:
+    assert read("code", FENCED) == "add(1, 2)"
+    assert read({"code": {"which": "first"}}, FENCED) == "def add(a, b):\n    return a + b"
+
+
+def test_without_a_fence_all_of_the_answer_is_the_program() -> None:
+    assert read("code", "\nprint(1)\n") == "print(1)"
+    assert read("code", "print('```')") == "print('```')"
+
+
+@pytest.mark.parametrize("text", ["", " \n", "```python\n```", "```python\nx = 1", "```\na\n```\n```py\nb"])
+def test_no_program_and_one_that_was_cut_are_malformed(text: str) -> None:
+    with pytest.raises(ParseFailure) as raised:
+        read("code", text)
+    assert raised.value.name == FailureName.MALFORMED_OUTPUT
+
+
+@given(st.text(alphabet="a `\n", max_size=40))
+def test_what_is_read_has_no_fence_of_its_own(text: str) -> None:
+    try:
+        program = str(read("code", text))
+    except ParseFailure:
+        return
+    assert not any(line.strip() == "```" for line in program.splitlines()) or "```" not in text

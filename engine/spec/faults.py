@@ -31,8 +31,8 @@ _EXPECTED = {
     "model_type": "a mapping",
 }
 _DECIDED = {
-    "count": "an answer decides by a condition: the most there can be, and `when: self.index <= …`",
-    "times": "an answer decides by a condition: the most there can be, and `until: …` or `when: self.round <= …`",
+    "count": "for what an answer decides, say the most, and `when: self.index <= …`",
+    "times": "for what an answer decides, say the most, and `when: self.round <= …` or `until: …`",
 }
 """Hints for an expression where a number stands."""
 _WORDS = {

@@ -10,7 +10,7 @@ from engine.records import FailureName
 from engine.vocabulary import ParseFailure
 from tests.roles.vocabulary import read
 
-FENCED = "Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\nand an example:\n```\nadd(1, 2)\n```\n"
+FENCED = "Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\nand so:\n```\nadd(1, 2)\n```\n"
 
 
 def test_the_last_fenced_block_counts_or_the_first_and_indentation_is_kept() -> None:

@@ -353,7 +353,7 @@ def test_whoever_is_seen_says_whose_it_is(tmp_path: Path) -> None:
         "sum": {"run": {"calculator": "1"}},
         "failed": {"parser": {"tag": "x"}},
         "last": {
-            "needs": {name: "all" for name in ("a", "never", "sum", "failed")} | {"known": {"of": "b"}},
+            "needs": dict.fromkeys(("a", "never", "sum", "failed"), "all") | {"known": {"of": "b"}},
             "prompt": "{% for each in [a, never, sum, failed] %}{{ each.role }} {% endfor %}"
             "{{ known | map(attribute='role') | join(' ') }}",
         },

@@ -29,7 +29,7 @@ from engine.compile.policies import check_policies, endpoints_of, samplings_of, 
 from engine.compile.resolve import digest
 from engine.compile.running import permission_findings, run_findings, withheld
 from engine.compile.size import Size, size_of
-from engine.compile.trainable import learning_findings, loss_of, smallest_group
+from engine.compile.trainable import alike_findings, learning_findings, loss_of, smallest_group
 from engine.compile.unroll import unroll
 from engine.errors import SpecError
 from engine.prompts import IN_A_LOOP, OF_SELF, SELF, PromptError
@@ -137,6 +137,8 @@ def _compile(
     findings += check_policies(spec, counts)
     groups = {name: smallest_group(spec, name, instances, asked) for name, asked in names.templates.items()}
     findings += learning_findings(spec, groups, names.estimators, names.signals)
+    if instances is not None:
+        findings += alike_findings(spec, instances, names.templates, names.rewards)
     if instances is None or not whole or any(map(_is_error, findings)):
         return None, findings
     return _assemble(spec, data, needs, instances, names, imports, allow), findings

@@ -6,7 +6,7 @@ Pure: a spec with what its names stand for, or a plan, goes in; findings for its
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from engine.compile.graph import loop_of, trains_on_seeds
 from engine.compile.lineage import Instance, Instances, joined
@@ -16,7 +16,7 @@ from engine.errors import did_you_mean
 from engine.prompts import Template
 from engine.records import MAIN
 from engine.spec import Edge, Finding, Loss, Path, Role, Sampling, Spec
-from engine.vocabulary import Estimator, Signal, estimators, signals
+from engine.vocabulary import Estimator, Reward, Signal, estimators, signals
 
 TRAINED_PROVIDERS = ("local", "tinker")
 SAME_FOR_ALL = frozenset({"self.role", "self.count", "self.round", "self.times"})
@@ -60,26 +60,71 @@ def smallest_group(
     are sure to be asked the same that see the same.
     """
     role, rollouts = spec.roles[name], spec.train.rollouts
-    count = len(instances[name]) if instances else role.count
-    loop = loop_of(spec, name)
-    rounds = 1 if loop is None else spec.loops[loop].times
-    policies = named(role, count) or (MAIN,) * count
     if role.group != "prompt":
+        policies = _policies(role, len(instances[name]) if instances else role.count)
         pooled = role.group == "task" and role.credit.kind != "trajectory"
-        return min(Counter(policies).values()) * rollouts * (rounds if pooled else 1)
+        return min(Counter(policies).values()) * rollouts * (_rounds(spec, name) if pooled else 1)
+    families, upstream = _asked_alike(spec, name, instances, asked)
+    return min(map(len, families)) * (1 if upstream else rollouts)
+
+
+def alike_findings(
+    spec: Spec,
+    instances: Instances,
+    asked: Mapping[str, Iterable[Template | None]],
+    rewards: Mapping[str, Reward | None],
+) -> Iterator[Finding]:
+    """Roles that are compared with siblings which earn the same as they by construction."""
+    for name, role in spec.roles.items():
+        reward = rewards[name]
+        own = reward is None or not reward.borrowed or bool(reward.views)
+        if own or role.group != "prompt" or not role.is_trained:
+            continue
+        families, upstream = _asked_alike(spec, name, instances, asked[name])
+        read = {other: Edge(join="branch") for other in reward.roles}
+        all_alike = all(
+            len(family) > 1 and len({_joins(read, instances[name][n], instances) for n in family}) == 1
+            for family in families
+        )
+        if upstream and all_alike:
+            whose = " and ".join(reward.roles)
+            message = f"{name} is compared with those asked the same, who earn the same: what {whose} earns"
+            hint = "add what tells them apart (`weighted`), or compare them over all rollouts (`group: turn`)"
+            yield Finding(("roles", name, "reward"), message, hint=hint, severity="warning")
+
+
+def _asked_alike(
+    spec: Spec, name: str, instances: Instances | None, asked: Iterable[Template | None]
+) -> tuple[Sequence[Sequence[int]], bool]:
+    """Those of a role, by place, that are sure to be asked the same in each round of an episode; and whether
+    what they are asked may differ from one rollout to the next."""
+    role, rounds = spec.roles[name], _rounds(spec, name)
+    count = len(instances[name]) if instances else role.count
     mentions = {mention for template in asked if template for mention in template.mentions}
     edges = {key: edge for key, edge in role.needs.items() if key in mentions}
     remembers = role.memory is not None and rounds > 1
     if remembers or any(mention.startswith("self.") for mention in mentions - SAME_FOR_ALL):
-        alike = 1
+        told: Iterable[object] = range(count)
     elif instances is None:
-        alike = count
+        told = [None] * count
     else:
         joins = (_joins(edges, me, instances) for me in instances[name])
-        alike = min(Counter(zip(joins, policies, strict=False)).values())
+        told = zip(joins, _policies(role, count), strict=False)
     differs = remembers or (rounds > 1 and bool(edges or mentions & WHAT_WAS_BEFORE))
     upstream = differs or any(edge.round == "this" for edge in edges.values())
-    return alike * (1 if upstream else rollouts)
+    families: dict[object, list[int]] = {}
+    for place, what in enumerate(told):
+        families.setdefault(what, []).append(place)
+    return [*families.values()], upstream
+
+
+def _rounds(spec: Spec, name: str) -> int:
+    loop = loop_of(spec, name)
+    return 1 if loop is None else spec.loops[loop].times
+
+
+def _policies(role: Role, count: int) -> Sequence[str]:
+    return named(role, count) or (MAIN,) * count
 
 
 def _joins(edges: Mapping[str, Edge], me: Instance, instances: Instances) -> tuple[tuple[int, ...], ...]:

@@ -77,3 +77,49 @@ def test_every_fault_comes_at_once() -> None:
 def test_a_frozen_role_may_have_any_model_and_any_sampling() -> None:
     frozen = ("roles.judge.model=openai:x", "roles.judge.sampling={temperature: 0}")
     assert against("roles.judge.trainable=false", *frozen) == []
+
+
+SIBLINGS = """
+rolegraph: 1
+name: tree
+data: {train: countdown}
+roles:
+  thought:
+    count: 3
+    needs: {kept: last}
+    prompt: {inline: "{{ kept.action }}"}
+    reward: {of: answer}
+    group: prompt
+    estimator: grpo
+  kept: {needs: thought, run: majority}
+  answer: {needs: kept, prompt: {inline: "{{ kept.action }}"}, reward: countdown, estimator: grpo}
+loops: {tree: {roles: [thought, kept], times: 2}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("override", "warned"),
+    [
+        ((), True),
+        (("roles.thought.reward={weighted: {team: {of: answer}, more: {of: answer}}}",), True),
+        (("roles.thought.reward={weighted: {team: {of: answer}, form: {length: {under: 9}}}}",), False),
+        (("roles.thought.group=turn",), False),
+        (("roles.thought.trainable=false",), False),
+        (
+            ("roles.answer.needs={thought: each}", 'roles.answer.prompt={inline: "{{ thought.action }}"}'),
+            False,
+        ),
+    ],
+    ids=str,
+)
+def test_siblings_that_earn_the_same_have_nothing_to_learn_from_one_another(
+    tmp_path: Path, override: tuple[str, ...], warned: bool
+) -> None:
+    diagnostics = check_file(write_spec(tmp_path, SIBLINGS), override).diagnostics
+    assert not [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
+    about = [d for d in diagnostics if d.message.startswith("thought is compared with those asked the same")]
+    assert [d.severity for d in about] == ["warning"] * warned
+
+
+def test_in_a_tree_whoever_stands_above_has_leaves_of_its_own() -> None:
+    assert check_file("malt").diagnostics == ()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-from engine.compile.earned import earning_findings, scored
+from engine.compile.earned import correct_findings, earning_findings, scored
 from engine.compile.graph import (
     Needs,
     check_graph,
@@ -139,6 +139,7 @@ def _compile(
     findings += learning_findings(spec, groups, names.estimators, names.signals)
     if instances is not None:
         findings += alike_findings(spec, instances, names.templates, names.rewards)
+        findings += correct_findings(spec, names.rewards, in_order(needs)[-1])
     if instances is None or not whole or any(map(_is_error, findings)):
         return None, findings
     return _assemble(spec, data, needs, instances, names, imports, allow), findings

@@ -31,6 +31,15 @@ def earning_findings(spec: Spec, names: Names) -> Iterator[Finding]:
         yield from _stripped(name, names.parsers[name], names.rewards[name])
 
 
+def correct_findings(spec: Spec, rewards: Mapping[str, Reward | None], last: str) -> Iterator[Finding]:
+    """An episode that is never right, because it was left to the last role, which earns nothing."""
+    right = [name for name, reward in rewards.items() if reward is not None and not reward.borrowed]
+    if spec.episode.correct is None and rewards[last] is None and right:
+        message = f"no episode is ever correct: that is the last role's, and {last} has no reward"
+        hint = f"say whose it is: episode: {{correct: {right[-1]}}}"
+        yield Finding(("roles", last), message, hint=hint, at_key=True, severity="warning")
+
+
 def _read(spec: Spec, rewards: Mapping[str, Reward | None]) -> Iterator[Finding]:
     """What cannot be read: roles without a reward, a role itself, circles of rewards, no environment."""
     loop = env_loop(spec)

@@ -60,7 +60,8 @@ def test_words_that_carry_a_hidden_field_to_who_is_rewarded_by_it_are_warned_of(
     roles: dict[str, Any], reached: list[str], tmp_path: Path
 ) -> None:
     first = next(name for name, role in roles.items() if "shows" in role)
-    assert remarks(tmp_path, roles) == [("warning", f"{first} sees task.answer, {how}") for how in reached]
+    found = remarks(tmp_path, roles, episode={"correct": "solver" if "solver" in roles else first})
+    assert found == [("warning", f"{first} sees task.answer, {how}") for how in reached]
 
 
 def test_they_are_found_through_the_round_before_too(tmp_path: Path) -> None:
@@ -97,3 +98,28 @@ def test_a_parser_that_takes_off_what_the_reward_looks_for_is_warned_of(
     message = f"the reward of solver looks for {warned}, which its parser takes off"
     found = remarks(tmp_path, {"solver": {"parser": parser, "reward": reward}})
     assert found == ([("warning", message)] if warned else [])
+
+
+CRITIC: dict[str, Any] = {"needs": ["solver"], "trainable": False}
+
+
+@pytest.mark.parametrize(
+    ("critic", "more", "warned"),
+    [
+        (CRITIC, {}, True),
+        (CRITIC, {"episode": {"correct": "critic"}}, False),
+        (CRITIC, {"episode": {"correct": "solver"}}, False),
+        ({**CRITIC, "reward": {"agrees_with": "solver"}}, {}, False),
+    ],
+    ids=["left to the last", "said", "said of the solver", "the last is rewarded"],
+)
+def test_an_episode_that_the_last_role_leaves_without_right_is_warned_of(
+    critic: dict[str, Any], more: dict[str, Any], warned: bool, tmp_path: Path
+) -> None:
+    said = ("warning", "no episode is ever correct: that is the last role's, and critic has no reward")
+    assert (said in remarks(tmp_path, {"solver": PAID, "critic": critic}, **more)) is warned
+
+
+def test_where_nobody_could_be_right_nothing_is_said_of_it(tmp_path: Path) -> None:
+    rated = {**PAID, "reward": {"rated_by": "critic"}}
+    assert not [m for _, m in remarks(tmp_path, {"solver": rated, "critic": CRITIC}) if "ever correct" in m]

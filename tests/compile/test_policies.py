@@ -27,6 +27,7 @@ roles:
   rival: {prompt: {inline: x}, trainable: false, policy: coder}
   judge: {prompt: {inline: x}, trainable: false}
   layer: {prompt: {inline: x}, trainable: false, count: 3, policy: [hosted, warm, coder]}
+episode: {correct: coder}
 """
 
 

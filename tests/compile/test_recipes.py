@@ -1,0 +1,56 @@
+"""The recipes of the documents are specs without fault, and their prompts can be rendered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from engine.compile.compiler import check_file
+from engine.run.preview import preview_task
+from tests.edge import write_spec
+
+PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+ROW = {
+    "question": "What is 6*7?",
+    "answer": "42",
+    "tests": ["assert f(1) == 2"],
+    "public": "assert f(0) == 1",
+    "inputs": "[1, 2]",
+    "principles": ["be brief"],
+    "objects": ["a ball", "a cube"],
+    "target": "2",
+    "reference": "It is 42.",
+    "buyer_value": 90,
+    "seller_cost": 40,
+}
+HEAD = "rolegraph: 1\nname: recipe\n"
+DATA = "data: {train: rows.jsonl, validation: rows.jsonl}\n"
+RECIPES = dict(
+    re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```yaml\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)
+)
+
+
+def test_every_section_has_one() -> None:
+    assert len(RECIPES) == len(re.findall(r"^## ", PAGE.read_text("utf-8"), re.M)) >= 10
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_short_valid_and_asks_what_can_be_rendered(name: str, tmp_path: Path) -> None:
+    text = RECIPES[name]
+    if "python:" in text or "tests" in text:
+        pytest.importorskip("pydantic_monty")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"id": "1", **ROW}))
+    own = "" if re.search(r"^(data|extends):", text, re.M) else DATA
+    checked = check_file(write_spec(tmp_path, HEAD + own + text), allow=["python"])
+    said = [
+        str(diagnostic) for diagnostic in checked.diagnostics if "sees task.target" not in diagnostic.message
+    ]
+    assert not said
+    assert len((HEAD + own + text).splitlines()) <= 40
+    found = asyncio.run(preview_task(checked.valid(), {"id": "1", **ROW}))
+    problems = [problem for of in found.roles for problem in of.problems]
+    assert all(problem.startswith("tool_error: nothing to choose from") for problem in problems)

@@ -170,7 +170,8 @@ async def _execute(seconds: float, memory: int, code: Any) -> str:
     try:
         ran = await _sandbox(seconds, memory).run(_unfenced(str(code)))
     except SandboxError as error:
-        raise ToolError(str(error)) from None
+        fenced = str(error).startswith("SyntaxError") and "```" in str(code)
+        raise ToolError(f"{error}{'; a Markdown fence stands in the program' if fenced else ''}") from None
     value = "" if ran.value is None else ran.value if isinstance(ran.value, str) else repr(ran.value)
     return "\n".join(part for part in (ran.output.rstrip("\n"), value) if part)
 

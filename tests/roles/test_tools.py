@@ -187,6 +187,14 @@ def test_python_gives_its_output_and_its_value_and_its_error() -> None:
         asked("python", "x = 1\nx / 0")
 
 
+def test_a_program_with_a_fence_around_a_part_of_it_says_so() -> None:
+    pytest.importorskip("pydantic_monty")
+    with pytest.raises(ToolError, match=r"^SyntaxError.*; a Markdown fence stands in the program$"):
+        asked("python", "```python\nx = 1\n```\nassert x == 1")
+    with pytest.raises(ToolError, match=r"^SyntaxError[^;]*$"):
+        asked("python", "def f(")
+
+
 def test_a_corpus_is_searched(tmp_path: Path) -> None:
     pytest.importorskip("bm25s")
     rows = [{"text": "the Seine", "title": "Paris"}, {"text": "the Tiber"}, {"text": "the Thames"}]

@@ -48,19 +48,14 @@ def is_earned(role: RolePlan, result: NodeResult) -> bool:
     return result.failure is None or (elsewhere and role.on_failure.reward is None)
 
 
-def _is_plain(score: Score) -> bool:
-    """Whether all of it can be recorded as it is; nearly every one can."""
-    reward, right, terms = score
-    return type(reward) is float and -LARGEST <= reward <= LARGEST and not terms and type(right) in _RIGHT
-
-
 def _earn(role: RolePlan, result: NodeResult, earned: Score | None) -> None:
     if earned is None:
         return
-    if result.failure is None and _is_plain(earned):
+    reward, right, terms = earned
+    is_plain = type(reward) is float and -LARGEST <= reward <= LARGEST and not terms and type(right) in _RIGHT
+    if is_plain and result.failure is None:  # nearly every one
         result.score = earned
         return
-    reward, right, terms = earned
     try:
         reward = finite(reward, "the reward is")
         terms = terms and {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.compile import Plan, RolePlan
@@ -40,10 +40,8 @@ def assemble(
     failures: list[dict[str, object]] = []
     deciding: list[bool] = []
     correct = plan.roles[plan.correct]
-    for role in plan.roles:
-        count, end = role.count, role.nodes.stop
-        for first in role.nodes[:count]:
-            turns = results[first:end:count]
+    for role, its in _by_role(plan, results):
+        for turns in _instances(role, its):
             last, masked = None, False
             steps: list[Step] = []
             for turn in turns:
@@ -99,6 +97,13 @@ def _failed(role: RolePlan, result: NodeResult, failure: Failure) -> dict[str, o
 def _by_role(plan: Plan, results: Results) -> Iterator[tuple[RolePlan, Results]]:
     """Each role's turns."""
     return ((role, results[role.nodes.start : role.nodes.stop]) for role in plan.roles)
+
+
+def _instances(role: RolePlan, its: Results) -> Sequence[Results]:
+    """Each instance's turns; where it has one at most, those that did not run are left out at once."""
+    if role.rounds == 1:
+        return [(turn,) for turn in its if turn is not None]
+    return [its[first :: role.count] for first in range(role.count)]
 
 
 def _rounds(plan: Plan, results: Results) -> dict[str, int]:

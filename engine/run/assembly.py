@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from engine.compile import Plan, RolePlan
@@ -99,11 +99,11 @@ def _by_role(plan: Plan, results: Results) -> Iterator[tuple[RolePlan, Results]]
     return ((role, results[role.nodes.start : role.nodes.stop]) for role in plan.roles)
 
 
-def _instances(role: RolePlan, its: Results) -> Sequence[Results]:
+def _instances(role: RolePlan, its: Results) -> Iterable[Results]:
     """Each instance's turns; where it has one at most, those that did not run are left out at once."""
     if role.rounds == 1:
         return [(turn,) for turn in its if turn is not None]
-    return [its[first :: role.count] for first in range(role.count)]
+    return (its[first :: role.count] for first in range(role.count))
 
 
 def _rounds(plan: Plan, results: Results) -> dict[str, int]:

@@ -16,7 +16,8 @@ NOTHING_SEEN = Seen()
 
 def own(result: NodeResult) -> Seen:
     """What a reward that is `of_turn` reads."""
-    return Seen(own=result.view, steps=tuple(steps_of(result, masked=False)))
+    steps = steps_of(result, masked=False)  # what is recorded is not for others to change
+    return Seen(own=result.view, steps=tuple(step._replace(metadata={**step.metadata}) for step in steps))
 
 
 class Reader:

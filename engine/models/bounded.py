@@ -25,7 +25,9 @@ async def bound(response: Any) -> None:
     packed: str = response.headers.get("content-encoding", PLAIN)
     if packed != PLAIN:
         raise Refused(f"it packs its answers ({packed[:40]!r}), and was asked not to")
-    response.stream = _kind_of(type(response.stream))(response.stream)
+    stream: Any = response.stream
+    kind: type[Any] = type(stream)
+    response.stream = _kind_of(kind)(stream)
 
 
 class _Bounded:

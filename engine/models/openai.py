@@ -148,7 +148,7 @@ class OpenAIModel:
             if call.type == "function"
         )
         ids = _ids(_extra(choice, "token_ids", "response_token_ids"))
-        logprobs: list[float] = _extra(choice, _LOGPROBS_ALONE) or []
+        logprobs = cast("list[float]", _extra(choice, _LOGPROBS_ALONE) or [])
         if ids and len(logprobs) != len(ids):
             logprobs = []  # they cannot be told apart from one another's tokens
         prompt_ids = _ids(_extra(answer, "prompt_token_ids") or _extra(choice, "prompt_token_ids"))
@@ -290,8 +290,9 @@ def _needed(said: dict[str, Any]) -> dict[str, Any]:
     choice = {name: first[name] for name in _OF_A_CHOICE if name in first}
     message = choice["message"] = {name: choice["message"].get(name) for name in _OF_A_MESSAGE}
     message["tool_calls"] = message["tool_calls"] and message["tool_calls"][:_CALLS_READ]
-    tokens = (first.get("logprobs") or {}).get("content")
-    choice[_LOGPROBS_ALONE] = [float(token["logprob"]) for token in tokens or ()]
+    logprobs: dict[str, Any] = first.get("logprobs") or {}
+    tokens: list[dict[str, Any]] = logprobs.get("content") or []
+    choice[_LOGPROBS_ALONE] = [float(token["logprob"]) for token in tokens]
     return {**answer, "choices": [choice]}
 
 

@@ -31,7 +31,6 @@ from engine.records.jsonl import (
     refuse,
     write_whole,
 )
-from engine.records.shape import WrittenEpisode
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +218,8 @@ def figures(entries: Sequence[Entry]) -> dict[str, float]:
 
 def _episode(text: bytes) -> Episode:
     data = parse_json(text)
+    from engine.records.shape import WrittenEpisode  # its models take a while to make, and few verbs read
+
     WrittenEpisode.model_validate(data)
     return Episode.from_dict(data)
 

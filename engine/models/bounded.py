@@ -25,9 +25,8 @@ async def bound(response: Any) -> None:
     packed: str = response.headers.get("content-encoding", PLAIN)
     if packed != PLAIN:
         raise Refused(f"it packs its answers ({packed[:40]!r}), and was asked not to")
-    stream: Any = response.stream
-    kind: type[Any] = type(stream)
-    response.stream = _kind_of(kind)(stream)
+    stream: object = response.stream
+    response.stream = _kind_of(type(stream))(stream)
 
 
 class _Bounded:

@@ -82,7 +82,7 @@ def assemble(
         try:
             if (value := metric.measure(episode)) is not None:
                 metrics[name] = finite(value, "it is")
-        except Exception as error:  # a metric may be a package's own code
+        except (Exception, SystemExit) as error:  # a metric may be a package's own code
             metadata.setdefault("uncomputed_metrics", {})[name] = described(error)
     return episode
 

@@ -97,7 +97,7 @@ async def _called(functions: Functions, call: ToolCall, seconds: float | None) -
     except TimeoutError:
         within = "in time" if seconds is None else f"within {seconds:g} s"
         raise ToolError(f"{call.name} gave no result {within}") from None
-    except Exception as error:  # a tool may be a package's own code
+    except (Exception, SystemExit) as error:  # a tool may be a package's own code
         raise ToolError(described(error)) from error
 
 

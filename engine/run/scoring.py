@@ -18,7 +18,10 @@ def score(role: RolePlan, task: Task, result: NodeResult, seen: Seen) -> None:
         return
     try:
         _earn(role, result, role.reward.score(task, result.view.action, seen))
-    except Exception as error:  # a reward is the user's code: whatever it raises is its failure, by name
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # a reward is the user's code: whatever it raises is its failure, by name
         _fail(role, result, f"the reward raised {described(error)}")
 
 
@@ -35,7 +38,7 @@ async def score_isolated(
         _earn(role, result, await isolation.run(reward.score, *arguments, limit=reward.timeout))
     except LimitError:
         _fail(role, result, f"the reward took longer than {reward.timeout:g} s")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _fail(role, result, f"the reward raised {described(error)}")
 
 

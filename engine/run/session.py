@@ -170,7 +170,10 @@ async def take_turn(
             failure = Failure(FailureName.TOOL_ERROR, str(error))
         except RolegraphError:
             raise
-        except Exception as error:  # a client or parser from elsewhere: its fault ends this node only
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # a client or parser from elsewhere: its fault ends this node only
             name = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
             failure = Failure(name, described(error))
         else:

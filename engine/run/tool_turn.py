@@ -54,7 +54,7 @@ async def run_turn(
             result = Failure(FailureName.TIMEOUT, f"no result {within}")
         except RolegraphError:
             raise
-        except Exception as error:  # a tool from elsewhere: its fault ends this node only
+        except (Exception, SystemExit) as error:  # a tool from elsewhere: its fault ends this node only
             result = Failure(FailureName.TOOL_ERROR, described(error))
         if not isinstance(result, Failure) or attempt == role.on_failure.retry:
             ran: dict[str, object] = {"tool": run.name, "started": start - began, "seconds": clock() - start}

@@ -34,7 +34,7 @@ class OpenTools:
             async with tool.open() as functions:
                 opened.set_result(functions)
                 await self._over.wait()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if opened.done():
                 return  # it did what it was asked; how it ends is nobody's concern
             del self._opened[id(tool)]  # whoever asks next tries again

@@ -73,7 +73,10 @@ class World:
             transition = self._checked(await self._next(actions))
         except EnvironmentFailure:
             raise
-        except Exception as error:  # a package's own code: whatever it raises ends this episode only
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # a package's own code: whatever it raises ends this episode only
             raise EnvironmentFailure(f"the environment raised {described(error)}") from error
         for player, reward in transition.rewards.items():
             turn = self._turns.get(player)
@@ -145,5 +148,5 @@ class World:
         try:
             if live is not None:
                 await live.close()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             _logger.warning("an environment could not be closed: %s: %s", type(error).__name__, error)

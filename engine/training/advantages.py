@@ -230,7 +230,7 @@ def _asked(
     name = f"the estimator {estimator.name} of {role}"
     try:
         computed = [np.asarray(values, dtype=np.float64) for values in compute(rewards, groups)]
-    except Exception as error:  # an estimator may be a package's own code
+    except (Exception, SystemExit) as error:  # an estimator may be a package's own code
         raise AdvantageError(f"{name} raised {described(error)}") from error
     if len(computed) != len(groups):
         raise AdvantageError(f"{name} gave {len(computed)} groups of {what} for {len(groups)} groups")

@@ -110,7 +110,7 @@ async def _score(
         tally.gaps += [student - teacher for student, teacher in zip(step.logprobs, theirs, strict=False)]
     try:
         return tuple(map(float, compute(step, theirs)))
-    except Exception as error:  # a signal may be a package's own code
+    except (Exception, SystemExit) as error:  # a signal may be a package's own code
         raise AdvantageError(f"the signal of {where} raised {described(error)}") from error
 
 

@@ -268,7 +268,7 @@ def checked_rows(
             yield row
     except RolegraphError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         said = f"{type(error).__name__}: {error}"
         raise DataError(f"the dataset {name!r} fails at or after its task {given:,}: {said}") from error
 

@@ -12,7 +12,7 @@ from engine.run.endings import Endings
 from engine.run.seeing import Results
 from engine.run.session import NodeResult
 from engine.vocabulary import Score
-from engine.vocabulary.foreign import described, finite
+from engine.vocabulary.foreign import FOREIGN, described, finite
 
 _MASKED = {"masked": True}
 _UNSCORED: tuple[float | None, bool | None, Mapping[str, float]] = (None, None, {})
@@ -82,7 +82,7 @@ def assemble(
         try:
             if (value := metric.measure(episode)) is not None:
                 metrics[name] = finite(value, "it is")
-        except (Exception, SystemExit) as error:  # a metric may be a package's own code
+        except FOREIGN as error:  # a metric may be a package's own code
             metadata.setdefault("uncomputed_metrics", {})[name] = described(error)
     return episode
 

@@ -7,7 +7,7 @@ from engine.records import Failure, FailureName, Task
 from engine.run.isolation import Isolation, LimitError
 from engine.run.session import NodeResult, failing_earns
 from engine.vocabulary import Score, Seen
-from engine.vocabulary.foreign import LARGEST, described, finite
+from engine.vocabulary.foreign import FOREIGN, LARGEST, described, finite
 
 _RIGHT = (bool, type(None))
 
@@ -18,10 +18,7 @@ def score(role: RolePlan, task: Task, result: NodeResult, seen: Seen) -> None:
         return
     try:
         _earn(role, result, role.reward.score(task, result.view.action, seen))
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # a reward is the user's code: whatever it raises is its failure, by name
+    except FOREIGN as error:  # a reward is the user's code: whatever it raises is its failure, by name
         _fail(role, result, f"the reward raised {described(error)}")
 
 
@@ -38,7 +35,7 @@ async def score_isolated(
         _earn(role, result, await isolation.run(reward.score, *arguments, limit=reward.timeout))
     except LimitError:
         _fail(role, result, f"the reward took longer than {reward.timeout:g} s")
-    except (Exception, SystemExit) as error:
+    except FOREIGN as error:
         _fail(role, result, f"the reward raised {described(error)}")
 
 

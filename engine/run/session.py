@@ -21,7 +21,7 @@ from engine.records import CallId, Failure, FailureName, Message, Observer, Task
 from engine.run.calls import Functions, offered, results_of
 from engine.run.tools import OpenTools
 from engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
-from engine.vocabulary.foreign import described, plain
+from engine.vocabulary.foreign import FOREIGN, described, plain
 
 
 def _plain(action: object) -> Any:
@@ -170,10 +170,7 @@ async def take_turn(
             failure = Failure(FailureName.TOOL_ERROR, str(error))
         except RolegraphError:
             raise
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # a client or parser from elsewhere: its fault ends this node only
+        except FOREIGN as error:  # a client or parser from elsewhere: its fault ends this node only
             name = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
             failure = Failure(name, described(error))
         else:

@@ -16,7 +16,7 @@ from engine.run.isolation import Isolation, LimitError
 from engine.run.session import NodeResult, failing_earns
 from engine.run.tools import OpenTools, result_text
 from engine.vocabulary import ToolError, Upstream, View
-from engine.vocabulary.foreign import described, plain
+from engine.vocabulary.foreign import FOREIGN, described, plain
 
 
 async def run_turn(
@@ -54,7 +54,7 @@ async def run_turn(
             result = Failure(FailureName.TIMEOUT, f"no result {within}")
         except RolegraphError:
             raise
-        except (Exception, SystemExit) as error:  # a tool from elsewhere: its fault ends this node only
+        except FOREIGN as error:  # a tool from elsewhere: its fault ends this node only
             result = Failure(FailureName.TOOL_ERROR, described(error))
         if not isinstance(result, Failure) or attempt == role.on_failure.retry:
             ran: dict[str, object] = {"tool": run.name, "started": start - began, "seconds": clock() - start}

@@ -75,8 +75,8 @@ class _Adapter(NamedTuple):
 
     def put(self) -> nn.Module:
         """The model, with these tensors in it until others are put there."""
-        for place, tensor in zip(self.places, self.tensors.values(), strict=True):
-            if place.weight is not tensor:
+        if self.places[0].weight is not next(iter(self.tensors.values())):
+            for place, tensor in zip(self.places, self.tensors.values(), strict=True):
                 place.weight = tensor
         return self.model
 
@@ -163,7 +163,9 @@ class Policy:
         """A copy of an adapter's tensors, by names that do not depend on the adapter's."""
         from peft.utils import get_peft_model_state_dict
 
-        tensors = get_peft_model_state_dict(cast("Any", self._adapted[name].put()), save_embedding_layers=False)
+        tensors = get_peft_model_state_dict(
+            cast("Any", self._adapted[name].put()), save_embedding_layers=False
+        )
         return {key: tensor.detach().clone().contiguous().cpu() for key, tensor in tensors.items()}
 
     def set_weights(self, name: str, weights: Mapping[str, Tensor]) -> None:

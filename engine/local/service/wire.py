@@ -147,6 +147,8 @@ class OptimStepBody(_Body):
     model_id: Name
     seq_id: Count | None = None
     adam_params: Annotated[Any, BeforeValidator(_adam)] = None
+    optimizer_params: Any = None
+    """Another optimizer's settings."""
 
 
 class SaveBody(_Body):

@@ -35,6 +35,7 @@ from engine.run.preview import Asked as Asked
 from engine.run.preview import RoleAsked as RoleAsked
 from engine.run.preview import TaskAsked as TaskAsked
 from engine.spec import find_spec as find_spec
+from engine.spec import is_tests as is_tests
 from engine.training.compare import Interval as Interval
 from engine.training.forecast import Adapter as Adapter
 from engine.training.forecast import Forecast as Forecast
@@ -85,7 +86,6 @@ from rolegraph.sweeping import sweep as sweep
 from rolegraph.sweeping import sweep_async as sweep_async
 from rolegraph.testing import Tested as Tested
 from rolegraph.testing import check_tests as check_tests
-from rolegraph.testing import is_tests as is_tests
 from rolegraph.testing import record as record
 from rolegraph.testing import record_async as record_async
 from rolegraph.testing import test as test

@@ -15,7 +15,7 @@ import yaml
 from engine.errors import DataError, UsageError
 from engine.records import Episode, EpisodeDone, Note, Observer, RunFolder, Task, read_episodes
 from engine.shipped import SPECS
-from engine.spec import find_spec
+from engine.spec import TESTS, find_spec
 from rolegraph.running import blocking, but_episodes, nobody
 from rolegraph.workflow import Workflow
 
@@ -121,13 +121,6 @@ async def record_async(
 record = blocking(record_async)
 
 
-def is_tests(path: str | Path) -> bool:
-    """Whether a file is called as the tests of a spec are: NAME.test.yaml."""
-    from engine.spec.tests import SUFFIX
-
-    return str(path).endswith(SUFFIX)
-
-
 def check_tests(path: str | Path) -> None:
     """Read a file of tests, and nothing that it names; raises SpecError with every fault, or UsageError."""
     from engine.spec.tests import read_tests
@@ -136,12 +129,10 @@ def check_tests(path: str | Path) -> None:
 
 
 def _path(flow: Workflow, tests: str | Path | None) -> Path:
-    from engine.spec.tests import SUFFIX
-
     if tests is not None:
         return Path(tests)
     spec = find_spec(flow.source.spec)
-    return Path(f"{spec.stem}{SUFFIX}") if spec.parent == SPECS else spec.with_name(f"{spec.stem}{SUFFIX}")
+    return Path(f"{spec.stem}{TESTS}") if spec.parent == SPECS else spec.with_name(f"{spec.stem}{TESTS}")
 
 
 def _recorded(read: ReadTests) -> list[Episode]:

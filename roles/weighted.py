@@ -26,7 +26,7 @@ from engine.vocabulary import (
 class Term(BaseModel):
     """One term of a weighted sum."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     reward: Annotated[CallField, rewards]
     """What it measures."""

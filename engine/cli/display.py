@@ -196,11 +196,11 @@ class Display:
             return [f"rolegraph run --resume --out {folder}"]
         if any(sums.failures["model_error"] for sums in self._roles.values()):
             return [f"rolegraph run --resume --retry-failed --out {folder}"]
-        if plan.trained and "train" in plan.data and not self._run.flow.source.model:
-            source = self._run.flow.source
-            words = [source.spec, *source.overrides, *flags(source.imports, source.allow)]
-            return [f"rolegraph train {shlex.join(words)}"]
-        return [f"rolegraph run {shlex.quote(self._run.flow.source.spec)} --model replay:{folder}"]
+        source = self._run.flow.source
+        words = [source.spec, *source.overrides, *flags(source.imports, source.allow)]
+        if plan.trained and "train" in plan.data and not source.model:
+            return [f"rolegraph train {shlex.join([*words, *flags((), (), base_url=source.base_url)])}"]
+        return [f"rolegraph run {shlex.join(words)} --model replay:{folder}"]
 
     def _document(self, seconds: float) -> dict[str, Any]:
         """The same for a program; docs/command.md says what each key is."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,7 +88,6 @@ def command(
         )
     if resume and out is None:
         raise click.UsageError("--resume needs --out, the folder of the evaluation to go on with")
-    import shlex
     from dataclasses import asdict
 
     import rolegraph as rg
@@ -98,8 +99,13 @@ def command(
     begun = rg.begin_evaluation(
         flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, out=out, resume=resume
     )
-    with Waiting(output, "starting the model …") as waiting:
-        found = run_until_done(begun.run(waiting.observe))
+    try:
+        with Waiting(output, "starting the model …") as waiting:
+            found = run_until_done(begun.run(waiting.observe))
+    except KeyboardInterrupt:
+        again = [*sys.argv[1:], *(() if resume else ("--resume",)), *(() if out else ("--out", begun.folder))]
+        output.next(f"rolegraph {shlex.join(map(str, again))}")
+        raise
     following = [f"rolegraph compare {shlex.quote(str(begun.folder))}"]
     if "://" not in checkpoint:
         following.append(f"rolegraph export {shlex.quote(checkpoint)}")

@@ -75,7 +75,7 @@ def command(
         found = run_until_done(
             rg.forecast_async(flow, probe=probe, run=run, prices=table, seed=seed, observe=waiting.observe)
         )
-    words = shlex.join([spec, *overrides, *flags(imports, allow)])
+    words = shlex.join([spec, *overrides, *flags(imports, allow, model, base_url)])
     told = probe is not None or run is not None
     following = [f"rolegraph train {words}" if told else f"rolegraph forecast {words} --probe 32"]
     _show(found, output)

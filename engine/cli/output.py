@@ -30,6 +30,11 @@ class Output(NamedTuple):
         """For tables and paths."""
         return _console(stderr=self.as_json, quiet=self.quiet, lines=True)
 
+    def line(self, text: str) -> None:
+        """Say a line of what was found, as it is; it costs no import."""
+        if not self.quiet:
+            click.echo(text, err=self.as_json)
+
     def progress(self) -> Console:
         """For what goes on just now."""
         return _console(stderr=True, quiet=self.quiet)
@@ -41,7 +46,7 @@ class Output(NamedTuple):
     def next(self, *commands: str) -> None:
         """What a person would do now, as it is typed."""
         for number, command in enumerate(commands):
-            self.found().print(f"{'next: ' if not number else '      '}{command}", markup=False)
+            self.line(f"{'next: ' if not number else '      '}{command}")
 
     def document(self, value: Mapping[str, object]) -> None:
         """The one document, where it was asked for."""
@@ -49,10 +54,18 @@ class Output(NamedTuple):
             click.echo(json.dumps(value, indent=1, ensure_ascii=False, default=str))
 
 
-def flags(imports: Sequence[str | Path], allowed: Sequence[str]) -> list[str]:
-    """The words without which a command on the same spec would not know its items, or refuse it."""
-    named = [word for file in imports for word in ("--import", str(file))]
-    return named + [word for permission in allowed for word in ("--allow", permission)]
+def flags(
+    imports: Sequence[str | Path],
+    allowed: Sequence[str],
+    model: str | None = None,
+    base_url: str | None = None,
+) -> list[str]:
+    """The words without which a command on the same spec would not know its items, refuse it, or ask
+    another model."""
+    named = {"--import": imports, "--allow": allowed, "--model": [model], "--base-url": [base_url]}
+    return [
+        word for flag, values in named.items() for value in values if value for word in (flag, str(value))
+    ]
 
 
 def _console(*, stderr: bool, quiet: bool = False, lines: bool = False) -> Console:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from engine.cli import completion, options
-from engine.cli.output import Output, speaking
+from engine.cli.output import Output, flags, speaking
 
 
 @click.command("validate")
@@ -49,7 +49,8 @@ def command(
     rows = [_checked(name, output, overrides, imports, allow, backend) for name in names]
     valid = [str(row["spec"]) for row in rows if row["valid"]]
     runnable = [name for name in valid if not rg.is_tests(name)]
-    following = [f"rolegraph run {shlex.join([name, *overrides])}" for name in runnable[:1]]
+    words = [*overrides, *flags(imports, allow)]
+    following = [f"rolegraph run {shlex.join([name, *words])}" for name in runnable[:1]]
     if len(names) == 1:
         output.next(*following)
     output.document({"specs": rows, "next": following})
@@ -70,7 +71,7 @@ def _checked(
     try:
         if rg.is_tests(name):
             rg.check_tests(name)
-            output.found().print(f"{name}: valid (tests of a spec)", markup=False)
+            output.line(f"{name}: valid (tests of a spec)")
             return {"spec": name, "valid": True, "diagnostics": []}
         compiled = rg.check(name, *overrides, imports=imports, allow=allow, backend=backend)
         read = {split: len(list(data.rows(None))) for split, data in compiled.files().items()}
@@ -86,12 +87,12 @@ def _checked(
     }
     if (plan := compiled.plan) is None:
         count = sum(diagnostic.severity == "error" for diagnostic in compiled.diagnostics)
-        output.found().print(f"{name}: {count} {'fault' if count == 1 else 'faults'}", markup=False)
+        output.line(f"{name}: {count} {'fault' if count == 1 else 'faults'}")
         return row
     roles = ", ".join(f"{role.name} × {role.count}" for role in plan.roles)
     tasks = [f"{count:,} {split} tasks read" for split, count in read.items()]
     said = [roles, str(compiled.size), *tasks, f"hash {plan.hash}"]
-    output.found().print(f"{name}: valid ({'; '.join(said)})", markup=False)
+    output.line(f"{name}: valid ({'; '.join(said)})")
     size = compiled.size
     return {
         **row,

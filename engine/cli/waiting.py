@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from engine.cli.output import Output
@@ -40,6 +41,9 @@ class Left(ProgressColumn):
     """The time left; where nobody can know it yet, the time since it began."""
 
     max_refresh = 0.5
+
+    def __init__(self) -> None:
+        super().__init__(Column(no_wrap=True))
 
     def render(self, task: Task) -> Text:
         """As in `0:42 left`."""

@@ -21,7 +21,6 @@ from pydantic import TypeAdapter, ValidationError
 from engine.errors import DataError, WorldError
 from engine.records.episode import Episode
 from engine.records.jsonl import JsonlWriter, json_line, parse_json, read_jsonl, refuse, write_whole
-from engine.records.shape import WrittenEpisode
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +204,8 @@ def figures(entries: Sequence[Entry]) -> dict[str, float]:
 
 def _episode(text: bytes) -> Episode:
     data = parse_json(text)
+    from engine.records.shape import WrittenEpisode  # its models take a while to make, and few verbs read
+
     WrittenEpisode.model_validate(data)
     return Episode.from_dict(data)
 

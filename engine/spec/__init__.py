@@ -4,7 +4,7 @@ A check elsewhere says what it noticed as a `Finding`; the loader's source gives
 """
 
 from engine.spec.diagnostics import Diagnostic, Finding, Path, Place
-from engine.spec.loader import find_spec, load_spec
+from engine.spec.loader import TESTS, find_spec, is_tests, load_spec
 from engine.spec.models import Loop, Spec
 from engine.spec.role import OF_A_TOOL, Credit, Edge, GroupBy, Loss, OnFailure, Role
 from engine.spec.sources import ModelRef, PromptSource, Sampling, served_as
@@ -12,6 +12,7 @@ from engine.spec.train import Lora, Policy, Schedule, Train
 
 __all__ = [
     "OF_A_TOOL",
+    "TESTS",
     "Credit",
     "Diagnostic",
     "Edge",
@@ -32,6 +33,7 @@ __all__ = [
     "Spec",
     "Train",
     "find_spec",
+    "is_tests",
     "load_spec",
     "served_as",
 ]

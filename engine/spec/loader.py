@@ -25,6 +25,9 @@ from engine.spec.scalars import place_within
 from engine.spec.validation import REQUIRED, validate
 from engine.spec.yaml_source import Source, Spots, parse_yaml, paths_of, refused, value_at
 
+TESTS = ".test.yaml"
+"""How the file of a spec's tests ends."""
+
 
 @dataclass(slots=True)
 class Loaded:
@@ -107,6 +110,11 @@ def place_of(finding: Finding, data: Mapping[str, Any], spots: Spots, texts: Map
         at_key = isinstance(value_at(data, path), Mapping | list)
     spot = spots[path]
     return spot.key if at_key and spot.key is not None else spot.value
+
+
+def is_tests(path: str | FilePath) -> bool:
+    """Whether a file is called as the tests of a spec are: NAME.test.yaml."""
+    return str(path).endswith(TESTS)
 
 
 def find_spec(name: str | FilePath) -> FilePath:

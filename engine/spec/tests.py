@@ -18,12 +18,11 @@ from engine.errors import SpecError, UsageError
 from engine.limits.specs import SPEC_FAULTS
 from engine.spec.diagnostics import Finding
 from engine.spec.files import shown
-from engine.spec.loader import place_of
+from engine.spec.loader import TESTS, place_of
 from engine.spec.validation import fit
 from engine.spec.written import Written
 from engine.spec.yaml_source import Source, parse_yaml
 
-SUFFIX = ".test.yaml"
 CLOSE = 1e-6
 """How far a figure may be from one that it must equal."""
 Most = Annotated[int, Field(ge=0)]
@@ -153,7 +152,7 @@ class ReadTests:
     @property
     def answers(self) -> FilePath:
         """Where the recorded answers are."""
-        name = self.path.name.removesuffix(SUFFIX).removesuffix(".yaml")
+        name = self.path.name.removesuffix(TESTS).removesuffix(".yaml")
         return self.path.parent / (self.tests.answers or f"{name}.answers.jsonl")
 
     def check(self, findings: Iterable[Finding]) -> None:

@@ -24,7 +24,7 @@ WHOLE = "whole"
 class Written(BaseModel):
     """A mapping of a spec, strict about types and about keys that it does not know."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
     SHORT: ClassVar[Any] = None
     """The type of what `in_full` takes in place of a mapping, for the JSON Schema."""

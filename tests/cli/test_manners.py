@@ -108,6 +108,8 @@ def test_the_log_says_how_a_run_went_wrong_and_nothing_secret(rolegraph: Command
 
 def test_the_next_command_is_said_as_it_is_typed(rolegraph: Command, recording: Path) -> None:
     assert "next: rolegraph run solver_judge\n" in rolegraph("validate", "solver_judge").stdout
+    words = ("solver_judge", "roles.solver.count=3", "--allow", "python")
+    assert f"next: rolegraph run {' '.join(words)}\n" in rolegraph("validate", *words).stdout
     words = ("run", "solver_judge", "--limit", "11", "--out", "out")
     broken = rolegraph(*words, "--model", f"replay:{recording}")
     assert "next: rolegraph run --resume --retry-failed --out out\n" in broken.stdout

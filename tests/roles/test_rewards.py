@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.run.isolation import Isolation, LimitError
-from engine.vocabulary import BadOptions, Score, rewards
+from engine.vocabulary import BadOptions, Reward, Score, rewards
 from tests.roles.vocabulary import earned, reward
 
 RIGHT, WRONG = Score(1.0, True), Score(0.0, False)
@@ -298,20 +298,23 @@ def test_math_compares_values_and_not_text(action: str, gold: str, right: bool) 
     assert earned("math", action, answer=gold) == (RIGHT if right else WRONG)
 
 
-def test_math_runs_in_a_worker_whose_time_starts_with_the_library_loaded() -> None:
+def test_math_runs_in_a_worker_that_is_stopped_at_its_limit() -> None:
     pytest.importorskip("math_verify")
-    made = reward({"weighted": {"right": {"reward": {"math": {"timeout": 0.5}}}, "f1": {"reward": "f1"}}})
-    assert made.timeout == 0.5
-    assert made.labels == ("answer",)
 
-    async def score(action: str) -> Score:
+    def made(seconds: float) -> Reward:
+        right = {"reward": {"math": {"timeout": seconds}}}
+        return reward({"weighted": {"right": right, "f1": {"reward": "f1"}}})
+
+    async def score(made: Reward, action: str) -> Score:
         async with Isolation() as isolation:
             arguments = ({"id": "t", "answer": "1/2"}, action, {})
             return await isolation.run(made.score, *arguments, limit=made.timeout or 0.0)
 
-    assert asyncio.run(score("0.5")).terms["right"] == 1.0
+    patient, hasty = made(600.0), made(0.5)
+    assert (patient.timeout, hasty.timeout, hasty.labels) == (600.0, 0.5, ("answer",))
+    assert asyncio.run(score(patient, "0.5")).terms["right"] == 1.0
     with pytest.raises(LimitError):
-        asyncio.run(score("9^{9^{9^{9}}}"))
+        asyncio.run(score(hasty, "9^{9^{9^{9}}}"))
 
 
 def test_a_time_limit_must_leave_some_time() -> None:

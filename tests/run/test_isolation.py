@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,10 +23,20 @@ from tests.run import isolated
 T = TypeVar("T")
 
 
-def within(work: Callable[[Isolation], Awaitable[T]]) -> T:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Isolation]:
+    """Workers take longer to start than most tests to run; they are the same whoever called them before."""
+    isolation = Isolation()
+    yield isolation
+    asyncio.run(isolation.__aexit__(None, None, None))
+
+
+def within(work: Callable[[Isolation], Awaitable[T]], shared: Isolation | None = None) -> T:
+    """What comes of the work, with workers of its own unless there are `shared` ones."""
+
     async def run() -> T:
-        async with asyncio.timeout(60), Isolation() as isolation:
-            return await work(isolation)
+        async with AsyncExitStack() as stack:
+            return await work(shared or await stack.enter_async_context(Isolation()))
 
     return asyncio.run(run())
 
@@ -38,22 +49,21 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-async def until(holds: Callable[[], bool], seconds: float = 15.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110  # what it waits for happens in another process
-            await asyncio.sleep(0.02)
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110  # what it waits for happens in another process
+        await asyncio.sleep(0.02)
 
 
-def test_the_result_comes_back() -> None:
-    assert within(lambda isolation: isolation.run(isolated.double, 21, limit=10)) == 42
+def test_the_result_comes_back(shared: Isolation) -> None:
+    assert within(lambda isolation: isolation.run(isolated.double, 21, limit=10), shared) == 42
 
 
-def test_calls_run_side_by_side_and_more_than_there_are_workers_take_turns() -> None:
+def test_calls_run_side_by_side_and_more_than_there_are_workers_take_turns(shared: Isolation) -> None:
     async def many(isolation: Isolation) -> list[int]:
         calls = (isolation.run(isolated.double, n, limit=10) for n in range(5 * WORKERS))
         return await asyncio.gather(*calls)
 
-    assert within(many) == [2 * n for n in range(5 * WORKERS)]
+    assert within(many, shared) == [2 * n for n in range(5 * WORKERS)]
 
 
 def test_event_loops_of_several_threads_share_the_workers() -> None:
@@ -75,7 +85,7 @@ def test_event_loops_of_several_threads_share_the_workers() -> None:
     assert set(multiprocessing.active_children()) <= before
 
 
-def test_a_call_that_is_cancelled_while_it_waits_takes_no_one_s_turn() -> None:
+def test_a_call_that_is_cancelled_while_it_waits_takes_no_one_s_turn(shared: Isolation) -> None:
     async def cancelled(isolation: Isolation) -> list[int]:
         busy = [asyncio.create_task(isolation.run(isolated.sleep, 0.3, limit=10)) for _ in range(WORKERS)]
         waiting = [asyncio.create_task(isolation.run(isolated.double, n, limit=10)) for n in range(4)]
@@ -86,11 +96,11 @@ def test_a_call_that_is_cancelled_while_it_waits_takes_no_one_s_turn() -> None:
         after = (isolation.run(isolated.double, 4, limit=10) for _ in busy)
         return await asyncio.gather(*waiting[1::2], *after)
 
-    assert within(cancelled) == [2, 6] + [8] * WORKERS
+    assert within(cancelled, shared) == [2, 6] + [8] * WORKERS
 
 
 @pytest.mark.parametrize("function", [isolated.sleep, isolated.spin_in_c])
-def test_a_call_is_stopped_when_its_time_is_up(function: Callable[..., Any]) -> None:
+def test_a_call_is_stopped_when_its_time_is_up(function: Callable[..., Any], shared: Isolation) -> None:
     async def stopped(isolation: Isolation) -> int:
         await isolation.run(isolated.double, 1, limit=10)
         arguments = (3600.0,) if function is isolated.sleep else ()
@@ -98,7 +108,7 @@ def test_a_call_is_stopped_when_its_time_is_up(function: Callable[..., Any]) -> 
             await isolation.run(function, *arguments, limit=0.3)
         return await isolation.run(isolated.double, 2, limit=10)
 
-    assert within(stopped) == 4
+    assert within(stopped, shared) == 4
 
 
 @pytest.mark.parametrize(
@@ -125,7 +135,11 @@ def test_a_call_is_stopped_when_its_time_is_up(function: Callable[..., Any]) -> 
     ],
 )
 def test_whatever_a_call_does_is_its_own_error_and_the_next_call_works(
-    function: Callable[..., Any], arguments: tuple[Any, ...], error: type[Exception], message: str
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    error: type[Exception],
+    message: str,
+    shared: Isolation,
 ) -> None:
     async def both(isolation: Isolation) -> int:
         beside = asyncio.create_task(isolation.run(isolated.sleep, 0.2, limit=10))
@@ -134,7 +148,7 @@ def test_whatever_a_call_does_is_its_own_error_and_the_next_call_works(
         assert await beside == "slept"
         return await isolation.run(isolated.double, 2, limit=10)
 
-    assert within(both) == 4
+    assert within(both, shared) == 4
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.3], ids=["not seen yet", "seen"])
@@ -169,7 +183,7 @@ def test_what_is_left_of_a_pool_that_broke_ends_with_it() -> None:
     assert set(multiprocessing.active_children()) <= before
 
 
-def test_a_cancelled_call_stops_its_worker(tmp_path: Path) -> None:
+def test_a_cancelled_call_stops_its_worker(tmp_path: Path, shared: Isolation) -> None:
     started = tmp_path / "pid"
 
     async def cancelled(isolation: Isolation) -> int:
@@ -182,7 +196,7 @@ def test_a_cancelled_call_stops_its_worker(tmp_path: Path) -> None:
         await until(lambda: not alive(pid))
         return await isolation.run(isolated.double, 2, limit=10)
 
-    assert within(cancelled) == 4
+    assert within(cancelled, shared) == 4
 
 
 def test_nothing_is_left_when_it_closes(tmp_path: Path) -> None:
@@ -233,7 +247,7 @@ def test_a_worker_ends_with_its_parent_however_that_ends(tmp_path: Path, how: si
     )
 
     async def gone() -> None:
-        await until(lambda: started.exists() and bool(started.read_text()), 30)
+        await until(lambda: started.exists() and bool(started.read_text()))
         pid = int(started.read_text())
         assert alive(pid)
         parent.send_signal(how)
@@ -241,7 +255,7 @@ def test_a_worker_ends_with_its_parent_however_that_ends(tmp_path: Path, how: si
 
     try:
         asyncio.run(gone())
-        parent.wait(15)
+        parent.wait()
     finally:
         parent.kill()
         parent.wait()

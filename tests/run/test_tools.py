@@ -236,7 +236,7 @@ def test_it_is_closed_where_the_episode_is_cancelled(tmp_path: Path, opened: lis
 
     async def cancelled() -> None:
         task = asyncio.create_task(episode(made, []))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(600):
             while len(opened) < 4:  # noqa: ASYNC110  # it is asked in a task of its own
                 await asyncio.sleep(0)
         task.cancel()

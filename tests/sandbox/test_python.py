@@ -299,7 +299,7 @@ def test_a_process_ends_with_its_parent_however_that_ends(how: signal.Signals) -
         started: set[int] = set()
         await until(lambda: started.update(interpreters(parent.pid)) or started)
         parent.send_signal(how)
-        parent.wait(60)
+        parent.wait()
         await until(lambda: not any(alive(pid) for pid in started))
 
     try:

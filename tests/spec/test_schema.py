@@ -57,6 +57,18 @@ def with_role(**keys: Any) -> dict[str, Any]:
     return {**MINE, "roles": {"solver": {**MINE["roles"]["solver"], **keys}}}
 
 
+def with_fault(fault: str) -> Any:
+    """`solver_judge` with the override in it."""
+    path, _, value = fault.partition("=")
+    spec = yaml.safe_load((ROOT / "specs" / "solver_judge.yaml").read_text("utf-8"))
+    *around, last = path.split(".")
+    inside = spec
+    for key in around:
+        inside = inside.setdefault(key, {})
+    inside[last] = yaml.safe_load(value)
+    return spec
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_shipped_spec_is_taken(path: Path) -> None:
     assert not faults(yaml.safe_load(path.read_text("utf-8")))
@@ -75,14 +87,7 @@ def test_a_spec_that_is_broken_in_shape_is_not(name: str) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS_OF_FORM)
 def test_a_fault_of_form_is_refused_by_the_schema_as_by_the_loader(fault: str) -> None:
-    path, _, value = fault.partition("=")
-    spec = yaml.safe_load((ROOT / "specs" / "solver_judge.yaml").read_text("utf-8"))
-    *around, last = path.split(".")
-    inside = spec
-    for key in around:
-        inside = inside.setdefault(key, {})
-    inside[last] = yaml.safe_load(value)
-    assert faults(spec)
+    assert faults(with_fault(fault))
     assert check_file("solver_judge", [fault]).plan is None
 
 

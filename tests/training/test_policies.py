@@ -210,7 +210,7 @@ def test_all_batches_and_the_step_are_sent_before_any_is_awaited(training: Train
     training.service.first["forward_backward"] = "optim_step"
 
     async def work(policies: Policies) -> None:
-        async with asyncio.timeout(30):  # it would wait for ever
+        async with asyncio.timeout(600):  # it would wait for ever
             await update(policies, batch("solver", data=2), batch("judge", loss="ppo"))
 
     training.do(work)
@@ -328,7 +328,7 @@ async def vanishing(service: Service, operation: str, work: Awaitable[object], g
     await sent.wait()
     gone.close()
     with pytest.raises(WorldError, match=f"service at {service.base_url} is gone"):
-        async with asyncio.timeout(30):  # it would wait for ever
+        async with asyncio.timeout(600):  # it would wait for ever
             await pending
 
 

@@ -32,7 +32,7 @@ def address(folder: Path) -> Iterator[str]:
     assert process.stdout is not None
     yield process.stdout.readline().strip()
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait() == 0
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,7 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
         root = "/".join(address.split("/")[:3])
         assert client.get(f"{root}/guess/0").status_code == 404
     process.send_signal(signal.SIGINT)
-    assert (process.wait(30), process.stderr.read()) == (0, "")
+    assert (process.wait(), process.stderr.read()) == (0, "")
 
 
 def test_where_an_event_loop_runs_a_person_is_told_what_to_do_instead(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ class Policy:
                 merged = self._merged_weights(name)
             weights: dict[str, nn.Parameter] = {}
             for layer in self._targets(_ALL_LAYERS):
-                weight = merged[layer] if layer in merged else self._plain.get_submodule(layer).weight
+                weight: Any = merged[layer] if layer in merged else self._plain.get_submodule(layer).weight
                 weights[f"{layer}.weight"] = nn.Parameter(weight, requires_grad=False)
             self.drop_adapter(name)
             self._merged[name] = _adapter(self._host, weights)

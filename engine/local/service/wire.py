@@ -197,8 +197,11 @@ class SessionBody(_Body):
     model_path: Name | None = None
 
 
-class _Chunk(_Body):
-    type: Name = "encoded_text"
+class _Chunk(BaseModel):
+    # There may be a hundred thousand: no function of Python's is called for each.
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    type: Annotated[str, Field(max_length=limits.NAME.most)] = "encoded_text"
     tokens: Annotated[list[int], Field(fail_fast=True)] = []
 
 

@@ -22,6 +22,7 @@ from openai.types.chat.chat_completion import Choice
 from engine.errors import ModelError, UsageError, WorldError
 from engine.models.bounded import PLAIN, Refused, bound
 from engine.models.keys import OPENAI, past_proxies, redact, same_origin
+from engine.models.retry_after import retry_after
 from engine.models.types import NO_USAGE, Completion, Request
 from engine.prompts.call_forms import tool_call
 from engine.prompts.chat import CLOSE, OPEN, split_reasoning
@@ -173,7 +174,9 @@ class OpenAIModel:
                 transient = (
                     error.status_code in (408, 409, 429) or error.status_code >= 500
                 ) and not is_spent
-                return ModelError(f"{self._url} answers {error.status_code}: {said}", transient=transient)
+                after = retry_after(error.response.headers)
+                message = f"{self._url} answers {error.status_code}: {said}"
+                return ModelError(message, transient=transient, after=after)
             case openai.APITimeoutError():
                 return ModelError(f"{self._url} did not answer in time.", transient=True)
             case openai.APIConnectionError():

@@ -61,11 +61,11 @@ class ModelError(RolegraphError, RuntimeError):
     """One model call that gave no answer.
 
     `transient` says whether the same call may succeed later (overload, a dropped connection);
-    only then is it worth a retry with backoff.
+    only then is it worth a retry with backoff. `after` is how many seconds the server asks to wait before.
     """
 
-    def __init__(self, message: str, *, transient: bool = False) -> None:
-        self.transient = transient
+    def __init__(self, message: str, *, transient: bool = False, after: float | None = None) -> None:
+        self.transient, self.after = transient, after
         super().__init__(message)
 
 

@@ -91,6 +91,8 @@ async def export_async(
             if place.exists():
                 place.rmdir()
             whole.rename(place)
+    except WorldError:
+        raise
     except OSError as error:
         raise WorldError(f"cannot write {place}: {error.strerror or error}") from error
     return place

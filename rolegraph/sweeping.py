@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -29,6 +30,7 @@ class Point:
     flow: Workflow
     folder: Path
     info: SweepInfo
+    seed: int
 
     @property
     def name(self) -> str:
@@ -55,7 +57,7 @@ class Point:
                 self.info.checkpoint or "",
                 tasks=self.info.limit or 128,
                 rollouts=self.info.rollouts,
-                seed=self.info.seed,
+                seed=self.seed,
                 out=self.folder,
                 resume=True,
             )
@@ -72,12 +74,12 @@ class Point:
                 imports=source.imports,
                 allow=source.allow,
             )
-        return begin_training(self.flow, out=self.folder, seed=self.info.seed)
+        return begin_training(self.flow, out=self.folder, seed=self.seed)
 
     def check(self) -> None:
         """Raises UsageError where it was begun with another spec, or with another seed."""
         if self._begun:
-            now = describe(self.flow, "train" if self.info.kind == "train" else "run", seed=self.info.seed)
+            now = describe(self.flow, "train" if self.info.kind == "train" else "run", seed=self.seed)
             RunFolder(self.folder).check_same(now, self.flow.plan.resolved)
 
     @property
@@ -92,7 +94,7 @@ class Point:
                 info.split,
                 limit=info.limit,
                 rollouts=info.rollouts,
-                seed=info.seed,
+                seed=self.seed,
                 out=self.folder,
             )
         return resume_run(
@@ -106,7 +108,7 @@ class Point:
             split=info.split,
             limit=info.limit,
             rollouts=info.rollouts,
-            seed=info.seed,
+            seed=self.seed,
         )
 
 
@@ -245,8 +247,9 @@ async def sweep_async(
     """Run, train or evaluate a workflow at every point of a grid, each in a folder of its own below `out`.
 
     Words are overrides; commas part the values of one, as in `roles.solver.count=1,2,4`, but not in brackets
-    and quotes. The other arguments are those of `run`, `train` and `evaluate` (`limit` is its `tasks`). Every
-    point is checked before the first begins. Raises as those do; `resume_sweep` goes on from what is there.
+    and quotes. The word `seed=0,1,2` runs over seeds. The other arguments are those of `run`, `train` and
+    `evaluate` (`limit` is its `tasks`). Every point is checked before the first begins. Raises as those do;
+    `resume_sweep` goes on from what is there.
     """
     begun = begin_sweep(
         spec,
@@ -271,24 +274,27 @@ sweep = blocking(sweep_async)
 
 def _sweep(folder: Path | None, info: SweepInfo) -> Sweep:
     """The sweep with all its points loaded; raises SpecError for the first that is at fault."""
-    from engine.spec.sweep import grid, point_name, swept
+    from engine.spec.sweep import grid, point_name, seed_of, swept
 
-    flows: Mapping[tuple[str, ...], Workflow] = {
-        point: load(
+    @cache
+    def loaded(overrides: tuple[str, ...]) -> Workflow:
+        """Points that differ by their seed alone share it."""
+        flow = load(
             info.spec,
-            *point,
+            *overrides,
             model=info.model,
             base_url=info.base_url,
             imports=info.imports,
             allow=info.allow,
         )
-        for point in grid(info.words)
-    }
-    name = next(iter(flows.values())).name
-    where = folder or new_folder(f"{name}-sweep")
-    points: list[Point] = []
-    for point, flow in flows.items():
         flow.check_allowed()
-        own = swept(info.words, point)
-        points.append(Point(own, flow, where / point_name(own), info))
-    return Sweep(where, info, points)
+        return flow
+
+    points = [(swept(info.words, point), *seed_of(point)) for point in grid(info.words)]
+    flows = [loaded(overrides) for _, overrides, _ in points]
+    where = folder or new_folder(f"{flows[0].name}-sweep")
+    made = [
+        Point(own, flow, where / point_name(own), info, info.seed if seed is None else seed)
+        for (own, _, seed), flow in zip(points, flows, strict=True)
+    ]
+    return Sweep(where, info, made)

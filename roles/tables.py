@@ -15,8 +15,9 @@ from typing import Any, TextIO, cast
 
 from pydantic_core import from_json
 
-from engine.limits.records import ROW_TEXT
+from engine.limits.records import RECORD_PARTS, ROW_TEXT
 from engine.records import check_plain
+from engine.records.jsonl import parts_of
 from engine.vocabulary import SUFFIXES, DataError, Row, UsageError, did_you_mean, plain_row
 
 BATCH = 1024
@@ -63,6 +64,8 @@ def _jsonl(path: Path) -> Iterator[tuple[int, Row]]:
             if not line.strip():
                 continue
             try:
+                if len(line) > RECORD_PARTS.most and parts_of(line.encode()) > RECORD_PARTS.most:
+                    raise ValueError(RECORD_PARTS.past("it has"))
                 row = from_json(line, allow_inf_nan=False)
                 check_plain(row)
             except ValueError as error:

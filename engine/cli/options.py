@@ -66,7 +66,8 @@ multirun = click.option(
     "-m",
     "--multirun",
     is_flag=True,
-    help="Once for each combination of values with commas between them, as in roles.solver.count=1,2,4.",
+    help="Once for each combination of values with commas between them, as in roles.solver.count=1,2,4 "
+    "or seed=0,1,2.",
 )
 
 

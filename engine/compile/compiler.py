@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -187,6 +189,8 @@ def _assemble(
         players=players,
     )
     loops = list(spec.loops)
+    turns = Counter(node.role for node in unrolled.nodes)
+    ends = list(accumulate(turns[position] for position in range(len(spec.roles))))
     roles = tuple(
         RolePlan(
             name=name,
@@ -204,19 +208,23 @@ def _assemble(
             loss=loss_of(role, names.estimators[name], names.signals[name]),
             trainable=role.is_trained,
             weight=role.weight,
+            earns_late=(reward := names.rewards[name]) is not None and reward.waits,
+            earns_sum=reward is not None and reward.environment,
             endpoints=tuple(numbers[name]),
             samplings=tuple(sampling for _, sampling in samplings_of(spec, name, counts[name])),
             on_failure=role.on_failure,
             timeout=role.timeout,
             when=names.whens[name],
             loop=None if (loop := loop_of(spec, name)) is None else loops.index(loop),
+            rounds=turns[position] // counts[name],
+            nodes=range(ends[position] - turns[position], ends[position]),
             asks_each=name in chats or any("self" in t.mentions for t in names.templates[name] if t),
             keeps_chat=name in chats,
             tools=tuple(map(_present, names.tools[name])),
             calls=role.calls,
             shows=frozenset(role.shows),
         )
-        for name, role in spec.roles.items()
+        for position, (name, role) in enumerate(spec.roles.items())
     )
     return Plan(
         name=spec.name,
@@ -228,7 +236,7 @@ def _assemble(
         endpoints=tuple(endpoints),
         policies=policies,
         nodes=unrolled.nodes,
-        never=_never(roles, unrolled.nodes, [loop.times for loop in spec.loops.values()]),
+        never=_never(roles, unrolled.nodes),
         blocks=unrolled.blocks,
         wiring=unrolled.wiring,
         reads=unrolled.reads,
@@ -245,9 +253,7 @@ def _assemble(
             unrolled.turns,
         ),
         scoring=tuple(
-            positions[name]
-            for name in in_order(scored(names.rewards))
-            if (reward := names.rewards[name]) and reward.waits
+            positions[name] for name in in_order(scored(names.rewards)) if roles[positions[name]].earns_late
         ),
         correct=positions[spec.episode.correct or order[-1]],
         metrics={name: _present(metric) for name, metric in names.metrics.items()},
@@ -258,7 +264,7 @@ def _assemble(
     )
 
 
-def _never(roles: Sequence[RolePlan], nodes: Sequence[Node], times: Sequence[int]) -> frozenset[int]:
+def _never(roles: Sequence[RolePlan], nodes: Sequence[Node]) -> frozenset[int]:
     """The nodes whose condition is false of them whatever the task and whatever was done before."""
     never: set[int] = set()
     for place, node in enumerate(nodes):
@@ -266,7 +272,7 @@ def _never(roles: Sequence[RolePlan], nodes: Sequence[Node], times: Sequence[int
         if role.when is None or not role.when.mentions <= _SETTLED:
             continue
         with suppress(PromptError):  # told of the episodes that it happens in
-            if not role.when.holds({SELF: own_of(role, node, 1 if role.loop is None else times[role.loop])}):
+            if not role.when.holds({SELF: own_of(role, node)}):
                 never.add(place)
     return frozenset(never)
 

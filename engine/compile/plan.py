@@ -105,6 +105,10 @@ class RolePlan:
     trainable: bool
     weight: float
     """What its losses count."""
+    earns_late: bool
+    """Whether its reward reads more than its own turn."""
+    earns_sum: bool
+    """Whether an instance earns what its turns earn together, and not what the last does."""
     endpoints: tuple[int, ...]
     """Of each instance; none where no model is asked."""
     samplings: tuple[Sampling, ...]
@@ -115,6 +119,10 @@ class RolePlan:
     """Where it is false, an instance is skipped."""
     loop: int | None
     """The loop that it is in."""
+    rounds: int
+    """How many turns an instance takes at most."""
+    nodes: range
+    """Those of its turns: of all instances in the first round, then in the next."""
     asks_each: bool
     """Whether its prompts speak of the instance itself, so that no two are asked the same."""
     tools: tuple[Tool, ...] = ()
@@ -296,10 +304,6 @@ class Plan:
         """The place behind the nodes of the transition that stands behind the blocks; None for a block."""
         return None if block < len(self.blocks) else len(self.nodes) + block - len(self.blocks)
 
-    def rounds_of(self, role: RolePlan) -> int:
-        """How many turns an instance of a role takes at most."""
-        return 1 if role.loop is None else self.loops[role.loop].times
-
     def endpoints_of(self, role: RolePlan) -> list[Endpoint]:
         """Where a role's answers come from, each once."""
         return [self.endpoints[number] for number in dict.fromkeys(role.endpoints)]
@@ -328,9 +332,10 @@ def _restored(imports: Sequence[Import], values: bytes) -> Plan:
 _NO_TURNS = Views(())
 
 
-def own_of(role: RolePlan, node: Node, times: int, history: Views = _NO_TURNS, observation: str = "") -> Own:
-    """A node's instance as its own prompts and conditions see it; `times` are its rounds at most."""
-    return Own(role.name, node.id.index, node.lineage, role.count, node.id.round, times, history, observation)
+def own_of(role: RolePlan, node: Node, history: Views = _NO_TURNS, observation: str = "") -> Own:
+    """A node's instance as its own prompts and conditions see it."""
+    _, index, number = node.id
+    return Own(role.name, index, node.lineage, role.count, number, role.rounds, history, observation)
 
 
 def graph(plan: Plan) -> nx.DiGraph[NodeId]:

@@ -26,6 +26,7 @@ from engine.vocabulary import (
     digest_of,
     open_dataset,
 )
+from engine.vocabulary.foreign import FOREIGN
 
 T = TypeVar("T", bound=Item)
 M = TypeVar("M", bound=BaseModel)
@@ -53,7 +54,7 @@ def _resolved(make: Callable[[], T], path: Path, others: str = "") -> tuple[T | 
         return None, list(_findings(error, path, others))
     except UserError as error:
         return None, [Finding(path, str(error))]
-    except Exception as error:  # an item of a package's own
+    except FOREIGN as error:  # an item of a package's own
         said = in_short(f"{type(error).__name__}: {first_line(error)}")
         return None, [Finding(path, f"what is named here cannot be made: {said}")]
 

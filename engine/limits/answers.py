@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from engine.limits.limit import Limit
 
+COMPLETION_BYTES = Limit(
+    "completion_bytes",
+    8_000_000,
+    "bytes",
+    "what an OpenAI-compatible endpoint answers to a call; one of 32,000 tokens with their log-probabilities "
+    "has some 4 MB",
+)
+COMPLETION_PARTS = Limit(
+    "completion_parts",
+    500_000,
+    "parts",
+    "of it: brackets, braces and texts, each of which takes up to 100 times its bytes when it is read; a "
+    "token with its log-probability has some 8",
+)
 ANSWER_TEXT = Limit(
     "answer_text",
     400_000,
@@ -45,10 +59,11 @@ JSON_READ = Limit(
 )
 SCHEMA_WORK = Limit(
     "schema_work",
-    100_000,
+    160_000,
     "units of work",
-    "one check of a value against a JSON Schema: each keyword asked of a part of it, and each item or "
-    "name that the keyword looks through; a unit is some 10 µs at most",
+    "one check of a value against a JSON Schema: each keyword asked of a part of it, each item or name that "
+    "the keyword looks through, each fault; a unit is some 2 µs at most (benchmarks/holding.py), so that "
+    "none takes much more than a third of a second: 4,000 records of three fields do",
 )
 COUNTDOWN_TEXT = Limit(
     "countdown_text", 200, "characters", "an expression of countdown: it bounds the numbers' size, too"

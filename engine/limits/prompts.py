@@ -52,8 +52,8 @@ PROMPT_INDENT = Limit(
 )
 PROMPT_WORK = Limit(
     "prompt_work",
-    20_000_000,
+    15_000_000,
     "units of work",
-    "one rendering: a unit is at most some 20 ns and 4 bytes (benchmarks/metering.py), so that none takes "
-    "more than half a second or 80 MB; a loop of ten operations turns some 70,000 times",
+    "one rendering: a unit is at most some 8 ns and 6 bytes (benchmarks/metering.py), so that none takes "
+    "longer than what fills `prompt_text` with JSON, or 80 MB; a table of 7,000 rows of five columns fits",
 )

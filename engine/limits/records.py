@@ -6,10 +6,23 @@ from engine.limits.limit import Limit
 
 RECORD_LINE = Limit(
     "record_line",
-    256_000_000,
+    128_000_000,
     "bytes",
-    "a line of a file of records, such as an episode, which is held as a whole; one of 300 calls with 32,000 "
-    "tokens each has some 100 MB",
+    "a line of a file of records, such as an episode, which is held as a whole",
+)
+RECORD_NUMBERS = Limit(
+    "record_numbers",
+    10_000_000,
+    "commas",
+    "of such a line, about as many as it has token ids and log-probabilities: 150 calls of 32,000 tokens "
+    "have as many, and take some 350 MB",
+)
+RECORD_PARTS = Limit(
+    "record_parts",
+    1_000_000,
+    "parts",
+    "of such a line, or of a line of tasks or passages: brackets, braces and texts, each of which takes up "
+    "to 100 times its bytes when it is read",
 )
 ROW_TEXT = Limit(
     "row_text",

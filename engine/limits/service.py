@@ -54,6 +54,10 @@ TEMPERATURE = Limit(
 RATE = Limit(
     "service_rate", 10**30, "", "any of Adam's settings: a step with more is beyond what a float holds"
 )
+RANK = Limit("service_rank", 65_536, "", "an adapter's rank: no layer that is served is wider")
+METADATA = Limit(
+    "service_metadata", 65_536, "characters", "of a checkpoint's metadata: each list of checkpoints has it"
+)
 SAMPLES = Limit(
     "service_samples", 1_024, "sequences", "of one call to sample, as the SDK's largest groups have it"
 )
@@ -75,8 +79,8 @@ TEXT_PER_TOKEN = Limit(
     "service_text_per_token",
     32,
     "characters",
-    "a chat or a text for each token of the model's context; text has about 4, and to find that more does "
-    "not fit takes as long as to read it",
+    "a chat with its tools, or a text, for each token of the model's context; text has about 4, and to find "
+    "that more does not fit takes as long as to read it",
 )
 LISTED = Limit("service_listed", 1_000, "", "runs or checkpoints in one answer; the next are asked for")
 RECIPIENTS = Limit("service_recipients", 10, "recipients", "for whom an archive's key is sealed")

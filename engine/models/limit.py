@@ -21,6 +21,9 @@ LONGEST_WAIT = 8.0
 """Seconds between attempts: doubled each time, and up to as much again at random, so that many do not come
 back at once."""
 
+LONGEST_ASKED = 60.0
+"""Seconds that a server may ask to be left alone for; one that asks for more is asked again after so many."""
+
 A = TypeVar("A")
 T = TypeVar("T")
 
@@ -81,15 +84,16 @@ class LimitedModel:
             except ModelError as error:
                 if not error.transient or attempt == ATTEMPTS:
                     raise
+                wait = backoff(attempt, error.after)
             finally:
                 self._slots.release()
                 if observe is not None and isinstance(argument, Request):
                     observe(CallDone(argument.id, clock() - start, answered))
-            await asyncio.sleep(backoff(attempt))
+            await asyncio.sleep(wait)
             attempt += 1
 
 
-def backoff(attempt: int) -> float:
-    """Seconds to wait after the attempt of that number, from 1."""
+def backoff(attempt: int, asked: float | None = None) -> float:
+    """Seconds to wait after the attempt of that number, from 1; no less than a server asked for."""
     wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1))
-    return wait * (1 + random.random())
+    return max(wait, min(asked or 0.0, LONGEST_ASKED)) + wait * random.random()

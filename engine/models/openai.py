@@ -20,7 +20,9 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from openai.types.chat.chat_completion import Choice
 
 from engine.errors import ModelError, UsageError, WorldError
+from engine.models.bounded import PLAIN, Refused, bound
 from engine.models.keys import OPENAI, past_proxies, redact, same_origin
+from engine.models.retry_after import retry_after
 from engine.models.types import NO_USAGE, Completion, Request
 from engine.prompts.call_forms import tool_call
 from engine.prompts.chat import CLOSE, OPEN, split_reasoning
@@ -61,20 +63,23 @@ class OpenAIModel:
     async def complete(self, request: Request) -> Completion:
         """Answer one request; raises ModelError."""
         try:
-            answer = await self._ask(request, self._granted or 0)
+            said = await self._ask(request, self._granted or 0)
+        except Refused as error:
+            raise ModelError(f"{self._url} is not heard out: {error}") from error
         except openai.OpenAIError as error:
             raise self._failure(error) from error
         except (ValueError, RecursionError) as error:  # JSON that is broken off, or none
             raise self._garbled() from error
-        if not isinstance(answer, ChatCompletion):
+        if not isinstance(said, dict):
             raise self._garbled()
-        if not answer.choices:
-            said = redact(str(_extra(answer, "error") or "no choices"), self._key)
-            raise ModelError(f"{self._url} gave no answer: {said}", transient=True)
         try:  # the client checks no types
-            return self._completion(answer, answer.choices[0])
+            answer = ChatCompletion.construct(**_needed(cast("dict[str, Any]", said)))
+            if answer.choices:
+                return self._completion(answer, answer.choices[0])
+            why = redact(str(_extra(answer, "error") or "no choices"), self._key)
         except (ValueError, TypeError, AttributeError, LookupError) as error:
             raise self._garbled() from error
+        raise ModelError(f"{self._url} gave no answer: {why}", transient=True)
 
     def _garbled(self) -> ModelError:
         """Under load a gateway may send such a thing once, so it is worth another try."""
@@ -92,7 +97,7 @@ class OpenAIModel:
         """Ask with the wishes of `level`, or with fewer where the server refuses them."""
         messages = list(map(wire_message, request.messages))
         try:
-            answer: object = await self._client.chat.completions.create(
+            answer = await self._client.chat.completions.with_raw_response.create(
                 model=self._name,
                 messages=cast("list[ChatCompletionMessageParam]", messages),
                 extra_body={**self._body(request), **self._wishes[level]},
@@ -103,7 +108,7 @@ class OpenAIModel:
                 raise
         else:
             self._granted = level
-            return answer
+            return answer.http_response.json()
         return await self._ask(request, level + 1)
 
     def _body(self, request: Request) -> dict[str, object]:
@@ -144,8 +149,7 @@ class OpenAIModel:
             if call.type == "function"
         )
         ids = _ids(_extra(choice, "token_ids", "response_token_ids"))
-        content_logprobs = choice.logprobs.content if choice.logprobs else None
-        logprobs = [float(token.logprob) for token in content_logprobs or ()]
+        logprobs = cast("list[float]", _extra(choice, _LOGPROBS_ALONE) or [])
         if ids and len(logprobs) != len(ids):
             logprobs = []  # they cannot be told apart from one another's tokens
         prompt_ids = _ids(_extra(answer, "prompt_token_ids") or _extra(choice, "prompt_token_ids"))
@@ -170,7 +174,9 @@ class OpenAIModel:
                 transient = (
                     error.status_code in (408, 409, 429) or error.status_code >= 500
                 ) and not is_spent
-                return ModelError(f"{self._url} answers {error.status_code}: {said}", transient=transient)
+                after = retry_after(error.response.headers)
+                message = f"{self._url} answers {error.status_code}: {said}"
+                return ModelError(message, transient=transient, after=after)
             case openai.APITimeoutError():
                 return ModelError(f"{self._url} did not answer in time.", transient=True)
             case openai.APIConnectionError():
@@ -197,7 +203,9 @@ async def open_openai(
             message = f"it sends its callers on to {redact(str(request.url), key)}"
             raise openai.APIConnectionError(message=message, request=request)
 
-    http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [stay]})
+    http = openai.DefaultAsyncHttpxClient(
+        event_hooks={"request": [stay], "response": [bound]}, headers={"Accept-Encoding": PLAIN}
+    )
     client = openai.AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, max_retries=0, http_client=http)
     if not OPENAI.trusts(
         url, trusted_url
@@ -221,7 +229,7 @@ async def _model_names(client: openai.AsyncOpenAI, url: str, key: str | None) ->
         ) from error
     except openai.AuthenticationError as error:
         raise UsageError(_refused(url, key, redact(_said(error), key))) from error
-    except (openai.OpenAIError, AttributeError, TypeError, ValueError):
+    except (openai.OpenAIError, Refused, AttributeError, TypeError, ValueError):
         return []  # a gateway without a list of models, or with one in another shape
 
 
@@ -263,6 +271,32 @@ def closes_unopened(text: str) -> bool:
     """Whether reasoning ends in `text` that began in the prompt, as with templates that open the block."""
     before, close, _ = text.partition(CLOSE)
     return bool(close) and OPEN not in before
+
+
+_LOGPROBS_ALONE = "logprobs_alone"
+_OF_AN_ANSWER = ("choices", "error", "usage", "prompt_token_ids")
+_OF_A_CHOICE = ("message", "finish_reason", "token_ids", "response_token_ids", "prompt_token_ids")
+_OF_A_MESSAGE = ("content", "refusal", "reasoning", "reasoning_content", "tool_calls")
+_CALLS_READ = 1_000
+"""Calls of tools that are looked at; far fewer are made."""
+
+
+def _needed(said: dict[str, Any]) -> dict[str, Any]:
+    """What is read of an answer, and no more: the client makes an object of all that a server sends.
+
+    Raises TypeError or LookupError for log-probabilities of another shape.
+    """
+    answer = {name: said[name] for name in _OF_AN_ANSWER if name in said}
+    if not isinstance(answer.get("choices"), list) or not answer["choices"]:
+        return answer
+    first: dict[str, Any] = answer["choices"][0]
+    choice = {name: first[name] for name in _OF_A_CHOICE if name in first}
+    message = choice["message"] = {name: choice["message"].get(name) for name in _OF_A_MESSAGE}
+    message["tool_calls"] = message["tool_calls"] and message["tool_calls"][:_CALLS_READ]
+    logprobs: dict[str, Any] = first.get("logprobs") or {}
+    tokens: list[dict[str, Any]] = logprobs.get("content") or []
+    choice[_LOGPROBS_ALONE] = [float(token["logprob"]) for token in tokens]
+    return {**answer, "choices": [choice]}
 
 
 def _extra(holder: object, *names: str) -> object:

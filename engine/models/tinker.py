@@ -19,6 +19,7 @@ from tinker.types import RequestErrorCategory
 
 from engine.errors import ContextFull, ModelError, WorldError
 from engine.models.keys import redact
+from engine.models.retry_after import retry_after
 from engine.models.types import Completion, Request
 from engine.prompts import ChatFormat, Prompt
 
@@ -114,7 +115,9 @@ class TinkerModel:
         except WorldError as error:
             raise ModelError(str(error), transient=True) from error
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
-            raise ModelError(redact(said(error), self._key), transient=_is_transient(error)) from error
+            after = retry_after(error.response.headers) if isinstance(error, tinker.APIStatusError) else None
+            message = redact(said(error), self._key)
+            raise ModelError(message, transient=_is_transient(error), after=after) from error
 
     def _params(self, request: Request, prompt: Prompt) -> tinker.SamplingParams:
         sampling = request.sampling

@@ -25,10 +25,14 @@ FILTERS: dict[str, Filter] = {}
 """By the names that a prompt uses."""
 _TEXT_GROWS = 6
 """A character becomes as many at most in HTML's or JSON's way of writing it, but for the rarest."""
-_WORD = 16
+_WORD = 60
 """Units for a character where a filter makes an object of each word."""
-_CALL = 2 * ITEM
+_CALL = 20 * ITEM
 """Units for an item that another filter or a test is called with."""
+_SET_UP = 40 * ITEM
+"""Units for a filter that looks others up, or reads what it is told to do, before it begins."""
+_READ_AT_ONCE = 8
+"""Characters of two texts that are compared for a unit."""
 _NUMBER = 400
 """Characters that a number with a point takes at most in `format`, beside the digits that it is given."""
 
@@ -133,7 +137,7 @@ def _format(context: Any, value: object, *args: object, **kwargs: object) -> str
     if args and kwargs:
         raise PromptError("format takes values by position or by name, not both")
     fields: list[tuple[str, str, str]] = _FORMAT.findall(pattern)
-    meter.spend(ITEM * len(fields))
+    meter.spend(_SET_UP + ITEM * len(fields))
     size = len(pattern) + sum(
         int(width or 0) + int(places or 0) + (_NUMBER if kind not in "s%" else 0)
         for width, places, kind in fields
@@ -151,9 +155,10 @@ def _tojson(context: Any, value: object, indent: int | None = None) -> str:
     meter = _meter(context)
     if indent is not None and not 0 <= indent <= PROMPT_INDENT.most:
         raise PromptError(f"tojson indents by 0 to {PROMPT_INDENT}, not {indent}")
+    meter.spend(_SET_UP)
     size = meter.measure(value, written=True)
     meter.make_text(size)
-    meter.spend(_TEXT_GROWS * size)
+    meter.spend(2 * size)
     return _made(context, str(htmlsafe_json_dumps(value, indent=indent)))
 
 
@@ -243,7 +248,7 @@ def _map(context: Any, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[
     if args and args[0] not in FILTERS:
         raise PromptError(f"no filter {str(args[0])[:80]!r} in prompts")
     _pay_for_fields(_meter(context), kwargs.get("attribute"), len(items))
-    _meter(context).spend(_CALL * len(items))
+    _meter(context).spend(_SET_UP + _CALL * len(items))
     change = jinja.prepare_map(context, args, kwargs)
     return [change(item) for item in items]
 
@@ -253,7 +258,7 @@ def _selection(name: str, *, by_field: bool, keep: bool) -> None:
     def _(context: Any, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
         items = _meter(context).items(value)
         _pay_for_fields(_meter(context), args[0] if by_field and args else None, len(items))
-        _meter(context).spend(_CALL * len(items))
+        _meter(context).spend(_SET_UP + _CALL * len(items))
 
         def kept(passes: object) -> bool:
             return bool(passes) is keep
@@ -268,12 +273,14 @@ _selection("selectattr", by_field=True, keep=True)
 _selection("rejectattr", by_field=True, keep=False)
 
 
-def _ordered(context: Any, value: Iterable[Any], attribute: object) -> list[Any]:
-    """The items of a list that is about to be sorted."""
+def _compared(context: Any, value: Iterable[Any], attribute: object, *, sorts: bool = True) -> list[Any]:
+    """The items of a list that are about to be compared with one another: each with one, or to sort them."""
     meter = _meter(context)
+    meter.spend(_SET_UP)
     items = meter.items(value)
     _pay_for_fields(meter, attribute, len(items))
-    meter.spend((meter.measure(items) + ITEM * len(items)) * int(log2(len(items) + 1) + 1))
+    times = int(log2(len(items) + 1) + 1) if sorts else 4
+    meter.spend((meter.measure(items) // _READ_AT_ONCE + ITEM * len(items)) * times)
     return items
 
 
@@ -285,7 +292,7 @@ def _sort(
     case_sensitive: bool = False,
     attribute: str | int | None = None,
 ) -> list[Any]:
-    items = _ordered(context, value, attribute)
+    items = _compared(context, value, attribute)
     return jinja.do_sort(context.environment, items, reverse, case_sensitive, attribute)
 
 
@@ -297,7 +304,8 @@ def _groupby(
     default: object = None,
     case_sensitive: bool = False,
 ) -> list[Any]:
-    items = _ordered(context, value, attribute)
+    items = _compared(context, value, attribute)
+    _meter(context).spend(2 * _SET_UP)
     _meter(context).make_list(3 * len(items))
     return jinja.sync_do_groupby(context.environment, items, attribute, default, case_sensitive)
 
@@ -310,7 +318,8 @@ def _dictsort(
     by: str = "key",
     reverse: bool = False,
 ) -> list[Any]:
-    _ordered(context, value.items(), None)
+    _compared(context, value.items(), None)
+    _meter(context).spend(2 * _SET_UP)
     return jinja.do_dictsort(value, case_sensitive, cast("Any", by), reverse)
 
 
@@ -319,7 +328,7 @@ def _extreme(name: str, find: Callable[..., object]) -> None:
     def _(
         context: Any, value: Iterable[Any], case_sensitive: bool = False, attribute: str | int | None = None
     ) -> object:
-        items = _ordered(context, value, attribute)
+        items = _compared(context, value, attribute, sorts=False)
         return find(context.environment, items, case_sensitive, attribute)
 
 
@@ -331,7 +340,7 @@ _extreme("max", jinja.do_max)
 def _unique(
     context: Any, value: Iterable[Any], case_sensitive: bool = False, attribute: str | int | None = None
 ) -> list[Any]:
-    items = _ordered(context, value, attribute)
+    items = _compared(context, value, attribute, sorts=False)
     of = (
         jinja.make_attrgetter(context.environment, attribute)
         if attribute is not None
@@ -353,7 +362,7 @@ def _sum(
 ) -> object:
     meter = _meter(context)
     items = meter.items(iterable)
-    meter.spend(ITEM * len(items))
+    meter.spend(5 * ITEM * len(items))
     if attribute is not None:
         _pay_for_fields(meter, attribute, len(items))
         items = map(jinja.make_attrgetter(context.environment, attribute), items)
@@ -370,7 +379,7 @@ def _pay_for_fields(meter: Meter, attribute: object, count: int) -> None:
     """Looking up a field, which may be a field's field, or several, of so many items."""
     if attribute is not None:
         text = str(attribute)
-        meter.spend(ITEM * count * (1 + text.count(".") + text.count(",")))
+        meter.spend(10 * ITEM * count * (1 + text.count(".") + text.count(",")))
 
 
 def number_for(name: str, value: Any) -> Any:

@@ -55,7 +55,7 @@ def metered(tree: nodes.Template) -> nodes.Template:
 
 
 def _rewrite(node: nodes.Node) -> None:
-    units = 2 * ITEM + NODE * cost_of(node) if isinstance(node, nodes.For) else 0
+    units = 8 * ITEM + NODE * cost_of(node) if isinstance(node, nodes.For) else 0
     for name, value in list(node.iter_fields()):
         if isinstance(value, list):
             setattr(node, name, [_rewritten(item) for item in cast("list[Any]", value)])
@@ -120,8 +120,7 @@ class Scope:
 @pass_context
 def _written(context: Any, value: object) -> str:
     """What is written of a value; the whole of a rendering is measured as it comes."""
-    kind = type(value)
-    return str(value) if kind is str or kind is int else context.meter.text(value)
+    return str(value) if type(value) is str else context.meter.text(value)
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -153,11 +152,15 @@ class _Environment(ImmutableSandboxedEnvironment):
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if kind in _RECORDS and attribute[:1] != "_":
             return getattr(obj, attribute)
+        if (kind is LoopContext and attribute in _OF_A_LOOP) or (
+            kind is GroupTuple and attribute in _OF_A_GROUP
+        ):
+            return getattr(obj, attribute)
         if (
             kind in _HAVE_NO_FIELDS
             or attribute.startswith("_")
-            or (issubclass(kind, LoopContext) and attribute not in _OF_A_LOOP)
-            or (kind is GroupTuple and attribute not in _OF_A_GROUP)
+            or issubclass(kind, LoopContext)
+            or kind is GroupTuple
         ):
             return self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from jinja2 import TemplateSyntaxError, nodes
@@ -11,6 +11,21 @@ from jinja2.parser import Parser
 from engine.limits.prompts import PROMPT_BLOCKS, PROMPT_DEPTH, PROMPT_PARTS
 
 T = TypeVar("T")
+_CALLS: Mapping[type[nodes.Node], int] = {
+    nodes.Filter: 40,
+    nodes.Test: 16,
+    nodes.Call: 16,
+    nodes.Concat: 16,
+    nodes.Compare: 8,
+    nodes.Getattr: 2,
+    nodes.Getitem: 4,
+    nodes.Slice: 8,
+    nodes.Output: 4,
+    nodes.For: 40,
+}
+"""What a node calls takes as long as so many others."""
+_ARITHMETIC = 20
+"""As `_CALLS`, of a sign between two values."""
 
 
 class ShallowParser(Parser):
@@ -83,8 +98,16 @@ def _check_names(node: nodes.Node, at: int) -> None:
 
 
 def cost_of(loop: nodes.For) -> int:
-    """The nodes that one turn of a loop evaluates at most, but for the turns of loops in it."""
-    return sum(1 for part in (*loop.body, loop.test) if part is not None for _ in _evaluated(part))
+    """The nodes that one turn of a loop evaluates at most, but for the turns of loops in it.
+
+    One that calls what takes longer than to look a name up counts as several.
+    """
+    parts = (part for part in (*loop.body, loop.test) if part is not None)
+    return sum(1 + _calls(node) for part in parts for node in _evaluated(part))
+
+
+def _calls(node: nodes.Node) -> int:
+    return _ARITHMETIC if isinstance(node, nodes.BinExpr) else _CALLS.get(type(node), 0)
 
 
 def _evaluated(node: nodes.Node) -> Iterator[nodes.Node]:

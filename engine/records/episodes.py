@@ -19,8 +19,18 @@ from typing import Any, Self
 from pydantic import TypeAdapter, ValidationError
 
 from engine.errors import DataError, WorldError
+from engine.limits.records import RECORD_LINE
 from engine.records.episode import Episode
-from engine.records.jsonl import JsonlWriter, json_line, parse_json, read_jsonl, refuse, write_whole
+from engine.records.jsonl import (
+    JsonlWriter,
+    TooLarge,
+    check_size,
+    json_line,
+    parse_json,
+    read_jsonl,
+    refuse,
+    write_whole,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +114,9 @@ class EpisodeFile:
         try:
             with self.path.open("rb") as file:
                 file.seek(entry.offset)
-                episode = _episode(file.read(entry.length))
+                text = file.read(min(entry.length, RECORD_LINE.most + 1))
+            check_size(text)
+            episode = _episode(text)
         except OSError as error:
             raise DataError(f"cannot read {self.path}: {error.strerror}") from error
         except ValidationError as error:
@@ -113,6 +125,8 @@ class EpisodeFile:
             raise DataError(
                 f"{self.path}: the episode at byte {entry.offset}: {field}: {fault['msg']}"
             ) from None
+        except TooLarge as error:
+            raise DataError(f"{self.path}: the episode at byte {entry.offset}: {error}") from None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise self._changed(entry) from error
         if (episode.task_id, episode.rollout) != (entry.task, entry.rollout):

@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 from pydantic_core import PydanticSerializationError, ValidationError, from_json, to_json
 
 from engine.errors import DataError, WorldError
-from engine.limits.records import RECORD_LINE
+from engine.limits.records import RECORD_LINE, RECORD_NUMBERS, RECORD_PARTS
 
 T = TypeVar("T")
 _CHUNK = 1 << 16
@@ -70,6 +70,7 @@ def read_jsonl(
                     return
                 if not text.isspace():
                     try:
+                        check_size(text)
                         line = Line(at, start, text, parse(text))
                     except (ValueError, TypeError, KeyError, AttributeError) as error:
                         fault = DataError(f"{path}:{at}: not {what}: {reason(error)}")
@@ -94,6 +95,27 @@ def is_cut(path: Path) -> bool:
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         return size > _whole(file.fileno(), size)
+
+
+class TooLarge(ValueError):
+    """A line of JSON that would take more memory than there may be."""
+
+
+def check_size(text: bytes) -> None:
+    """Raise TooLarge for a line of JSON that would take too much memory, before it is read."""
+    for limit, count in ((RECORD_LINE, len), (RECORD_PARTS, parts_of), (RECORD_NUMBERS, _commas)):
+        if len(text) > limit.most and count(text) > limit.most:
+            raise TooLarge(limit.past("the line has"))
+
+
+def _commas(text: bytes) -> int:
+    return text.count(b",")
+
+
+def parts_of(text: bytes) -> int:
+    """The lists, mappings and texts of a line of JSON, or more: those that a text of it shows count, too."""
+    quotes = text.count(b'"') - text.count(b'\\"')
+    return text.count(b"[") + text.count(b"{") + quotes // 2
 
 
 def parse_json(text: bytes) -> Any:

@@ -28,6 +28,8 @@ def check_plain(value: object, levels: int = JSON_DEPTH.most) -> None:
         if levels == 0:
             raise ValueError(f"it is nested too deeply; at most {JSON_DEPTH}")
         members: Iterable[object] = cast("list[object]", value)
+        if not members:
+            return
         if kind is dict:
             pairs = cast("dict[object, object]", value)
             if strangers := [key for key in pairs if type(key) is not str]:

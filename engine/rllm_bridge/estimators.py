@@ -28,7 +28,7 @@ def roles_by_name(plan: Plan) -> dict[str, RolePlan]:
     return {
         name: role
         for role in plan.trained.values()
-        for name in (role.name, *(name_of(role, number) for number in range(1, plan.rounds_of(role) + 1)))
+        for name in (role.name, *(name_of(role, number) for number in range(1, role.rounds + 1)))
     }
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from engine.compile import Plan, RolePlan
 from engine.records import Episode, Failure, FailureName, Step, Task, TerminationReason, Trajectory
 from engine.run.endings import Endings
 from engine.run.seeing import Results
-from engine.run.session import NodeResult, Ran
-from engine.vocabulary import Score, View
-from engine.vocabulary.foreign import described, finite
+from engine.run.session import NodeResult
+from engine.vocabulary import Score
+from engine.vocabulary.foreign import FOREIGN, described, finite
 
+_MASKED = {"masked": True}
 _UNSCORED: tuple[float | None, bool | None, Mapping[str, float]] = (None, None, {})
 
 
@@ -34,20 +35,34 @@ def assemble(
     `noted` goes into the metadata.
     """
     task_id: str = task["id"]
+    prefix = f"{task_id}:{rollout}/"
     trajectories: list[Trajectory] = []
     failures: list[dict[str, object]] = []
-    prefix = f"{task_id}:{rollout}/"
-    correct = plan.roles[plan.correct]
     deciding: list[bool] = []
+    correct = plan.roles[plan.correct]
     for role, its in _by_role(plan, results):
         for turns in _instances(role, its):
-            trajectory = _trajectory(role, prefix, turns)
-            trajectories.append(trajectory)
-            if role is correct:
-                deciding.append(trajectory.is_correct)
+            last, masked = None, False
+            steps: list[Step] = []
             for turn in turns:
+                if turn is None:
+                    continue
+                last, masked = turn, _is_masked(role, turn)
+                steps += steps_of(turn, masked)
                 if turn.failure is not None:
                     failures.append(_failed(role, turn, turn.failure))
+            if last is None:
+                continue
+            score = _sum(role, turns) if role.earns_sum else last.score
+            reward, right, terms = score or _UNSCORED
+            name, index, is_right = role.name, last.view.index, right is True
+            uid = f"{prefix}{name}/{index}"
+            # By position, as all that is made for every turn: with keywords it takes twice as long.
+            trajectories.append(
+                Trajectory(name, index, steps, reward, is_right, uid, terms, last.failure, masked)
+            )
+            if role is correct:
+                deciding.append(is_right)
     reason = TerminationReason.ENV_DONE
     if stopped:
         last = failures[-1]["name"] if failures else ""
@@ -67,7 +82,7 @@ def assemble(
         try:
             if (value := metric.measure(episode)) is not None:
                 metrics[name] = finite(value, "it is")
-        except Exception as error:  # a metric may be a package's own code
+        except FOREIGN as error:  # a metric may be a package's own code
             metadata.setdefault("uncomputed_metrics", {})[name] = described(error)
     return episode
 
@@ -81,22 +96,14 @@ def _failed(role: RolePlan, result: NodeResult, failure: Failure) -> dict[str, o
 
 def _by_role(plan: Plan, results: Results) -> Iterator[tuple[RolePlan, Results]]:
     """Each role's turns."""
-    start = 0
-    for role in plan.roles:
-        end = start + role.count * plan.rounds_of(role)
-        yield role, results[start:end]
-        start = end
+    return ((role, results[role.nodes.start : role.nodes.stop]) for role in plan.roles)
 
 
-def _instances(role: RolePlan, results: Results) -> Iterable[Sequence[NodeResult]]:
-    """Each instance's turns that ran, oldest first; instances without one are left out."""
-    if role.loop is None:
-        return [(result,) for result in results if result is not None]
-    by_index: dict[int, list[NodeResult]] = {}
-    for result in results:
-        if result is not None:
-            by_index.setdefault(result.view.index, []).append(result)
-    return [by_index[index] for index in sorted(by_index)]
+def _instances(role: RolePlan, its: Results) -> Iterable[Results]:
+    """Each instance's turns; where it has one at most, those that did not run are left out at once."""
+    if role.rounds == 1:
+        return [(turn,) for turn in its if turn is not None]
+    return (its[first :: role.count] for first in range(role.count))
 
 
 def _rounds(plan: Plan, results: Results) -> dict[str, int]:
@@ -130,25 +137,10 @@ def _skipped(plan: Plan, results: Results) -> dict[str, float]:
     return {role.name: its.count(None) / len(its) for role, its in _by_role(plan, results) if None in its}
 
 
-def _trajectory(role: RolePlan, prefix: str, turns: Sequence[NodeResult]) -> Trajectory:
-    """What one instance did; it earns what its last turn earned, or the sum of what an environment gave."""
-    steps: list[Step] = []
-    masked = False
-    for turn in turns:
-        masked = _is_masked(role, turn)
-        steps += _steps(role, turn, masked)
-    last = turns[-1]
-    index, score = last.view.index, last.score
-    if role.reward is not None and role.reward.environment:
-        score = _sum([turn.score for turn in turns if turn.score is not None and not _is_masked(role, turn)])
-    reward, is_correct, terms = score or _UNSCORED
-    uid = f"{prefix}{role.name}/{index}"
-    # By position, as all that is made for every turn: with keywords it takes twice as long.
-    return Trajectory(role.name, index, steps, reward, bool(is_correct), uid, terms, last.failure, masked)
-
-
-def _sum(scores: Sequence[Score]) -> Score | None:
+def _sum(role: RolePlan, turns: Results) -> Score | None:
     """What turns earned together: right if the last was."""
+    ran = (turn for turn in turns if turn is not None and not _is_masked(role, turn))
+    scores = [turn.score for turn in ran if turn.score is not None]
     if not scores:
         return None
     terms = dict.fromkeys((name for score in scores for name in score.terms), 0.0)
@@ -166,58 +158,32 @@ def _is_masked(role: RolePlan, result: NodeResult) -> bool:
     return result.score is None and role.reward is not None
 
 
-def steps_of(role: RolePlan, result: NodeResult) -> Sequence[Step]:
+def steps_of(result: NodeResult, masked: bool) -> list[Step]:
     """A turn's Steps, one for each call that was answered; the last has what the turn came to."""
-    return _steps(role, result, _is_masked(role, result))
-
-
-def _steps(role: RolePlan, result: NodeResult, masked: bool) -> list[Step]:
-    view, reward = result.view, result.score.reward if result.score else 0.0
-    noted: dict[str, object] = {}
-    if role.loop is not None:
-        noted["round"] = view.round
-    if masked:
-        noted["masked"] = True
-    if result.ran is not None:
-        return [_tool_step(view, reward, result.ran, noted)]
+    view, score = result.view, result.score
+    reward = 0.0 if score is None else score.reward
+    if result.ran is not None:  # no tokens and no messages
+        ran = {**result.ran, **_MASKED} if masked else result.ran
+        return [Step(action=view.action, model_response=view.response, reward=reward, metadata=ran)]
     steps: list[Step] = []
+    left = len(result.calls)
     for call in result.calls:
-        completion, is_last = call.completion, call is result.calls[-1]
-        metadata: dict[str, object] = {
-            "finish_reason": completion.finish_reason,
-            "started": call.started,
-            "seconds": call.seconds,
-            **noted,
-        }
-        if call.attempts > 1:
-            metadata["attempts"] = call.attempts
-        if role.tools:
-            metadata["call"] = len(steps) + 1
-            if call.used:
-                metadata["calls"] = call.used
-        if completion.usage:
-            metadata["usage"] = completion.usage
-        step = Step(
-            completion.prompt_ids,
-            completion.response_ids,
-            completion.logprobs,
-            call.chat,
-            completion.thought,
-            view.action if is_last else None,
-            completion.text,
-            reward if is_last else 0.0,
-            is_last,
-            None,
-            completion.weight_version,
-            metadata,
+        left -= 1
+        completion = call.completion
+        steps.append(
+            Step(
+                completion.prompt_ids,
+                completion.response_ids,
+                completion.logprobs,
+                call.chat,
+                completion.thought,
+                None if left else view.action,
+                completion.text,
+                0.0 if left else reward,
+                not left,
+                None,
+                completion.weight_version,
+                {**call.noted, **_MASKED} if masked else call.noted,
+            )
         )
-        steps.append(step)
     return steps
-
-
-def _tool_step(view: View, reward: float, ran: Ran, noted: Mapping[str, object]) -> Step:
-    """What a role did that runs a tool; there are no tokens and no messages."""
-    metadata = {"tool": ran.tool, "started": ran.started, "seconds": ran.seconds, **noted}
-    if ran.attempts > 1:
-        metadata["attempts"] = ran.attempts
-    return Step(action=view.action, model_response=view.response, reward=reward, metadata=metadata)

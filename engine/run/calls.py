@@ -17,7 +17,7 @@ from engine.prompts.tools import result_message
 from engine.records import Message
 from engine.run.tools import result_text
 from engine.vocabulary import Function, Tool, ToolCall, ToolError
-from engine.vocabulary.foreign import described
+from engine.vocabulary.foreign import FOREIGN, described
 from engine.vocabulary.schemas import UNBOUNDED, Keyword, TooMuchWork, checker
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ async def _called(functions: Functions, call: ToolCall, seconds: float | None) -
     except TimeoutError:
         within = "in time" if seconds is None else f"within {seconds:g} s"
         raise ToolError(f"{call.name} gave no result {within}") from None
-    except Exception as error:  # a tool may be a package's own code
+    except FOREIGN as error:  # a tool may be a package's own code
         raise ToolError(described(error)) from error
 
 

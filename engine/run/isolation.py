@@ -28,7 +28,7 @@ import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 from pebble import ProcessExpired, ProcessPool
 
 from engine.vocabulary import Import
-from engine.vocabulary.foreign import described
+from engine.vocabulary.foreign import FOREIGN, described
 
 T = TypeVar("T")
 
@@ -208,7 +208,7 @@ def _perform(call: Any) -> bytes:
             raise call
         function, arguments = call
         return pickle.dumps((function(*arguments), None))
-    except (Exception, SystemExit) as error:
+    except FOREIGN as error:
         return pickle.dumps((None, _portable(error)))
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.compile import Plan, RolePlan
+from engine.compile import Plan
 from engine.run.assembly import steps_of
 from engine.run.seeing import Results, turns
 from engine.run.session import NodeResult
 from engine.run.world import World
 from engine.vocabulary import Reward, Seen
 
-_NOTHING = Seen()
+NOTHING_SEEN = Seen()
 
 
-def own(role: RolePlan, result: NodeResult, reward: Reward) -> Seen:
-    """What a reward reads of its own turn."""
-    return Seen(own=result.view, steps=tuple(steps_of(role, result))) if reward.of_turn else _NOTHING
+def own(result: NodeResult) -> Seen:
+    """What a reward that is `of_turn` reads."""
+    steps = steps_of(result, masked=False)  # what is recorded is not for others to change
+    return Seen(own=result.view, steps=tuple(step._replace(metadata={**step.metadata}) for step in steps))
 
 
 class Reader:
@@ -28,7 +29,7 @@ class Reader:
         self._plan, self._results, self._world = plan, results, world
         self._places: dict[tuple[int, int], Mapping[tuple[int, int], int]] = {}
 
-    def all(self, node: int, role: RolePlan, result: NodeResult, reward: Reward) -> Seen:
+    def all(self, node: int, result: NodeResult, reward: Reward) -> Seen:
         """What it reads of its own turn, of others and of the environment."""
         results, at = self._results, self._plan.nodes[node]
         ran = {see.name: turns(see, results) for see in self._plan.reads.get(node, ())}
@@ -44,7 +45,8 @@ class Reader:
             for role in reward.views
         }
         env = self._world.earned(node) if reward.environment and self._world is not None else None
-        return own(role, result, reward)._replace(scores=scores, views=views, places=places, env=env)
+        seen = own(result) if reward.of_turn else NOTHING_SEEN
+        return seen._replace(scores=scores, views=views, places=places, env=env)
 
     def places(self, node: int, role: int) -> Mapping[tuple[int, int], int]:
         """Where each turn of a role stood in what a node saw, by index and round.
@@ -60,7 +62,7 @@ class Reader:
         for see in self._plan.blocks[block].sees:
             if see.role == role:
                 ids = [self._plan.nodes[node].id for node in turns(see, self._results)]
-                rounds = range(1, self._plan.rounds_of(self._plan.roles[role]) + 1)
+                rounds = range(1, self._plan.roles[role].rounds + 1)
                 seen = {(id.index, number): place for place, id in enumerate(ids) for number in rounds}
                 return seen | {(id.index, id.round): place for place, id in enumerate(ids)}
         return {}

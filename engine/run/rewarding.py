@@ -10,10 +10,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 
 from engine.compile import Plan, RolePlan
-from engine.compile.plan import Node
 from engine.records import Task
 from engine.run.isolation import Isolation
-from engine.run.reading import Reader, own
+from engine.run.reading import NOTHING_SEEN, Reader, own
 from engine.run.scoring import is_earned, score, score_isolated
 from engine.run.seeing import Results
 from engine.run.session import NodeResult
@@ -29,8 +28,24 @@ class Stop(Exception):
     """A node with `then: fail` failed: the episode ends here."""
 
 
-class Rewarding:
-    """The rewards of one episode. Nodes and roles are known by their positions in the plan."""
+def settle(role: RolePlan, task: Task, result: NodeResult, isolation: Isolation, spawn: Spawn) -> None:
+    """Score a turn that has ended, unless its reward reads others; raises Stop."""
+    reward = role.reward
+    if result.failure is None and reward is not None and not role.earns_late:
+        seen = own(result) if reward.of_turn else NOTHING_SEEN
+        if reward.timeout is None:
+            score(role, task, result, seen)
+        else:
+            spawn(_beside(role, task, result, seen, isolation))
+    if result.failure is not None:
+        _stop_at_failure(role, result)
+
+
+class LateRewards:
+    """The rewards of an episode that read others.
+
+    Nodes and roles are known by their positions in the plan.
+    """
 
     __slots__ = ("_isolation", "_plan", "_results", "_task", "_world")
 
@@ -40,19 +55,8 @@ class Rewarding:
         self._plan, self._task, self._results = plan, task, results
         self._world, self._isolation = world, isolation
 
-    def settle(self, role: RolePlan, node: Node, result: NodeResult, spawn: Spawn) -> None:
-        """Score a turn that has ended, unless its reward reads others; raises Stop."""
-        reward = role.reward
-        if result.failure is None and reward is not None and node.role not in self._plan.scoring:
-            seen = own(role, result, reward)
-            if reward.timeout is None:
-                score(role, self._task, result, seen)
-            else:
-                spawn(self._beside(role, result, seen))
-        _stop_at_failure(role, result)
-
-    async def late(self, spawn: Spawn) -> None:
-        """Score the turns whose rewards read others, once those that they read are scored; raises Stop."""
+    async def score(self, spawn: Spawn) -> None:
+        """Score each turn once those that its reward reads are scored; raises Stop."""
         scoring: dict[int, asyncio.Task[None]] = {}
         reader = Reader(self._plan, self._results, self._world)
         for position in self._plan.scoring:
@@ -63,10 +67,10 @@ class Rewarding:
                     continue
                 before = self._scored_before(node, reward, scoring)
                 if before or reward.timeout is not None:
-                    seen = partial(reader.all, node, role, result, reward)
+                    seen = partial(reader.all, node, result, reward)
                     scoring[node] = spawn(self._after(before, role, result, seen))
                 else:
-                    score(role, self._task, result, reader.all(node, role, result, reward))
+                    score(role, self._task, result, reader.all(node, result, reward))
                     _stop_at_failure(role, result)
 
     def _scored_before(
@@ -87,11 +91,7 @@ class Rewarding:
     ) -> None:
         if before:
             await asyncio.wait(before)
-        await self._beside(role, result, seen())
-
-    async def _beside(self, role: RolePlan, result: NodeResult, seen: Seen) -> None:
-        await score_isolated(role, self._task, result, seen, isolation=self._isolation)
-        _stop_at_failure(role, result)
+        await _beside(role, self._task, result, seen(), self._isolation)
 
     def _of_role(self, position: int) -> list[tuple[int, NodeResult]]:
         """A role's turns that ran, with their nodes."""
@@ -100,6 +100,11 @@ class Rewarding:
             for place, (node, result) in enumerate(zip(self._plan.nodes, self._results, strict=True))
             if node.role == position and result is not None
         ]
+
+
+async def _beside(role: RolePlan, task: Task, result: NodeResult, seen: Seen, isolation: Isolation) -> None:
+    await score_isolated(role, task, result, seen, isolation=isolation)
+    _stop_at_failure(role, result)
 
 
 def _stop_at_failure(role: RolePlan, result: NodeResult) -> None:

@@ -30,7 +30,7 @@ from engine.run.assembly import assemble
 from engine.run.endings import LoopEnds
 from engine.run.frontier import Frontier
 from engine.run.isolation import Isolation
-from engine.run.rewarding import Rewarding, Stop
+from engine.run.rewarding import LateRewards, Stop, settle
 from engine.run.seeing import Sight
 from engine.run.session import Job, NodeResult, take_turn
 from engine.run.tool_turn import run_turn
@@ -80,14 +80,16 @@ class _Run:
         "ends",
         "finished",
         "frontier",
+        "interrupted",
         "isolation",
         "job",
+        "loop",
         "messages",
         "models",
         "observe",
+        "own",
         "plan",
         "results",
-        "rewarding",
         "seed",
         "sight",
         "stopped",
@@ -122,22 +124,29 @@ class _Run:
         self.active = 0
         self.began = 0.0
         """When the episode did, on the event loop's clock."""
-        self.finished: asyncio.Future[None]
+        self.loop: asyncio.AbstractEventLoop
+        self.own: asyncio.Task[Any] | None = None
+        """The task of the episode itself, while it is at a part of the work or waits."""
+        self.interrupted = False
+        """Whether it was stopped at that."""
+        self.finished: asyncio.Future[None] | None = None
+        """What it waits for, once its own part is done."""
         self.stopped: BaseException | None = None
-        self.rewarding = Rewarding(plan, job.task, self.results, self.world, isolation)
 
     async def episode(self) -> Episode:
         """The episode; what was opened for it is closed whatever happens."""
         if self.plan.withheld:
             names = ", ".join(permission.name for permission in self.plan.withheld)
             raise UsageError(f"{self.plan.name} runs only where this is allowed: {names}")
-        self.began = asyncio.get_running_loop().time()
+        self.loop = asyncio.get_running_loop()
+        self.began = self.loop.time()
         try:
-            self.start(self.opened(self.frontier.start()))
-            await self.settled()
+            ready = self.opened(self.frontier.start())
+            self.start(ready[1:])
+            await self.settled(self.branch(ready[0]) if ready else None)
             if self.stopped is None and self.plan.scoring:
-                self.spawn(self.rewarding.late(self.spawn))
-                await self.settled()
+                late = LateRewards(self.plan, self.job.task, self.results, self.world, self.isolation)
+                await self.settled(late.score(self.spawn))
             if self.stopped is not None and not isinstance(self.stopped, Stop):
                 raise self.stopped
         except BaseException:
@@ -158,11 +167,29 @@ class _Run:
             if self.world is not None:
                 await self.world.close()
 
-    async def settled(self) -> None:
-        """Wait until nothing is under way, or a node ended the episode."""
-        self.finished = asyncio.get_running_loop().create_future()
-        if self.active:
-            await self.finished
+    async def settled(self, work: Coroutine[None, None, None] | None) -> None:
+        """Do work, and wait until nothing is under way beside it, or a node ended the episode.
+
+        The work needs no task of its own: it has the episode's, which is cancelled where a node elsewhere
+        ends the episode.
+        """
+        own = asyncio.current_task()
+        assert own is not None
+        self.own, self.finished = own, None
+        try:
+            if work is not None:
+                self.active += 1
+                await self.watched(work)
+            if self.active and self.stopped is None:
+                self.finished = self.loop.create_future()
+                await self.finished
+        except asyncio.CancelledError:
+            if not self.interrupted:
+                raise
+        finally:
+            self.own = None
+        if self.interrupted and own.uncancel():  # somebody else cancelled it, too
+            raise asyncio.CancelledError
 
     def tell(self, episode: Episode, *, finished: bool) -> None:
         if self.observe is not None:
@@ -189,34 +216,36 @@ class _Run:
 
     async def branch(self, position: int) -> None:
         """Run a node, then go on in the same task with one of those that became ready by it."""
+        plan = self.plan
         while True:
-            node = self.plan.nodes[position]
-            role = self.plan.roles[node.role]
+            node = plan.nodes[position]
+            role = plan.roles[node.role]
             result = self.results[position] = await self.turn(position, node, role)
-            released = self.frontier.done(position)
-            ready = self.opened(released) if released else released
-            if len(ready) > 1:
+            ready = self.frontier.done(position)
+            if ready:
+                ready = self.opened(ready)
                 self.start(ready[1:])
-            self.rewarding.settle(role, node, result, self.spawn)
+            settle(role, self.job.task, result, self.isolation, self.spawn)
             if not ready:
                 return
             position = ready[0]
 
     def opened(self, blocks: Sequence[int]) -> list[int]:
         """The nodes to run of blocks that have nothing to wait for; who is skipped lets others go on."""
+        plan, sight = self.plan, self.sight
         ready: list[int] = []
         todo = [*blocks]
         for number in todo:  # and those that are released on the way
-            if self.world is not None and (transition := self.plan.transition_at(number)) is not None:
+            if self.world is not None and (transition := plan.transition_at(number)) is not None:
                 self.spawn(self.go_on(transition))
                 continue
-            block = self.plan.blocks[number]
-            role = self.plan.roles[block.role]
+            block = plan.blocks[number]
+            role = plan.roles[block.role]
             if role.loop is not None and self.ends is not None and self.ends.is_over(number, role.loop):
                 todo += self.ends.end(block, role.loop)
                 continue
             if block.sees:
-                self.sight.join(number, block.sees)
+                sight.join(number, block.sees)
             nodes = block.nodes
             if block.may_skip:
                 nodes = self.running(block, role, number)
@@ -224,7 +253,7 @@ class _Run:
                     running = frozenset(nodes)
                     todo += self.frontier.skip(node for node in block.nodes if node not in running)
             if nodes and not role.asks_each and role.run is None:
-                self.messages[number] = self.render(role, self.sight.of_block(role, number))
+                self.messages[number] = self.render(role, sight.of_block(role, number))
             ready += nodes
         return ready
 
@@ -268,19 +297,28 @@ class _Run:
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         self.active += 1
-        self.tasks.append(asyncio.get_running_loop().create_task(self.watched(work)))
-        return self.tasks[-1]
+        task = self.loop.create_task(self.watched(work))
+        self.tasks.append(task)
+        return task
 
     async def watched(self, work: Coroutine[None, None, None]) -> None:
-        """Do the work, note what went wrong, and tell `episode` when nothing is left to wait for."""
+        """Do the work, note what went wrong, and tell `settled` when nothing is left to wait for."""
         try:
             await work
         except Exception as error:
             self.stopped = self.stopped or error
         finally:
             self.active -= 1
-            if (self.active == 0 or self.stopped is not None) and not self.finished.done():
+            if self.active == 0 or self.stopped is not None:
+                self.wake()
+
+    def wake(self) -> None:
+        """Let `settled` go on, whatever it is at."""
+        if self.finished is not None:
+            if not self.finished.done():
                 self.finished.set_result(None)
+        elif self.own is not None and self.own is not asyncio.current_task():
+            self.interrupted = self.interrupted or self.own.cancel()
 
     async def cancel(self) -> None:
         for task in self.tasks:
@@ -314,12 +352,12 @@ class _Run:
             )
         assert node.endpoint is not None
         continues = None
-        if role.keeps_chat:
-            asked, continues = self.next_of_chat(role, position)
-        elif role.asks_each:
-            asked = self.render(role, self.sight.of_node(position))
-        else:
+        if not role.asks_each:
             asked = self.messages[node.block]
+        elif role.keeps_chat:
+            asked, continues = self.next_of_chat(role, position)
+        else:
+            asked = self.render(role, self.sight.of_node(position))
         tools = self.opened_tools() if role.tools else None
         # By position: every model call passes here.
         return take_turn(

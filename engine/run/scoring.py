@@ -7,7 +7,7 @@ from engine.records import Failure, FailureName, Task
 from engine.run.isolation import Isolation, LimitError
 from engine.run.session import NodeResult, failing_earns
 from engine.vocabulary import Score, Seen
-from engine.vocabulary.foreign import LARGEST, described, finite
+from engine.vocabulary.foreign import FOREIGN, LARGEST, described, finite
 
 _RIGHT = (bool, type(None))
 
@@ -18,7 +18,7 @@ def score(role: RolePlan, task: Task, result: NodeResult, seen: Seen) -> None:
         return
     try:
         _earn(role, result, role.reward.score(task, result.view.action, seen))
-    except Exception as error:  # a reward is the user's code: whatever it raises is its failure, by name
+    except FOREIGN as error:  # a reward is the user's code: whatever it raises is its failure, by name
         _fail(role, result, f"the reward raised {described(error)}")
 
 
@@ -35,7 +35,7 @@ async def score_isolated(
         _earn(role, result, await isolation.run(reward.score, *arguments, limit=reward.timeout))
     except LimitError:
         _fail(role, result, f"the reward took longer than {reward.timeout:g} s")
-    except Exception as error:
+    except FOREIGN as error:
         _fail(role, result, f"the reward raised {described(error)}")
 
 
@@ -48,19 +48,14 @@ def is_earned(role: RolePlan, result: NodeResult) -> bool:
     return result.failure is None or (elsewhere and role.on_failure.reward is None)
 
 
-def _is_plain(score: Score) -> bool:
-    """Whether all of it can be recorded as it is; nearly every one can."""
-    reward, right, terms = score
-    return type(reward) is float and -LARGEST <= reward <= LARGEST and not terms and type(right) in _RIGHT
-
-
 def _earn(role: RolePlan, result: NodeResult, earned: Score | None) -> None:
     if earned is None:
         return
-    if result.failure is None and _is_plain(earned):
+    reward, right, terms = earned
+    is_plain = type(reward) is float and -LARGEST <= reward <= LARGEST and not terms and type(right) in _RIGHT
+    if is_plain and result.failure is None:  # nearly every one
         result.score = earned
         return
-    reward, right, terms = earned
     try:
         reward = finite(reward, "the reward is")
         terms = terms and {

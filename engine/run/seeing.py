@@ -58,7 +58,8 @@ class Sight:
 
     def of_block(self, role: RolePlan, number: int) -> Mapping[str, Any]:
         """What a block's prompts and condition see that speak of no single one of its nodes."""
-        return {"task": self._shown(role), **self.upstream[number]}
+        shown = self._shown(role) if role.shows else self._visible
+        return {"task": shown, **self.upstream[number]}
 
     def of_node(self, node: int) -> Mapping[str, Any]:
         """What the prompts and the condition of one node see."""
@@ -67,8 +68,9 @@ class Sight:
         earlier = range(node - role.count * (at.id.round - 1), node, role.count)
         history = Views([result.view for turn in earlier if (result := self._results[turn]) is not None])
         observation = world.observation(at) if world is not None and world.loop == role.loop else ""
-        own = own_of(role, at, plan.rounds_of(role), history, observation)
-        return {"task": self._shown(role), SELF: own, **self.upstream[at.block]}
+        own = own_of(role, at, history, observation)
+        shown = self._shown(role) if role.shows else self._visible
+        return {"task": shown, SELF: own, **self.upstream[at.block]}
 
     def of_end(self, sees: Sequence[See]) -> Mapping[str, Any]:
         """What the end of a loop is read from."""
@@ -83,8 +85,8 @@ class Sight:
             return False
 
     def _shown(self, role: RolePlan) -> Mapping[str, Any]:
-        """The task as a role's prompts and conditions see it."""
-        return self._visible if not role.shows else _without(self._task, self._plan.hidden - role.shows)
+        """The task as the prompts and conditions of a role that `shows` see it."""
+        return _without(self._task, self._plan.hidden - role.shows)
 
 
 def _without(task: Task, hidden: Set[str]) -> Mapping[str, Any]:

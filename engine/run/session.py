@@ -21,7 +21,7 @@ from engine.records import CallId, Failure, FailureName, Message, Observer, Task
 from engine.run.calls import Functions, offered, results_of
 from engine.run.tools import OpenTools
 from engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
-from engine.vocabulary.foreign import described, plain
+from engine.vocabulary.foreign import FOREIGN, described, plain
 
 
 def _plain(action: object) -> Any:
@@ -57,13 +57,8 @@ class Answered:
     chat: Sequence[Message]
     """What was asked, and the answer."""
     completion: Completion
-    started: float
-    """Seconds after the episode began."""
-    seconds: float
-    """What it took."""
-    attempts: int
-    used: Sequence[Mapping[str, str]] = ()
-    """What was done of what it asked of tools, each with its `name`, and the `error` where there is one."""
+    noted: Mapping[str, object]
+    """What is recorded of the call itself."""
 
     @property
     def continued(self) -> Continued | None:
@@ -72,17 +67,6 @@ class Answered:
         if not said.response_ids:
             return None
         return Continued((*said.prompt_ids, *said.response_ids), len(self.chat))
-
-
-class Ran(NamedTuple):
-    """What was run where no model was asked."""
-
-    tool: str
-    started: float
-    """Seconds after the episode began."""
-    seconds: float
-    """What it took."""
-    attempts: int
 
 
 @dataclass(slots=True, eq=False)
@@ -94,7 +78,8 @@ class NodeResult:
     """Every call of the turn that was answered, each a Step."""
     failure: Failure | None = None
     score: Score | None = None
-    ran: Ran | None = None
+    ran: Mapping[str, object] | None = None
+    """What is recorded of the tool that was run where no model was asked."""
 
     @property
     def is_remembered(self) -> bool:
@@ -145,10 +130,25 @@ async def take_turn(
             completion, start, seconds = await model.complete(request, role.timeout, observe)
             text, calls = completion.text, completion.calls
             chat = (*messages, answer_message(text, completion.thought, calls))
-            answered = Answered(chat, completion, start - began, seconds, attempt + 1)
+            noted: dict[str, object] = {
+                "finish_reason": completion.finish_reason,
+                "started": start - began,
+                "seconds": seconds,
+            }
+            if role.loop is not None:
+                noted["round"] = number
+            if attempt:
+                noted["attempts"] = attempt + 1
+            if role.tools:
+                noted["call"] = call
+            if completion.usage:
+                noted["usage"] = completion.usage
+            answered = Answered(chat, completion, noted)
             if calls and functions and call < role.calls:
-                messages = await _use_tools(answered, functions, role.timeout)
+                results = await results_of(functions, calls, role.timeout)
+                messages = (*chat, *(result.message for result in results))
                 continues = answered.continued
+                noted["calls"] = [result.noted for result in results]
                 earlier.append(answered)
                 call, attempt = call + 1, 0
                 continue
@@ -170,7 +170,7 @@ async def take_turn(
             failure = Failure(FailureName.TOOL_ERROR, str(error))
         except RolegraphError:
             raise
-        except Exception as error:  # a client or parser from elsewhere: its fault ends this node only
+        except FOREIGN as error:  # a client or parser from elsewhere: its fault ends this node only
             name = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
             failure = Failure(name, described(error))
         else:
@@ -194,10 +194,3 @@ def _failed(
     view = View(index, role.parser.default, said.text, said.thought, number, lineage, failed=True, role=name)
     calls = (*earlier, answered) if answered else tuple(earlier)
     return NodeResult(view, calls, failure, failing_earns(role) if role.reward else None)
-
-
-async def _use_tools(call: Answered, functions: Functions, seconds: float | None) -> Sequence[Message]:
-    """Do what an answer asks of tools, and note it; the messages of the next call, which goes on from it."""
-    results = await results_of(functions, call.completion.calls, seconds)
-    call.used = [result.noted for result in results]
-    return (*call.chat, *(result.message for result in results))

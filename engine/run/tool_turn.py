@@ -13,10 +13,10 @@ from engine.limits.tools import TOOL_TEXT
 from engine.prompts import PromptError
 from engine.records import Failure, FailureName
 from engine.run.isolation import Isolation, LimitError
-from engine.run.session import NodeResult, Ran, failing_earns
+from engine.run.session import NodeResult, failing_earns
 from engine.run.tools import OpenTools, result_text
 from engine.vocabulary import ToolError, Upstream, View
-from engine.vocabulary.foreign import described, plain
+from engine.vocabulary.foreign import FOREIGN, described, plain
 
 
 async def run_turn(
@@ -54,10 +54,14 @@ async def run_turn(
             result = Failure(FailureName.TIMEOUT, f"no result {within}")
         except RolegraphError:
             raise
-        except Exception as error:  # a tool from elsewhere: its fault ends this node only
+        except FOREIGN as error:  # a tool from elsewhere: its fault ends this node only
             result = Failure(FailureName.TOOL_ERROR, described(error))
         if not isinstance(result, Failure) or attempt == role.on_failure.retry:
-            ran = Ran(run.name, start - began, clock() - start, attempt + 1)
+            ran: dict[str, object] = {"tool": run.name, "started": start - began, "seconds": clock() - start}
+            if role.loop is not None:
+                ran["round"] = node.id.round
+            if attempt:
+                ran["attempts"] = attempt + 1
             return _result(role, run, node, result, ran, text)
     raise AssertionError("there is at least one attempt")
 
@@ -79,7 +83,12 @@ async def _call(
 
 
 def _result(
-    role: RolePlan, run: RunPlan, node: Node, result: object, ran: Ran | None = None, text: str = ""
+    role: RolePlan,
+    run: RunPlan,
+    node: Node,
+    result: object,
+    ran: Mapping[str, object] | None = None,
+    text: str = "",
 ) -> NodeResult:
     """What a turn came to. A failure's message is its result, so that later roles can see what went wrong."""
     failure = result if isinstance(result, Failure) else None

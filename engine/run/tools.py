@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from engine.limits.tools import TOOL_CLOSE_SECONDS, TOOL_TEXT
 from engine.records import check_recordable
 from engine.vocabulary import Function, Tool, ToolError
+from engine.vocabulary.foreign import FOREIGN
 
 
 class OpenTools:
@@ -34,7 +35,7 @@ class OpenTools:
             async with tool.open() as functions:
                 opened.set_result(functions)
                 await self._over.wait()
-        except Exception as error:
+        except FOREIGN as error:
             if opened.done():
                 return  # it did what it was asked; how it ends is nobody's concern
             del self._opened[id(tool)]  # whoever asks next tries again

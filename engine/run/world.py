@@ -14,7 +14,7 @@ from engine.limits.tools import OBSERVATION_TEXT, TOOL_TEXT
 from engine.records import Task, derive_seed
 from engine.run.session import NodeResult
 from engine.vocabulary import EnvironmentFailure, LiveEnvironment, Transition
-from engine.vocabulary.foreign import described, finite, plain
+from engine.vocabulary.foreign import FOREIGN, described, finite, plain
 
 _logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class World:
             transition = self._checked(await self._next(actions))
         except EnvironmentFailure:
             raise
-        except Exception as error:  # a package's own code: whatever it raises ends this episode only
+        except FOREIGN as error:  # a package's own code: whatever it raises ends this episode only
             raise EnvironmentFailure(f"the environment raised {described(error)}") from error
         for player, reward in transition.rewards.items():
             turn = self._turns.get(player)
@@ -145,5 +145,5 @@ class World:
         try:
             if live is not None:
                 await live.close()
-        except Exception as error:
+        except FOREIGN as error:
             _logger.warning("an environment could not be closed: %s: %s", type(error).__name__, error)

@@ -10,6 +10,8 @@ from itertools import product
 from engine.errors import UsageError
 
 _OPENING, _CLOSING, _QUOTES = "[{(", "]})", "'\""
+SEED = "seed="
+"""How the word begins that is no override, but the seed of a point."""
 _LONGEST = 120
 """Characters of a point's name."""
 
@@ -35,6 +37,19 @@ def grid(words: Sequence[str]) -> list[tuple[str, ...]]:
     if not any(len(values) > 1 for values in choices):
         raise UsageError("-m runs over values with commas between them, as in roles.solver.count=1,2,4")
     return list(product(*choices))
+
+
+def seed_of(point: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
+    """A point's overrides, and the seed that the word `seed=…` gives it, if it is there.
+
+    Raises UsageError for a seed that is no whole number.
+    """
+    overrides = tuple(word for word in point if not word.startswith(SEED))
+    seeds = [word.removeprefix(SEED) for word in point if word.startswith(SEED)]
+    try:
+        return overrides, int(seeds[-1]) if seeds else None
+    except ValueError:
+        raise UsageError(f"{SEED}{seeds[-1]} is no whole number; write them as in seed=0,1,2") from None
 
 
 def swept(words: Sequence[str], point: Sequence[str]) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from engine.records import (
 )
 from engine.training.credit import members, turn_uid, turns
 from engine.vocabulary import Estimator, Floats
-from engine.vocabulary.foreign import described
+from engine.vocabulary.foreign import FOREIGN, described
 
 NOTHING = 1e-8
 """An advantage, or a spread of rewards, smaller than this teaches nothing."""
@@ -230,7 +230,7 @@ def _asked(
     name = f"the estimator {estimator.name} of {role}"
     try:
         computed = [np.asarray(values, dtype=np.float64) for values in compute(rewards, groups)]
-    except Exception as error:  # an estimator may be a package's own code
+    except FOREIGN as error:  # an estimator may be a package's own code
         raise AdvantageError(f"{name} raised {described(error)}") from error
     if len(computed) != len(groups):
         raise AdvantageError(f"{name} gave {len(computed)} groups of {what} for {len(groups)} groups")

@@ -71,6 +71,10 @@ class _Policy:
         return WorldError(f"the service at {self.session.url} cannot {what}: {reason}")
 
 
+_UNREADABLE = (ValueError, tinker.APIResponseValidationError)
+"""What the SDK raises where an answer is none, as a gateway under load may send."""
+
+
 class Policies:
     """A training client for each policy. Everything raises WorldError where a service does not take it."""
 
@@ -203,6 +207,13 @@ async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, cl
         step = policy.client.optim_step(adam)
         outputs = [await policy.pulse.result(output) for output in passes]
         stepped = await policy.pulse.result(step)
+    except _UNREADABLE as error:
+        # It may have been carried out, and asked for again it would count twice.
+        fault = policy.fault("learn from this batch", error)
+        raise WorldError(
+            f"{fault}. Its answer cannot be read, so whether it has learnt is not known; "
+            "`rolegraph train --resume` goes on from the last checkpoint."
+        ) from error
     except Exception as error:
         raise policy.fault("learn from this batch", error) from error
     policy.version += 1

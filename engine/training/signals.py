@@ -20,7 +20,7 @@ from engine.prompts import PromptError, Template
 from engine.records import Advantage, Episode, Note, Step, Trajectory
 from engine.spec import ModelRef
 from engine.vocabulary import ScoredView, Views
-from engine.vocabulary.foreign import described
+from engine.vocabulary.foreign import FOREIGN, described
 
 DEMONSTRATION = "demonstration"
 """The key of a Step's metadata that holds the turn to imitate: `text` and `ids`."""
@@ -110,7 +110,7 @@ async def _score(
         tally.gaps += [student - teacher for student, teacher in zip(step.logprobs, theirs, strict=False)]
     try:
         return tuple(map(float, compute(step, theirs)))
-    except Exception as error:  # a signal may be a package's own code
+    except FOREIGN as error:  # a signal may be a package's own code
         raise AdvantageError(f"the signal of {where} raised {described(error)}") from error
 
 

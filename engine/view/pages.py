@@ -161,7 +161,7 @@ class Pages:
         ]
         return self._render(
             "static.html.j2",
-            title=", ".join(self.runs[number].info.name for number, *_ in chosen),
+            title=", ".join(dict.fromkeys(self.runs[number].info.name for number, *_ in chosen)),
             number=0,
             where=Where(),
             parts_of=parts,

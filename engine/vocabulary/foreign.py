@@ -11,6 +11,8 @@ from engine.limits.records import LINE_SHOWN, MESSAGE_TEXT
 from engine.records import check_recordable
 from engine.records.jsonl import json_line
 
+FOREIGN = (Exception, SystemExit)
+"""What somebody else's code may raise and end no more than its own part; `sys.exit` in it ends no run."""
 LARGEST = 1e100
 """No reward and no figure is beyond it, either way: sums and squares of larger ones may be none."""
 
@@ -54,13 +56,14 @@ def plain(value: object, limit: Limit) -> Any:
 
 def finite(value: Any, what: str) -> float:
     """A number that sums and means can be made of; raises ValueError, whose message `what` begins."""
-    none = ValueError(f"{what} {type(value).__name__}, which is no number")
-    if isinstance(value, str | bytes):  # which float() would read
-        raise none
+    if type(value) is float and -LARGEST <= value <= LARGEST:
+        return value
     try:
+        if isinstance(value, str | bytes):  # which float() would read
+            raise TypeError
         found = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise none from None
+        raise ValueError(f"{what} {type(value).__name__}, which is no number") from None
     if not abs(found) <= LARGEST:
         raise ValueError(f"{what} {found}")
     return found

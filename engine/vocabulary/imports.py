@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from engine.errors import UsageError
-from engine.vocabulary.foreign import described
+from engine.vocabulary.foreign import FOREIGN, described
 
 
 class Import(NamedTuple):
@@ -40,7 +40,7 @@ class Import(NamedTuple):
         if self.file is None or "." in self.module:
             try:
                 return importlib.import_module(self.module)
-            except (Exception, SystemExit) as error:  # importing it runs its code
+            except FOREIGN as error:  # importing it runs its code
                 said = described(error)
                 raise UsageError(f"cannot import {self.module}: {said}") from error
         return _load(

@@ -24,6 +24,7 @@ from engine.records import (
     check_recordable,
 )
 from engine.vocabulary.environments import Environment
+from engine.vocabulary.foreign import FOREIGN
 from engine.vocabulary.registry import Item, Origin, Registry
 from engine.vocabulary.tools import Tool
 from engine.vocabulary.views import Upstream, View
@@ -268,7 +269,7 @@ def checked_rows(
             yield row
     except RolegraphError:
         raise
-    except Exception as error:
+    except FOREIGN as error:
         said = f"{type(error).__name__}: {error}"
         raise DataError(f"the dataset {name!r} fails at or after its task {given:,}: {said}") from error
 

@@ -20,7 +20,7 @@ from pydantic_core import ArgsKwargs, ErrorDetails
 
 from engine.errors import RolegraphError, UsageError, did_you_mean, first_line
 from engine.vocabulary.call import Call
-from engine.vocabulary.foreign import described
+from engine.vocabulary.foreign import FOREIGN, described
 from engine.vocabulary.imports import Definition, Import
 from engine.vocabulary.options import Option, options_of, takes_more, takes_value, value_of
 
@@ -181,7 +181,7 @@ class Registry(Generic[T]):
     def _load(self, point: EntryPoint) -> Callable[..., T]:
         try:
             factory = point.load()
-        except (Exception, SystemExit) as error:  # importing it runs the package's own code
+        except FOREIGN as error:  # importing it runs the package's own code
             package = _package(point)
             said = described(error)
             raise UsageError(
@@ -242,7 +242,7 @@ class Registry(Generic[T]):
             raise self._bad(call, call.name, [_part(*fault) for fault in error.faults.items()]) from error
         except ValueError as error:  # the factory's own check of its options
             raise self._bad(call, call.name, [_error((), "value_error", str(error))]) from error
-        except (Exception, SystemExit) as error:  # a factory may be a package's own code
+        except FOREIGN as error:  # a factory may be a package's own code
             said = f"{type(error).__name__}: {first_line(error)}"
             raise UsageError(
                 f"the {self.kind} {call.name!r} of {self._giver(call.name)} cannot be made: {said}"

@@ -18,6 +18,13 @@ UNBOUNDED = ("unevaluatedProperties", "unevaluatedItems")
 """Keywords of which the library follows references itself, over and over, where nobody counts."""
 _COMPARE = ("const", "enum", "uniqueItems")
 """Keywords that look at all that is in what they compare."""
+_ALSO = {"$ref": 10, "$dynamicRef": 10, "anyOf": 4, "oneOf": 4, "not": 4, "if": 4, "multipleOf": 4}
+"""Units that keywords cost besides, which look others up, try them or calculate."""
+_EACH = {"items": 4, "prefixItems": 4, "contains": 4, "propertyNames": 4, "uniqueItems": 4}
+"""Units for an item or a name, where it is not 1: each is held against a schema of its own, or written."""
+_SIZED = (str, dict, list)
+_FAULT = 8
+"""Units for a fault, beside one for each value in what is said of it: it is written out whole."""
 
 
 class Problem(NamedTuple):
@@ -44,13 +51,21 @@ def checker(
     draft: Any = library.Draft202012Validator
     left = 0
 
+    def spend(units: int) -> None:
+        nonlocal left
+        left -= units
+        if left < 0:
+            raise TooMuchWork(SCHEMA_WORK.past("to check it against the schema takes"))
+
     def counted(name: str, keyword: Keyword) -> Keyword:
-        def count(validator: Any, wanted: Any, value: Any, around: Any) -> Any:
-            nonlocal left
-            left -= 1 + (_nodes(wanted, value) if name in _COMPARE else _size(wanted) + _size(value))
-            if left < 0:
-                raise TooMuchWork(SCHEMA_WORK.past("to check it against the schema takes"))
-            return keyword(validator, wanted, value, around)
+        also, each = 1 + _ALSO.get(name, 0), _EACH.get(name, 1)
+        size = _nodes if name in _COMPARE else _sizes
+
+        def count(validator: Any, wanted: Any, value: Any, around: Any) -> Iterator[Any]:
+            spend(also + each * size(wanted, value))
+            for fault in keyword(validator, wanted, value, around) or ():
+                spend(_FAULT + _nodes(wanted, value))
+                yield fault
 
         return count
 
@@ -85,8 +100,10 @@ def _nodes(*values: object) -> int:
     return found
 
 
-def _size(value: object) -> int:
+def _sizes(*values: object) -> int:
     """Units for what a keyword may look through."""
-    if isinstance(value, str):
-        return len(value) // 64
-    return len(cast("list[object]", value)) if isinstance(value, dict | list) else 0
+    return sum(
+        len(value) // 64 if isinstance(value, str) else len(cast("list[object]", value))
+        for value in values
+        if isinstance(value, _SIZED)
+    )

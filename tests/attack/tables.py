@@ -28,6 +28,7 @@ BOTH: Sequence[tuple[str, str, str, str]] = [
     ("no number", "jsonl", GOOD + '{"text": NaN}\n', "jsonl:2: not JSON"),
     ("a list", "jsonl", GOOD + "[1]\n", "jsonl:2: not an object"),
     ("a number", "jsonl", GOOD + "7\n", "jsonl:2: not an object"),
+    ("a million mappings", "jsonl", GOOD + '{"text": "a", "x": [' + "{}," * 1_000_001 + "{}]}\n", "jsonl:2: not JSON: it has more than 1,000,000 parts (limit: record_parts)"),
     ("half a line", "jsonl", GOOD + '{"text": "a', "jsonl:2: not JSON"),
     ("one id twice", "jsonl", GOOD + GOOD, "jsonl:2: the id '1' is that of line 1 too"),
     ("columns without names", "csv", "text,,\na,b,c\n", "csv:1: the header names a column twice"),

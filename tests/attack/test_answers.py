@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 import rolegraph as rg
 from engine.errors import ModelError
-from engine.limits.answers import ANSWER_TEXT
+from engine.limits.answers import ANSWER_TEXT, COMPLETION_BYTES, COMPLETION_PARTS
 from engine.models import Request, open_model
 from engine.records.episodes import read_episodes
 from engine.spec import ModelRef, Sampling
@@ -65,6 +67,47 @@ def test_choices_that_are_none_are_the_server_s_failure(tmp_path: Path, choices:
     garbled = JSONResponse({"id": "1", "object": "chat.completion", "choices": choices})
     with serving(lambda _: garbled) as endpoint:
         asyncio.run(ask(endpoint.base_url))
+
+
+MILLIONS: Mapping[str, Response] = {
+    "limit: completion_bytes": Response(b'{"choices": ["' + b"a" * COMPLETION_BYTES.most + b'"]}'),
+    "limit: completion_parts": Response(b'{"choices": [' + b"{}," * COMPLETION_PARTS.most + b"{}]}"),
+    "packs its answers": Response(gzip.compress(b"{}"), headers={"content-encoding": "gzip"}),
+}
+
+
+@pytest.mark.parametrize("says", MILLIONS)
+def test_an_endpoint_that_sends_without_end_is_not_heard_out(says: str) -> None:
+    async def ask(url: str) -> None:
+        model = await open_model(ModelRef(provider="openai", name="tiny", base_url=url))
+        try:
+            with pytest.raises(ModelError, match=says) as refused:
+                await model.complete(Request([], Sampling(), None, CALL))
+            assert not refused.value.transient
+        finally:
+            await model.aclose()
+
+    with serving(lambda _: MILLIONS[says]) as endpoint:
+        asyncio.run(ask(endpoint.base_url))
+
+
+DEEP = "[" * 60 + "1," * 100_000 + "1" + "]" * 60
+
+
+@pytest.mark.parametrize(
+    ("schema", "answer"),
+    [
+        ({"items": {"allOf": [{"type": "integer"}] * 200}}, DEEP),
+        ({"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {}}}, str([*range(20_000)])),
+        ({"items": {"required": [f"k{n}" for n in range(2_000)]}}, "[{}, {}, {}, {}, {}, {}]"),
+        ({"items": {"type": "integer"}}, str([*range(40_000)])),
+    ],
+    ids=["faults that show all", "references", "a fault for each name", "an item each"],
+)
+def test_what_a_check_against_a_schema_takes_is_paid_for(schema: object, answer: str) -> None:
+    parse = parsers.build(Call("json", options={"schema": schema})).parse
+    with pytest.raises(ParseFailure, match="limit: schema_work"):
+        parse(answer, {})
 
 
 def test_half_a_character_in_a_server_s_error_is_spelt_out(tmp_path: Path, rolegraph: Command) -> None:

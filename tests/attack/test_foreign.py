@@ -77,7 +77,7 @@ def deep() -> object:
     return value
 
 
-def raises(error: Exception) -> Callable[[], object]:
+def raises(error: BaseException) -> Callable[[], object]:
     def give() -> object:
         raise error
 
@@ -97,6 +97,7 @@ NO_VALUES: list[tuple[str, Callable[[], object], str]] = [
     ("no words", raises(Silent()), "Silent"),
     ("terrible words", raises(ValueError("\ud800" + "x" * 9_000)), "ValueError: \\ud800x"),
     ("the end of a generator", raises(StopIteration()), "StopIteration"),
+    ("a way out", raises(SystemExit(3)), "SystemExit: 3"),
 ]
 PLAIN: list[tuple[str, Callable[[], object]]] = [
     ("a tuple", lambda: (1, (2,))),
@@ -216,8 +217,22 @@ def test_what_a_reward_says_is_numbers_or_a_reward_error(tmp_path: Path, score: 
         assert trajectory.failure.name == "reward_error"
 
 
+def test_a_reward_that_leaves_is_a_reward_error(tmp_path: Path) -> None:
+    failure = played(tmp_path, EARNED, raises(SystemExit(3)))["a"][0].failure
+    assert failure is not None
+    assert failure.message == "the reward raised SystemExit: 3"
+
+
 @pytest.mark.parametrize(
-    "give", [lambda: math.nan, lambda: "a", lambda: 10**400, raises(Silent()), raises(KeyError("x"))]
+    "give",
+    [
+        lambda: math.nan,
+        lambda: "a",
+        lambda: 10**400,
+        raises(Silent()),
+        raises(KeyError("x")),
+        raises(SystemExit(3)),
+    ],
 )
 def test_a_figure_that_cannot_be_measured_is_left_out_and_noted(
     tmp_path: Path, give: Callable[[], Any]

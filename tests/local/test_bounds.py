@@ -128,6 +128,31 @@ BAD: list[tuple[str, Any, int]] = [
     (NEW, {**CREATE, "lora_config": {"rank": 10**9}}, 422),
     (NEW, {**CREATE, "lora_config": {"rank": 4, "seed": 2**80}}, 422),
     (NEW, {**CREATE, "model_seq_id": -1, "lora_config": {"rank": 4}}, 422),
+    # what asks for something is never ignored, and no text or truth value is taken for a number
+    (CHATS, {**CHAT, "n": "2"}, 400),
+    (CHATS, {**CHAT, "n": True}, 400),
+    (CHATS, {**CHAT, "temperature": True}, 400),
+    (CHATS, {**CHAT, "stream": "yes"}, 400),
+    (CHATS, {**CHAT, "n": 129}, 400),
+    (CHATS, {**CHAT, "logprobs": True, "top_logprobs": 3}, 400),
+    (CHATS, {**CHAT, "stop": [5]}, 400),
+    (CHATS, {**CHAT, "stop": ["x", None]}, 400),
+    (CHATS, {**CHAT, "stop": {}}, 400),
+    (CHATS, {**CHAT, "tool_choice": {"type": "function", "function": {"name": "f"}}}, 400),
+    (CHATS, {**CHAT, "tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, 400),
+    (TEXTS, {**TEXT, "prompt": [True, False]}, 400),
+    (TEXTS, {**TEXT, "logprobs": 5}, 400),
+    (ASK, params(presence_penalty=1.0), 422),
+    (ASK, params(presence_penalty=0), 200),
+    (ASK, params(stop=[True]), 422),
+    (ASK, params(stop=["x", 5]), 422),
+    (ASK, {**SAMPLE, "beam": 4}, 422),
+    (ASK, {**SAMPLE, "base_model": "NAME"}, 422),
+    (OPTIM, {**STEP, "adam_params": {"learning_rate": 0.1, "beta1": 2.0}}, 422),
+    (OPTIM, {**STEP, "adam_params": {"learning_rate": 0.1, "beta2": -0.5}}, 422),
+    (OPTIM, {**STEP, "adam_params": {"learning_rate": 0.1, "eps": -1}}, 422),
+    ("/api/v1/save_weights", {"model_id": "MODEL", "path": "x", "user_metadata": {"a": "x" * 10**5}}, 422),
+    ("/api/v1/load_weights", {"model_id": "MODEL", "path": "tinker://a/weights/b", "base_model": "y"}, 404),
     # wrong types and long names
     (CHATS, {**CHAT, "messages": {"role": "user"}}, 400),
     (CHATS, {**CHAT, "messages": []}, 400),
@@ -292,3 +317,36 @@ def test_a_page_of_another_site_is_told_nothing_whatever_it_knows(
     if status == 403:
         assert http.get("/api/v1/healthz", headers=headers).status_code == 403
         assert http.options("/v1/models", headers=headers).status_code == 403
+
+
+FUNCTION = {"type": "function", "function": {"name": "f", "description": "x " * 50_000}}
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "limit"),
+    [
+        (CHATS, {**CHAT, "tools": [FUNCTION]}, "service_text_per_token"),
+        (CHATS, {**CHAT, "messages": [{"role": "user", "content": ""}] * 1000}, "service_text_per_token"),
+        (CHATS, message(role="assistant", reasoning_content="x" * 10**5), "service_text_per_token"),
+        (TEXTS, {**TEXT, "prompt": "x " * 50_000}, "service_text_per_token"),
+        (CHATS, {**CHAT, "stop": ["x"] * 65}, "service_stops"),
+        (CHATS, {**CHAT, "stop": "x" * 1025}, "service_stop_text"),
+        (CHATS, {**CHAT, "seed": 2**70}, "service_seed"),
+        (CHATS, {**CHAT, "max_tokens": 2**40}, "service_number"),
+        (CHATS, {**CHAT, "model": "x" * 256}, "service_name"),
+        (ASK, params(stop=[2**40]), "service_number"),
+        (NEW, {**CREATE, "lora_config": {"rank": 10**9}}, "service_rank"),
+    ],
+)
+def test_who_is_past_a_limit_is_told_which_before_any_work(
+    http: httpx.Client, path: str, asked: dict[str, Any], limit: str
+) -> None:
+    answer = http.post(path, json=asked)
+    assert answer.status_code in (400, 422)
+    assert f"(limit: {limit})" in answer.text
+
+
+def test_of_many_prompts_that_are_too_long_one_is_read(http: httpx.Client) -> None:
+    answer = http.post(TEXTS, json={**TEXT, "prompt": ["x " * 300, "x" * 10**5]})
+    assert answer.status_code == 400
+    assert "the prompt has 600 tokens" in answer.text

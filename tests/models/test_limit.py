@@ -10,9 +10,10 @@ import pytest
 
 from engine.errors import ModelError, UsageError
 from engine.models import Completion, LimitedModel, Request
-from engine.models.limit import ATTEMPTS, FIRST_WAIT, LONGEST_WAIT, backoff
+from engine.models.limit import ATTEMPTS, FIRST_WAIT, LONGEST_ASKED, LONGEST_WAIT, backoff
 from engine.records import CallDone, CallId, Event, NodeId
 from engine.spec import Sampling
+from tests.clock import run_virtually
 from tests.edge import Answer, ScriptedModel
 
 BUSY = ModelError("overloaded", transient=True)
@@ -201,6 +202,24 @@ def test_the_wait_doubles_up_to_a_bound_and_is_random_from_the_first_attempt() -
         assert len(waits) > 1
         assert least <= min(waits)
         assert max(waits) <= 2 * least <= 2 * LONGEST_WAIT
+
+
+@pytest.mark.parametrize(
+    ("asked", "least", "most"),
+    [
+        (None, FIRST_WAIT, 2 * FIRST_WAIT),
+        (0.0, FIRST_WAIT, 2 * FIRST_WAIT),
+        (7.0, 7.0, 7.0 + FIRST_WAIT),
+        (10_000.0, LONGEST_ASKED, LONGEST_ASKED + FIRST_WAIT),
+    ],
+)
+def test_a_server_that_asks_for_time_is_given_it_within_bounds(
+    asked: float | None, least: float, most: float
+) -> None:
+    model = ScriptedModel(failing(1, ModelError("busy", transient=True, after=asked)))
+    (answer, *_), seconds = run_virtually(limited_call(model, None))
+    assert answer.text == "done"
+    assert least <= seconds <= most
 
 
 def test_newer_weights_stand_behind_the_same_limit() -> None:

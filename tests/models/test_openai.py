@@ -167,6 +167,17 @@ def test_overload_and_server_faults_may_pass_and_are_left_to_the_scheduler(statu
         asyncio.run(run(endpoint))
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_how_long_a_server_asks_to_wait_is_known(status: int) -> None:
+    def busy(_: dict[str, Any]) -> Response:
+        answer = fault(status, "busy")
+        answer.headers["Retry-After"] = "7"
+        return answer
+
+    assert failure(busy).after == 7.0
+    assert failure(lambda _: fault(status, "busy")).after is None
+
+
 def test_a_spent_quota_does_not_pass() -> None:
     assert not failure(lambda _: fault(429, "You have no credit.", code="insufficient_quota")).transient
 

@@ -8,12 +8,16 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
+
+import rolegraph as rg
+from engine.local.launcher import Running
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.service
@@ -24,9 +28,13 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def test_the_page_on_python_runs_cell_by_cell_in_one_event_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], service: Running
 ) -> None:
+    """What it loads is served by one service; a sweep, which loads by itself, starts its own."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rg, "load", partial(rg.load, base_url=service.base_url))
+    monkeypatch.setenv("TINKER_API_KEY", service.api_key)
+    monkeypatch.setenv("TINKER_BASE_URL", service.base_url)
     cells = blocks(ROOT / "docs" / "python.md", "python")
     names: dict[str, Any] = {"__name__": "__main__"}
 

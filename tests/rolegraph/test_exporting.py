@@ -202,3 +202,10 @@ def test_weights_that_a_service_holds_are_downloaded(
     )
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_service_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINKER_API_KEY", "tml-x")
+    with pytest.raises(rg.WorldError, match=r"^No Tinker service answers at http://127\.0\.0\.1:9 "):
+        rg.export("tinker://a/weights/b", tmp_path / "out", base_url="http://127.0.0.1:9")
+    assert not (tmp_path / "out").exists()

@@ -74,6 +74,27 @@ def test_a_grid_can_grow(tmp_path: Path) -> None:
     assert [point.name for point in rg.resume_sweep(out).points] == ["train.steps=2", "train.steps=3"]
 
 
+def test_a_sweep_runs_over_seeds(tmp_path: Path) -> None:
+    out, words = tmp_path / "sweep", ("train.steps=1,2", "seed=3,4")
+    swept = rg.sweep("solver_judge", *words, model=model(tmp_path, 0), limit=1, out=out)
+    assert [point.overrides for point in swept.points][:2] == [
+        ("train.steps=1", "seed=3"),
+        ("train.steps=1", "seed=4"),
+    ]
+    infos = [json.loads((out / point.name / "run.json").read_text()) for point in swept.points]
+    assert [(info["seed"], info["overrides"]) for info in infos[1:3]] == [
+        (4, ["train.steps=1"]),
+        (3, ["train.steps=2"]),
+    ]
+    grown = rg.resume_sweep(out, "train.steps=1,2", "seed=3,4,5")
+    assert [(point.seed, point.finished) for point in grown.points] == [
+        *((3, True), (4, True), (5, False)),
+        *((3, True), (4, True), (5, False)),
+    ]
+    with pytest.raises(rg.UsageError, match="seed=x is no whole number"):
+        rg.begin_sweep("solver_judge", "seed=x,2", model=model(tmp_path), out=tmp_path / "other")
+
+
 def test_all_points_are_checked_before_the_first_begins(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     with pytest.raises(rg.SpecError, match="count cannot be 0"):

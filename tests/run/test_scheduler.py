@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -145,16 +146,46 @@ def test_mask_keeps_a_failed_trajectory_out_of_the_gradient() -> None:
     assert [t.masked for t in run_one(plan, ScriptedModel(answers)).trajectories] == [True, False, False]
 
 
-def test_fail_ends_the_episode_at_once_and_keeps_what_is_done() -> None:
+def one_fails(failing: int, then: Callable[[], object] = lambda: None) -> ScriptedModel:
+    """A model with which one of two solvers fails at once, and the other is never done."""
+
+    def answer(request: Request) -> str:
+        then()
+        return "no tags"
+
+    return ScriptedModel(answer, lambda request: 0.001 if request.id.node.index == failing else 3600.0)
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_fail_ends_the_episode_at_once_and_keeps_what_is_done(failing: int) -> None:
     plan = solver_judge("roles.solver.on_failure.then=fail")
-    model = ScriptedModel(
-        by_role({"solver": ["no tags", RIGHT], "judge": "<answer>2</answer>"}),
-        lambda request: 3600.0 if request.id.node.index == 2 else 0.0,
-    )
-    done = run_one(plan, model)
+    model = one_fails(failing)
+
+    async def run() -> tuple[Episode, int]:
+        done = await episode(plan, limited(plan, model))
+        task = asyncio.current_task()
+        assert task is not None
+        return done, task.cancelling()
+
+    done, cancelling = asyncio.run(run())
     assert done.termination_reason is TerminationReason.ERROR
-    assert [(t.name, t.index) for t in done.trajectories] == [("solver", 1)]
+    assert [(t.name, t.index) for t in done.trajectories] == [("solver", failing)]
     assert not done.is_correct
+    assert model.under_way == 0
+    assert cancelling == 0, "whoever ran it is not cancelled with it"
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_an_episode_that_ends_and_is_cancelled_at_once_is_cancelled(failing: int) -> None:
+    async def run() -> None:
+        plan = solver_judge("roles.solver.on_failure.then=fail")
+        model = one_fails(failing, lambda: running.cancel())
+        running = asyncio.create_task(episode(plan, limited(plan, model)))
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(run())
 
 
 def test_retry_asks_again_with_another_seed_until_the_answer_can_be_read() -> None:

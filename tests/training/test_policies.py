@@ -297,6 +297,24 @@ def test_what_the_service_fails_to_do_is_named_without_the_key(
     training.do(run)
 
 
+@pytest.mark.parametrize("operation", ["forward_backward", "optim_step"])
+@pytest.mark.parametrize("media", ["application/json", "application/x-protobuf"])
+@pytest.mark.parametrize("garbage", [b"<html>busy</html>", b"{", b"\x00\xff"])
+def test_an_answer_that_cannot_be_read_ends_the_update_and_nothing_is_learnt_twice(
+    operation: str, garbage: bytes, media: str, training: Training
+) -> None:
+    training.service.refusals[operation] = iter([Response(garbage, media_type=media)])
+
+    async def run(policies: Policies) -> None:
+        with pytest.raises(WorldError, match=r"cannot learn from this batch.*--resume") as caught:
+            await update(policies, batch("solver"))
+        assert KEY not in str(caught.value)
+        assert policies.version(MAIN) == 0
+
+    training.do(run)
+    assert len(training.service.asked_for(operation)) == 1
+
+
 async def vanishing(service: Service, operation: str, work: Awaitable[object], gone: ExitStack) -> None:
     """Let a service go away while it owes the answer to an operation of `work`; raises what `work` does."""
     loop, sent = asyncio.get_running_loop(), asyncio.Event()

@@ -22,6 +22,8 @@ T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
+_FORMS = ("constrained-", "function-")
+"""How pydantic's names of forms begin that have bounds."""
 _GONE = 499
 """Nobody reads this answer."""
 _logger = logging.getLogger(__name__)
@@ -116,9 +118,10 @@ def fault_of(error: Exception, path: str) -> Fault:
 
 
 def _misfit(error: ValidationError, *, status: int) -> Fault:
-    # Of what may have several forms, the form that was meant is the one in which the fault lies deepest.
+    # Of what may have several forms, the form that was meant is the one that is only past a bound, or else
+    # the one in which the fault lies deepest.
     errors = error.errors(include_url=False, include_context=False, include_input=False)
-    detail = max(errors, key=lambda each: len(each["loc"]))
+    detail = max(errors, key=lambda each: (each["type"] == "value_error", len(each["loc"])))
     where = ".".join(str(part) for part in detail["loc"] if _is_written(part))[: limits.NAME.most]
     if detail["type"] == "extra_forbidden":
         return Fault(status, f"{where} is not served here", where)
@@ -128,7 +131,7 @@ def _misfit(error: ValidationError, *, status: int) -> Fault:
 
 def _is_written(part: str | int) -> bool:
     """Whether a part of a place stands in the body, rather than naming one of several forms."""
-    return isinstance(part, int) or not (part in ("str", "int") or "[" in part)
+    return isinstance(part, int) or not (part in ("str", "int") or part.startswith(_FORMS) or "[" in part)
 
 
 def check_name(asked: str, name: str, names: frozenset[str]) -> None:

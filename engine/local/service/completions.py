@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
@@ -47,12 +48,12 @@ class CompletionService:
         body = await read(request, CompletionBody)
         path = await self._v1.weights(body.model)
         samples: list[SampleRequest] = []
-        prompts = [self._ids(body, prompt) for prompt in body.prompts]
-        for prompt in prompts:
-            samples += self._v1.requests(
-                body, prompt, body.max_tokens or _USUAL_LENGTH, self._v1.backend.policy.end_ids, len(samples)
-            )
-        read_tokens = sum(map(len, prompts))
+        read_tokens, ends = 0, self._v1.backend.policy.end_ids
+        for prompt in body.prompts:
+            ids = self._ids(body, prompt)
+            samples += self._v1.requests(body, ids, body.max_tokens or _USUAL_LENGTH, ends, len(samples))
+            read_tokens += len(ids)
+            await asyncio.sleep(0)  # others are answered between two prompts
         head = self._v1.head("text_completion", "cmpl", body)
         if body.stream:
             tellings = [Telling(sample, partial(self._read, sample), body.stops) for sample in samples]

@@ -1,7 +1,7 @@
 """One causal language model and the LoRA adapters on it: load, switch, and log-probabilities.
 
-Each adapter sits in a copy of the model's layers that shares the model's tensors: to make one takes as long,
-whether there are a hundred others or none. Everything here runs on one thread, the service's compute thread.
+An adapter is its tensors. They are put into a model that all of its shape share when it is called, so that a
+hundred take hardly more memory than one. Everything here runs on one thread, the service's compute thread.
 Knows torch, transformers and peft; knows nothing of HTTP, requests or losses.
 
 Axes: B sequences, T tokens (padded), V vocabulary.
@@ -19,10 +19,11 @@ import re
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +35,6 @@ from transformers.utils import logging as transformers_logging
 from engine.errors import UsageError, first_line
 from engine.local.service.adapters import load_model, lora_config
 from engine.local.service.prefixes import Layout, layout, rows_of
-
-if TYPE_CHECKING:
-    from peft import PeftModel
 
 T = TypeVar("T")
 
@@ -63,6 +61,31 @@ class LoraShape:
     seed: int | None = None
 
 
+_ALL_LAYERS = LoraShape(1)
+
+
+class _Adapter(NamedTuple):
+    """An adapter's tensors, and a model that has places for them; others of its shape use it, too."""
+
+    model: nn.Module
+    tensors: Mapping[str, nn.Parameter]
+    """By name in the model."""
+    places: Sequence[nn.Module]
+    """The modules whose weights they are, in the same order."""
+
+    def put(self) -> nn.Module:
+        """The model, with these tensors in it until others are put there."""
+        if self.places[0].weight is not next(iter(self.tensors.values())):
+            for place, tensor in zip(self.places, self.tensors.values(), strict=True):
+                place.weight = tensor
+        return self.model
+
+
+def _adapter(model: nn.Module, tensors: Mapping[str, nn.Parameter]) -> _Adapter:
+    places = [model.get_submodule(name.removesuffix(".weight")) for name in tensors]
+    return _Adapter(model, tensors, places)
+
+
 class Top(NamedTuple):
     """The likeliest tokens in one place, the first being the likeliest."""
 
@@ -87,9 +110,11 @@ class Policy:
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
             raise UsageError(f"cannot load the tokenizer of {folder}: {first_line(error)}") from error
         self._plain: nn.Module = base.to(self.device).eval().requires_grad_(False)
-        self._adapted: dict[str, PeftModel] = {}
-        self._merged: dict[str, nn.Module] = {}
-        """Frozen adapters: models whose weights have them in."""
+        self._wrapped: WeakValueDictionary[LoraShape, nn.Module] = WeakValueDictionary()
+        """A model for all adapters of a shape, for as long as there are any."""
+        self._adapted: dict[str, _Adapter] = {}
+        self._merged: dict[str, _Adapter] = {}
+        """Frozen adapters: the model's own weights with them in."""
         self.small = sum(parameter.numel() for parameter in self._plain.parameters()) < SMALL_MODEL
         cores = os.cpu_count() or 1
         self._train_threads = threads or min(cores, SMALL_TRAIN_THREADS if self.small else cores)
@@ -104,17 +129,30 @@ class Policy:
 
     def add_adapter(self, name: str, shape: LoraShape) -> None:
         """Make a new adapter; its output is zero until it is trained or loaded."""
+        with torch.random.fork_rng(devices=[]):
+            kind = replace(shape, seed=None)
+            model = self._wrapped.get(kind)
+            if model is None:
+                model = self._wrapped[kind] = self._wrap(kind)
+            torch.manual_seed(shape.seed if shape.seed is not None else torch.seed())
+            self._adapted[name] = _adapter(model, _drawn(model))
+
+    def _wrap(self, shape: LoraShape) -> nn.Module:
+        """A copy of the model with places for adapters of a shape."""
         from peft import LoraConfig, get_peft_model  # takes seconds to import, and only training needs it
 
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(shape.seed if shape.seed is not None else torch.seed())
-            # More rank than a layer's own adds cost and nothing else.
-            ranks = {name: min(size, shape.rank) for name, size in self._targets(shape).items()}
-            config = LoraConfig(**lora_config(ranks, shape.rank))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                wrapped: Any = get_peft_model(cast("Any", _twin(self._plain)), config)
-            self._adapted[name] = cast("PeftModel", wrapped).eval()
+        # More rank than a layer's own adds cost and nothing else.
+        ranks = {name: min(size, shape.rank) for name, size in self._targets(shape).items()}
+        config = LoraConfig(**lora_config(ranks, shape.rank))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            wrapped: Any = get_peft_model(cast("Any", _twin(self._plain)), config)
+        return cast("nn.Module", wrapped).eval()
+
+    @cached_property
+    def _host(self) -> nn.Module:
+        """A copy of the model, for weights that have an adapter in."""
+        return _twin(self._plain)
 
     def drop_adapter(self, name: str) -> None:
         """Forget an adapter and free its memory."""
@@ -125,7 +163,9 @@ class Policy:
         """A copy of an adapter's tensors, by names that do not depend on the adapter's."""
         from peft.utils import get_peft_model_state_dict
 
-        tensors = get_peft_model_state_dict(self._adapted[name], save_embedding_layers=False)
+        tensors = get_peft_model_state_dict(
+            cast("Any", self._adapted[name].put()), save_embedding_layers=False
+        )
         return {key: tensor.detach().clone().contiguous().cpu() for key, tensor in tensors.items()}
 
     def set_weights(self, name: str, weights: Mapping[str, Tensor]) -> None:
@@ -133,36 +173,37 @@ class Policy:
         from peft.utils import set_peft_model_state_dict
 
         with torch.no_grad():
-            set_peft_model_state_dict(self._adapted[name], dict(weights))
+            set_peft_model_state_dict(self._adapted[name].put(), dict(weights))
 
     def parameters(self, name: str) -> list[nn.Parameter]:
         """An adapter's trainable tensors, in a fixed order."""
-        named = sorted(self._adapted[name].named_parameters())
-        return [parameter for _, parameter in named if parameter.requires_grad]
+        return [tensor for _, tensor in sorted(self._adapted[name].tensors.items())]
 
     def freeze(self, name: str) -> None:
-        """Train an adapter no more: a small model computes faster with it merged into a copy of it."""
+        """Train an adapter no more: a small model computes faster with it in its own weights."""
         if self.small:
             with torch.no_grad():
-                merged = _twin(self._plain)
-                for layer, weight in self._merged_weights(name).items():
-                    merged.get_submodule(layer).weight = nn.Parameter(weight, requires_grad=False)
+                merged = self._merged_weights(name)
+            weights: dict[str, nn.Parameter] = {}
+            for layer in self._targets(_ALL_LAYERS):
+                weight: Any = merged[layer] if layer in merged else self._plain.get_submodule(layer).weight
+                weights[f"{layer}.weight"] = nn.Parameter(weight, requires_grad=False)
             self.drop_adapter(name)
-            self._merged[name] = merged
+            self._merged[name] = _adapter(self._host, weights)
 
     def _merged_weights(self, name: str) -> dict[str, Tensor]:
         """The weights of the layers that an adapter trains, with it in. Differentiable."""
         return {
             layer: module.get_base_layer().weight + module.get_delta_weight(_ADAPTER)
-            for layer, module in cast("Any", self._adapted[name].get_base_model()).named_modules()
+            for layer, module in cast("Any", self._adapted[name].put()).get_base_model().named_modules()
             if hasattr(module, "lora_A")
         }
 
     def model(self, name: str | None) -> nn.Module:
-        """The model with one adapter, or none, in effect."""
+        """The model with one adapter, or none, in effect, until it is asked for with another."""
         if name is None:
             return self._plain
-        return self._merged[name] if name in self._merged else self._adapted[name]
+        return (self._merged[name] if name in self._merged else self._adapted[name]).put()
 
     @contextmanager
     def training(self) -> Generator[None, None, None]:
@@ -272,6 +313,22 @@ def _twin(model: nn.Module) -> nn.Module:
     """A model of its own that has the same tensors."""
     tensors = itertools.chain(model.parameters(), model.buffers())
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+
+
+def _drawn(model: nn.Module) -> dict[str, nn.Parameter]:
+    """New tensors of an adapter, by their names in a model: those that PEFT would draw."""
+    tensors: dict[str, nn.Parameter] = {}
+    for layer, module in model.named_modules():
+        if not hasattr(module, "lora_A"):
+            continue
+        places: dict[str, Any] = {part: getattr(module, part)[_ADAPTER] for part in ("lora_A", "lora_B")}
+        new = [nn.Linear(place.in_features, place.out_features, bias=False) for place in places.values()]
+        new[0].reset_parameters()  # PEFT, too, draws it once more
+        nn.init.zeros_(new[1].weight)
+        for (part, place), one in zip(places.items(), new, strict=True):
+            values = one.weight.detach().to(place.weight.device, place.weight.dtype)
+            tensors[f"{layer}.{part}.{_ADAPTER}.weight"] = nn.Parameter(values)
+    return tensors
 
 
 def padded_batches(items: Sequence[T], length: Callable[[T], int], limit: int) -> list[list[T]]:

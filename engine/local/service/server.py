@@ -271,6 +271,8 @@ class Service:
 
     async def _load_weights(self, request: Request) -> Response:
         body = await read(request, wire.LoadBody)
+        if body.base_model is not None:
+            check_name(body.base_model, self.name, self.names)
 
         async def load(model_id: str) -> object:
             await self.backend.load_state(model_id, body.path, optimizer=body.optimizer)

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from engine.limits import service as limits
+from engine.local.service.fields import Count, Name, Seed, Stop, Temperature, TopK, at_most, no_longer
 from engine.local.service.trainer import Refused
-from engine.local.service.wire import Count, Name, Seed, Stop, Temperature, TopK, at_most
 from engine.records import Message
 from engine.vocabulary import Function
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
 
 
 def _only(*idle: object) -> AfterValidator:
@@ -35,7 +35,7 @@ def _only(*idle: object) -> AfterValidator:
     return AfterValidator(check)
 
 
-Positive = Annotated[int, Field(ge=1, le=limits.NUMBER.most)]
+Positive = Annotated[int, Field(ge=1), at_most(limits.NUMBER)]
 Choices = Annotated[int, Field(ge=1), at_most(limits.CHOICES)]
 Penalty = Annotated[float | None, _only(0)]
 
@@ -171,7 +171,7 @@ class Turn(_Body):
 
 
 class _Told(_Body):
-    name: Annotated[str, Field(min_length=1, max_length=limits.NAME.most)]
+    name: Annotated[str, Field(min_length=1), no_longer(limits.NAME)]
     description: str = ""
     parameters: dict[str, Any] = {"type": "object", "properties": {}}
     strict: Annotated[bool | None, _only(False)] = None
@@ -225,8 +225,8 @@ class ChatBody(SampledBody):
 
     @property
     def characters(self) -> int:
-        """How long all that is said is."""
-        return sum(len(turn.text) for turn in self.messages)
+        """How long everything is that a chat template may write, and what it is written in."""
+        return len(self.model_dump_json(include={"messages", "tools"}, exclude_none=True))
 
 
 Ids = Annotated[list[Count], Field(fail_fast=True, min_length=1)]

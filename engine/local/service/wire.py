@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from engine.errors import first_line
-from engine.limits import Limit
 from engine.limits import service as limits
 from engine.local.service.batcher import Job
 from engine.local.service.checkpoints import Terms
+from engine.local.service.fields import Count, Name, Seed, Stop, Temperature, TopK, at_most
 from engine.local.service.messages import public
 from engine.local.service.policy import LoraShape, Top
 from engine.local.service.sampling import SampleRequest
@@ -33,37 +33,21 @@ NO_LOGPROB = -99999.0
 """Where the SDK is to find no likeliest token."""
 
 
-Name = Annotated[str, Field(max_length=limits.NAME.most)]
-Count = Annotated[int, Field(ge=0, le=limits.NUMBER.most)]
-Seed = Annotated[int, Field(ge=-limits.SEED.most, le=limits.SEED.most)]
-StopText = Annotated[str, Field(max_length=limits.STOP_TEXT.most)]
-
-
-def _stable(value: float) -> float:
-    most = limits.TEMPERATURE.most
-    if value and not 1 / most <= value <= most:
-        raise ValueError(f"a temperature is 0, or between {1 / most:g} and {limits.TEMPERATURE}")
-    return value
-
-
-def at_most(limit: Limit) -> AfterValidator:
-    """A number, and no more than that."""
-
-    def check(value: int) -> int:
-        if value > limit.most:
-            raise ValueError(limit.past("is"))
-        return value
-
-    return AfterValidator(check)
-
-
-Temperature = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_stable)]
-TopK = Annotated[int, Field(ge=-1, le=limits.NUMBER.most)]
-"""-1 and 0: all tokens."""
+_LABELS = {"type", "user_metadata", "tags", "sdk_version", "project_id", "display_name"}
+"""What the SDK says of a request, of which nothing in the answer depends."""
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+    """What the SDK sends. A field of a newer one may be there, where it asks for nothing."""
+
+    model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
+
+    @model_validator(mode="after")
+    def _served(self) -> Self:
+        asked = [name for name, value in (self.model_extra or {}).items() if value and name not in _LABELS]
+        if asked:
+            raise ValueError(f"{asked[0][:40]} is not served here")
+        return self
 
 
 class SessionStart(_Body):
@@ -88,6 +72,8 @@ class OneRequest(_Body):
     """retrieve_future and cancel_future."""
 
     request_id: Name
+    allow_metadata_only: bool = False
+    """Whether an answer may say that a result lies elsewhere, which none here does."""
 
 
 class OnePath(_Body):
@@ -99,7 +85,7 @@ class OnePath(_Body):
 class LoraBody(_Body):
     """`lora_config` of create_model."""
 
-    rank: Annotated[int, Field(ge=1, le=65_536)]
+    rank: Annotated[int, Field(ge=1), at_most(limits.RANK)]
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     train_unembed: bool = True
     train_mlp: bool = True
@@ -141,7 +127,18 @@ def _adam(value: object) -> object:
     for name, number in adam.model_dump().items():
         if isinstance(number, float) and not abs(number) <= limits.RATE.most:
             raise ValueError(f"{name} is no number, or beyond {limits.RATE.most:g} ({limits.RATE.named})")
+    for name in ("beta1", "beta2"):
+        if not 0 <= getattr(adam, name) < 1:
+            raise ValueError(f"{name} is {getattr(adam, name):g}; expected a number from 0 to below 1")
+    if adam.eps < 0:
+        raise ValueError(f"eps is {adam.eps:g}; expected no number below 0")
     return adam
+
+
+def _brief(metadata: dict[str, str]) -> dict[str, str]:
+    if sum(len(name) + len(value) for name, value in metadata.items()) > limits.METADATA.most:
+        raise ValueError(limits.METADATA.past("has"))
+    return metadata
 
 
 class OptimStepBody(_Body):
@@ -150,6 +147,8 @@ class OptimStepBody(_Body):
     model_id: Name
     seq_id: Count | None = None
     adam_params: Annotated[Any, BeforeValidator(_adam)] = None
+    optimizer_params: Any = None
+    """Another optimizer's settings."""
 
 
 class SaveBody(_Body):
@@ -164,7 +163,7 @@ class SaveBody(_Body):
     """Of save_weights; the others replace what has their name."""
     kind: Name = "snapshot"
     """Of save_weights_for_sampler."""
-    user_metadata: dict[str, str] | None = None
+    user_metadata: Annotated[dict[str, str], AfterValidator(_brief)] | None = None
     age_encryption_recipients: list[str] | None = None
 
     def terms(self) -> Terms:
@@ -181,6 +180,7 @@ class LoadBody(_Body):
     """load_weights: onto a model (`model_id`), or into a new one (`session_id` and `model_seq_id`)."""
 
     path: Name
+    base_model: Name | None = None
     optimizer: bool = False
     model_id: Name | None = None
     seq_id: Count | None = None
@@ -197,8 +197,11 @@ class SessionBody(_Body):
     model_path: Name | None = None
 
 
-class _Chunk(_Body):
-    type: Name = "encoded_text"
+class _Chunk(BaseModel):
+    # There may be a hundred thousand: no function of Python's is called for each.
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    type: Annotated[str, Field(max_length=limits.NAME.most)] = "encoded_text"
     tokens: Annotated[list[int], Field(fail_fast=True)] = []
 
 
@@ -206,15 +209,8 @@ class _Prompt(_Body):
     chunks: Annotated[list[_Chunk], Field(fail_fast=True)]
 
 
-Stop = (
-    StopText
-    | Annotated[list[StopText], Field(fail_fast=True, max_length=limits.STOPS.most)]
-    | Annotated[list[Count], Field(fail_fast=True, max_length=limits.STOPS.most)]
-)
-
-
 class _Params(_Body):
-    max_tokens: Annotated[int, Field(ge=1, le=limits.NUMBER.most)] | None = None
+    max_tokens: Annotated[int, Field(ge=1), at_most(limits.NUMBER)] | None = None
     seed: Seed | None = None
     stop: Stop | None = None
     temperature: Temperature = 1.0

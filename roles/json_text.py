@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from itertools import chain, islice
@@ -25,6 +25,9 @@ _BRACKET = re.compile(r"[\[{]")
 
 _REFUSED = {"patternProperties": "properties", **dict.fromkeys(UNBOUNDED, "additionalProperties or items")}
 """Keywords whose work cannot be bounded, and what does instead."""
+
+ITEMS_MADE_UP = 8
+"""The most items of a list in an example, whatever a schema asks for."""
 
 Check = Callable[[Any], None]
 """Raises ValueError where a value does not fit."""
@@ -78,12 +81,13 @@ def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
         case "boolean":
             return True
         case "array":
-            least = schema.get("minItems", 1)
-            return [inner(schema.get("items"))] * (min(max(least, 1), 8) if isinstance(least, int) else 1)
+            item, least = inner(schema.get("items")), schema.get("minItems", 1)
+            # Of lists in lists one item each, or a schema of a few levels would fill the memory.
+            return [item] * (1 if isinstance(item, list | dict) else min(max(int(least), 1), ITEMS_MADE_UP))
         case "object" | None if "properties" in schema or "required" in schema:
-            known = schema.get("properties")
-            names = [*(known if isinstance(known, Mapping) else ()), *schema.get("required", ())]
-            return {name: inner(known.get(name) if isinstance(known, Mapping) else None) for name in names}
+            known = cast("Mapping[str, Any]", schema.get("properties") or {})
+            names = dict.fromkeys([*known, *cast("Iterable[str]", schema.get("required", ()))])
+            return {name: inner(known.get(name)) for name in names}
         case "null":
             return None
         case _:

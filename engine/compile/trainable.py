@@ -77,8 +77,9 @@ def alike_findings(
     """Roles that are compared with siblings which earn the same as they by construction."""
     for name, role in spec.roles.items():
         reward = rewards[name]
-        own = reward is None or not reward.borrowed or bool(reward.views)
-        if own or role.group != "prompt" or not role.is_trained:
+        if reward is None or not reward.borrowed or reward.views:
+            continue  # it earns something of its own, or is rated by its place
+        if role.group != "prompt" or not role.is_trained:
             continue
         families, upstream = _asked_alike(spec, name, instances, asked[name])
         read = {other: Edge(join="branch") for other in reward.roles}

@@ -291,7 +291,9 @@ class _Run:
             result = self.results[place]
             if result is None:
                 default = self.plan.roles[node.role].parser.default
-                view = View(node.id.index, default, round=node.id.round, lineage=node.lineage, role=node.role)
+                view = View(
+                    node.id.index, default, round=node.id.round, lineage=node.lineage, role=node.id.role
+                )
                 result = self.results[place] = NodeResult(view)
             result.failure, result.score = Failure(FailureName.ENVIRONMENT_ERROR, message), None
 

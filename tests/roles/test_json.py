@@ -145,3 +145,11 @@ def test_a_long_honest_answer_is_checked_in_full() -> None:
     member = {"type": "object", "properties": {k: {"type": "integer"} for k in "abc"}, "required": ["a", "b"]}
     answer = [{"a": 1, "b": 2, "c": 3}] * 4_000
     assert read({"json": {"schema": {"type": "array", "items": member}}}, json.dumps(answer)) == answer
+
+
+def test_an_example_of_lists_in_lists_stays_small() -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(20):
+        schema = {"type": "array", "minItems": 1000, "items": schema}
+    (example,) = parser({"json": {"schema": schema}}).examples
+    assert len(example) < 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads `--hypothesis-profile`
 def pytest_configure() -> None:
     """No example of a property has a deadline, and every run draws the same ones, unless it is asked for
-    others by `--hypothesis-profile=random`; the processes that tests start keep what they compiled."""
+    others by `--hypothesis-profile=random`; the processes that tests start keep what they compiled, and hear
+    Ctrl-C, also where this one is in the background of a shell that has it ignored."""
     settings.register_profile("random", deadline=None)
     settings.register_profile("repeatable", deadline=None, derandomize=True)
     settings.load_profile("repeatable")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

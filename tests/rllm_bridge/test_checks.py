@@ -262,7 +262,8 @@ def test_a_demonstration_cannot_be_imitated_under_rllm() -> None:
         "roles.judge.signal={imitation: {demonstration: {inline: x}}}",
     )
     assert (
-        "imitates turns" in only(check("tinker", *words, "roles.judge.reward=null", "episode=null")).message
+        "imitates turns"
+        in only(check("tinker", *words, "roles.judge.reward=null", "episode={correct: solver}")).message
     )
 
 

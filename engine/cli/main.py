@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import os
@@ -110,6 +111,10 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if "--debug" in arguments:
             traceback.print_exc()
+        elif isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            named = printable(str(error.filename))
+            click.echo(f"error: no file can have a name as long as {named[:80]}… has", err=True)
+            return 2
         elif isinstance(error, RolegraphError):
             click.echo(printable(str(error) if isinstance(error, SpecError) else f"error: {error}"), err=True)
         else:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TypeVar
 
+from engine.records.files import is_file, is_folder
 from engine.shipped import MODELS
 from engine.spec import Finding, ModelRef, Path, Policy, Role, Spec
 from engine.spec.files import resolved, shown
@@ -36,7 +37,7 @@ class ModelFiles:
             expected = "a path beside the spec or below it"
             message = f"{name} lies outside the spec's folder"
             return ref, [Finding(path, message, expected, "--model names one anywhere", word=name)]
-        file = next((file for file in inside if file.exists()), inside[0])
+        file = next((file for file in inside if is_file(file) or is_folder(file)), inside[0])
         return ref.model_copy(update={"name": shown(file)}), []
 
     def all_located(self, spec: Spec) -> tuple[Spec, list[Finding]]:

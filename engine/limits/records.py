@@ -24,6 +24,12 @@ RECORD_PARTS = Limit(
     "of such a line, or of a line of tasks or passages: brackets, braces and texts, each of which takes up "
     "to 100 times its bytes when it is read",
 )
+WHOLE_FILE = Limit(
+    "whole_file",
+    16_000_000,
+    "bytes",
+    "a file of a run's or a model's folder that is read whole, such as run.json or config.json",
+)
 ROW_TEXT = Limit(
     "row_text",
     10_000_000,

@@ -26,7 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UsageError, WorldError
+from engine.limits.records import WHOLE_FILE
 from engine.local.weights import base_of
+from engine.records.files import is_file, is_folder, read_bytes
+from engine.records.jsonl import parse_json
 from engine.shipped import BASE_NAME, MODELS
 
 BASE_MODEL = MODELS[BASE_NAME]
@@ -54,11 +57,11 @@ def check_model_folder(folder: Path) -> None:
     """Raises UsageError unless the extra `local` is installed and the folder can hold a model for it."""
     if missing := _missing():
         raise UsageError(f"the local service needs {', '.join(missing)}: pip install 'rolegraph[local]'")
-    if not folder.is_dir():
-        raise UsageError(f"there is no model folder {folder}")
+    if not is_folder(folder):
+        raise UsageError(f"there is no model folder {str(folder)[:200]}")
     if (base := base_of(folder)) is not None:
         return check_model_folder(base)
-    if not (folder / "config.json").is_file():
+    if not is_file(folder / "config.json"):
         raise UsageError(f"{folder} is not a Hugging Face model folder: it has no config.json")
     if _needs_code(folder):
         raise UsageError(
@@ -68,12 +71,17 @@ def check_model_folder(folder: Path) -> None:
 
 
 def _needs_code(folder: Path) -> bool:
-    """Whether transformers itself does not know the model. What else is wrong is the loader's to say."""
+    """Whether transformers itself does not know the model. What else is wrong is the loader's to say.
+
+    Raises UsageError for a config that is not read.
+    """
     try:
-        config: Any = json.loads((folder / "config.json").read_bytes())
+        config: Any = parse_json(read_bytes(folder / "config.json", WHOLE_FILE))
         if "auto_map" not in config:
             return False
         kind = config.get("model_type")
+    except OSError as error:
+        raise UsageError(f"cannot read {folder / 'config.json'}: {error.strerror}") from error
     except (ValueError, TypeError, AttributeError):
         return False
     from transformers import CONFIG_MAPPING  # which takes seconds

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 from engine.errors import UsageError, WorldError
+from engine.limits.records import WHOLE_FILE
+from engine.records.files import read_bytes
+from engine.records.jsonl import parse_json
 from engine.shipped import model_folder
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -38,7 +40,7 @@ def base_of(folder: Path) -> Path | None:
     """The model that the folder's adapter is of; None where it holds no adapter. Raises UsageError."""
     file = folder / ADAPTER_CONFIG
     try:
-        config: Any = json.loads(file.read_bytes())
+        config: Any = parse_json(read_bytes(file, WHOLE_FILE))
         base = model_folder(str(config["base_model_name_or_path"]))
     except FileNotFoundError:
         return None

@@ -10,11 +10,12 @@ from engine.errors import did_you_mean
 from engine.limits.prompts import TEMPLATE_BYTES
 from engine.prompts.checks import Surroundings
 from engine.prompts.templates import Condition, Template, compile_condition, compile_template
+from engine.records.files import is_file, is_folder
 from engine.shipped import PROMPTS
 from engine.spec import Finding, Path, PromptSource
 from engine.spec.diagnostics import point_at
-from engine.spec.files import is_file, is_folder, shown
 from engine.spec.files import read_text as read_text_of
+from engine.spec.files import shown
 
 
 def read_template(
@@ -68,7 +69,8 @@ def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath 
         if is_file(file) and file.resolve().is_relative_to(place.resolve()):
             return file, []
     hint = did_you_mean(
-        name, [file.name for place in places if is_folder(place) for file in place.glob("*.j2")]
+        name,
+        [file.name for place in places if is_folder(place) for file in place.glob("*.j2") if is_file(file)],
     )
     if not hint and re.search(r"\s|{[{%]", name):
         hint = "for the text itself, write `{inline: …}`"

@@ -21,8 +21,10 @@ from typing import Any, Literal, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from engine.errors import DataError, RolegraphError, UsageError, WorldError
+from engine.limits.records import WHOLE_FILE
 from engine.records.episode import Episode
 from engine.records.episodes import EpisodeFile, figures, write_episodes
+from engine.records.files import read_bytes
 from engine.records.info import Checkpoint, Control, Kind, Resumed, RunInfo, Saved, without_credentials
 from engine.records.jsonl import JsonlWriter, Line, json_line, read_jsonl, reason, refuse, write_whole
 
@@ -99,7 +101,7 @@ class RunFolder:
     def info(self) -> RunInfo:
         """What is known of the run; raises UsageError where none was begun, DataError for a foreign file."""
         try:
-            return RunInfo.model_validate_json(self.info_file.read_bytes())
+            return RunInfo.model_validate_json(read_bytes(self.info_file, WHOLE_FILE))
         except (FileNotFoundError, NotADirectoryError):
             missing = f"there is no {self.info_file.name} in it{self._model_instead()}"
             raise UsageError(f"{self.path} holds no run: {missing}") from None
@@ -127,7 +129,7 @@ class RunFolder:
     def spec(self) -> str:
         """The spec that the run is of, in one file; empty where that is missing. Raises DataError."""
         try:
-            return self.spec_file.read_text("utf-8", "replace")
+            return read_bytes(self.spec_file, WHOLE_FILE).decode("utf-8", "replace")
         except FileNotFoundError:
             return ""
         except OSError as error:
@@ -233,7 +235,7 @@ class RunFolder:
     def controls(self) -> tuple[Control, ...]:
         """What the run is compared with; nothing where it was not measured."""
         try:
-            return _CONTROLS.validate_json(self.controls_file.read_bytes())
+            return _CONTROLS.validate_json(read_bytes(self.controls_file, WHOLE_FILE))
         except FileNotFoundError:
             return ()
         except OSError as error:

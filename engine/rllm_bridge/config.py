@@ -8,7 +8,6 @@ backend has not got, and `engine.rllm_bridge.checks` says so to whoever sets it.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,10 @@ from typing import Any
 
 from engine.backends import Backend
 from engine.compile import Plan, PolicyPlan
+from engine.limits.records import WHOLE_FILE
 from engine.records import MAIN
+from engine.records.files import read_bytes
+from engine.records.jsonl import parse_json
 from engine.rllm_bridge.estimators import deviation, is_precomputed
 from engine.shipped import BASE_NAME, MODELS, model_folder
 from engine.spec import ModelRef, Sampling, Train
@@ -270,7 +272,7 @@ def context_in(folder: Path | None) -> int | None:
     if folder is None:
         return None
     try:
-        config: Any = json.loads((folder / "config.json").read_bytes())
+        config: Any = parse_json(read_bytes(folder / "config.json", WHOLE_FILE))
         length = config.get("max_position_embeddings")
         length = length or config.get("text_config", {}).get("max_position_embeddings")
     except (OSError, ValueError, AttributeError):

@@ -1,22 +1,11 @@
-"""What lies at a path that a spec names, whatever was written there, and how a file is shown to a person."""
+"""Paths and texts that a spec names, whatever was written there, and how a file is shown to a person."""
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
-from stat import S_ISDIR, S_ISREG
 
 from engine.limits import Limit
-
-
-def is_file(path: Path) -> bool:
-    """Whether a file is there. False for a name that no file can have, at which `Path.is_file` may raise."""
-    return S_ISREG(_mode(path))
-
-
-def is_folder(path: Path) -> bool:
-    """Whether a folder is there; never raises, either."""
-    return S_ISDIR(_mode(path))
+from engine.records.files import read_bytes
 
 
 def resolved(path: Path) -> Path:
@@ -39,17 +28,4 @@ def read_text(path: Path, most: Limit) -> str:
     Raises OSError where the file is larger than a limit in bytes, of which no more is read, or no file; and
     UnicodeDecodeError where it is no text.
     """
-    if not is_file(path):
-        raise OSError(errno.EINVAL, "not a file that holds text")
-    with path.open("rb") as file:
-        content = file.read(most.most + 1)
-    if len(content) > most.most:
-        raise OSError(errno.EFBIG, most.past("the file has"))
-    return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _mode(path: Path) -> int:
-    try:
-        return path.stat().st_mode
-    except (OSError, ValueError):  # too long, circular, not ours to see; a NUL
-        return 0
+    return read_bytes(path, most).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")

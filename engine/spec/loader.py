@@ -16,9 +16,10 @@ from typing import Any
 
 from engine.errors import UsageError, did_you_mean
 from engine.limits.specs import SPEC_BYTES, SPEC_EXTENDS, SPEC_FAULTS
+from engine.records.files import is_file, is_folder
 from engine.shipped import SPECS
 from engine.spec.diagnostics import Diagnostic, Finding, Path, Place
-from engine.spec.files import is_file, is_folder, read_text, resolved, shown
+from engine.spec.files import read_text, resolved, shown
 from engine.spec.merge import choose_model, merge, override
 from engine.spec.models import Spec
 from engine.spec.scalars import place_within
@@ -126,7 +127,8 @@ def find_spec(name: str | FilePath) -> FilePath:
     if path.parent == FilePath() and is_file(shipped):
         return shipped
     known = {spec.stem: spec for spec in SPECS.glob("*.yaml")}
-    beside = [entry.name for entry in path.parent.glob("*.yaml")] if is_folder(path.parent) else []
+    near = path.parent.glob("*.yaml") if is_folder(path.parent) else ()
+    beside = [entry.name for entry in near if is_file(entry)]
     hint = did_you_mean(path.name, [*beside, *known], "{}") or f"shipped specs: {', '.join(sorted(known))}"
     if is_folder(path):
         raise UsageError(f"{name} is a folder, not a spec; {hint}")
@@ -200,7 +202,8 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[Fi
         if is_file(shipped) and resolved(shipped) not in chain:
             base = shipped
         else:
-            names = [entry.name for where in (folder, SPECS) for entry in where.glob("*.yaml")]
+            near = (entry for where in (folder, SPECS) for entry in where.glob("*.yaml"))
+            names = [entry.name for entry in near if is_file(entry)]
             problem = Diagnostic(
                 f"there is no spec {base_name!r} to extend",
                 place,

@@ -8,6 +8,9 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from engine.limits.records import WHOLE_FILE
+from engine.records.files import read_bytes
+from engine.records.jsonl import parse_json
 from engine.spec import Lora
 
 BYTES = 16
@@ -58,4 +61,4 @@ def _shapes(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def _tied(folder: Path) -> bool:
-    return bool(json.loads((folder / "config.json").read_bytes()).get("tie_word_embeddings"))
+    return bool(parse_json(read_bytes(folder / "config.json", WHOLE_FILE)).get("tie_word_embeddings"))

@@ -24,6 +24,24 @@ def words(recording: Path) -> tuple[str, ...]:
     return ("run", "solver_judge", "--limit", "10", "--model", f"replay:{recording}", "--out", "out")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "solver_judge", "--limit", "1", "--model", "replay:none.jsonl", "--out", "0" * 300),
+        ("view", "0" * 5_000),
+        ("compare", "0" * 5_000),
+        ("validate", "solver_judge", "--import", f"{'0' * 5_000}.py"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_name_that_no_file_can_have_is_a_mistake_and_no_fault_of_ours(
+    rolegraph: Command, words: tuple[str, ...]
+) -> None:
+    done = rolegraph(*words)
+    assert done.returncode == 2
+    assert "error:" in done.stderr and "internal" not in done.stderr and len(done.stderr) < 1_000
+
+
 def test_a_run_as_a_document(rolegraph: Command, words: tuple[str, ...]) -> None:
     done = rolegraph(*words, "--json", "--fail-under", "correct=2")
     assert done.returncode == 1

@@ -24,7 +24,8 @@ _SCALAR = 32
 """Characters that a value takes that is neither text, a whole number, a list nor a mapping."""
 _PLAIN: frozenset[type] = frozenset({float, bool, type(None)})
 _LISTS = (list, tuple, Views)
-_RECORDS: frozenset[type] = frozenset({View, ScoredView, Views, Own})
+RECORDS: frozenset[type] = frozenset({View, ScoredView, Views, Own})
+"""What prompts see of roles: it has fields, and is no text."""
 _WRITTEN = 24 * ITEM
 """Units for writing a value that is measured first, whatever its size."""
 _MOST_TEXT, _MOST_ITEMS, _MOST_BITS, _WORK = (
@@ -113,7 +114,7 @@ class Meter:
                 inside = cast("dict[object, object]", one)
                 self.spend(2 * _LOOK * len(inside))
                 todo += [*inside, *inside.values()]
-            elif written and kind in _RECORDS:
+            elif written and kind in RECORDS:
                 raise PromptError("an instance of a role is no text; write .action behind it")
             elif isinstance(one, _LISTS):
                 many = cast("Sequence[object]", one)

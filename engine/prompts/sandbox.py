@@ -27,11 +27,10 @@ from jinja2.utils import missing
 
 from engine.limits.prompts import PROMPT_DIGITS, PROMPT_PARTS
 from engine.prompts.filters import FILTERS
-from engine.prompts.meter import ITEM, NODE, Meter
+from engine.prompts.meter import ITEM, NODE, RECORDS, Meter
 from engine.prompts.operations import OPERATIONS, binary
 from engine.prompts.predicates import TESTS
 from engine.prompts.shape import ShallowParser, cost_of
-from engine.vocabulary import Own, ScoredView, View, Views
 
 GLOBALS: dict[str, Any] = {"range": safe_range}
 """What a prompt may call."""
@@ -43,7 +42,6 @@ _OF_A_LOOP = frozenset(
     "depth depth0 first index index0 last length nextitem previtem revindex revindex0".split()
 )
 _OF_A_GROUP = frozenset({"grouper", "list"})
-_RECORDS = frozenset({View, Views, ScoredView, Own})
 _HAVE_NO_FIELDS = (str, int, float, bool, list, tuple, range, type(None))
 
 
@@ -150,7 +148,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         kind = type(value)
         if kind is dict:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if kind in _RECORDS and attribute[:1] != "_":
+        if kind in RECORDS and attribute[:1] != "_":
             return getattr(obj, attribute)
         if (kind is LoopContext and attribute in _OF_A_LOOP) or (
             kind is GroupTuple and attribute in _OF_A_GROUP

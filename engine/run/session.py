@@ -88,6 +88,17 @@ class NodeResult:
         return bool(self.calls) and not failed
 
 
+def when(role: RolePlan, node: Node, started: float, seconds: float, attempt: int) -> dict[str, object]:
+    """What is recorded of anything that a turn asked for: when, in seconds after the episode began, how long
+    it took, and which of several rounds and attempts it was."""
+    noted: dict[str, object] = {"started": started, "seconds": seconds}
+    if role.loop is not None:
+        noted["round"] = node.id.round
+    if attempt:
+        noted["attempts"] = attempt + 1
+    return noted
+
+
 async def take_turn(
     role: RolePlan,
     node: Node,
@@ -130,15 +141,10 @@ async def take_turn(
             completion, start, seconds = await model.complete(request, role.timeout, observe)
             text, calls = completion.text, completion.calls
             chat = (*messages, answer_message(text, completion.thought, calls))
-            noted: dict[str, object] = {
+            noted = {
                 "finish_reason": completion.finish_reason,
-                "started": start - began,
-                "seconds": seconds,
+                **when(role, node, start - began, seconds, attempt),
             }
-            if role.loop is not None:
-                noted["round"] = number
-            if attempt:
-                noted["attempts"] = attempt + 1
             if role.tools:
                 noted["call"] = call
             if completion.usage:

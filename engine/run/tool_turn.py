@@ -13,7 +13,7 @@ from engine.limits.tools import TOOL_TEXT
 from engine.prompts import PromptError
 from engine.records import Failure, FailureName
 from engine.run.isolation import Isolation, LimitError
-from engine.run.session import NodeResult, failing_earns
+from engine.run.session import NodeResult, failing_earns, when
 from engine.run.tools import OpenTools, result_text
 from engine.vocabulary import ToolError, Upstream, View
 from engine.vocabulary.foreign import FOREIGN, described, plain
@@ -57,12 +57,8 @@ async def run_turn(
         except FOREIGN as error:  # a tool from elsewhere: its fault ends this node only
             result = Failure(FailureName.TOOL_ERROR, described(error))
         if not isinstance(result, Failure) or attempt == role.on_failure.retry:
-            ran: dict[str, object] = {"tool": run.name, "started": start - began, "seconds": clock() - start}
-            if role.loop is not None:
-                ran["round"] = node.id.round
-            if attempt:
-                ran["attempts"] = attempt + 1
-            return _result(role, run, node, result, ran, text)
+            ran = when(role, node, start - began, clock() - start, attempt)
+            return _result(role, run, node, result, {"tool": run.name, **ran}, text)
     raise AssertionError("there is at least one attempt")
 
 

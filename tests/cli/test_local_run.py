@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from engine.records import Episode
 from engine.records.episodes import read_episodes
 from engine.records.folder import RunFolder
 from tests.cli.conftest import ENVIRONMENT, Command
+from tests.waiting import soon
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
@@ -51,11 +51,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pids: list[int], seconds: float = 300.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while any(map(alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not any(map(alive, pids))
+def gone(pids: list[int]) -> bool:
+    return soon(lambda: not any(map(alive, pids)))
 
 
 @contextmanager

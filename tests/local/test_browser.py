@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -17,9 +15,9 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 from engine.local.launcher import Running
+from tests.view.browser import WHERE, found
 
 pytestmark = pytest.mark.service
-NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 PAGE = """<!doctype html><pre id="said"></pre><script>
 const base = "URL", key = "KEY", said = [];
 const json = {"Content-Type": "application/json", "X-API-Key": key};
@@ -40,10 +38,10 @@ Promise.all(tries.map(async ([path, options]) => {
 
 @pytest.fixture(scope="module")
 def browser() -> str:
-    found = os.environ.get("CHROME_BIN") or next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        pytest.skip("needs Chromium, on the PATH or named in CHROME_BIN")
-    return found
+    where = found()
+    if where is None:
+        pytest.skip(f"no Chromium on the path, nor named by {WHERE}")
+    return where
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +19,7 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 
 from engine.errors import UsageError, WorldError
 from engine.local.launcher import Running, running
+from tests.waiting import soon
 
 pytestmark = pytest.mark.service
 
@@ -42,13 +42,6 @@ def answers(url: str) -> bool:
         return httpx.get(f"{url}/api/v1/healthz", timeout=60).status_code == 200
     except httpx.HTTPError:
         return False
-
-
-def soon(what: Callable[[], bool], seconds: float = 300.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not what() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return what()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -21,6 +21,7 @@ from engine.local.launcher import PROCESS, Running, running  # noqa: E402
 from engine.local.service.futures import Turns  # noqa: E402
 from engine.local.service.rounds import Rounds  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, trainer  # noqa: E402
+from tests.waiting import soon  # noqa: E402
 
 pytestmark = pytest.mark.service
 HEADERS = "X-API-Key"
@@ -60,13 +61,6 @@ def http(hasty: Running) -> Iterator[httpx.Client]:
     url = f"{hasty.base_url}/api/v1"
     with httpx.Client(base_url=url, headers={HEADERS: hasty.api_key}, timeout=None) as client:
         yield client
-
-
-def soon(what: Callable[[], bool], seconds: float = 300.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not what() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return what()
 
 
 def is_there(http: httpx.Client, model_id: str) -> bool:

@@ -19,6 +19,7 @@ import pytest
 
 from engine.run.isolation import WORKERS, Isolation, LimitError
 from tests.run import isolated
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -47,11 +48,6 @@ def alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110  # what it waits for happens in another process
-        await asyncio.sleep(0.02)
 
 
 def test_the_result_comes_back(shared: Isolation) -> None:

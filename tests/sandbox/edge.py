@@ -45,8 +45,3 @@ def alive(pid: int, child_of: int | None = None) -> bool:
 
 def environment(pid: int) -> bytes:
     return Path(f"/proc/{pid}/environ").read_bytes()
-
-
-async def until(holds: Callable[[], object]) -> None:
-    while not holds():  # noqa: ASYNC110  # what it waits for happens in another process
-        await asyncio.sleep(0.01)

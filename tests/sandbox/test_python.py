@@ -15,7 +15,8 @@ import pytest
 
 from engine.errors import UsageError, WorldError
 from engine.sandbox import Python, Ran, SandboxError
-from tests.sandbox.edge import alive, environment, interpreters, until, within
+from tests.sandbox.edge import alive, environment, interpreters, within
+from tests.waiting import until
 
 pytest.importorskip("pydantic_monty", reason="needs the extra `sandbox`")
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the /proc that it reads")

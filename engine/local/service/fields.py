@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
-from typing import Annotated, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field
 
 from engine.limits import Limit
 from engine.limits import service as limits
 
-S = TypeVar("S", bound=Sized)
+T = TypeVar("T")
 
 
 def _stable(value: float) -> float:
@@ -22,21 +22,18 @@ def _stable(value: float) -> float:
 
 def at_most(limit: Limit) -> AfterValidator:
     """A number, and no more than that, of either sign."""
-
-    def check(value: int) -> int:
-        if abs(value) > limit.most:
-            raise ValueError(limit.past("is"))
-        return value
-
-    return AfterValidator(check)
+    return _within(limit, abs, "is")
 
 
 def no_longer(limit: Limit) -> AfterValidator:
     """A text or a list, and no longer than that."""
+    return _within(limit, len, "has")
 
-    def check(value: S) -> S:
-        if len(value) > limit.most:
-            raise ValueError(limit.past("has"))
+
+def _within(limit: Limit, size: Callable[[Any], int], verb: str) -> AfterValidator:
+    def check(value: T) -> T:
+        if size(value) > limit.most:
+            raise ValueError(limit.past(verb))
         return value
 
     return AfterValidator(check)

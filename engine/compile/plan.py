@@ -232,6 +232,8 @@ class Wiring:
     """The blocks that wait for each join."""
     waits: tuple[int, ...]
     """How many joins each block waits for."""
+    starts: tuple[int, ...]
+    """The blocks that wait for nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -268,4 +268,5 @@ def _wire(nodes: int, waits: Sequence[Sequence[Sequence[int]]]) -> Wiring:
         feeds=tuple(map(tuple, feeds)),
         releases=tuple(map(tuple, releases)),
         waits=tuple(counted),
+        starts=tuple(block for block, waits in enumerate(counted) if not waits),
     )

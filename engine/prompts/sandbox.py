@@ -118,7 +118,7 @@ class Scope:
 @pass_context
 def _written(context: Any, value: object) -> str:
     """What is written of a value; the whole of a rendering is measured as it comes."""
-    return str(value) if type(value) is str else context.meter.text(value)
+    return value if type(value) is str else context.meter.text(value)
 
 
 class _Environment(ImmutableSandboxedEnvironment):

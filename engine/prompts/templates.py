@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from jinja2 import Template as JinjaTemplate
@@ -22,6 +23,8 @@ from engine.prompts.sandbox import ENVIRONMENT, Scope, metered
 from engine.prompts.shape import ShallowParser, check_shape
 
 _MOST_TEXT = PROMPT_TEXT.most
+_AT_ONCE = 64
+"""Parts of a prompt that are made before its length is looked at; each is bounded by itself."""
 _SHORT = 200
 """Characters of an error that is told in a message."""
 
@@ -45,11 +48,12 @@ class Template:
         parts: list[str] = []
         size = 0
         try:
-            for part in self._jinja.root_render_func(scope):
-                size += len(part)
+            made = self._jinja.root_render_func(scope)
+            while some := list(islice(made, _AT_ONCE)):
+                size += sum(map(len, some))
                 if size > _MOST_TEXT:
                     raise PromptError(PROMPT_TEXT.past("the prompt has"))
-                parts.append(part)
+                parts += some
         except PromptError:
             raise
         except Exception as error:  # whatever a filter or a value's own code raises is the template's fault

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.compile import Plan, RolePlan
@@ -40,22 +40,19 @@ def assemble(
     failures: list[dict[str, object]] = []
     deciding: list[bool] = []
     correct = plan.roles[plan.correct]
-    for role, its in _by_role(plan, results):
-        for turns in _instances(role, its):
-            last, masked = None, False
+    for role in plan.roles:
+        name = role.name
+        for turns in _instances(role, results[role.nodes.start : role.nodes.stop]):
+            last, masked = turns[-1], False
             steps: list[Step] = []
             for turn in turns:
-                if turn is None:
-                    continue
-                last, masked = turn, _is_masked(role, turn)
+                masked = _is_masked(role, turn)
                 steps += steps_of(turn, masked)
                 if turn.failure is not None:
                     failures.append(_failed(role, turn, turn.failure))
-            if last is None:
-                continue
             score = _sum(role, turns) if role.earns_sum else last.score
             reward, right, terms = score or _UNSCORED
-            name, index, is_right = role.name, last.view.index, right is True
+            index, is_right = last.view.index, right is True
             uid = f"{prefix}{name}/{index}"
             # By position, as all that is made for every turn: with keywords it takes twice as long.
             trajectories.append(
@@ -99,11 +96,12 @@ def _by_role(plan: Plan, results: Results) -> Iterator[tuple[RolePlan, Results]]
     return ((role, results[role.nodes.start : role.nodes.stop]) for role in plan.roles)
 
 
-def _instances(role: RolePlan, its: Results) -> Iterable[Results]:
-    """Each instance's turns; where it has one at most, those that did not run are left out at once."""
+def _instances(role: RolePlan, its: Results) -> list[list[NodeResult]]:
+    """The turns of each instance that took one."""
     if role.rounds == 1:
-        return [(turn,) for turn in its if turn is not None]
-    return (its[first :: role.count] for first in range(role.count))
+        return [[turn] for turn in its if turn is not None]
+    each = ([turn for turn in its[first :: role.count] if turn is not None] for first in range(role.count))
+    return [turns for turns in each if turns]
 
 
 def _rounds(plan: Plan, results: Results) -> dict[str, int]:
@@ -137,10 +135,9 @@ def _skipped(plan: Plan, results: Results) -> dict[str, float]:
     return {role.name: its.count(None) / len(its) for role, its in _by_role(plan, results) if None in its}
 
 
-def _sum(role: RolePlan, turns: Results) -> Score | None:
+def _sum(role: RolePlan, turns: Sequence[NodeResult]) -> Score | None:
     """What turns earned together: right if the last was."""
-    ran = (turn for turn in turns if turn is not None and not _is_masked(role, turn))
-    scores = [turn.score for turn in ran if turn.score is not None]
+    scores = [turn.score for turn in turns if turn.score is not None and not _is_masked(role, turn)]
     if not scores:
         return None
     terms = dict.fromkeys((name for score in scores for name in score.terms), 0.0)

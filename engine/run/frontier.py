@@ -17,10 +17,6 @@ class Frontier:
         self._left = list(wiring.joins)
         self._waits = list(wiring.waits)
 
-    def start(self) -> Sequence[int]:
-        """The blocks that wait for nothing."""
-        return [block for block, waits in enumerate(self._waits) if not waits]
-
     def done(self, node: int) -> Sequence[int]:
         """Count a node that has ended, which no node does twice; the blocks that became ready by it."""
         ready: list[int] | None = None

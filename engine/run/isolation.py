@@ -35,6 +35,8 @@ T = TypeVar("T")
 WORKERS = max(2, (os.cpu_count() or 2) // 2)
 START_SECONDS = 60.0
 """What a worker may take to start and to load the function, beyond the call's own limit."""
+LOOK_SECONDS = 1.0
+"""How often who waits for an answer looks whether its workers are still there."""
 
 
 class LimitError(Exception):
@@ -72,14 +74,21 @@ class Isolation:
         return result
 
     async def _answer(self, call: _Call, limit: float) -> bytes:
-        future: Any = self._ready().schedule(_perform, args=(call,), timeout=limit)
+        pool = self._ready()
+        future: Any = pool.schedule(_perform, args=(call,), timeout=limit)
+        answer: asyncio.Future[bytes] = asyncio.wrap_future(future)
         try:
             async with asyncio.timeout(limit + START_SECONDS):
-                return await asyncio.wrap_future(future)
+                while not (await asyncio.wait({answer}, timeout=LOOK_SECONDS))[0]:
+                    if not pool.active:  # it broke just as it took the call, which nobody will answer
+                        raise BrokenProcessPool
+            return answer.result()
         except TimeoutError as error:
             raise LimitError(f"{limit:g} s") from error
         except ProcessExpired as error:
             raise RuntimeError(f"the process that ran it died with exit code {error.exitcode}") from error
+        finally:
+            answer.cancel()
 
     def _ready(self) -> ProcessPool:
         """The pool, or a new one where it broke: an idle worker was killed, say."""

@@ -141,7 +141,7 @@ class _Run:
         self.loop = asyncio.get_running_loop()
         self.began = self.loop.time()
         try:
-            ready = self.opened(self.frontier.start())
+            ready = self.opened(self.plan.wiring.starts)
             self.start(ready[1:])
             await self.settled(self.branch(ready[0]) if ready else None)
             if self.stopped is None and self.plan.scoring:
@@ -224,7 +224,8 @@ class _Run:
             ready = self.frontier.done(position)
             if ready:
                 ready = self.opened(ready)
-                self.start(ready[1:])
+                if len(ready) > 1:
+                    self.start(ready[1:])
             settle(role, self.job.task, result, self.isolation, self.spawn)
             if not ready:
                 return
@@ -353,14 +354,15 @@ class _Run:
                 began=self.began,
             )
         assert node.endpoint is not None
-        continues = None
+        continues = tools = None
         if not role.asks_each:
             asked = self.messages[node.block]
         elif role.keeps_chat:
             asked, continues = self.next_of_chat(role, position)
         else:
             asked = self.render(role, self.sight.of_node(position))
-        tools = self.opened_tools() if role.tools else None
+        if role.tools:
+            tools = self.opened_tools()
         # By position: every model call passes here.
         return take_turn(
             role,

@@ -52,7 +52,7 @@ def _earn(role: RolePlan, result: NodeResult, earned: Score | None) -> None:
     if earned is None:
         return
     reward, right, terms = earned
-    is_plain = type(reward) is float and -LARGEST <= reward <= LARGEST and not terms and type(right) in _RIGHT
+    is_plain = type(reward) is float and abs(reward) <= LARGEST and not terms and type(right) in _RIGHT
     if is_plain and result.failure is None:  # nearly every one
         result.score = earned
         return

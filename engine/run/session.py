@@ -141,10 +141,8 @@ async def take_turn(
             completion, start, seconds = await model.complete(request, role.timeout, observe)
             text, calls = completion.text, completion.calls
             chat = (*messages, answer_message(text, completion.thought, calls))
-            noted = {
-                "finish_reason": completion.finish_reason,
-                **when(role, node, start - began, seconds, attempt),
-            }
+            noted = when(role, node, start - began, seconds, attempt)
+            noted["finish_reason"] = completion.finish_reason
             if role.tools:
                 noted["call"] = call
             if completion.usage:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.compile.plan import Wiring
 from engine.run.frontier import Frontier
 from tests.compile.test_unroll import dags, unrolled
 
@@ -16,7 +15,7 @@ DIAMOND = unrolled({"a": [], "b": [], "c": ["a", "b"], "d": ["c"]}, {"a": 1, "b"
 
 
 def test_what_waits_for_nothing_starts() -> None:
-    assert Frontier(DIAMOND).start() == [0, 1]
+    assert DIAMOND.starts == (0, 1)
 
 
 def test_a_block_is_ready_when_all_that_it_waits_for_is_done_in_any_order() -> None:
@@ -48,16 +47,12 @@ def test_two_frontiers_share_a_wiring_and_nothing_else() -> None:
     assert other.done(1) == [2]
 
 
-def test_nothing_to_do_is_nothing() -> None:
-    assert not Frontier(Wiring((), (), (), ())).start()
-
-
 @given(dags(), st.randoms(use_true_random=False))
 def test_every_block_is_ready_once_and_never_before_what_it_sees(dag, random) -> None:
     tables = unrolled(*dag)
     frontier = Frontier(tables.wiring)
-    running = [node for block in frontier.start() for node in tables.blocks[block].nodes]
-    opened = list(frontier.start())
+    running = [node for block in tables.wiring.starts for node in tables.blocks[block].nodes]
+    opened = list(tables.wiring.starts)
     done: set[int] = set()
     while running:
         node = running.pop(random.randrange(len(running)))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from pebble import ProcessFuture, ProcessPool
 
 from engine.run.isolation import WORKERS, Isolation, LimitError
 from tests.run import isolated
@@ -161,6 +162,24 @@ def test_workers_that_are_killed_while_idle_are_replaced(pause: float) -> None:
         return await isolation.run(isolated.double, 2, limit=10)
 
     assert within(replaced) == 4
+
+
+def test_a_call_that_a_breaking_pool_has_forgotten_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[ProcessFuture[Any]] = []
+
+    class Forgetful(ProcessPool):
+        """Breaks just as it takes its first call, which nobody will answer."""
+
+        def schedule(self, *arguments: Any, **options: Any) -> ProcessFuture[Any]:
+            if forgotten:
+                return super().schedule(*arguments, **options)
+            forgotten.append(ProcessFuture())
+            self.stop()
+            return forgotten[0]
+
+    monkeypatch.setattr("engine.run.isolation.ProcessPool", Forgetful)
+    assert within(lambda isolation: isolation.run(isolated.double, 2, limit=3600)) == 4
+    assert forgotten
 
 
 def test_what_is_left_of_a_pool_that_broke_ends_with_it() -> None:

@@ -16,7 +16,6 @@ A message says what happened, where, what was expected and how to mend it. No me
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -117,6 +116,8 @@ def first_line(error: BaseException) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name closest to a misspelt one, whatever its case, or None where none is close."""
+    import difflib  # only for whoever made a slip
+
     spelt = {word.lower(): word for word in known}
     close = difflib.get_close_matches(name.lower(), spelt, n=3, cutoff=0.6)
     # Two letters that changed places are the likeliest slip, which difflib takes for two others.

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from engine.compile import Compiled, Further, Plan, check_file
 from engine.errors import UsageError
-from engine.records import Episode, Observer, Task
 from engine.shipped import SPECS
 from engine.spec import load_spec
 from engine.vocabulary import Dataset, Split, import_file
 
 if TYPE_CHECKING:
     from engine.models import LimitedModel, Models
+    from engine.records import Episode, Observer, Task
     from engine.run import Isolation
 
 

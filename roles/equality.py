@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -37,6 +36,8 @@ def require_math() -> None:
 
 def math_library() -> Any:
     """The library; it takes a while to load."""
+    import logging  # for this alone
+
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it remarks on limits that are off
     return importlib.import_module("math_verify")
 

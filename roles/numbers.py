@@ -19,10 +19,7 @@ _WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
 _UNSIGNED = rf"(?:{_WHOLE}(?:\.[0-9]+)?|(?<!\.)\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _SIGN = r"(?:(?<![\w)\]}%-])(?P<sign>[-+−])[$€£]?)?"
 _NUMBER = rf"{_SIGN}(?<![^\W_])(?<![0-9]\.)(?P<top>{_UNSIGNED})"
-_FINDERS = {
-    False: re.compile(_NUMBER),
-    True: re.compile(rf"{_NUMBER}(?: ?/ ?(?P<bottom>{_UNSIGNED}))?"),
-}
+_FRACTION = rf"{_NUMBER}(?: ?/ ?(?P<bottom>{_UNSIGNED}))?"
 
 
 def find_number(text: str, *, which: Which = "last", fractions: bool = False) -> int | float:
@@ -30,7 +27,7 @@ def find_number(text: str, *, which: Which = "last", fractions: bool = False) ->
 
     With `fractions`, `3/4` is one number and not two. Raises ValueError with what is wrong.
     """
-    matches = _FINDERS[fractions].finditer(text)
+    matches = re.finditer(_FRACTION if fractions else _NUMBER, text)
     kept = deque(islice(matches, 1) if which == "first" else matches, maxlen=1)
     if not kept:
         raise ValueError("the answer holds no number")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from engine.compile.graph import Needs, env_loop, players_of, trains_on_seeds, unknown_role
 from engine.compile.lineage import Instances
@@ -48,8 +48,7 @@ ItemT = TypeVar("ItemT", bound=Item)
 SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(NamedTuple):
     """What names stand for, by role where nothing else is said; None for none, or for one with a finding."""
 
     parsers: Mapping[str, Parser | None]

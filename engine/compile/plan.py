@@ -53,8 +53,7 @@ class PolicyPlan(NamedTuple):
     """Before the schedule."""
 
 
-@dataclass(frozen=True, slots=True)
-class SignalPlan:
+class SignalPlan(NamedTuple):
     """A role's signal, with what it names resolved."""
 
     signal: Signal

@@ -1,28 +1,9 @@
-"""Prompts: looked up, checked from their syntax tree, rendered in a sandbox, put into a chat format."""
+"""Prompts: looked up, checked from their syntax tree, rendered in a sandbox, put into a chat format.
 
-from engine.prompts.chat import ChatFormat, Continued, Prompt, Tokenizer
-from engine.prompts.checks import IN_A_LOOP, OF_SELF, WITH_AN_ENVIRONMENT
-from engine.prompts.lookup import read_condition, read_template, read_text
-from engine.prompts.messages import render_messages
-from engine.prompts.meter import PromptError
-from engine.prompts.sandbox import SELF
-from engine.prompts.templates import Condition, Surroundings, Template
+The stub beside this file says what there is: a name is imported when it is first used, for whoever only
+checks a spec needs few of them.
+"""
 
-__all__ = [
-    "IN_A_LOOP",
-    "OF_SELF",
-    "SELF",
-    "WITH_AN_ENVIRONMENT",
-    "ChatFormat",
-    "Condition",
-    "Continued",
-    "Prompt",
-    "PromptError",
-    "Surroundings",
-    "Template",
-    "Tokenizer",
-    "read_condition",
-    "read_template",
-    "read_text",
-    "render_messages",
-]
+from engine.lazily import names_of
+
+__getattr__, __dir__, __all__ = names_of(__name__)  # pyright: ignore[reportUnsupportedDunderAll]  # the stub lists them

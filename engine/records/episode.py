@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Literal, NamedTuple, Self, cast
 
 from engine.records.identity import GroupKey, NodeId
 
 Task = Mapping[str, Any]
 """One row of a dataset. `id` is a string without a colon, unique in its dataset."""
+
+Split = Literal["train", "validation"]
+"""Which tasks: those to learn from, or those held out."""
 
 Message = Mapping[str, Any]
 """One chat turn: `role` and `content`. On an assistant's turn `reasoning` where the model marks it, and

@@ -16,19 +16,18 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from engine.errors import DataError, RolegraphError, UsageError, WorldError
 from engine.limits.records import WHOLE_FILE
-from engine.records.episode import Episode
+from engine.records.episode import Episode, Split
 from engine.records.episodes import EpisodeFile, figures, write_episodes
 from engine.records.files import read_bytes
 from engine.records.info import Checkpoint, Control, Kind, Resumed, RunInfo, Saved, without_credentials
 from engine.records.jsonl import JsonlWriter, Line, json_line, read_jsonl, reason, refuse, write_whole
 
-Split = Literal["train", "validation"]
 T = TypeVar("T")
 RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"
 """Said of a folder by whoever needs a training's."""

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote
 
-_URL = re.compile(
+_URL = (
     r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
-    r"(?P<path>/[a-z0-9._~!$&'()*+,;=:@%/-]*)?(?P<rest>\?[a-z0-9._~!$&'()*+,;=:@%/?-]*)?",
-    re.IGNORECASE,
+    r"(?P<path>/[a-z0-9._~!$&'()*+,;=:@%/-]*)?(?P<rest>\?[a-z0-9._~!$&'()*+,;=:@%/?-]*)?"
 )
 """Only what every reader of URLs reads alike: no credentials, no backslash, no other script."""
 _PORTS = {"http": "80", "https": "443"}
@@ -37,7 +36,7 @@ def _leads_to(allowed: str, wanted: str) -> bool:
 
 def _parts(url: str) -> tuple[tuple[str, str, str], str]:
     """Scheme, host and port, and the path."""
-    found = _URL.fullmatch(url)
+    found = re.fullmatch(_URL, url, re.IGNORECASE)
     if found is None:
         raise ValueError(f"{url!r} is not a plain URL, such as http://127.0.0.1:8000/search")
     path = found["path"] or "/"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points
+from importlib.metadata import Distribution, EntryPoint, EntryPoints, PackageNotFoundError, entry_points
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -320,15 +320,20 @@ def _package(point: EntryPoint) -> str:
 
 @cache
 def _own_points(group: str) -> Mapping[str, EntryPoint]:
-    """The built-in items: of our own distribution, which is found without a look at all the others."""
+    """The built-in items of one group."""
+    return {point.name: point for point in _points_of_ours().select(group=group)}
+
+
+@cache
+def _points_of_ours() -> EntryPoints:
+    """Those of our own distribution, which is found without a look at all the others."""
     try:
-        points = Distribution.from_name(DISTRIBUTION).entry_points
+        return Distribution.from_name(DISTRIBUTION).entry_points
     except PackageNotFoundError as error:
         raise UsageError(
             "Rolegraph is not installed, so its parsers, rewards and so on cannot be found; "
             "in a checkout: pip install -e ."
         ) from error
-    return {point.name: point for point in points.select(group=group)}
 
 
 def _installed_points(group: str) -> Mapping[str, EntryPoint]:

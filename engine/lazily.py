@@ -1,0 +1,40 @@
+"""What a package gives, each name imported when it is first used: so that importing it costs next to nothing.
+
+The stub beside the package's `__init__.py` says what there is and where each name comes from, once for
+people, for type checkers and for this.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+def names_of(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package whose stub is a list of imports.
+
+    Raises OSError where it has no stub.
+    """
+    module = sys.modules[package]
+    stub = Path(str(module.__file__)).with_suffix(".pyi").read_text("utf-8")
+    homes = {
+        alias.name: statement.module
+        for statement in ast.parse(stub).body
+        if isinstance(statement, ast.ImportFrom) and statement.module
+        for alias in statement.names
+    }
+    names = sorted(homes)
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = import_module(homes[name])
+        value = getattr(home, name) if hasattr(home, name) else import_module(f"{homes[name]}.{name}")
+        setattr(module, name, value)
+        return value
+
+    return find, lambda: names, names

@@ -1,6 +1,7 @@
-"""Runs a part of the corpus in a process of its own that may take 200 MB more than it begins with.
+"""Runs each part of the corpus in a process of its own that may take 200 MB more than it begins with.
 
-`python -m tests.attack.runner prompts` writes a JSON object: what came of each case, by name.
+`python -m tests.attack.runner` writes a JSON object: what came of each case, by part and by name. The
+processes are forked off one that has imported what they need.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import os
 import resource
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from typing import NoReturn
 
 import rolegraph as rg
 from engine.cli.main import run as run_command
@@ -160,7 +163,39 @@ FIRST = {
 }
 
 
-def main(part: str) -> None:
+def main() -> None:
+    came: dict[str, dict[str, Came]] = {}
+    for part in PARTS:
+        ours, theirs = os.pipe()
+        if (child := os.fork()) == 0:
+            os.close(ours)
+            leave(part, theirs)
+        os.close(theirs)
+        with open(ours) as said:
+            text = said.read()
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code != 0:
+            sys.exit(f"{part} ended with {code}")
+        came[part] = json.loads(text)
+    json.dump(came, sys.stdout)
+
+
+def leave(part: str, to: int) -> NoReturn:
+    """Write what comes of a part, and end."""
+    code = 1
+    try:
+        with open(to, "w") as said:
+            json.dump(came_of(part), said)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def came_of(part: str) -> dict[str, Came]:
+    """What comes of each case of a part, in this process, which may take little more from now on."""
     run, cases = PARTS[part]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -169,8 +204,7 @@ def main(part: str) -> None:
         run(FIRST.get(part, prompts.CASES[0].source))  # what is imported at first use
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + MORE, size + MORE))
-        came = {name: attempt(run, source) for name, source in cases}
-    json.dump(came, sys.stdout)
+        return {name: attempt(run, source) for name, source in cases}
 
 
 def attempt(run: Callable[[str], Came], source: str) -> Came:
@@ -181,4 +215,4 @@ def attempt(run: Callable[[str], Came], source: str) -> Came:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

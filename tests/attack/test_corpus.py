@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,15 +33,24 @@ PARTS: dict[str, Sequence[Case]] = {
 }
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits a process as Linux does")
-@pytest.mark.parametrize("part", PARTS)
-def test_what_comes_of_each_hostile_input_is_what_the_corpus_says(part: str) -> None:
-    command = [sys.executable, "-m", "tests.attack.runner", part]
+@pytest.fixture(scope="module")
+def all_came() -> dict[str, dict[str, list[Any]]]:
+    """What came of the cases, by part and by name."""
+    command = [sys.executable, "-m", "tests.attack.runner"]
     # glibc reserves memory for each thread, which counts as taken.
     few = {**os.environ, "MALLOC_ARENA_MAX": "1"}
     done = subprocess.run(command, cwd=ROOT, env=few, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    came = {name: Came(*of) for name, of in json.loads(done.stdout).items()}
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits a process as Linux does")
+@pytest.mark.xdist_group("corpus")
+@pytest.mark.parametrize("part", PARTS)
+def test_what_comes_of_each_hostile_input_is_what_the_corpus_says(
+    part: str, all_came: dict[str, dict[str, list[Any]]]
+) -> None:
+    came = {name: Came(*of) for name, of in all_came[part].items()}
     assert [*came] == [case.name for case in PARTS[part]]
     otherwise = {
         case.name: came[case.name]

@@ -92,6 +92,8 @@ def _shown(spec: Spec, names: Names) -> Iterator[Finding]:
     }
     reads = scored(names.rewards)
     for name, role in spec.roles.items():
+        if not role.shows:  # who it reaches takes the square of the roles
+            continue
         reached = [
             name,
             *(other for other in spec.roles if other != name and name in ancestors(edges, other)),

@@ -26,6 +26,8 @@ NUMBERS = (2, 3)
 LOW, HIGH = 1, 12
 """The range of a task's numbers, unless another is asked for."""
 OPERATORS = "+-*/"
+_KEPT = 4096
+"""The longest list that is remembered: a quarter of a second, and some megabytes."""
 _ATTEMPTS = 10_000
 _REPEATS = 10
 _OPEN, _CLOSE = "<answer>", "</answer>"
@@ -68,6 +70,17 @@ def generate(
         raise ValueError(f"low and high must satisfy 1 <= low <= high; got {low} and {high}")
     if not operators or set(operators) - set(OPERATORS):
         raise ValueError(f"operators must be some of + - * /; got {operators!r}")
+    make = _remembered if count <= _KEPT else _generated
+    return [_copy(task) for task in make(count, seed, split, tuple(numbers), (low, high), operators)]
+
+
+def _copy(task: CountdownTask) -> CountdownTask:
+    return {**task, "nums": [*task["nums"]]}
+
+
+def _generated(
+    count: int, seed: int, split: Split, numbers: Sequence[int], bounds: tuple[int, int], operators: str
+) -> list[CountdownTask]:
     rng = random.Random(f"countdown {seed} {split}")
     seen: set[tuple[int, ...]] = set()
     tasks: list[CountdownTask] = []
@@ -76,7 +89,7 @@ def generate(
             rng,
             split,
             size=numbers[i % len(numbers)],
-            bounds=(low, high),
+            bounds=bounds,
             operators=operators,
             seen=seen,
         )
@@ -91,6 +104,9 @@ def generate(
             }
         )
     return tasks
+
+
+_remembered = lru_cache(maxsize=8)(_generated)  # the same tasks are read by checks, trainings and evaluations
 
 
 def _draw(

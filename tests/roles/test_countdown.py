@@ -197,3 +197,11 @@ def test_rewards_are_those_that_rllm_recorded(case):
     task = case["task"]
     for trajectory in case["expected"]["trajectories"]:
         assert reward(trajectory["action"], task["nums"], task["target"]) == trajectory["reward"]
+
+
+def test_what_is_done_to_a_task_is_not_seen_in_the_next_list() -> None:
+    (task,) = generate(1, seed=0, split="train")
+    task["nums"].append(0)
+    task["question"] = ""
+    (again,) = generate(1, seed=0, split="train")
+    assert 0 not in again["nums"] and again["question"]

@@ -14,7 +14,7 @@ train: $(VENV)/.run
 	$(BIN)/rolegraph train solver_judge
 
 test: $(VENV)/.test lint
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

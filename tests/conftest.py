@@ -28,14 +28,6 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who asks for a service asks in one worker: it takes longer to start than most tests to run."""
-    for item in items:
-        if "service" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("tiny" if item.path.parent.name == "local" else "base"))
-
-
 @pytest.fixture
 def registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test makes known is known to no other test."""

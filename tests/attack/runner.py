@@ -171,7 +171,7 @@ def main() -> None:
             os.close(ours)
             leave(part, theirs)
         os.close(theirs)
-        with open(ours) as said:
+        with os.fdopen(ours) as said:
             text = said.read()
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if code != 0:
@@ -184,7 +184,7 @@ def leave(part: str, to: int) -> NoReturn:
     """Write what comes of a part, and end."""
     code = 1
     try:
-        with open(to, "w") as said:
+        with os.fdopen(to, "w") as said:
             json.dump(came_of(part), said)
         code = 0
     except BaseException:

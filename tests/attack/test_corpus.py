@@ -45,7 +45,6 @@ def all_came() -> dict[str, dict[str, list[Any]]]:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits a process as Linux does")
-@pytest.mark.xdist_group("corpus")
 @pytest.mark.parametrize("part", PARTS)
 def test_what_comes_of_each_hostile_input_is_what_the_corpus_says(
     part: str, all_came: dict[str, dict[str, list[Any]]]

@@ -50,7 +50,8 @@ LOOP = (
 def test_a_loop_of_two_policies_that_is_killed_twice_goes_on_as_if_it_had_not_been(
     service: Running, rolegraph: Command, tmp_path: Path
 ) -> None:
-    words = ("two_policies", *SMALL, *LOOP, "train.rollouts=2", "train.steps=3")
+    few = ("train.batch_size=2", "train.rollouts=2", "train.steps=3", "train.validation.tasks=2")
+    words = ("two_policies", *SMALL, *LOOP, *few)
     uninterrupted = train(tmp_path / "whole", *words, service=service).folder
     out = tmp_path / "run"
     for lines, begun in ((1, words), (3, ("--resume",))):  # the second in step 3, or in the checkpoint before

@@ -83,15 +83,12 @@ def test_ctrl_c_reaches_the_run_first_and_the_service_ends_with_it(model_dir: Pa
         assert not list(tmp_path.iterdir())
 
 
-def test_the_end_of_the_block_ends_the_service(model_dir: Path) -> None:
-    with running(model_dir, threads=1) as service:
-        assert answers(service.base_url)
-        assert service.base_url.startswith("http://127.0.0.1:")
-        assert service.api_key not in repr(service)
-        command = Path(f"/proc/{service.pid}/cmdline")
-        if command.exists():
-            assert service.api_key.encode() not in command.read_bytes()
-    assert not answers(service.base_url)
+def test_the_key_of_a_service_is_shown_to_nobody(service: Running) -> None:
+    assert service.base_url.startswith("http://127.0.0.1:")
+    assert service.api_key not in repr(service)
+    command = Path(f"/proc/{service.pid}/cmdline")
+    if command.exists():
+        assert service.api_key.encode() not in command.read_bytes()
 
 
 def test_only_the_health_check_answers_without_the_key(service: Running) -> None:
@@ -110,10 +107,24 @@ def test_a_folder_that_holds_no_model_is_the_user_s_mistake(tmp_path: Path) -> N
 
 
 def test_a_model_that_cannot_be_read_is_said_with_the_reason(model_dir: Path, tmp_path: Path) -> None:
+    from engine.local.service.policy import Policy
+
     broken = tmp_path / "broken"
     shutil.copytree(model_dir, broken)
     (broken / "model.safetensors").write_bytes(b"not a tensor file")
-    with pytest.raises(UsageError, match="cannot load a causal language model"), running(broken):
+    with pytest.raises(UsageError, match="cannot load a causal language model"):
+        Policy(broken)
+
+
+def test_what_a_service_says_is_the_user_s_mistake_is_said_where_it_was_asked_for(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    taken = tmp_path / "taken"
+    taken.touch()
+    with (
+        pytest.raises(UsageError, match=f"cannot keep checkpoints in {taken}: File exists"),
+        running(model_dir, state_dir=taken),
+    ):
         pass
 
 

@@ -30,9 +30,10 @@ def blocks(page: Path, language: str) -> list[str]:
 def test_the_page_on_python_runs_cell_by_cell_in_one_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], service: Running
 ) -> None:
-    """What it loads is served by one service; a sweep, which loads by itself, starts its own."""
+    """What it loads is served by one service, and so is a sweep, which loads by itself."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rg, "load", partial(rg.load, base_url=service.base_url))
+    for opens in ("load", "sweep_async"):
+        monkeypatch.setattr(rg, opens, partial(getattr(rg, opens), base_url=service.base_url))
     monkeypatch.setenv("TINKER_API_KEY", service.api_key)
     monkeypatch.setenv("TINKER_BASE_URL", service.base_url)
     cells = blocks(ROOT / "docs" / "python.md", "python")

@@ -18,7 +18,7 @@ from typing import Any, cast
 from engine.limits.answers import JSON_DEPTH, JSON_READ, JSON_STARTS
 from engine.records import check_plain
 from engine.vocabulary.schemas import UNBOUNDED, TooMuchWork, checker
-from roles.patterns import Pattern, compile_pattern
+from roles.patterns import Pattern, TooMuchText, compile_pattern, pay
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _BRACKET = re.compile(r"[\[{]")
@@ -153,7 +153,11 @@ def schema_check(schema: dict[str, Any]) -> Check:
         raise ValueError("the schema is nested too deeply") from error
 
     def pattern(validator: Any, wanted: str, instance: Any, around: Any) -> Iterator[Any]:
-        if isinstance(instance, str) and patterns[wanted].search(instance) is None:
+        nonlocal searched
+        if not isinstance(instance, str):
+            return
+        searched = pay(patterns[wanted], instance, searched)
+        if patterns[wanted].search(instance) is None:
             yield library.ValidationError(f"{instance[:40]!r} does not match {wanted!r}")
 
     def unique(validator: Any, wanted: bool, instance: Any, around: Any) -> Iterator[Any]:
@@ -162,13 +166,17 @@ def schema_check(schema: dict[str, Any]) -> Check:
             if len({_same(item) for item in items}) < len(items):
                 yield library.ValidationError(f"{str(items)[:40]} has non-unique elements")
 
+    searched = 0
     find = checker(schema, {"pattern": pattern, "uniqueItems": unique}, registry)
 
     def check(value: Any) -> None:
+        nonlocal searched
+        searched = 0
         try:
             problem = find(value)
-        except (unresolvable, TooMuchWork, ArithmeticError) as error:
-            said = str(error) if isinstance(error, TooMuchWork) else "it is beyond what the schema can check"
+        except (unresolvable, TooMuchWork, TooMuchText, ArithmeticError) as error:
+            bounded = isinstance(error, TooMuchWork | TooMuchText)
+            said = str(error) if bounded else "it is beyond what the schema can check"
             raise ValueError(f"the JSON does not fit the schema: {said}") from error
         if problem is not None:
             raise ValueError(f"the JSON does not fit the schema at {problem.path}: {problem.message[:200]}")

@@ -16,6 +16,7 @@ from itertools import chain, islice
 from typing import Any, cast
 
 from engine.limits.answers import JSON_DEPTH, JSON_READ, JSON_STARTS
+from engine.limits.records import VALUE_SHOWN
 from engine.records import check_plain
 from engine.vocabulary.schemas import UNBOUNDED, TooMuchWork, checker
 from roles.patterns import Pattern, TooMuchText, compile_pattern, pay
@@ -139,16 +140,15 @@ def schema_check(schema: dict[str, Any]) -> Check:
             elif not value.startswith("#"):
                 raise ValueError(f"a schema may only refer to itself (#/$defs/…), not to {value!r}")
             elif keyword == "$ref":
-                registry.resolver().lookup(value)
+                try:
+                    registry.resolver().lookup(value)
+                except (unresolvable, ValueError, TypeError, AttributeError, LookupError) as error:
+                    shown = value if len(value) <= VALUE_SHOWN.most else f"{value[: VALUE_SHOWN.most]}…"
+                    raise ValueError(f"the schema refers to a place that it does not have: {shown}") from error
     except library.SchemaError as error:
         raise ValueError(f"schema is not a JSON Schema: {error.message}") from error
-    except (
-        unresolvable,
-        TypeError,
-        AttributeError,
-        LookupError,
-    ) as error:
-        raise ValueError(f"the schema refers to a place that it does not have: {error}") from error
+    except (unresolvable, TypeError, AttributeError, LookupError) as error:
+        raise ValueError("the schema is none that can be followed") from error
     except RecursionError as error:
         raise ValueError("the schema is nested too deeply") from error
 
@@ -174,7 +174,7 @@ def schema_check(schema: dict[str, Any]) -> Check:
         searched = 0
         try:
             problem = find(value)
-        except (unresolvable, TooMuchWork, TooMuchText, ArithmeticError) as error:
+        except (unresolvable, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
             bounded = isinstance(error, TooMuchWork | TooMuchText)
             said = str(error) if bounded else "it is beyond what the schema can check"
             raise ValueError(f"the JSON does not fit the schema: {said}") from error

@@ -10,7 +10,6 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from itertools import islice
 from typing import Any
 
 from engine.limits.answers import ANSWER_WORDS

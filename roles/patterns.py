@@ -13,6 +13,9 @@ from typing import Any, Protocol, cast
 
 from engine.limits.answers import PATTERN_BYTES, PATTERN_GROUPS, PATTERN_TEXT, PATTERN_WORK
 
+_MATCH = 500
+"""Units that it takes to say what a match is."""
+
 
 class Match(Protocol):
     """What a pattern found."""
@@ -109,7 +112,7 @@ def last_match(pattern: Pattern, text: str) -> Match | None:
         nonlocal found, left
         for match in pattern.finditer(text, begin):
             found = match
-            left -= int(per_character * (len(text) - match.end()))
+            left -= _MATCH + int(per_character * (len(text) - match.end()))
             if left < 0:
                 return False
         return True

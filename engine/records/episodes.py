@@ -8,6 +8,7 @@ episodes themselves, and an episode that was counted is on disk whether or not i
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from engine.errors import DataError, WorldError
 from engine.limits.records import RECORD_LINE
-from engine.records.episode import Episode
+from engine.records.episode import Episode, Step
 from engine.records.jsonl import (
     JsonlWriter,
     TooLarge,
@@ -64,6 +65,7 @@ class Entry:
 
 
 _EPISODE = "an episode"
+_logger = logging.getLogger(__name__)
 
 
 class EpisodeWriter:
@@ -81,8 +83,13 @@ class EpisodeWriter:
         self._index = JsonlWriter(index_path(path))
 
     def append(self, episode: Episode) -> None:
-        """Write one episode, in one write of a whole line: it is on disk when this returns."""
-        line = json_line(episode.to_dict())
+        """Write one episode, in one write of a whole line: it is on disk when this returns.
+
+        Of one that nobody could read again (`record_line`, `record_memory`) the token ids and
+        log-probabilities are left out, or else the steps; its rewards and failures stay. The log warns of it,
+        and its info has `left_out`.
+        """
+        episode, line = _line(episode)
         offset = self._episodes.append(line, f"episode {episode.id}")
         self._index.append(json_line(_outcome(episode, offset, len(line))))
 
@@ -180,7 +187,8 @@ def write_episodes(path: Path, episodes: Iterable[Episode]) -> None:
     entries: list[bytes] = []
     offset = 0
     for episode in episodes:
-        lines.append(json_line(episode.to_dict()))
+        episode, line = _line(episode)
+        lines.append(line)
         entries.append(json_line(_outcome(episode, offset, len(lines[-1]))))
         offset += len(lines[-1])
     write_whole(path, b"".join(lines))
@@ -214,6 +222,35 @@ def figures(entries: Sequence[Entry]) -> dict[str, float]:
             for name, times in outcome.failures.items():
                 counts[f"failures/{role}/{name}"] += times
     return {**counts, **{name: value / len(entries) for name, value in sums.items()}}
+
+
+def _line(episode: Episode) -> tuple[Episode, bytes]:
+    """An episode and its line, such as can be read again."""
+    line = json_line(episode.to_dict())
+    for left_out, keep in _SMALLER.items():
+        try:
+            check_size(line)
+        except TooLarge as error:
+            _logger.warning("episode %s is written without its %s: %s", episode.id, left_out, error)
+            del line
+            episode = episode._replace(
+                trajectories=tuple(one._replace(steps=keep(one.steps)) for one in episode.trajectories),
+                metadata={**episode.metadata, "left_out": left_out},
+            )
+            line = json_line(episode.to_dict())
+    return episode, line
+
+
+def _without_tokens(steps: Sequence[Step]) -> tuple[Step, ...]:
+    return tuple(step._replace(prompt_ids=(), response_ids=(), logprobs=()) for step in steps)
+
+
+def _without_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
+    return ()
+
+
+_SMALLER = {"token ids and log-probabilities": _without_tokens, "steps": _without_steps}
+"""What an episode that is too large is written without: the first, or else the second, too."""
 
 
 def _episode(text: bytes) -> Episode:

@@ -144,7 +144,9 @@ def schema_check(schema: dict[str, Any]) -> Check:
                     registry.resolver().lookup(value)
                 except (unresolvable, ValueError, TypeError, AttributeError, LookupError) as error:
                     shown = value if len(value) <= VALUE_SHOWN.most else f"{value[: VALUE_SHOWN.most]}…"
-                    raise ValueError(f"the schema refers to a place that it does not have: {shown}") from error
+                    raise ValueError(
+                        f"the schema refers to a place that it does not have: {shown}"
+                    ) from error
     except library.SchemaError as error:
         raise ValueError(f"schema is not a JSON Schema: {error.message}") from error
     except (unresolvable, TypeError, AttributeError, LookupError) as error:

@@ -122,7 +122,6 @@ class EpisodeFile:
             with self.path.open("rb") as file:
                 file.seek(entry.offset)
                 text = file.read(min(entry.length, RECORD_LINE.most + 1))
-            check_size(text)
             episode = _episode(text)
         except OSError as error:
             raise DataError(f"cannot read {self.path}: {error.strerror}") from error
@@ -150,7 +149,7 @@ class EpisodeFile:
         end = 0
         with contextlib.suppress(DataError, OSError):  # what the index does not say, the file does
             size = self.path.stat().st_size
-            for line in read_jsonl(index_path(self.path), _entry_adapter().validate_json, "an entry"):
+            for line in read_jsonl(index_path(self.path), _indexed_entry, "an entry"):
                 if line.value.offset != end or not end < line.value.end <= size:
                     break
                 entries.append(line.value)
@@ -265,6 +264,10 @@ def _episode(text: bytes) -> Episode:
 def _entry_adapter() -> TypeAdapter[Entry]:
     """Made when it is needed: whoever checks a spec imports this, and reads no index."""
     return TypeAdapter(Entry)
+
+
+def _indexed_entry(text: bytes) -> Entry:
+    return _entry_adapter().validate_python(parse_json(text))
 
 
 def _entry(text: bytes) -> Entry:

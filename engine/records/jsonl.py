@@ -72,7 +72,6 @@ def read_jsonl(
                     return
                 if not text.isspace():
                     try:
-                        check_size(text)
                         line = Line(at, start, text, parse(text))
                     except (ValueError, TypeError, KeyError, AttributeError) as error:
                         fault = DataError(f"{path}:{at}: not {what}: {reason(error)}")
@@ -126,7 +125,7 @@ def check_size(text: bytes) -> None:
     if len(text) > RECORD_LINE.most:
         raise TooLarge(RECORD_LINE.past("the line has"))
     if len(text) * _MOST_BYTES > RECORD_MEMORY.most and memory_of(text) > RECORD_MEMORY.most:
-        raise TooLarge(RECORD_MEMORY.past("once it is read, the line takes"))
+        raise TooLarge(RECORD_MEMORY.past("once it is read, it takes"))
 
 
 def memory_of(text: bytes) -> int:
@@ -152,7 +151,8 @@ def parts_of(text: bytes) -> int:
 
 
 def parse_json(text: bytes) -> Any:
-    """What a line of JSON says; raises ValueError where it is none."""
+    """What a line of JSON says, or a file; raises ValueError where it is none, TooLarge before it is read."""
+    check_size(text)
     try:
         return from_json(text)
     except ValueError as error:

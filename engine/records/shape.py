@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PlainValidator
 from engine.records.episode import FailureName
 
 
-
 def _ids(value: object) -> object:
     if not isinstance(value, list) or not {*map(type, cast("list[object]", value))} <= {int}:
         raise ValueError("it should be a list of whole numbers")

@@ -1,8 +1,9 @@
 """Regular expressions from a spec, in an engine whose time and memory are bounded (RE2).
 
 A spec may come from a stranger and the text from a model: no pattern may take the process down, neither when
-it is compiled nor when it searches. RE2's time is linear in the text, and at worst in the pattern's size, too: `price` says how much
-that may be, and each search here is paid for. In exchange RE2 has no lookarounds and no backreferences.
+it is compiled nor when it searches. RE2's time is linear in the text, and at worst in the pattern's size,
+too: `price` says how much that may be, and each search here is paid for. In exchange RE2 has no lookarounds
+and no backreferences.
 """
 
 from __future__ import annotations
@@ -100,9 +101,9 @@ def pay(pattern: Pattern, text: str, spent: int = 0) -> int:
 def last_match(pattern: Pattern, text: str) -> Match | None:
     """The last of the matches from left to right; raises TooMuchText, and UnicodeEncodeError.
 
-    Each match may take a search of all that is left, as `a(.*z)?` does. Where that comes to too much, the last
-    one is looked for from the end, in ever longer parts of the text: then a match may not begin such a part,
-    for it may have begun before.
+    Each match may take a search of all that is left, as `a(.*z)?` does. Where that comes to too much, the
+    last one is looked for from the end, in ever longer parts of the text: then a match may not begin such a
+    part, for it may have begun before.
     """
     per_character = pay(pattern, text) / max(1, len(text))
     found, left = None, PATTERN_WORK.most // 2

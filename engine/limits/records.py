@@ -14,9 +14,9 @@ RECORD_MEMORY = Limit(
     "record_memory",
     190_000_000,
     "bytes",
-    "what such a line may take once it is read, beside the line itself: 40 bytes for a number, 100 for a list, "
-    "a mapping or a text, and its characters, as wide as the widest; an episode of 1,000 turns "
-    "fits, each with 900 tokens asked and 900 answered, their ids, log-probabilities and texts; a larger one is "
+    "what such a line may take while it is read, with the line itself: 40 bytes for a number, 100 for a "
+    "list, a mapping or a text, and its characters, as wide as the widest; an episode of 1,000 turns fits, "
+    "each with 900 tokens asked and 900 answered, with ids, log-probabilities and texts; a larger one is "
     "written without its token ids",
 )
 RECORD_PARTS = Limit(

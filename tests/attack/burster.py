@@ -24,7 +24,6 @@ from tests.attack.cases import Came
 from tests.edge import episode, limited
 from tests.run.test_calls import script
 
-ARGUMENT: dict[str, Any] = {"roles": {"a": {"run": {"given": ""}}}}
 LEARNER: dict[str, Any] = {
     "prompt": {"inline": "hi"}, "estimator": "precomputed", "signal": {"imitation": {"demonstration": {}}},
 }  # fmt: skip
@@ -43,18 +42,18 @@ def _compiled(roles: Mapping[str, Any], **rest: Any) -> Any:
 
 
 def _argument(source: str) -> Came:
-    plan = _compiled({"a": {"run": {"given": source}}})
+    plan = _compiled({"learner": {"run": {"given": source}}})
     done = asyncio.run(episode(plan, limited(plan, script()), TASK))
-    failure = done["a"][0].failure
+    failure = done["learner"][0].failure
     return Came("text", "") if failure is None else Came("error", f"{failure.name.value}: {failure.message}")
 
 
 def _demonstration(source: str) -> Came:
     signal = {"imitation": {"demonstration": {"inline": source}}}
-    plan = _compiled({"a": {**LEARNER, "signal": signal}})
+    plan = _compiled({"learner": {**LEARNER, "signal": signal}})
     (learns,) = plan.signals.values()
     try:
-        return Came("text", learns.demonstration.render({"task": TASK, "a": ()})[:200])
+        return Came("text", learns.demonstration.render({"task": TASK, "learner": ()})[:200])
     except PromptError as error:
         return Came("error", str(error))
 
@@ -115,14 +114,14 @@ def _file(source: str) -> Came:
 
 def _run(source: str) -> Came:
     """The second of three episodes is hit, where the task says so; the others go on."""
-    plan = _compiled({"a": {**yaml.safe_load(source), "trainable": False}})
+    plan = _compiled({"learner": {**yaml.safe_load(source), "trainable": False}})
     came: list[str] = []
     with EpisodeWriter(Path("episodes.jsonl")) as writer:
         for number, most in enumerate((9, 2, 9)):
             task = {"id": str(number), "question": "aaaaaaaaaaaa", "most": most}
             writer.append(asyncio.run(episode(plan, limited(plan, script("hi")), task)))
     for one in read_episodes(Path("episodes.jsonl")):
-        failure = one["a"][0].failure
+        failure = one["learner"][0].failure
         came.append(failure.name.value if failure else "done")
     for file in Path().glob("episodes*.jsonl"):
         file.unlink()

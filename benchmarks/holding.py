@@ -134,6 +134,12 @@ PARSERS: Mapping[str, Call] = {
     "json": Call("json"),
     "one_of": Call("one_of", WORDS, has_value=True),
     "regex": Call("regex", r"score: (\d+)", {"which": "last"}, has_value=True),
+    "uuid": Call("regex", r"[a-f0-9]{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}", has_value=True),
+    "nested": Call("regex", "((a{0,30}){0,30}b)", has_value=True),
+    "nested, in groups": Call("regex", "(" * 19 + "a" + "{0,3})" * 6 + ")" * 13 + "b", has_value=True),
+    "all that is left": Call("regex", "a(?:.*z)?", {"which": "last"}, has_value=True),
+    "all that is left, nested": Call("regex", "a(?:(?:a|b){0,500}z)?", {"which": "last"}, has_value=True),
+    "each character": Call("regex", ".", {"which": "last"}, has_value=True),
 }
 PROSE = "Take n = 3, and the second step fails: 3/4 of it, or 1,250.5 in all. "
 HONEST_ANSWERS = {
@@ -164,6 +170,9 @@ HOSTILE_ANSWERS = {
     "beginnings of words": "word " * (MOST // 5),
     "matches": "score: 7 " * (MOST // 9),
     "wide": "𝄞" * MOST,
+    **{f"{many:,} of one": "a" * many for many in (400, 2_000, 6_000, 50_000, 120_000, 250_000, MOST)},
+    "one, then others": "a" * (MOST // 2) + "!" * (MOST // 2),
+    "one in few": ("a" + "!" * 400) * (MOST // 401),
 }  # fmt: skip
 ITSELF = {"anyOf": [{"type": "null"}, {"items": {"$ref": "#/$defs/a"}}]}
 SCHEMAS: Mapping[str, Mapping[str, Any]] = {
@@ -181,6 +190,7 @@ SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "a reference in each": {"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {}}},
     "patterns": {"items": {"pattern": "(?:a|b)*c" * 90}},
     "a long pattern of each": {"items": {"type": "string", "pattern": "(x+x+)+y"}},
+    "a nested pattern of each": {"items": {"type": "string", "pattern": "((x{0,30}){0,30}y)"}},
     "names": {"propertyNames": {"maxLength": 3}},
     "names that are needed": {"items": {"required": [f"k{n}" for n in range(2_000)]}},
     "multiples": {"items": {"multipleOf": 0.01}},

@@ -50,7 +50,9 @@ class Evaluation:
         """Read what `to_json` wrote; raises ValueError for something else."""
         from pydantic import TypeAdapter
 
-        return TypeAdapter(Evaluation).validate_json(text)
+        from engine.records.jsonl import parse_json
+
+        return TypeAdapter(Evaluation).validate_python(parse_json(text))
 
     def __str__(self) -> str:
         wide = max(map(len, self.figures), default=0)

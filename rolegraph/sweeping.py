@@ -150,6 +150,8 @@ class Sweep:
 
     def close(self) -> Swept:
         """What the points came to so far, with the picture drawn anew."""
+        from engine.limits.records import WHOLE_FILE
+        from engine.records.files import read_bytes
         from engine.records.jsonl import write_whole
         from engine.report.sweep import SweptPoint, figures_of_run, sweep_picture
 
@@ -157,7 +159,7 @@ class Sweep:
         for point in self.points:
             figures = {}
             if self.info.kind == "eval" and point.finished:
-                read = Evaluation.from_json((point.folder / EVALUATION).read_bytes())
+                read = Evaluation.from_json(read_bytes(point.folder / EVALUATION, WHOLE_FILE))
                 figures = {name: row.checkpoint for name, row in read.figures.items()}
                 figures |= {f"{name} gained": row.difference for name, row in read.figures.items()}
             elif RunFolder(point.folder).info_file.exists():

@@ -16,9 +16,10 @@ from itertools import chain, islice
 from typing import Any, cast
 
 from engine.limits.answers import JSON_DEPTH, JSON_READ, JSON_STARTS
+from engine.limits.records import VALUE_SHOWN
 from engine.records import check_plain
 from engine.vocabulary.schemas import UNBOUNDED, TooMuchWork, checker
-from roles.patterns import Pattern, compile_pattern
+from roles.patterns import Pattern, TooMuchText, compile_pattern, pay
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _BRACKET = re.compile(r"[\[{]")
@@ -139,21 +140,26 @@ def schema_check(schema: dict[str, Any]) -> Check:
             elif not value.startswith("#"):
                 raise ValueError(f"a schema may only refer to itself (#/$defs/…), not to {value!r}")
             elif keyword == "$ref":
-                registry.resolver().lookup(value)
+                try:
+                    registry.resolver().lookup(value)
+                except (unresolvable, ValueError, TypeError, AttributeError, LookupError) as error:
+                    shown = value if len(value) <= VALUE_SHOWN.most else f"{value[: VALUE_SHOWN.most]}…"
+                    raise ValueError(
+                        f"the schema refers to a place that it does not have: {shown}"
+                    ) from error
     except library.SchemaError as error:
         raise ValueError(f"schema is not a JSON Schema: {error.message}") from error
-    except (
-        unresolvable,
-        TypeError,
-        AttributeError,
-        LookupError,
-    ) as error:
-        raise ValueError(f"the schema refers to a place that it does not have: {error}") from error
+    except (unresolvable, TypeError, AttributeError, LookupError) as error:
+        raise ValueError("the schema is none that can be followed") from error
     except RecursionError as error:
         raise ValueError("the schema is nested too deeply") from error
 
     def pattern(validator: Any, wanted: str, instance: Any, around: Any) -> Iterator[Any]:
-        if isinstance(instance, str) and patterns[wanted].search(instance) is None:
+        nonlocal searched
+        if not isinstance(instance, str):
+            return
+        searched = pay(patterns[wanted], instance, searched)
+        if patterns[wanted].search(instance) is None:
             yield library.ValidationError(f"{instance[:40]!r} does not match {wanted!r}")
 
     def unique(validator: Any, wanted: bool, instance: Any, around: Any) -> Iterator[Any]:
@@ -162,13 +168,17 @@ def schema_check(schema: dict[str, Any]) -> Check:
             if len({_same(item) for item in items}) < len(items):
                 yield library.ValidationError(f"{str(items)[:40]} has non-unique elements")
 
+    searched = 0
     find = checker(schema, {"pattern": pattern, "uniqueItems": unique}, registry)
 
     def check(value: Any) -> None:
+        nonlocal searched
+        searched = 0
         try:
             problem = find(value)
-        except (unresolvable, TooMuchWork, ArithmeticError) as error:
-            said = str(error) if isinstance(error, TooMuchWork) else "it is beyond what the schema can check"
+        except (unresolvable, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
+            bounded = isinstance(error, TooMuchWork | TooMuchText)
+            said = str(error) if bounded else "it is beyond what the schema can check"
             raise ValueError(f"the JSON does not fit the schema: {said}") from error
         if problem is not None:
             raise ValueError(f"the JSON does not fit the schema at {problem.path}: {problem.message[:200]}")

@@ -10,15 +10,14 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from itertools import islice
 from typing import Any
 
-from engine.limits.answers import ANSWER_MATCHES, ANSWER_WORDS
+from engine.limits.answers import ANSWER_WORDS
 from engine.records import FailureName
 from engine.vocabulary import ParseFailure, Parser, Upstream
 from roles.json_text import example_of, find_json, schema_check
 from roles.numbers import Which, find_number
-from roles.patterns import compile_pattern
+from roles.patterns import TooMuchText, compile_pattern, last_match, pay
 
 
 def text() -> Parser:
@@ -106,12 +105,17 @@ def pattern(
     group: str | int = "action" if "action" in compiled.groupindex else min(1, compiled.groups)
 
     def parse(response: str, upstream: Upstream) -> str:
-        action: str | None = None
         try:
-            for match in islice(compiled.finditer(response), 1 if which == "first" else ANSWER_MATCHES.most):
-                action = match.group(group)
+            if which == "last":
+                match = last_match(compiled, response)
+            else:
+                pay(compiled, response)
+                match = compiled.search(response)
         except UnicodeEncodeError:
             raise _malformed("the answer is not valid Unicode") from None
+        except TooMuchText as error:
+            raise _malformed(str(error)) from None
+        action = None if match is None else match.group(group)
         if action is None:
             raise _malformed(f"nothing matches {pattern!r}")
         return action.strip()

@@ -1,8 +1,9 @@
 """Regular expressions from a spec, in an engine whose time and memory are bounded (RE2).
 
 A spec may come from a stranger and the text from a model: no pattern may take the process down, neither when
-it is compiled nor when it searches. RE2's time is linear in the text; in exchange it has no lookarounds and
-no backreferences.
+it is compiled nor when it searches. RE2's time is linear in the text, and at worst in the pattern's size,
+too: `price` says how much that may be, and each search here is paid for. In exchange RE2 has no lookarounds
+and no backreferences.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, Protocol, cast
 
-from engine.limits.answers import PATTERN_BYTES, PATTERN_GROUPS, PATTERN_TEXT
+from engine.limits.answers import PATTERN_BYTES, PATTERN_GROUPS, PATTERN_TEXT, PATTERN_WORK
+
+_MATCH = 500
+"""Units that it takes to say what a match is."""
 
 
 class Match(Protocol):
@@ -21,12 +25,22 @@ class Match(Protocol):
         """The text of a group; None where the group took no part."""
         ...
 
+    def start(self) -> int:
+        """Where it begins in the text."""
+        ...
+
+    def end(self) -> int:
+        """Where it ends."""
+        ...
+
 
 class Pattern(Protocol):
     """A compiled pattern. Text that is not valid Unicode raises UnicodeEncodeError."""
 
     groups: int
     groupindex: dict[str, int]
+    programsize: int
+    """The steps that it was compiled to; repetitions are written out."""
 
     def search(self, text: str, /) -> Match | None:
         """The first match."""
@@ -36,9 +50,13 @@ class Pattern(Protocol):
         """The match of all of the text."""
         ...
 
-    def finditer(self, text: str, /) -> Iterator[Match]:
-        """The matches from left to right."""
+    def finditer(self, text: str, pos: int = 0, /) -> Iterator[Match]:
+        """The matches from left to right, from a place of the text on."""
         ...
+
+
+class TooMuchText(ValueError):
+    """A text that a pattern may take too long to search."""
 
 
 def compile_pattern(text: str, *, ignore_case: bool = False) -> Pattern:
@@ -64,3 +82,52 @@ def compile_pattern(text: str, *, ignore_case: bool = False) -> Pattern:
     if compiled.groups > PATTERN_GROUPS.most:
         raise ValueError(f"{text!r} has {compiled.groups} groups; at most {PATTERN_GROUPS}")
     return compiled
+
+
+def price(pattern: Pattern, text: str) -> int:
+    """Units of work that a search of the text takes at most, each some 17 ns; raises UnicodeEncodeError."""
+    return pattern.programsize * len(text.encode())
+
+
+def pay(pattern: Pattern, text: str, spent: int = 0) -> int:
+    """What is spent once the text is searched, too; raises TooMuchText where that is too much."""
+    spent += price(pattern, text)
+    if spent > PATTERN_WORK.most:
+        many = f"a pattern of {pattern.programsize:,} steps on {len(text):,} characters of text"
+        raise TooMuchText(PATTERN_WORK.past(f"{many} may take"))
+    return spent
+
+
+def last_match(pattern: Pattern, text: str) -> Match | None:
+    """The last of the matches from left to right; raises TooMuchText, and UnicodeEncodeError.
+
+    Each match may take a search of all that is left, as `a(.*z)?` does. Where that comes to too much, the
+    last one is looked for from the end, in ever longer parts of the text: then a match may not begin such a
+    part, for it may have begun before.
+    """
+    per_character = pay(pattern, text) / max(1, len(text))
+    found, left = None, PATTERN_WORK.most // 2
+
+    def through(begin: int) -> bool:
+        """Whether the matches from a place on are all looked at."""
+        nonlocal found, left
+        for match in pattern.finditer(text, begin):
+            found = match
+            left -= _MATCH + int(per_character * (len(text) - match.end()))
+            if left < 0:
+                return False
+        return True
+
+    if through(0):
+        return found
+    looked_at = found.start() if found is not None else 0
+    length, left = 500, PATTERN_WORK.most // 2
+    while looked_at < (begin := len(text) - length):
+        found = None
+        if not through(begin):
+            break
+        if found is not None and found.start() > begin:
+            return found
+        left -= int(per_character * length)
+        length *= 2
+    raise TooMuchText(PATTERN_WORK.past(f"to find the last match in {len(text):,} characters may take"))

@@ -22,7 +22,7 @@ from roles.equality import MATH_SECONDS, as_text, math_library, require_math, sa
 from roles.json_text import value_at
 from roles.numbers import number_of
 from roles.others import agrees_with
-from roles.patterns import compile_pattern
+from roles.patterns import compile_pattern, pay
 from roles.weighted import weighted
 
 __all__ = [
@@ -272,8 +272,10 @@ def _matches(pattern: str, whole: bool, ignore_case: bool, task: Task, action: A
     # Compiled where it is asked for: a compiled pattern cannot be sent to another process.
     compiled = _compiled(pattern, ignore_case=ignore_case)
     find = compiled.fullmatch if whole else compiled.search
+    text = as_text(action)
     try:
-        return _scored(float(find(as_text(action)) is not None))
+        pay(compiled, text)
+        return _scored(float(find(text) is not None))
     except UnicodeEncodeError:
         return _scored(0.0)
 

@@ -111,12 +111,16 @@ class _Unrolling:
         transitions: list[list[Sequence[int]]] = [[()], *([turn] for turn in turns)] if turns else []
         wiring = _wire(len(nodes) + len(transitions), [*waits, *transitions])
         names = list(self.spec.roles)
-        branches = {
-            name: {b.ends for b in blocks if b.round == 2 and self.loops[names[b.role]] == name}
-            for name in self.spec.loops
-        }
+        branches: dict[str, set[Seen]] = {name: set() for name in self.spec.loops}
+        for block in blocks:
+            if block.round == 2 and (loop := self.loops[names[block.role]]):
+                branches[loop].add(block.ends)
+        # Found once for all loops: of 200 of them, each would look through the joins of all the others.
+        released = [
+            {self.loops[names[blocks[b].role]] for b in to if b < len(blocks)} for to in wiring.releases
+        ]
         tails = {
-            loop: self.tails(loop, nodes, blocks, wiring) if len(ends) == 1 else ()
+            loop: self.tails(loop, nodes, released, wiring) if len(ends) == 1 else ()
             for loop, ends in branches.items()
         }
         counted = {loop: max(1, len(ends)) for loop, ends in branches.items()}
@@ -165,20 +169,19 @@ class _Unrolling:
         return shared[key]
 
     def tails(
-        self, loop: str, nodes: Sequence[Node], blocks: Sequence[Block], wiring: Wiring
+        self, loop: str, nodes: Sequence[Node], released: Sequence[Set[str | None]], wiring: Wiring
     ) -> tuple[Tail, ...]:
-        """What the rest of a loop that ends as a whole holds up outside, by the round that it begins with."""
-        inside = {self.positions[name] for name, its in self.loops.items() if its == loop}
-        outside = {
-            join
-            for join, released in enumerate(wiring.releases)
-            if any(block < len(blocks) and blocks[block].role not in inside for block in released)
-        }
+        """What the rest of a loop that ends as a whole holds up outside, by the round that it begins with.
+
+        `released` has for each join the loops whose blocks it releases, None for those in no loop.
+        """
         times = self.spec.loops[loop].times
         counts = [Counter[int]() for _ in range(times + 2)]
-        for node, joins in zip(nodes, wiring.feeds, strict=False):
-            if node.role in inside:
-                counts[node.id.round].update(outside.intersection(joins))
+        for name in (name for name, its in self.loops.items() if its == loop):
+            start = self.starts[name]
+            for place in range(start, start + len(self.instances[name]) * times):
+                outside = (join for join in wiring.feeds[place] if released[join] - {loop})
+                counts[nodes[place].id.round].update(outside)
         for number in range(times, 0, -1):
             counts[number] += counts[number + 1]
         return tuple(tuple(counts[number].items()) for number in range(1, times + 1))

@@ -27,18 +27,20 @@ ANSWER_TEXT = Limit(
 ANSWER_CALLS = Limit(
     "answer_calls", 64, "calls", "tools that one answer asks for, which are called at once; more is no plan"
 )
-ANSWER_MATCHES = Limit(
-    "answer_matches",
-    10_000,
-    "matches",
-    "of a spec's own pattern, of which the parser `pattern` takes the last",
-)
 ANSWER_WORDS = Limit(
     "answer_words", 200, "words", "that `one_of` looks for: each is tried at every place of an answer"
 )
 PATTERN_TEXT = Limit("pattern_text", 1_000, "characters", "a spec's own regular expression")
 PATTERN_GROUPS = Limit("pattern_groups", 20, "groups", "of a pattern: each is kept for every match")
 PATTERN_BYTES = Limit("pattern_bytes", 1 << 20, "bytes", "a compiled pattern; RE2 refuses a larger one")
+PATTERN_WORK = Limit(
+    "pattern_work",
+    12_000_000,
+    "units of work",
+    "one search, or the searches of one check against a schema: a pattern's steps for each byte of the text, "
+    "of which RE2 takes up to 17 ns each; so 100 steps, which are many, search 120,000 characters, and 2,000 "
+    "steps, as (a{0,30}){0,30} has, 6,000",
+)
 JSON_DEPTH = Limit(
     "json_depth",
     64,

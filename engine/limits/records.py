@@ -6,23 +6,25 @@ from engine.limits.limit import Limit
 
 RECORD_LINE = Limit(
     "record_line",
-    128_000_000,
+    64_000_000,
     "bytes",
-    "a line of a file of records, such as an episode, which is held as a whole",
+    "a line of a file of records, such as an episode; no more of it is read",
 )
-RECORD_NUMBERS = Limit(
-    "record_numbers",
-    10_000_000,
-    "commas",
-    "of such a line, about as many as it has token ids and log-probabilities: 150 calls of 32,000 tokens "
-    "have as many, and take some 350 MB",
+RECORD_MEMORY = Limit(
+    "record_memory",
+    190_000_000,
+    "bytes",
+    "what such a line may take while it is read, with the line itself: 40 bytes for a number, 100 for a "
+    "list, a mapping or a text, and its characters, as wide as the widest; an episode of 1,000 turns fits, "
+    "each with 900 tokens asked and 900 answered, with ids, log-probabilities and texts; a larger one is "
+    "written without its token ids",
 )
 RECORD_PARTS = Limit(
     "record_parts",
     1_000_000,
     "parts",
-    "of such a line, or of a line of tasks or passages: brackets, braces and texts, each of which takes up "
-    "to 100 times its bytes when it is read",
+    "of a line of tasks or passages: brackets, braces and texts, each of which takes up to 100 times its "
+    "bytes when it is read",
 )
 WHOLE_FILE = Limit(
     "whole_file",

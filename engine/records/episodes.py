@@ -8,6 +8,7 @@ episodes themselves, and an episode that was counted is on disk whether or not i
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from engine.errors import DataError, WorldError
 from engine.limits.records import RECORD_LINE
-from engine.records.episode import Episode
+from engine.records.episode import Episode, Step
 from engine.records.jsonl import (
     JsonlWriter,
     TooLarge,
@@ -64,6 +65,7 @@ class Entry:
 
 
 _EPISODE = "an episode"
+_logger = logging.getLogger(__name__)
 
 
 class EpisodeWriter:
@@ -81,8 +83,13 @@ class EpisodeWriter:
         self._index = JsonlWriter(index_path(path))
 
     def append(self, episode: Episode) -> None:
-        """Write one episode, in one write of a whole line: it is on disk when this returns."""
-        line = json_line(episode.to_dict())
+        """Write one episode, in one write of a whole line: it is on disk when this returns.
+
+        Of one that nobody could read again (`record_line`, `record_memory`) the token ids and
+        log-probabilities are left out, or else the steps; its rewards and failures stay. The log warns of it,
+        and its info has `left_out`.
+        """
+        episode, line = _line(episode)
         offset = self._episodes.append(line, f"episode {episode.id}")
         self._index.append(json_line(_outcome(episode, offset, len(line))))
 
@@ -115,7 +122,6 @@ class EpisodeFile:
             with self.path.open("rb") as file:
                 file.seek(entry.offset)
                 text = file.read(min(entry.length, RECORD_LINE.most + 1))
-            check_size(text)
             episode = _episode(text)
         except OSError as error:
             raise DataError(f"cannot read {self.path}: {error.strerror}") from error
@@ -143,7 +149,7 @@ class EpisodeFile:
         end = 0
         with contextlib.suppress(DataError, OSError):  # what the index does not say, the file does
             size = self.path.stat().st_size
-            for line in read_jsonl(index_path(self.path), _entry_adapter().validate_json, "an entry"):
+            for line in read_jsonl(index_path(self.path), _indexed_entry, "an entry"):
                 if line.value.offset != end or not end < line.value.end <= size:
                     break
                 entries.append(line.value)
@@ -180,7 +186,8 @@ def write_episodes(path: Path, episodes: Iterable[Episode]) -> None:
     entries: list[bytes] = []
     offset = 0
     for episode in episodes:
-        lines.append(json_line(episode.to_dict()))
+        episode, line = _line(episode)
+        lines.append(line)
         entries.append(json_line(_outcome(episode, offset, len(lines[-1]))))
         offset += len(lines[-1])
     write_whole(path, b"".join(lines))
@@ -216,6 +223,35 @@ def figures(entries: Sequence[Entry]) -> dict[str, float]:
     return {**counts, **{name: value / len(entries) for name, value in sums.items()}}
 
 
+def _line(episode: Episode) -> tuple[Episode, bytes]:
+    """An episode and its line, such as can be read again."""
+    line = json_line(episode.to_dict())
+    for left_out, keep in _SMALLER.items():
+        try:
+            check_size(line)
+        except TooLarge as error:
+            _logger.warning("episode %s is written without its %s: %s", episode.id, left_out, error)
+            del line
+            episode = episode._replace(
+                trajectories=tuple(one._replace(steps=keep(one.steps)) for one in episode.trajectories),
+                metadata={**episode.metadata, "left_out": left_out},
+            )
+            line = json_line(episode.to_dict())
+    return episode, line
+
+
+def _without_tokens(steps: Sequence[Step]) -> tuple[Step, ...]:
+    return tuple(step._replace(prompt_ids=(), response_ids=(), logprobs=()) for step in steps)
+
+
+def _without_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
+    return ()
+
+
+_SMALLER = {"token ids and log-probabilities": _without_tokens, "steps": _without_steps}
+"""What an episode that is too large is written without: the first, or else the second, too."""
+
+
 def _episode(text: bytes) -> Episode:
     data = parse_json(text)
     from engine.records.shape import WrittenEpisode  # its models take a while to make, and few verbs read
@@ -228,6 +264,10 @@ def _episode(text: bytes) -> Episode:
 def _entry_adapter() -> TypeAdapter[Entry]:
     """Made when it is needed: whoever checks a spec imports this, and reads no index."""
     return TypeAdapter(Entry)
+
+
+def _indexed_entry(text: bytes) -> Entry:
+    return _entry_adapter().validate_python(parse_json(text))
 
 
 def _entry(text: bytes) -> Entry:

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
 from engine.errors import DataError, RolegraphError, UsageError, WorldError
 from engine.limits.records import WHOLE_FILE
@@ -26,7 +26,16 @@ from engine.records.episode import Episode, Split
 from engine.records.episodes import EpisodeFile, figures, write_episodes
 from engine.records.files import read_bytes
 from engine.records.info import Checkpoint, Control, Kind, Resumed, RunInfo, Saved, without_credentials
-from engine.records.jsonl import JsonlWriter, Line, json_line, read_jsonl, reason, refuse, write_whole
+from engine.records.jsonl import (
+    JsonlWriter,
+    Line,
+    json_line,
+    parse_json,
+    read_jsonl,
+    reason,
+    refuse,
+    write_whole,
+)
 
 T = TypeVar("T")
 RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"
@@ -100,13 +109,13 @@ class RunFolder:
     def info(self) -> RunInfo:
         """What is known of the run; raises UsageError where none was begun, DataError for a foreign file."""
         try:
-            return RunInfo.model_validate_json(read_bytes(self.info_file, WHOLE_FILE))
+            return RunInfo.model_validate(parse_json(read_bytes(self.info_file, WHOLE_FILE)))
         except (FileNotFoundError, NotADirectoryError):
             missing = f"there is no {self.info_file.name} in it{self._model_instead()}"
             raise UsageError(f"{self.path} holds no run: {missing}") from None
         except OSError as error:
             raise DataError(f"cannot read {self.info_file}: {error.strerror}") from error
-        except ValidationError as error:
+        except ValueError as error:
             raise DataError(f"{self.info_file} is not what a run writes: {reason(error)}") from error
 
     def _model_instead(self) -> str:
@@ -196,7 +205,7 @@ class RunFolder:
 
     def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints so far, oldest first."""
-        lines = _lines(self.checkpoints_file, Checkpoint.model_validate_json, "a checkpoint")
+        lines = _lines(self.checkpoints_file, _checkpoint, "a checkpoint")
         return [line.value for line in lines]
 
     def best(self) -> Checkpoint:
@@ -234,12 +243,12 @@ class RunFolder:
     def controls(self) -> tuple[Control, ...]:
         """What the run is compared with; nothing where it was not measured."""
         try:
-            return _CONTROLS.validate_json(read_bytes(self.controls_file, WHOLE_FILE))
+            return _CONTROLS.validate_python(parse_json(read_bytes(self.controls_file, WHOLE_FILE)))
         except FileNotFoundError:
             return ()
         except OSError as error:
             raise DataError(f"cannot read {self.controls_file}: {error.strerror}") from error
-        except ValidationError as error:
+        except ValueError as error:
             raise DataError(f"{self.controls_file} is not what a training writes: {reason(error)}") from error
 
     # behind it
@@ -313,11 +322,15 @@ def _lines(
     return read_jsonl(file, parse, what, broken) if file.exists() else iter(())
 
 
+def _checkpoint(text: bytes) -> Checkpoint:
+    return Checkpoint.model_validate(parse_json(text))
+
+
 def _step_metrics(text: bytes) -> dict[str, float]:
     """The numbers of a line, one of which is `step`."""
     metrics = {
         name: float(value)
-        for name, value in _METRICS.validate_json(text).items()
+        for name, value in _METRICS.validate_python(parse_json(text)).items()
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     }
     _ = metrics["step"]  # raises KeyError

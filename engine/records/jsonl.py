@@ -14,15 +14,17 @@ from functools import partial
 from pathlib import Path
 from stat import S_ISREG
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
+from typing import Any, BinaryIO, Generic, NamedTuple, NoReturn, Self, TypeVar
 
 from pydantic_core import PydanticSerializationError, ValidationError, from_json, to_json
 
 from engine.errors import DataError, WorldError
-from engine.limits.records import RECORD_LINE, RECORD_NUMBERS, RECORD_PARTS
+from engine.limits.records import RECORD_LINE, RECORD_MEMORY, WHOLE_FILE
 
 T = TypeVar("T")
 _CHUNK = 1 << 16
+_LONG = 1 << 20
+"""Bytes of a line that is measured before it is held."""
 
 
 class Line(NamedTuple, Generic[T]):
@@ -63,14 +65,13 @@ def read_jsonl(
             raise DataError(f"cannot read {path}: not a file that holds lines")
         with path.open("rb") as file:
             file.seek(start)
-            for at, text in enumerate(iter(partial(file.readline, RECORD_LINE.most + 1), b""), number):
+            for at, text in enumerate(iter(partial(_next, file), b""), number):
                 if len(text) > RECORD_LINE.most:
                     raise DataError(f"{path}:{at}: {RECORD_LINE.past('the line has')}")
                 if not text.endswith(b"\n"):
                     return
                 if not text.isspace():
                     try:
-                        check_size(text)
                         line = Line(at, start, text, parse(text))
                     except (ValueError, TypeError, KeyError, AttributeError) as error:
                         fault = DataError(f"{path}:{at}: not {what}: {reason(error)}")
@@ -78,9 +79,27 @@ def read_jsonl(
                         broken(fault)
                     else:
                         yield line
+                        del line  # or it would be held while the next one is read
                 start += len(text)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _next(file: BinaryIO) -> bytes:
+    """The next line, up to one byte more than there may be."""
+    begin = file.tell()
+    text = file.readline(_LONG)
+    if len(text) < _LONG or text.endswith(b"\n"):
+        return text
+    length = len(text)
+    del text
+    # `readline` would hold a long line twice.
+    while length <= RECORD_LINE.most and (more := file.readline(_LONG)):
+        length += len(more)
+        if more.endswith(b"\n"):
+            break
+    file.seek(begin)
+    return file.read(min(length, RECORD_LINE.most + 1))
 
 
 def _is_file(path: Path) -> bool:
@@ -103,13 +122,42 @@ class TooLarge(ValueError):
 
 def check_size(text: bytes) -> None:
     """Raise TooLarge for a line of JSON that would take too much memory, before it is read."""
-    for limit, count in ((RECORD_LINE, len), (RECORD_PARTS, parts_of), (RECORD_NUMBERS, _commas)):
-        if len(text) > limit.most and count(text) > limit.most:
-            raise TooLarge(limit.past("the line has"))
+    if len(text) > RECORD_LINE.most:
+        raise TooLarge(RECORD_LINE.past("the line has"))
+    if len(text) * _MOST_BYTES > RECORD_MEMORY.most and memory_of(text) > RECORD_MEMORY.most:
+        raise TooLarge(RECORD_MEMORY.past("once it is read, it takes"))
 
 
-def _commas(text: bytes) -> int:
-    return text.count(b",")
+def memory_of(text: bytes) -> int:
+    """Bytes that a line of JSON takes at most while it is read, with the line itself."""
+    wide = not text.isascii() or b"\\u" in text
+    widest = wide and (b"\\ud" in text or b"\\uD" in text or text.translate(None, _NARROW))
+    width = 4 if widest else 2 if wide else 1
+    characters = len(text.translate(None, b"0123456789+-.eE, []{}"))  # with those of one text once more
+    commas = text.count(b",")
+    numbers = 40 * commas - 8 * min(text.count(b"."), commas) + 24 * _longest_list(text)
+    return len(text) + (width + 1) * characters + numbers + 100 * parts_of(text)
+
+
+_MOST_BYTES = 104
+"""That a byte of JSON may come to."""
+
+
+def _longest_list(text: bytes) -> int:
+    """Commas before a bracket closes, at most: a list takes more while it grows."""
+    longest = begin = 0
+    left = text.count(b",")
+    while longest < left:
+        end = text.find(b"]", begin)
+        here = text.count(b",", begin, end if end >= 0 else len(text))
+        longest, left, begin = max(longest, here), left - here, end + 1
+        if end < 0:
+            break
+    return longest
+
+
+_NARROW = bytes(range(0xF0))
+"""Bytes of UTF-8 that begin no character beyond two bytes of memory."""
 
 
 def parts_of(text: bytes) -> int:
@@ -119,14 +167,20 @@ def parts_of(text: bytes) -> int:
 
 
 def parse_json(text: bytes) -> Any:
-    """What a line of JSON says; raises ValueError where it is none."""
+    """What a line of JSON says, or a file; raises ValueError where it is none, TooLarge before it is read."""
+    check_size(text)
     try:
         return from_json(text)
     except ValueError as error:
         if "recursion limit" in str(error):
             raise ValueError("it is nested too deeply") from error
+        if len(text) > WHOLE_FILE.most:  # it would be held as bytes and as text, too
+            raise
         try:
-            return json.loads(text)  # which takes half a character too, as other programs write it
+            # This takes half a character too, as other programs write it.
+            return json.loads(text.decode())
+        except UnicodeDecodeError as wrong:
+            raise ValueError(f"it is not UTF-8 text: {wrong.reason} at byte {wrong.start}") from wrong
         except RecursionError as deep:
             raise ValueError("it is nested too deeply") from deep
 

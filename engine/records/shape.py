@@ -6,12 +6,28 @@ here is kept as it is. Numbers are finite.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PlainValidator
 
 from engine.records.episode import FailureName
 
+
+def _ids(value: object) -> object:
+    if not isinstance(value, list) or not {*map(type, cast("list[object]", value))} <= {int}:
+        raise ValueError("it should be a list of whole numbers")
+    return cast("object", value)
+
+
+def _floats(value: object) -> object:
+    if not isinstance(value, list) or not {*map(type, cast("list[object]", value))} <= {int, float}:
+        raise ValueError("it should be a list of numbers")
+    return cast("object", value)
+
+
+# An episode may have millions of these, which the library would hold twice.
+_Ids = Annotated[list[int], PlainValidator(_ids)]
+_Floats = Annotated[list[float], PlainValidator(_floats)]
 _Number = Annotated[int, Field(ge=1)]
 
 
@@ -54,9 +70,9 @@ class _StepInfo(_Part):
 
 
 class _Step(_Part):
-    prompt_ids: list[int]
-    response_ids: list[int]
-    logprobs: list[float]
+    prompt_ids: _Ids
+    response_ids: _Ids
+    logprobs: _Floats
     chat_completions: list[_Message]
     thought: str | None = None
     model_response: str | None = None

@@ -29,7 +29,18 @@ from engine.prompts.sandbox import Scope
 from engine.prompts.templates import compile_condition, compile_template
 from engine.vocabulary import View, Views
 from roles.corpus import open_corpus, search
-from tests.attack import conditions, folders, given, overrides, packages, prompts, specs, tables
+from tests.attack import (
+    bombs,
+    burster,
+    conditions,
+    folders,
+    given,
+    overrides,
+    packages,
+    prompts,
+    specs,
+    tables,
+)
 from tests.attack.cases import Came
 from tests.attack.giver import give, register
 from tests.attack.looker import look
@@ -150,6 +161,7 @@ PARTS: Mapping[str, tuple[Callable[[str], Came], list[tuple[str, str]]]] = {
         "packages": (use, packages.CASES),
         "tables": (look_up, tables.CASES),
         "folders": (look, folders.CASES),
+        "bombs": (burster.burst, bombs.CASES),
     }.items()
 }
 
@@ -157,6 +169,7 @@ PARTS: Mapping[str, tuple[Callable[[str], Came], list[tuple[str, str]]]] = {
 FIRST = {
     "specs": BASE,
     "given": "call:1",
+    "bombs": f"argument:{bombs.BOMBS[0].source}",
     "packages": "tasks:rows_of_text",
     "folders": folders.CASES[0].source,
     "tables": f"passages:jsonl:{tables.GOOD}",
@@ -200,6 +213,7 @@ def came_of(part: str) -> dict[str, Came]:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         register()
+        burster.register()
         packages.install(Path(folder))
         run(FIRST.get(part, prompts.CASES[0].source))  # what is imported at first use
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from engine.limits.prompts import PROMPT_WORK
-from tests.attack import conditions, folders, given, overrides, packages, prompts, specs, tables
+from tests.attack import bombs, conditions, folders, given, overrides, packages, prompts, specs, tables
 from tests.attack.cases import Came, Case
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +30,7 @@ PARTS: dict[str, Sequence[Case]] = {
     "packages": packages.CASES,
     "tables": tables.CASES,
     "folders": folders.CASES,
+    "bombs": bombs.CASES,
 }
 
 

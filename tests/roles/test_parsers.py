@@ -393,3 +393,8 @@ def test_a_parser_reads_its_own_examples(yaml: object) -> None:
     assert made.examples
     for example in made.examples:
         read(yaml, example, solvers("one"))
+
+
+def test_the_last_of_very_many_matches_is_found_from_the_end() -> None:
+    answer = "12 and " * 50_000 + "77 in all" + " or so" * 100
+    assert read({"regex": r"\d+", "which": "last"}, answer) == "77"

@@ -1,0 +1,59 @@
+"""Bombs where no prompt stands: in a tool's arguments, in demonstrations, patterns, answers, files and runs.
+
+A case's source is its kind and, after a colon, what the kind takes: a template; the arguments of a parser and
+an answer, in Python; what a file of a run's folder holds, in Python; a spec.
+"""
+
+from __future__ import annotations
+
+from tests.attack import prompts
+from tests.attack.cases import Case
+
+BOMBS = [
+    case
+    for case in prompts.CASES
+    if case.outcome == "error" and "limit:" in case.says and "solver" not in case.source
+]
+NESTED = '"((a{0,30}){0,30}b)"'
+PATTERNS = [
+    Case("a pattern of nested repetitions", f'parser:["regex", {NESTED}, {{}}, "a" * 399_000]', "error", "limit: pattern_work"),
+    Case("that on a short answer", f'parser:["regex", {NESTED}, {{}}, "a" * 3_000 + "b"]', "text", "aaa"),
+    Case("a search of all that is left, for each match", 'parser:["regex", "a(?:.*z)?", {"which": "last"}, "a" * 399_000 + "!"]', "text", "a"),
+    Case("a search of all in vain, for each match", 'parser:["regex", "a(?:.*z)?", {"which": "last"}, "a" * 199_000 + "!" * 200_000]', "error", "limit: pattern_work"),
+    Case("a pattern on each text", 'parser:["json", None, {"schema": {"items": {"pattern": ' + NESTED + '}}}, json.dumps(["a" * 1_000] * 100)]', "error", "limit: pattern_work"),
+    Case("a reward's pattern", f'reward:[{NESTED}, "a" * 399_000]', "error", "limit: pattern_work"),
+    Case("brackets, then five million numbers", 'parser:["json", None, {}, "[" * 64 + "1," * 5_000_000]', "error", "limit: json_read"),
+    Case("brackets, then numbers", 'parser:["json", None, {}, "[" * 64 + "1," * 190_000]', "error", "the answer holds no JSON that is found by reading"),
+    Case("a reference of 5,000 digits", 'parser:["json", None, {"schema": {"$ref": "#/allOf/" + "9" * 5_000, "allOf": [{}]}}, "1"]', "error", "a place that it does not have: #/allOf/999"),
+    Case("a reference of 5,000 digits that is followed late", 'parser:["json", None, {"schema": {"$dynamicRef": "#/allOf/" + "9" * 5_000, "allOf": [{}]}}, "1"]', "error", "it is beyond what the schema can check"),
+]  # fmt: skip
+STEP = "trajectories.0.steps.0"
+FILES = [
+    Case("two gigabytes of NUL in a line", 'file:["episodes.jsonl", None, None]', "fault", "episodes.jsonl:2: the line has more than 64,000,000 bytes (limit: record_line)"),
+    Case("ten million numbers", f'file:["episodes.jsonl", "{STEP}.prompt_ids", [7] * 10_000_000]', "fault", "episodes.jsonl:2: not an episode: once it is read, it takes more than 190,000,000 bytes (limit: record_memory)"),
+    Case("wide text", 'file:["episodes.jsonl", "info", {"x": "𝄞", "y": "a" * 36_000_000}]', "fault", "limit: record_memory"),
+    Case("wide text after half a character", f'file:["episodes.jsonl", "{STEP}.action", "𝄞\\ud800" + "a" * 17_000_000]', "fault", "episodes.jsonl:2: not an episode"),
+    Case("numbers in every place", 'file:["episodes.jsonl", "info", {"x": [1.5] * 1_000_000, "y": "𝄞" * 500_000, "z": [[]] * 300_000}]', "valid", ""),
+    Case("an episode of many tokens", f'file:["episodes.jsonl", "{STEP}.logprobs", [-0.1234567890123456] * 2_300_000]', "valid", ""),
+    *(
+        Case(f"{what} in {file}", f'file:["{file}", None, {text}]', "fault", "limit: record_memory")
+        for file in ("run.json", "controls.json", "metrics.jsonl", "checkpoints.jsonl")
+        for what, text in (
+            ("lists by the million", "'{\"x\": [' + '[],' * 5_000_000 + '[]]}'"),
+            ("numbers by the million", "'{\"x\": [' + '1,' * 7_000_000 + '1]}'"),
+        )
+    ),
+]  # fmt: skip
+RUNS = [
+    Case("a text cut to two characters", 'run:{prompt: {inline: "{{ task.question | truncate(task.most) }}"}}', "error", "prompt_error"),
+    Case("a named term beyond floats", "run:{prompt: {inline: hi}, reward: {weighted: {big: {reward: huge, weight: 100000}}}}", "error", "reward_error"),
+    Case("a term that is infinite", "run:{prompt: {inline: hi}, reward: {weighted: {big: {reward: infinite, weight: 0}, fine: {reward: huge}}}}", "error", "reward_error"),
+    Case("a weight that floats lose", "run:{prompt: {inline: hi}, reward: {weighted: {big: {reward: huge, weight: 1.0e+300}}}}", "error", "reward_error"),
+]  # fmt: skip
+CASES = [
+    *(Case(f"{kind}: {case.name}", f"{kind}:{case.source}", "error", case.says) for kind in ("argument", "demonstration") for case in BOMBS),
+    *PATTERNS,
+    *FILES,
+    *RUNS,
+    Case("a spec of 400 MB", "spec:", "fault", "limit: spec_bytes"),
+]  # fmt: skip

@@ -25,6 +25,7 @@ from typing import Any
 
 from engine.limits.tools import GAME_SECONDS, GAME_STOP_SECONDS
 from engine.vocabulary import EnvironmentFailure, Transition, UsageError
+from roles.processes import without_keys
 
 WORKERS = max(1, min(4, (os.cpu_count() or 2) // 2))
 """The most processes."""
@@ -36,7 +37,6 @@ SECONDS, GRACE = GAME_SECONDS.most, GAME_STOP_SECONDS.most
 Answer = Mapping[str, Any]
 
 _FILE = Path(__file__).with_name("arena_worker.py")
-_SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 _numbers = count()
 
 
@@ -139,7 +139,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=_environment(),
+            env={**without_keys(), "PYTHONHASHSEED": "0"},  # sets have one order in all of them
         )
         self._turns = ThreadPoolExecutor(1, "textarena")
 
@@ -212,9 +212,3 @@ def _workers() -> _Workers:
 @cache
 def _workers_of(process: int) -> _Workers:
     return _Workers()
-
-
-def _environment() -> dict[str, str]:
-    """What a worker sees of ours: no keys. Sets have one order in all of them."""
-    kept = {name: value for name, value in os.environ.items() if not name.endswith(_SECRET)}
-    return {**kept, "PYTHONHASHSEED": "0"}

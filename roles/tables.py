@@ -7,21 +7,22 @@ all text. Whatever is wrong with a file is a DataError that names it, and the li
 from __future__ import annotations
 
 import csv
-import importlib
 import importlib.util
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import IO, cast
 
 from pydantic_core import from_json
 
-from engine.limits.records import RECORD_PARTS, ROW_TEXT
+from engine.limits.records import PARQUET_MEMORY, PARQUET_ROWS, RECORD_PARTS, ROW_TEXT
 from engine.records import check_plain
 from engine.records.jsonl import parts_of
-from engine.vocabulary import SUFFIXES, DataError, Row, UsageError, did_you_mean, plain_row
-
-BATCH = 1024
-"""Rows of a parquet file that are held at once."""
+from engine.vocabulary import SUFFIXES, DataError, Row, UsageError, did_you_mean
+from roles.parquet_rows import MEMORY
+from roles.processes import without_keys
 
 
 def find_table(folder: Path, name: str) -> Path:
@@ -63,26 +64,32 @@ def _jsonl(path: Path) -> Iterator[tuple[int, Row]]:
         for number, line in enumerate(_lines(lines, path), 1):
             if not line.strip():
                 continue
-            try:
-                if len(line) > RECORD_PARTS.most and parts_of(line.encode()) > RECORD_PARTS.most:
-                    raise ValueError(RECORD_PARTS.past("it has"))
-                row = from_json(line, allow_inf_nan=False)
-                check_plain(row)
-            except ValueError as error:
-                said = str(error).replace("line 1 ", "")
-                raise DataError(f"{path.name}:{number}: not JSON: {said}") from error
+            row = _json(line, f"{path.name}:{number}", check_plain)
             if not isinstance(row, dict):
                 raise DataError(f"{path.name}:{number}: not an object with a row's fields")
             yield number, cast("Row", row)
 
 
-def _lines(file: TextIO, path: Path) -> Iterator[str]:
+def _json(line: str, where: str, check: Callable[[object], None] | None = None) -> object:
+    """What a line says, if it is not too much; raises DataError."""
+    try:
+        if len(line) > RECORD_PARTS.most and parts_of(line.encode()) > RECORD_PARTS.most:
+            raise ValueError(RECORD_PARTS.past("it has"))
+        value = from_json(line)
+        if check is not None:
+            check(value)
+    except ValueError as error:
+        raise DataError(f"{where}: not JSON: {str(error).replace('line 1 ', '')}") from error
+    return value
+
+
+def _lines(file: IO[str], path: Path, what: str = "line") -> Iterator[str]:
     """The lines of a file, of which none is held that is too long."""
     number = 0
     while line := file.readline(ROW_TEXT.most + 1):
         number += 1
         if len(line) > ROW_TEXT.most:
-            raise DataError(ROW_TEXT.past(f"{path.name}:{number}: the line has"))
+            raise DataError(ROW_TEXT.past(f"{path.name}:{number}: the {what} has"))
         yield line
 
 
@@ -107,17 +114,45 @@ def _csv(path: Path) -> Iterator[tuple[int, Row]]:
 def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
     if importlib.util.find_spec("pyarrow") is None:
         raise UsageError("parquet files need the library pyarrow: pip install 'rolegraph[data]'")
-    pyarrow: Any = importlib.import_module("pyarrow")  # it has no type stubs
-    parquet: Any = importlib.import_module("pyarrow.parquet")
-    try:
-        number = 0
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(BATCH):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, plain_row(row, f"{path.name}:{number}")
-    except pyarrow.ArrowException as error:
-        raise DataError(f"{path.name} is not a parquet file: {error}") from error
+    number, left = 0, PARQUET_ROWS.most + 100 * path.stat().st_size
+    process = subprocess.Popen(
+        [sys.executable, "-P", str(_PARQUET), str(path), str(PARQUET_MEMORY.most)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        encoding="utf-8",
+        env={**without_keys(), **_HONEST_SIZES},
+    )
+    with process:
+        assert process.stdout
+        try:
+            for number, line in enumerate(_lines(process.stdout, path, "row"), 1):
+                said = _json(line, f"{path.name}:{number}")
+                if isinstance(said, str):
+                    raise DataError(said)
+                left -= len(line) + 1_000
+                if left < 0:
+                    most = f"{PARQUET_ROWS} and a hundred times the file's size"
+                    raise DataError(
+                        f"{path.name}:{number}: the rows so far come to more than {most}; {_MEND}"
+                    )
+                yield number, cast("Row", said)
+            if code := process.wait():
+                raise DataError(f"{path.name}: after row {number}: {_died(code)}; {_MEND}")
+        finally:
+            process.kill()
+
+
+_PARQUET = Path(__file__).with_name("parquet_rows.py")
+_HONEST_SIZES = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
+"""So that what is reserved is what is used."""
+_MEND = "write the file as .jsonl, or with smaller row groups"
+
+
+def _died(code: int) -> str:
+    if code in (MEMORY, -signal.SIGABRT):  # C++ aborts where it gets none
+        return PARQUET_MEMORY.past("to unpack the next rows takes")
+    return f"the process that unpacks the file has died (exit code {code})"
 
 
 _READERS: dict[str, Callable[[Path], Iterator[tuple[int, Row]]]] = {

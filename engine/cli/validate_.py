@@ -74,7 +74,7 @@ def _checked(
             output.line(f"{name}: valid (tests of a spec)")
             return {"spec": name, "valid": True, "diagnostics": []}
         compiled = rg.check(name, *overrides, imports=imports, allow=allow, backend=backend)
-        read = {split: len(list(data.rows(None))) for split, data in compiled.files().items()}
+        read = {split: sum(1 for _ in data.rows(None)) for split, data in compiled.files().items()}
     except rg.UserError as error:
         click.echo(rg.printable(f"error: {error}\n"), err=True)
         return {"spec": name, "valid": False, "error": str(error), "diagnostics": []}

@@ -38,6 +38,20 @@ ROW_TEXT = Limit(
     "characters",
     "a line of a file of tasks or passages; what a prompt shows of it is far less",
 )
+PARQUET_MEMORY = Limit(
+    "parquet_memory",
+    150_000_000,
+    "bytes",
+    "that the process takes which unpacks a Parquet file's rows, beyond what its library does; a file of 600 "
+    "bytes may hold gigabytes, and pages of a megabyte in each of 50 columns fit",
+)
+PARQUET_ROWS = Limit(
+    "parquet_rows",
+    150_000_000,
+    "bytes",
+    "that a Parquet file's rows may come to, with 1,000 for each, beyond a hundred times what the file has; "
+    "text is packed to a third, and what repeats itself to nothing",
+)
 MESSAGE_TEXT = Limit("message_text", 600, "characters", "a part of a message; a person reads no more of it")
 LINE_SHOWN = Limit("line_shown", 160, "characters", "as much of a faulty line as is shown around the fault")
 VALUE_SHOWN = Limit("value_shown", 60, "characters", "as much of a faulty value as a message shows")

@@ -6,6 +6,7 @@ processes are forked off one that has imported what they need.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import resource
@@ -139,6 +140,8 @@ def look_up(source: str) -> Came:
     if text == "sparse":
         path.write_bytes(b"")
         os.truncate(path, 3 << 30)
+    elif text.startswith("b85 "):
+        path.write_bytes(base64.b85decode(text[4:]))
     else:
         path.write_bytes(text.encode(errors="surrogateescape"))
     try:

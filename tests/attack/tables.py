@@ -1,6 +1,7 @@
 """Hostile files: of passages that a tool searches, and of tasks.
 
-A case's source is what reads it, the file's suffix and its text; `sparse` stands for three gigabytes of NUL.
+A case's source is what reads it, the file's suffix and its text; `sparse` stands for three gigabytes of NUL, and
+a Parquet file may stand in base 85.
 """
 
 from __future__ import annotations
@@ -10,6 +11,22 @@ from collections.abc import Sequence
 from tests.attack.cases import Case
 
 GOOD = '{"id": "1", "text": "good", "question": "q"}\n'
+LARGE = (
+    "P(e~L6$BNCt>Od~;sQ(+0u=xf001bpFa4lIOH2T4001aJOH2S^0RZ^_InV+E01#mU01#mU01#mU01#mU01#mU01#mU01#mU01#mU"
+    "01#mU01#mU01#mU01#mU01#mU01#mU01#mU01#mU01#mU01#mU01#mU01#mU01#mU01#mU01#mU01#mU01#mU01#mU01#mU01#mU"
+    "01#mU01#mU01#mU01#mU01#mU01#mU01#mU01#mU01#m#S^{Ae02LM$C@dAA9~BT41{DSz0000ewJ-f33t0dF0{{R3pdSGNpdSDg"
+    "1Q{$f02l^yV`yb<VHE-Z6$~W;7zA`>cyuKIOdJ3J02ZJh85|iLCIB223>h^51`rt-1axJ1bQKI1pdS|Mt>Oe0)&nMv111P5EENP5"
+    "02KlN6#x|w6#@V}7J!i7z)Beg872Ur9{>OV7V53y1QwtlCI}YR0{|!>aA9(Bb!BudV{mXSVRCYBcOZ6Ua&u{KZXhx?E-)@J85|q{"
+    "005%^002-yQZW"
+)
+"""2,000 rows of one text of 5,000,000 characters."""
+SMALL = (
+    "P(e~L6$BNCwHOsTOceqZ01^NID77#BphOJ=0BisNC_oJZ0AT?D`2RW30wZb&VHE%s78NKg6`&s#5ETX$1{?qY04TLD{U8fj00093"
+    "005vL0Rf;N02KroEHwZa26JO*Wo=;<0ss{ZB?1@(bY*ySB>+qu0000MpdT3=85|}692E>1H2?+>85jg~Wq5QI3>Kgt7Us1W7ODXz"
+    "VkQVFEENP502KlN6#x|w6#@V}7J!hv{Q?;V872Ur9{>OV7Us1W7N8#{2o|aV04N}EVRCVGWppiLaBwYQa&m8XAa-SPb7^mGATl;C"
+    "FfK6}92@`u0H6Q>08l|vF#"
+)
+"""2,000 rows of one of 200,000."""
 BOTH: Sequence[tuple[str, str, str, str]] = [
     ("nothing", "jsonl", "", ""),
     ("three gigabytes in a line", "jsonl", "sparse", "1: the line has more than 10,000,000 characters (limit: row_text)"),
@@ -33,6 +50,8 @@ BOTH: Sequence[tuple[str, str, str, str]] = [
     ("one id twice", "jsonl", GOOD + GOOD, "jsonl:2: the id '1' is that of line 1 too"),
     ("columns without names", "csv", "text,,\na,b,c\n", "csv:1: the header names a column twice"),
     ("more fields than columns", "csv", "text,question\na,q\na,b,c,d\n", "csv:3: not as many fields"),
+    ("gigabytes of Parquet", "parquet", f"b85 {LARGE}", "limit: parquet_memory"),
+    ("gigabytes of small rows", "parquet", f"b85 {SMALL}", "limit: parquet_rows"),
     ("what is no Parquet", "parquet", "PAR1" + "\0" * 100 + "PAR1", "cannot read"),
 ]  # fmt: skip
 CORPUS: Sequence[tuple[str, str, str, str]] = [

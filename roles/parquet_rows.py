@@ -1,4 +1,4 @@
-"""The process that reads a Parquet file: its rows go out as lines of JSON, and what is wrong with it as a text.
+"""The process that reads a Parquet file: its rows go out as lines of JSON, what is wrong with it as a text.
 
 A file of some hundred bytes may unpack to gigabytes, whatever its own sizes say, and pyarrow knows no bound.
 So this process may take little more than pyarrow itself does; where that is not enough it ends with `MEMORY`.

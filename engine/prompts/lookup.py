@@ -10,7 +10,7 @@ from engine.errors import did_you_mean
 from engine.limits.prompts import TEMPLATE_BYTES
 from engine.prompts.checks import Surroundings
 from engine.prompts.templates import Condition, Template, compile_condition, compile_template
-from engine.records.files import is_file, is_folder
+from engine.records.files import is_file, is_folder, is_no_file
 from engine.shipped import PROMPTS
 from engine.spec import Finding, Path, PromptSource
 from engine.spec.diagnostics import point_at
@@ -68,6 +68,8 @@ def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath 
         file = place / name
         if is_file(file) and file.resolve().is_relative_to(place.resolve()):
             return file, []
+    if any(is_no_file(place / name) for place in places):
+        return None, [Finding(path, f"the template {name!r} is no file", "a file with a template's text")]
     hint = did_you_mean(
         name,
         [file.name for place in places if is_folder(place) for file in place.glob("*.j2") if is_file(file)],

@@ -19,6 +19,12 @@ def is_folder(path: Path) -> bool:
     return S_ISDIR(_mode(path))
 
 
+def is_no_file(path: Path) -> bool:
+    """Whether something else is there: a folder, a pipe, a device."""
+    mode = _mode(path)
+    return mode != 0 and not S_ISREG(mode)
+
+
 def read_bytes(path: Path, most: Limit) -> bytes:
     """A file's content.
 

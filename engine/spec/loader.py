@@ -16,7 +16,7 @@ from typing import Any
 
 from engine.errors import UsageError, did_you_mean
 from engine.limits.specs import SPEC_BYTES, SPEC_EXTENDS, SPEC_FAULTS
-from engine.records.files import is_file, is_folder
+from engine.records.files import is_file, is_folder, is_no_file
 from engine.shipped import SPECS
 from engine.spec.diagnostics import Diagnostic, Finding, Path, Place
 from engine.spec.files import read_text, resolved, shown
@@ -132,6 +132,8 @@ def find_spec(name: str | FilePath) -> FilePath:
     hint = did_you_mean(path.name, [*beside, *known], "{}") or f"shipped specs: {', '.join(sorted(known))}"
     if is_folder(path):
         raise UsageError(f"{name} is a folder, not a spec; {hint}")
+    if is_no_file(path):
+        raise UsageError(f"cannot read {name}: it is no file; {hint}")
     raise UsageError(f"no spec {str(name)!r}: there is no such file; {hint}")
 
 
@@ -204,8 +206,9 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[Fi
         else:
             near = (entry for where in (folder, SPECS) for entry in where.glob("*.yaml"))
             names = [entry.name for entry in near if is_file(entry)]
+            what = f"{base_name!r} is no file" if is_no_file(base) else f"there is no spec {base_name!r}"
             problem = Diagnostic(
-                f"there is no spec {base_name!r} to extend",
+                f"{what} to extend",
                 place,
                 "a file beside this one, or a shipped spec",
                 did_you_mean(str(base_name), names, "{}"),

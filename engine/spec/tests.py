@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import Field, model_validator
 
 from engine.errors import SpecError, UsageError
-from engine.limits.specs import SPEC_FAULTS
+from engine.limits.specs import SPEC_BYTES, SPEC_FAULTS
 from engine.spec.diagnostics import Finding
-from engine.spec.files import shown
+from engine.spec.files import read_text, shown
 from engine.spec.loader import TESTS, place_of
 from engine.spec.validation import fit
 from engine.spec.written import Written
@@ -163,12 +163,13 @@ class ReadTests:
 def read_tests(path: FilePath) -> ReadTests:
     """Read a tests file. Raises UsageError where there is none, SpecError with every fault of it."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path, SPEC_BYTES)
     except FileNotFoundError:
         hint = "write it, or record one with `rolegraph test SPEC --record`"
         raise UsageError(f"there are no tests in {shown(path)}; {hint}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {shown(path)}: {error}") from error
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise UsageError(f"cannot read {shown(path)}: {reason}") from error
     source = parse_yaml(text, shown(path), ("tests are a mapping", "keys such as tasks and expect"))
     if source.faults:
         raise SpecError(source.faults)

@@ -104,7 +104,10 @@ def listed(values: Any) -> Any:
             lambda: repeated("a" * 200_000, 2_000),
             f"the rows so far come to {{}}{PARQUET_ROWS} and a hundred times",
         ),
-        (lambda: listed(pyarrow.repeat(1, 30_000_000)), f"after row 0: to unpack the next rows takes {{}}{PARQUET_MEMORY}"),
+        (
+            lambda: listed(pyarrow.repeat(1, 30_000_000)),
+            f"after row 0: to unpack the next rows takes {{}}{PARQUET_MEMORY}",
+        ),
         (lambda: ["a" * 100_000_000], f"after row 0: to unpack the next rows takes {{}}{PARQUET_MEMORY}"),
         (lambda: ["a" * 12_000_000], "t.parquet:1: the row has {}10,000,000 characters (limit: row_text)"),
         (lambda: [[[]] * 1_010_000], "t.parquet:1: not JSON: it has {}1,000,000 parts (limit: record_parts)"),
@@ -160,7 +163,8 @@ def test_the_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time, pathlib; from roles.tables import read_table\n"
         "rows = read_table(pathlib.Path(sys.argv[1])); next(rows)\n"
-        "print(*pathlib.Path('/proc/self/task').glob('*/children').__next__().read_text().split(), flush=True)\n"
+        "(tasks,) = pathlib.Path('/proc/self/task').glob('*/children')\n"
+        "print(tasks.read_text(), flush=True)\n"
         "time.sleep(600)"
     )
     with subprocess.Popen(

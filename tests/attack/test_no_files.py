@@ -1,0 +1,74 @@
+"""What a spec or the command line names and is no file: a pipe is not waited for, nor called missing."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command, rolegraph
+
+__all__ = ["rolegraph"]
+ROLE = "{trainable: false, prompt: {inline: hi}}"
+LEARNER = "{prompt: {inline: hi}, reward: countdown, estimator: precomputed, signal: {imitation: {demonstration: p.j2}}}"
+SPECS = {
+    "data": "{a: ROLE}\ndata: {validation: p.csv}",
+    "corpus": "{a: {trainable: false, prompt: {inline: hi}, tools: [{search: {corpus: p.csv}}], calls: 2}}",
+    "template": "{a: {trainable: false, prompt: p.j2}}",
+    "demonstration": f"{{a: {LEARNER}}}",
+    "extends": "{a: ROLE}\nextends: p.yaml",
+    "replay": '{a: {trainable: false, prompt: {inline: hi}, model: "replay:p.jsonl"}}\ndata: {validation: t.jsonl}',
+    "model": '{a: {trainable: false, prompt: {inline: hi}, model: "local:p.model"}}\ndata: {validation: t.jsonl}',
+    "sound": "{a: ROLE}\ndata: {validation: t.jsonl}",
+}
+NO_FILES = {
+    "data": (
+        ("validate", "data.yaml"),
+        "data.yaml:4:20: error: cannot read 'p.csv': not a file that holds rows",
+    ),
+    "corpus": (("validate", "corpus.yaml"), "cannot read 'p.csv': not a file that holds rows"),
+    "template": (("validate", "template.yaml"), "the template 'p.j2' is no file"),
+    "demonstration": (("validate", "demonstration.yaml"), "the template 'p.j2' is no file"),
+    "extends": (("validate", "extends.yaml"), "error: 'p.yaml' is no file to extend"),
+    "spec": (("validate", "p.yaml"), "cannot read p.yaml: it is no file"),
+    "spec to run": (("run", "./p.yaml"), "cannot read ./p.yaml: it is no file"),
+    "tests": (("validate", "p.test.yaml"), "cannot read p.test.yaml: it is no file"),
+    "import": (("validate", "sound.yaml", "--import", "p.py"), "p.py: expected a Python file"),
+    "spec's replay": (("run", "replay.yaml"), "cannot read p.jsonl: not a file that holds lines"),
+    "replay": (
+        ("run", "sound.yaml", "--model", "replay:p.jsonl"),
+        "cannot read p.jsonl: not a file that holds lines",
+    ),
+    "replayed run": (
+        ("run", "sound.yaml", "--model", "replay:folder"),
+        "cannot read folder/episodes.jsonl: not a file",
+    ),
+    "spec's model": (("run", "model.yaml"), "there is no model folder p.model"),
+    "model": (("run", "sound.yaml", "--model", "local:p.model"), "there is no model folder p.model"),
+    "run's folder": (("run", "--resume", "--out", "folder"), "cannot read folder/run.json: it is no file"),
+    "viewed folder": (("view", "folder", "--static", "v.html"), "cannot read folder/run.json: it is no file"),
+    "compared folder": (("compare", "folder", "folder"), "cannot read folder/run.json: it is no file"),
+    "reported folder": (("report", "folder"), "folder is not the folder of a training run"),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_a_pipe_is_said_to_be_none(tmp_path: Path, rolegraph: Command, kind: str) -> None:
+    for name, roles in SPECS.items():
+        text = f"rolegraph: 1\nname: {name}\nroles: {roles}\n".replace("ROLE", ROLE)
+        (tmp_path / f"{name}.yaml").write_text(text)
+    (tmp_path / "t.jsonl").write_text(json.dumps({"id": "1"}) + "\n")
+    (tmp_path / "folder").mkdir()
+    for name in ("p.csv", "p.j2", "p.yaml", "p.test.yaml", "p.py", "p.jsonl", "p.model"):
+        os.mkfifo(tmp_path / name)
+    for name in ("run.json", "episodes.jsonl"):
+        os.mkfifo(tmp_path / "folder" / name)
+    words, says = NO_FILES[kind]
+    done = rolegraph(*words)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "did you mean p." not in done.stderr.replace("'", "")
+    assert "Traceback" not in done.stderr

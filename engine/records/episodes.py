@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -65,6 +66,7 @@ class Entry:
 
 
 _EPISODE = "an episode"
+_VALUE = attrgetter("value")
 _logger = logging.getLogger(__name__)
 
 
@@ -175,7 +177,8 @@ def read_episodes(path: Path, broken: Callable[[DataError], object] = refuse) ->
     Raises DataError where the file cannot be read. `broken` is given a DataError for each line that is no
     episode; unless it raises, the line is passed over.
     """
-    return (line.value for line in read_jsonl(path, _episode, _EPISODE, broken))
+    # Mapped, not looped over: a loop's own name would hold a line while the next one is read.
+    return map(_VALUE, read_jsonl(path, _episode, _EPISODE, broken))
 
 
 def write_episodes(path: Path, episodes: Iterable[Episode]) -> None:

@@ -136,10 +136,10 @@ def memory_of(text: bytes) -> int:
     characters = len(text.translate(None, b"0123456789+-.eE, []{}"))  # with those of one text once more
     commas = text.count(b",")
     numbers = 40 * commas - 8 * min(text.count(b"."), commas) + 24 * _longest_list(text)
-    return len(text) + (width + 1) * characters + numbers + 100 * parts_of(text)
+    return len(text) + (3 * width // 2 + 1) * characters + numbers + 120 * parts_of(text)
 
 
-_DEAREST_BYTE = 104
+_DEAREST_BYTE = 124
 """That a byte of JSON may come to."""
 
 

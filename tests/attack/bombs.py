@@ -30,11 +30,19 @@ PATTERNS = [
 STEP = "trajectories.0.steps.0"
 FILES = [
     Case("two gigabytes of NUL in a line", 'file:["episodes.jsonl", None, None]', "fault", "episodes.jsonl:2: the line has more than 64,000,000 bytes (limit: record_line)"),
-    Case("ten million numbers", f'file:["episodes.jsonl", "{STEP}.prompt_ids", [7] * 10_000_000]', "fault", "episodes.jsonl:2: not an episode: once it is read, it takes more than 190,000,000 bytes (limit: record_memory)"),
+    Case("ten million numbers", f'file:["episodes.jsonl", "{STEP}.prompt_ids", [7] * 10_000_000]', "fault", "episodes.jsonl:2: not an episode: once it is read, it takes more than 125,000,000 bytes (limit: record_memory)"),
     Case("wide text", 'file:["episodes.jsonl", "info", {"x": "𝄞", "y": "a" * 36_000_000}]', "fault", "limit: record_memory"),
     Case("wide text after half a character", f'file:["episodes.jsonl", "{STEP}.action", "𝄞\\ud800" + "a" * 17_000_000]', "fault", "episodes.jsonl:2: not an episode"),
-    Case("numbers in every place", 'file:["episodes.jsonl", "info", {"x": [1.5] * 1_000_000, "y": "𝄞" * 500_000, "z": [[]] * 300_000}]', "valid", ""),
-    Case("an episode of many tokens", f'file:["episodes.jsonl", "{STEP}.logprobs", [-0.1234567890123456] * 2_300_000]', "valid", ""),
+    Case("numbers in every place", 'file:["episodes.jsonl", "info", {"x": [1.5] * 1_000_000, "y": "𝄞" * 500_000, "z": [[]] * 100_000}]', "valid", ""),
+    Case("an episode of many tokens", f'file:["episodes.jsonl", "{STEP}.logprobs", [-0.1234567890123456] * 1_600_000]', "valid", ""),
+    *(
+        Case(f"three lines of {what}", f'file:["episodes.jsonl", {put}, 3]', "valid", "")
+        for what, put in (
+            ("numbers", f'"{STEP}.prompt_ids", [150_000] * 1_700_000'),
+            ("wide text", '"info", {"x": "𝄞", "y": "a" * 15_500_000}'),
+            ("small mappings", '"info", {"x": [{"a": 0.5}] * 380_000}'),
+        )
+    ),
     *(
         Case(f"{what} in {file}", f'file:["{file}", None, {text}]', "fault", "limit: record_memory")
         for file in ("run.json", "controls.json", "metrics.jsonl", "checkpoints.jsonl")

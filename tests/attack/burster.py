@@ -76,12 +76,14 @@ def _reward(source: str) -> Came:
         return Came("error", str(error))
 
 
-def _write(name: str, path: str | None, value: Any) -> None:
+def _write(name: str, path: str | None, value: Any, times: int = 1) -> None:
     with Path(name).open("wb") as out:
         if name == "episodes.jsonl":
             out.write(json_line(records.honest()))
         if path is not None:
-            out.write(records.line(path, value).encode() + b"\n")
+            line = records.line(path, value).encode() + b"\n"
+            for _ in range(times):
+                out.write(line)
         elif value is not None:
             out.write(value.encode() + b"\n")
         else:

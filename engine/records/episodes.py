@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
@@ -88,7 +89,7 @@ class EpisodeWriter:
         """Write one episode, in one write of a whole line: it is on disk when this returns.
 
         Of one that nobody could read again (`record_line`, `record_memory`) the token ids and
-        log-probabilities are left out, or else the steps; its rewards and failures stay. The log warns of it,
+        log-probabilities are left out, or else the steps, or else what its task says; its rewards and failures stay. The log warns of it,
         and its info has `left_out`.
         """
         episode, line = _line(episode)
@@ -235,24 +236,43 @@ def _line(episode: Episode) -> tuple[Episode, bytes]:
         except TooLarge as error:
             _logger.warning("episode %s is written without its %s: %s", episode.id, left_out, error)
             del line
-            episode = episode._replace(
-                trajectories=tuple(one._replace(steps=keep(one.steps)) for one in episode.trajectories),
-                metadata={**episode.metadata, "left_out": left_out},
-            )
+            episode = keep(episode)
+            episode = episode._replace(metadata={**episode.metadata, "left_out": left_out})
             line = json_line(episode.to_dict())
     return episode, line
 
 
-def _without_tokens(steps: Sequence[Step]) -> tuple[Step, ...]:
-    return tuple(step._replace(prompt_ids=(), response_ids=(), logprobs=()) for step in steps)
+def _without_tokens(episode: Episode) -> Episode:
+    return _with_steps(episode, lambda step: [_without_its_tokens(step)])
 
 
-def _without_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
-    return ()
+def _without_its_tokens(step: Step) -> Step:
+    advantage = None if isinstance(step.advantage, Sequence) else step.advantage  # one for each token
+    return step._replace(prompt_ids=(), response_ids=(), logprobs=(), advantage=advantage)
 
 
-_SMALLER = {"token ids and log-probabilities": _without_tokens, "steps": _without_steps}
-"""What an episode that is too large is written without: the first, or else the second, too."""
+def _without_steps(episode: Episode) -> Episode:
+    return _with_steps(episode, lambda _: [])
+
+
+def _with_steps(episode: Episode, of: Callable[[Step], list[Step]]) -> Episode:
+    trajectories = (
+        one._replace(steps=tuple(chain.from_iterable(map(of, one.steps)))) for one in episode.trajectories
+    )
+    return episode._replace(trajectories=tuple(trajectories))
+
+
+def _without_task(episode: Episode) -> Episode:
+    return episode._replace(task={"id": episode.task_id}, metadata={})
+
+
+_SMALLER: Mapping[str, Callable[[Episode], Episode]] = {
+    "token ids and log-probabilities": _without_tokens,
+    "steps": _without_steps,
+    "task": _without_task,
+}
+"""What an episode that is too large is written without: the first, or else the next, too. A task's numbers
+may take more than its text."""
 
 
 def _episode(text: bytes) -> Episode:

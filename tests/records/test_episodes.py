@@ -210,3 +210,14 @@ def test_figures_are_means_and_failures_are_counts(tmp_path: Path) -> None:
         "failures/solver/malformed_output": 2,
     }
     assert figures([]) == {"episodes": 0}
+
+
+def test_an_episode_whose_task_takes_too_much_is_written_without_it(tmp_path: Path) -> None:
+    large = episode(1)._replace(task={"id": "t1", "numbers": [7] * 2_000_000})
+    with EpisodeWriter(tmp_path / "e.jsonl") as writer:
+        writer.append(large)
+    (read,) = read_episodes(tmp_path / "e.jsonl")
+    assert read.task == {"id": "t1"}
+    assert read.metadata == {"left_out": "task"}
+    assert [one.reward for one in read.trajectories] == [1.0, 0.0, None]
+    assert EpisodeFile(tmp_path / "e.jsonl").entries()[0].task == "t1"

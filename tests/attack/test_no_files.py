@@ -12,15 +12,19 @@ from tests.cli.conftest import Command, rolegraph
 
 __all__ = ["rolegraph"]
 ROLE = "{trainable: false, prompt: {inline: hi}}"
-LEARNER = "{prompt: {inline: hi}, reward: countdown, estimator: precomputed, signal: {imitation: {demonstration: p.j2}}}"
+LEARNER = (
+    "{prompt: {inline: hi}, reward: countdown, estimator: precomputed, "
+    "signal: {imitation: {demonstration: p.j2}}}"
+)
+DATA = "\ndata: {validation: t.jsonl}"
 SPECS = {
     "data": "{a: ROLE}\ndata: {validation: p.csv}",
     "corpus": "{a: {trainable: false, prompt: {inline: hi}, tools: [{search: {corpus: p.csv}}], calls: 2}}",
     "template": "{a: {trainable: false, prompt: p.j2}}",
     "demonstration": f"{{a: {LEARNER}}}",
     "extends": "{a: ROLE}\nextends: p.yaml",
-    "replay": '{a: {trainable: false, prompt: {inline: hi}, model: "replay:p.jsonl"}}\ndata: {validation: t.jsonl}',
-    "model": '{a: {trainable: false, prompt: {inline: hi}, model: "local:p.model"}}\ndata: {validation: t.jsonl}',
+    "replay": '{a: {trainable: false, prompt: {inline: hi}, model: "replay:p.jsonl"}}' + DATA,
+    "model": '{a: {trainable: false, prompt: {inline: hi}, model: "local:p.model"}}' + DATA,
     "sound": "{a: ROLE}\ndata: {validation: t.jsonl}",
 }
 NO_FILES = {

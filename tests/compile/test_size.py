@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import networkx as nx
 import pytest
 from hypothesis import given, settings
 
 import rolegraph as rg
-from engine.compile import Size, graph, size_of
+from engine.compile import Size, check_file, graph, size_of
 from engine.compile.size import calls_of
+from tests.counting import calls
+from tests.edge import write_spec
 from tests.workflows import Workflow, compiled, workflows
 
 
@@ -41,3 +45,16 @@ def test_the_chain_is_the_longest_path_of_the_dag(workflow: Workflow) -> None:
     dag = nx.DiGraph((a, b, {"calls": calls[b]}) for a, b in graph(plan).edges)
     dag.add_edges_from(("start", node, {"calls": own}) for node, own in calls.items())
     assert size_of(plan) == (sum(calls.values()), nx.dag_longest_path_length(dag, weight="calls"))
+
+
+def test_compiling_many_loops_takes_as_much_for_each(tmp_path: Path) -> None:
+    def compiling(loops: int) -> int:
+        role = "{trainable: false, prompt: {inline: hi}}"
+        roles = "\n".join(f"  r{n}: {role}" for n in range(loops))
+        ends = "\n".join(f"  l{n}: {{roles: r{n}, times: 6, until: r{n}.action == 1}}" for n in range(loops))
+        spec = write_spec(tmp_path, f"rolegraph: 1\nname: x\nroles:\n{roles}\nloops:\n{ends}\n")
+        return calls(lambda: check_file(spec).valid())
+
+    compiling(2)  # what is made once
+    few, more, many = map(compiling, (10, 20, 40))
+    assert many - more < 2.1 * (more - few)

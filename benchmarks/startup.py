@@ -4,7 +4,8 @@
     python benchmarks/startup.py --against DIR --repetitions 7   # beside another checkout of Rolegraph
 
 Each measurement is a process of its own; with `--against` the two checkouts take turns, and the median of the
-ratios, round by round, counts.
+ratios, round by round, counts. The last row is what no `validate` can go below: the packages that it cannot
+do without, and nothing of this project.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def compile_s(repetitions: int) -> tuple[float, float]:
 def _wall(arguments: list[str], checkout: Path = ROOT) -> float:
     """Seconds that one process takes; it must end well."""
     with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "roles.yaml").write_text("roles: {solver: {count: 2}, judge: {needs: solver}}")
         start = perf_counter()
         subprocess.run(
             [sys.executable, "-P", *arguments],
@@ -74,9 +76,21 @@ def _wall(arguments: list[str], checkout: Path = ROOT) -> float:
         return perf_counter() - start
 
 
+PACKAGES = """
+import click, jinja2.sandbox, yaml
+from importlib.metadata import Distribution
+from pydantic import BaseModel
+class Model(BaseModel):
+    count: int = 1
+Model.model_validate({"count": 2})
+yaml.safe_load(open("roles.yaml"))
+jinja2.sandbox.SandboxedEnvironment().from_string("{{ task.question }}")
+Distribution.from_name("rolegraph").entry_points
+"""
+VALIDATE = "rolegraph validate solver_judge"
 WAITS = {
     "rolegraph --help": ["--help"],
-    "rolegraph validate solver_judge": ["validate", "solver_judge"],
+    VALIDATE: ["validate", "solver_judge"],
     "rolegraph run solver_judge --limit 1": ["run", "solver_judge", "--limit", "1"],
 }
 """What a person waits for before anything has been done."""
@@ -91,14 +105,17 @@ WAITS = {
     help="Another checkout of Rolegraph, to compare with this one.",
 )
 def main(repetitions: int, against: Path | None) -> None:
-    for title, words in WAITS.items():
+    measured = {title: ["-m", "engine.cli", *words] for title, words in WAITS.items()}
+    measured["click, pyyaml, jinja2 and pydantic alone, beside validate"] = ["-c", PACKAGES]
+    for title, arguments in measured.items():
         click.echo(title)
+        theirs = arguments if title in WAITS else measured[VALIDATE]
         ours: list[float] = []
         ratios: list[float] = []
         for turn in range(1, repetitions + 1):
             # By turns the first, so that a warm disk favours neither.
             order = [ROOT, *([against] if against else [])][:: 1 if turn % 2 else -1]
-            took = {checkout: _wall(["-m", "engine.cli", *words], checkout) for checkout in order}
+            took = {one: _wall(arguments if one == ROOT else theirs, one) for one in order}
             ours.append(took[ROOT])
             line = f"  {turn}: {ours[-1]:.2f} s"
             if against is not None:

@@ -89,8 +89,8 @@ class EpisodeWriter:
         """Write one episode, in one write of a whole line: it is on disk when this returns.
 
         Of one that nobody could read again (`record_line`, `record_memory`) the token ids and
-        log-probabilities are left out, or else the steps, or else what its task says; its rewards and failures stay. The log warns of it,
-        and its info has `left_out`.
+        log-probabilities are left out, or else the steps, or else what its task says; its rewards and
+        failures stay. The log warns of it, and its info has `left_out`.
         """
         episode, line = _line(episode)
         offset = self._episodes.append(line, f"episode {episode.id}")

@@ -124,7 +124,7 @@ def check_size(text: bytes) -> None:
     """Raise TooLarge for a line of JSON that would take too much memory, before it is read."""
     if len(text) > RECORD_LINE.most:
         raise TooLarge(RECORD_LINE.past("the line has"))
-    if len(text) * _DEAREST_BYTE > RECORD_MEMORY.most and memory_of(text) > RECORD_MEMORY.most:
+    if len(text) * _PER_BYTE > RECORD_MEMORY.most and memory_of(text) > RECORD_MEMORY.most:
         raise TooLarge(RECORD_MEMORY.past("once it is read, it takes"))
 
 
@@ -139,7 +139,7 @@ def memory_of(text: bytes) -> int:
     return len(text) + (3 * width // 2 + 1) * characters + numbers + 120 * parts_of(text)
 
 
-_DEAREST_BYTE = 124
+_PER_BYTE = 124
 """That a byte of JSON may come to."""
 
 

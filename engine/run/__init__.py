@@ -1,7 +1,9 @@
-"""Runs a Plan: what may start when, one call after the other, what it earns, and the stream of episodes."""
+"""Runs a Plan: what may start when, one call after the other, what it earns, and the stream of episodes.
 
-from engine.run.isolation import Isolation
-from engine.run.scheduler import Job, jobs, missing, run_episode
-from engine.run.stream import stream
+The stub beside this file says what there is: a name is imported when it is first used, for a worker that
+scores an answer needs one module of it.
+"""
 
-__all__ = ["Isolation", "Job", "jobs", "missing", "run_episode", "stream"]
+from engine.lazily import names_of
+
+__getattr__, __dir__, __all__ = names_of(__name__)  # pyright: ignore[reportUnsupportedDunderAll]  # the stub lists them

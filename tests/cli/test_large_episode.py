@@ -1,4 +1,4 @@
-"""A run whose episode is too large to be read again as it is: written smaller, and good for all that follows."""
+"""An episode that is too large to be read again is written smaller, and good for what follows."""
 
 from __future__ import annotations
 

@@ -171,6 +171,38 @@ def test_the_slot_of_a_call_that_failed_is_free_again() -> None:
     assert asyncio.run(run()) == "done"
 
 
+@pytest.mark.parametrize("given", [False, True], ids=["while it waits", "just as it is given the slot"])
+def test_who_gives_up_waiting_leaves_the_slot_to_the_next_in_order(given: bool) -> None:
+    answered: list[str] = []
+
+    async def run() -> None:
+        model = Scoring()
+        limited = LimitedModel(model, 1)
+
+        async def call(name: str) -> None:
+            await limited.complete(request(), observe=lambda _: freed(name))
+            answered.append(name)
+
+        def freed(name: str) -> None:
+            if given and name == "first":
+                second.cancel()
+
+        first = asyncio.create_task(call("first"))
+        await model.started.acquire()
+        second, third, fourth = (asyncio.create_task(call(name)) for name in ("second", "third", "fourth"))
+        await asyncio.sleep(0)
+        if not given:
+            second.cancel()
+            await asyncio.wait([second])
+        model.go.set()
+        await asyncio.gather(first, third, fourth)
+        assert second.cancelled()
+        await call("last")
+
+    asyncio.run(run())
+    assert answered == ["first", "third", "fourth", "last"]
+
+
 def test_a_timeout_does_not_count_the_wait_for_a_slot() -> None:
     async def run() -> None:
         model = Scoring()

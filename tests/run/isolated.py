@@ -14,6 +14,10 @@ def double(number: int) -> int:
     return 2 * number
 
 
+def imported() -> list[str]:
+    return [*sys.modules]
+
+
 def sleep(seconds: float, started: str | None = None) -> str:
     if started:
         Path(started).write_text(str(os.getpid()))

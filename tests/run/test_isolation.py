@@ -55,6 +55,12 @@ def test_the_result_comes_back(shared: Isolation) -> None:
     assert within(lambda isolation: isolation.run(isolated.double, 21, limit=10), shared) == 42
 
 
+def test_a_worker_imports_no_more_of_the_engine_than_it_needs(shared: Isolation) -> None:
+    imported = within(lambda isolation: isolation.run(isolated.imported, limit=10), shared)
+    assert {"engine.run.isolation", "engine.vocabulary"} <= {*imported}
+    assert not {"engine.compile", "engine.run.scheduler"} & {*imported}
+
+
 def test_calls_run_side_by_side_and_more_than_there_are_workers_take_turns(shared: Isolation) -> None:
     async def many(isolation: Isolation) -> list[int]:
         calls = (isolation.run(isolated.double, n, limit=10) for n in range(5 * WORKERS))

@@ -15,9 +15,9 @@ RECORD_MEMORY = Limit(
     125_000_000,
     "bytes",
     "what such a line may take while it is read, with the line itself, beside what the one before it said: "
-    "40 bytes for a number, 120 for a list, a mapping or a text, and its characters, as wide as the widest; an "
-    "episode of 800 turns fits, each with 900 tokens asked and 900 answered, with ids, log-probabilities and "
-    "texts; a larger one is written without its token ids",
+    "40 bytes for a number, 120 for a list, a mapping or a text, and its characters, as wide as the widest; "
+    "an episode of 800 turns fits, each with 900 tokens asked and 900 answered, with ids, log-probabilities "
+    "and texts; a larger one is written without its token ids",
 )
 RECORD_PARTS = Limit(
     "record_parts",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -36,6 +35,7 @@ from engine.records.jsonl import (
     refuse,
     write_whole,
 )
+from engine.records.plain import LARGEST
 
 T = TypeVar("T")
 RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"
@@ -331,7 +331,7 @@ def _step_metrics(text: bytes) -> dict[str, float]:
     metrics = {
         name: float(value)
         for name, value in _METRICS.validate_python(parse_json(text)).items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
     }
     _ = metrics["step"]  # raises KeyError
     return metrics

@@ -10,6 +10,8 @@ from pydantic_core import to_jsonable_python
 
 from engine.limits.answers import JSON_DEPTH, JSON_DIGITS
 
+LARGEST = 1e100
+"""No reward and no figure is beyond it, either way: sums and squares of larger ones may be none."""
 _BITS = int(JSON_DIGITS.most * math.log2(10))
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, cast
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PlainValidator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from engine.records.episode import FailureName
+from engine.records.plain import LARGEST
 
 
 def _ids(value: object) -> object:
@@ -28,6 +29,7 @@ def _floats(value: object) -> object:
 # An episode may have millions of these, which the library would hold twice.
 _Ids = Annotated[list[int], PlainValidator(_ids)]
 _Floats = Annotated[list[float], PlainValidator(_floats)]
+_Figure = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 _Number = Annotated[int, Field(ge=1)]
 
 
@@ -61,11 +63,11 @@ class _Group(_Part):
 class _StepInfo(_Part):
     round: _Number = 1
     tool: str = ""
-    started: FiniteFloat | None = None
-    seconds: FiniteFloat = 0.0
+    started: _Figure | None = None
+    seconds: _Figure = 0.0
     masked: bool = False
     usage: dict[str, int] | None = None
-    credit: FiniteFloat | None = None
+    credit: _Figure | None = None
     group: _Group = _Group()
 
 
@@ -76,9 +78,9 @@ class _Step(_Part):
     chat_completions: list[_Message]
     thought: str | None = None
     model_response: str | None = None
-    reward: FiniteFloat | None = None
+    reward: _Figure | None = None
     done: bool = True
-    advantage: list[FiniteFloat] | FiniteFloat | None = None
+    advantage: list[_Figure] | _Figure | None = None
     weight_version: int | None = None
     info: _StepInfo | None = None
 
@@ -91,7 +93,7 @@ class _Failure(_Part):
 class _TrajectoryInfo(_Part):
     index: _Number = 1
     is_correct: bool = False
-    signals: dict[str, FiniteFloat] = {}
+    signals: dict[str, _Figure] = {}
     failure: _Failure | None = None
     masked: bool = False
     withheld_steps: list[_Step] = []
@@ -101,7 +103,7 @@ class _Trajectory(_Part):
     name: str
     uid: str = ""
     steps: list[_Step]
-    reward: FiniteFloat | None
+    reward: _Figure | None
     info: _TrajectoryInfo | None = None
 
 
@@ -119,5 +121,5 @@ class WrittenEpisode(_Part):
     termination_reason: str | None = None
     is_correct: bool
     trajectories: list[_Trajectory]
-    metrics: dict[str, FiniteFloat] = {}
+    metrics: dict[str, _Figure] = {}
     info: _EpisodeInfo | None = None

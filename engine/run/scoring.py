@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from engine.compile import RolePlan
 from engine.records import Failure, FailureName, Task
+from engine.records.plain import LARGEST
 from engine.run.isolation import Isolation, LimitError
 from engine.run.session import NodeResult, failing_earns
 from engine.vocabulary import Score, Seen
-from engine.vocabulary.foreign import FOREIGN, LARGEST, described, finite
+from engine.vocabulary.foreign import FOREIGN, described, finite
 
 _RIGHT = (bool, type(None))
 

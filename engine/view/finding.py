@@ -60,7 +60,7 @@ class Where:
                 values[name] = _NUMBERS[name](value) if name in _NUMBERS else value
                 if not math.isfinite(values[name] if name in _NUMBERS else 0):
                     raise ValueError
-            except ValueError:
+            except (ValueError, OverflowError):
                 raise UsageError(f"{name} is {value!r}; expected a number, such as 0.5") from None
             if name in _CHOICES and value not in _CHOICES[name]:
                 raise UsageError(f"{name} is {value!r}; expected {' or '.join(_CHOICES[name])}")

@@ -10,11 +10,10 @@ from engine.limits import Limit
 from engine.limits.records import LINE_SHOWN, MESSAGE_TEXT
 from engine.records import check_recordable
 from engine.records.jsonl import json_line
+from engine.records.plain import LARGEST
 
 FOREIGN = (Exception, SystemExit)
 """What somebody else's code may raise and end no more than its own part; `sys.exit` in it ends no run."""
-LARGEST = 1e100
-"""No reward and no figure is beyond it, either way: sums and squares of larger ones may be none."""
 
 
 def described(error: BaseException) -> str:

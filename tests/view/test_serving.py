@@ -82,6 +82,7 @@ def test_a_page_may_load_nothing_and_run_its_own_script_alone(training: Path) ->
     ("path", "code", "said"),
     [
         ("0?low=much", 400, "low is 'much'; expected a number"),
+        (f"0?step={'9' * 400}", 400, "expected a number"),
         ("0?from=-1", 400, "from is '-1'; expected a number"),
         ("7", 400, "there are 1 runs"),
         ("0/train-000001/99", 400, "train-000001 has 12 episodes"),

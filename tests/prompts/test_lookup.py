@@ -16,12 +16,20 @@ def fault(folder: Path, prompt: str) -> tuple[str, str]:
     return found.message, found.expected
 
 
-@pytest.mark.parametrize("name", ["a" * 300, "b/" * 3000 + "c", '"a\\0b"', "prompts", '""'])
+@pytest.mark.parametrize("name", ["a" * 300, "b/" * 3000 + "c", '"a\\0b"'])
 def test_a_name_that_no_template_can_have_is_a_fault_like_any_other(tmp_path: Path, name: str) -> None:
     (tmp_path / "prompts").mkdir()
     message, expected = fault(tmp_path, name)
     assert message.startswith("no template ")
     assert expected == "a file beside the spec or in prompts/"
+
+
+@pytest.mark.parametrize("name", ["prompts", '""'])
+def test_a_folder_is_no_template(tmp_path: Path, name: str) -> None:
+    (tmp_path / "prompts").mkdir()
+    message, expected = fault(tmp_path, name)
+    assert message == f"the template {name.strip(chr(34))!r} is no file"
+    assert expected == "a file with a template's text"
 
 
 def test_so_is_a_link_that_leads_to_itself(tmp_path: Path) -> None:

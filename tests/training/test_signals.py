@@ -133,7 +133,7 @@ def test_a_signal_of_a_package_that_raises_is_named(monkeypatch: pytest.MonkeyPa
 
     roles = (
         plan.roles[0],
-        replace(judge, signal=replace(judge.signal, signal=replace(judge.signal.signal, advantages=broken))),
+        replace(judge, signal=judge.signal._replace(signal=replace(judge.signal.signal, advantages=broken))),
     )
     with pytest.raises(
         AdvantageError, match="the signal of judge 1, task t1, rollout 0, step 0 raised KeyError"

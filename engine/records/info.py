@@ -9,9 +9,13 @@ import re
 from datetime import datetime
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from engine.records.identity import MAIN
+from engine.records.plain import LARGEST
+
+Figure = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+"""A number that sums, means and charts can be made of."""
 
 Kind = Literal["run", "train"]
 
@@ -115,9 +119,9 @@ class Control(_Record):
 
     name: str
     figure: str
-    mean: float
-    low: float
-    high: float
+    mean: Figure
+    low: Figure
+    high: Figure
     n: int = 0
 
 
@@ -139,7 +143,7 @@ class Checkpoint(_Record):
     """By name."""
     best: bool = False
     """Whether its validation was the best so far."""
-    validation: dict[str, float] = {}
+    validation: dict[str, Figure] = {}
 
     @model_validator(mode="before")
     @classmethod

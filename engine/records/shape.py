@@ -11,7 +11,7 @@ from typing import Annotated, cast
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from engine.records.episode import FailureName
-from engine.records.plain import LARGEST
+from engine.records.info import Figure
 
 
 def _ids(value: object) -> object:
@@ -29,7 +29,6 @@ def _floats(value: object) -> object:
 # An episode may have millions of these, which the library would hold twice.
 _Ids = Annotated[list[int], PlainValidator(_ids)]
 _Floats = Annotated[list[float], PlainValidator(_floats)]
-_Figure = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 _Number = Annotated[int, Field(ge=1)]
 
 
@@ -63,11 +62,11 @@ class _Group(_Part):
 class _StepInfo(_Part):
     round: _Number = 1
     tool: str = ""
-    started: _Figure | None = None
-    seconds: _Figure = 0.0
+    started: Figure | None = None
+    seconds: Figure = 0.0
     masked: bool = False
     usage: dict[str, int] | None = None
-    credit: _Figure | None = None
+    credit: Figure | None = None
     group: _Group = _Group()
 
 
@@ -78,9 +77,9 @@ class _Step(_Part):
     chat_completions: list[_Message]
     thought: str | None = None
     model_response: str | None = None
-    reward: _Figure | None = None
+    reward: Figure | None = None
     done: bool = True
-    advantage: list[_Figure] | _Figure | None = None
+    advantage: list[Figure] | Figure | None = None
     weight_version: int | None = None
     info: _StepInfo | None = None
 
@@ -93,7 +92,7 @@ class _Failure(_Part):
 class _TrajectoryInfo(_Part):
     index: _Number = 1
     is_correct: bool = False
-    signals: dict[str, _Figure] = {}
+    signals: dict[str, Figure] = {}
     failure: _Failure | None = None
     masked: bool = False
     withheld_steps: list[_Step] = []
@@ -103,7 +102,7 @@ class _Trajectory(_Part):
     name: str
     uid: str = ""
     steps: list[_Step]
-    reward: _Figure | None
+    reward: Figure | None
     info: _TrajectoryInfo | None = None
 
 
@@ -121,5 +120,5 @@ class WrittenEpisode(_Part):
     termination_reason: str | None = None
     is_correct: bool
     trajectories: list[_Trajectory]
-    metrics: dict[str, _Figure] = {}
+    metrics: dict[str, Figure] = {}
     info: _EpisodeInfo | None = None

@@ -305,6 +305,9 @@ def test_controls_are_read_back(tmp_path: Path) -> None:
     folder.controls_file.write_text('[{"name": "x"}]')
     with pytest.raises(DataError, match=r"controls\.json is not what a training writes: 0\.figure"):
         folder.controls()
+    folder.controls_file.write_text('[{"name": "x", "figure": "y", "mean": 1e999, "low": 0, "high": 1e300}]')
+    with pytest.raises(DataError, match=r"0\.mean: Input should be a finite number"):
+        folder.controls()
 
 
 # which

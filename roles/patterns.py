@@ -2,7 +2,7 @@
 
 A spec may come from a stranger and the text from a model: no pattern may take the process down, neither when
 it is compiled nor when it searches. RE2's time is linear in the text, and at worst in the pattern's size,
-too: `price` says how much that may be, and each search here is paid for. In exchange RE2 has no lookarounds
+too: each search here is paid for with `pay`. In exchange RE2 has no lookarounds
 and no backreferences.
 """
 
@@ -84,14 +84,12 @@ def compile_pattern(text: str, *, ignore_case: bool = False) -> Pattern:
     return compiled
 
 
-def price(pattern: Pattern, text: str) -> int:
-    """Units of work that a search of the text takes at most, each some 17 ns; raises UnicodeEncodeError."""
-    return pattern.programsize * len(text.encode())
-
-
 def pay(pattern: Pattern, text: str, spent: int = 0) -> int:
-    """What is spent once the text is searched, too; raises TooMuchText where that is too much."""
-    spent += price(pattern, text)
+    """Units of work, of some 17 ns each, that are spent at most once the text is searched, too.
+
+    Raises TooMuchText where that is too much, and UnicodeEncodeError.
+    """
+    spent += pattern.programsize * len(text.encode())
     if spent > PATTERN_WORK.most:
         many = f"a pattern of {pattern.programsize:,} steps on {len(text):,} characters of text"
         raise TooMuchText(PATTERN_WORK.past(f"{many} may take"))

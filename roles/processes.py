@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-_SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+from engine.vocabulary.permissions import is_secret
 
 
 def without_keys() -> dict[str, str]:
     """The environment, but for what is secret."""
-    return {name: value for name, value in os.environ.items() if not name.endswith(_SECRET)}
+    return {name: value for name, value in os.environ.items() if not is_secret(name)}

@@ -26,10 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UsageError, WorldError
-from engine.limits.records import WHOLE_FILE
 from engine.local.weights import base_of
-from engine.records.files import is_file, is_folder, read_bytes
-from engine.records.jsonl import parse_json
+from engine.records.files import is_file, is_folder
+from engine.records.jsonl import read_json
 from engine.shipped import BASE_NAME, MODELS
 
 BASE_MODEL = MODELS[BASE_NAME]
@@ -76,7 +75,7 @@ def _needs_code(folder: Path) -> bool:
     Raises UsageError for a config that is not read.
     """
     try:
-        config: Any = parse_json(read_bytes(folder / "config.json", WHOLE_FILE))
+        config: Any = read_json(folder / "config.json")
         if "auto_map" not in config:
             return False
         kind = config.get("model_type")

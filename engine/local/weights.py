@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UsageError, WorldError
-from engine.limits.records import WHOLE_FILE
-from engine.records.files import read_bytes
-from engine.records.jsonl import parse_json
+from engine.records.jsonl import read_json
 from engine.shipped import model_folder
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -40,7 +38,7 @@ def base_of(folder: Path) -> Path | None:
     """The model that the folder's adapter is of; None where it holds no adapter. Raises UsageError."""
     file = folder / ADAPTER_CONFIG
     try:
-        config: Any = parse_json(read_bytes(file, WHOLE_FILE))
+        config: Any = read_json(file)
         base = model_folder(str(config["base_model_name_or_path"]))
     except FileNotFoundError:
         return None

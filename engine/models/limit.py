@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TypeVar
 
@@ -36,7 +35,7 @@ class LimitedModel:
 
     def __init__(self, model: Model, concurrency: int) -> None:
         self.model = model
-        self._slots = _Slots(concurrency)
+        self._slots = asyncio.Semaphore(concurrency)
 
     def instead(self, model: Model) -> LimitedModel:
         """Another model behind the same limit: newer weights, say."""
@@ -70,12 +69,9 @@ class LimitedModel:
         seconds: float | None,
         observe: Observer | None,
     ) -> tuple[T, float, float]:
-        attempt, clock, slots = 1, asyncio.get_running_loop().time, self._slots
+        attempt, clock = 1, asyncio.get_running_loop().time
         while True:
-            if slots.free:
-                slots.free -= 1
-            else:
-                await slots.wait()
+            await self._slots.acquire()
             start, answered = clock(), False
             try:
                 if seconds is None:
@@ -90,43 +86,11 @@ class LimitedModel:
                     raise
                 wait = backoff(attempt, error.after)
             finally:
-                slots.release()
+                self._slots.release()
                 if observe is not None and isinstance(argument, Request):
                     observe(CallDone(argument.id, clock() - start, answered))
             await asyncio.sleep(wait)
             attempt += 1
-
-
-class _Slots:
-    """An asyncio.Semaphore of whose free slots one is taken without a coroutine, as nearly every call takes
-    one. While any is free nobody waits: who waits is given the slot itself, first come, first served.
-    """
-
-    __slots__ = ("_waiting", "free")
-
-    def __init__(self, free: int) -> None:
-        self.free = free
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    async def wait(self) -> None:
-        """Wait to be given a slot."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # it came just before
-                self.release()
-            raise
-
-    def release(self) -> None:
-        """Give a slot to who has waited longest, or free it."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self.free += 1
 
 
 def backoff(attempt: int, asked: float | None = None) -> float:

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from engine.errors import UsageError, WorldError, first_line
-from engine.limits.records import WHOLE_FILE
 from engine.prompts import Tokenizer
-from engine.records.files import read_bytes
-from engine.records.jsonl import parse_json
+from engine.records.jsonl import read_json
 
 # transformers and its hub client speak up on import and on load unless told not to; the person may still
 # set these themself.
@@ -68,7 +66,7 @@ def tokenizer_class(source: str | Path) -> Any:
     for variable, value in _QUIET.items():
         os.environ.setdefault(variable, value)
     try:
-        config: Any = parse_json(read_bytes(Path(source) / "tokenizer_config.json", WHOLE_FILE))
+        config: Any = read_json(Path(source) / "tokenizer_config.json")
     except (OSError, ValueError):
         config = None
     if isinstance(config, dict) and cast("dict[str, Any]", config).get("tokenizer_class") in _FAST:

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
@@ -243,7 +242,7 @@ def _line(episode: Episode) -> tuple[Episode, bytes]:
 
 
 def _without_tokens(episode: Episode) -> Episode:
-    return _with_steps(episode, lambda step: [_without_its_tokens(step)])
+    return _with_steps(episode, lambda steps: map(_without_its_tokens, steps))
 
 
 def _without_its_tokens(step: Step) -> Step:
@@ -252,13 +251,11 @@ def _without_its_tokens(step: Step) -> Step:
 
 
 def _without_steps(episode: Episode) -> Episode:
-    return _with_steps(episode, lambda _: [])
+    return _with_steps(episode, lambda _: ())
 
 
-def _with_steps(episode: Episode, of: Callable[[Step], list[Step]]) -> Episode:
-    trajectories = (
-        one._replace(steps=tuple(chain.from_iterable(map(of, one.steps)))) for one in episode.trajectories
-    )
+def _with_steps(episode: Episode, of: Callable[[Sequence[Step]], Iterable[Step]]) -> Episode:
+    trajectories = (one._replace(steps=tuple(of(one.steps))) for one in episode.trajectories)
     return episode._replace(trajectories=tuple(trajectories))
 
 

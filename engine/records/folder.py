@@ -30,6 +30,7 @@ from engine.records.jsonl import (
     Line,
     json_line,
     parse_json,
+    read_json,
     read_jsonl,
     reason,
     refuse,
@@ -109,7 +110,7 @@ class RunFolder:
     def info(self) -> RunInfo:
         """What is known of the run; raises UsageError where none was begun, DataError for a foreign file."""
         try:
-            return RunInfo.model_validate(parse_json(read_bytes(self.info_file, WHOLE_FILE)))
+            return RunInfo.model_validate(read_json(self.info_file))
         except (FileNotFoundError, NotADirectoryError):
             missing = f"there is no {self.info_file.name} in it{self._model_instead()}"
             raise UsageError(f"{self.path} holds no run: {missing}") from None
@@ -243,7 +244,7 @@ class RunFolder:
     def controls(self) -> tuple[Control, ...]:
         """What the run is compared with; nothing where it was not measured."""
         try:
-            return _CONTROLS.validate_python(parse_json(read_bytes(self.controls_file, WHOLE_FILE)))
+            return _CONTROLS.validate_python(read_json(self.controls_file))
         except FileNotFoundError:
             return ()
         except OSError as error:

@@ -20,6 +20,7 @@ from pydantic_core import PydanticSerializationError, ValidationError, from_json
 
 from engine.errors import DataError, WorldError
 from engine.limits.records import RECORD_LINE, RECORD_MEMORY, WHOLE_FILE
+from engine.records.files import read_bytes
 
 T = TypeVar("T")
 _CHUNK = 1 << 16
@@ -164,6 +165,11 @@ def parts_of(text: bytes) -> int:
     """The lists, mappings and texts of a line of JSON, or more: those that a text of it shows count, too."""
     quotes = text.count(b'"') - text.count(b'\\"')
     return text.count(b"[") + text.count(b"{") + quotes // 2
+
+
+def read_json(path: Path) -> Any:
+    """What a file of JSON says that is read whole; raises OSError, and ValueError where it is none."""
+    return parse_json(read_bytes(path, WHOLE_FILE))
 
 
 def parse_json(text: bytes) -> Any:

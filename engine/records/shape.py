@@ -14,21 +14,19 @@ from engine.records.episode import FailureName
 from engine.records.info import Figure
 
 
-def _ids(value: object) -> object:
-    if not isinstance(value, list) or not {*map(type, cast("list[object]", value))} <= {int}:
-        raise ValueError("it should be a list of whole numbers")
-    return cast("object", value)
+def _list_of(what: str, *kinds: type) -> PlainValidator:
+    """An episode may have millions of numbers, which the library would hold twice."""
+
+    def check(value: object) -> object:
+        if not isinstance(value, list) or not {*map(type, cast("list[object]", value))} <= {*kinds}:
+            raise ValueError(f"it should be a list of {what}")
+        return cast("object", value)
+
+    return PlainValidator(check)
 
 
-def _floats(value: object) -> object:
-    if not isinstance(value, list) or not {*map(type, cast("list[object]", value))} <= {int, float}:
-        raise ValueError("it should be a list of numbers")
-    return cast("object", value)
-
-
-# An episode may have millions of these, which the library would hold twice.
-_Ids = Annotated[list[int], PlainValidator(_ids)]
-_Floats = Annotated[list[float], PlainValidator(_floats)]
+_Ids = Annotated[list[int], _list_of("whole numbers", int)]
+_Floats = Annotated[list[float], _list_of("numbers", int, float)]
 _Number = Annotated[int, Field(ge=1)]
 
 

@@ -8,10 +8,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from engine.errors import DataError, UsageError, WorldError
-from engine.limits.records import WHOLE_FILE
-from engine.records.files import read_bytes
 from engine.records.info import Typed
-from engine.records.jsonl import parse_json, reason, write_whole
+from engine.records.jsonl import read_json, reason, write_whole
 
 NAME = "sweep.json"
 SweepKind = Literal["run", "train", "eval"]
@@ -61,7 +59,7 @@ def rewrite_sweep(folder: Path, info: SweepInfo) -> None:
 def read_sweep(folder: Path) -> SweepInfo:
     """What a sweep is of; raises UsageError where there is none, DataError for a damaged file."""
     try:
-        return SweepInfo.model_validate(parse_json(read_bytes(folder / NAME, WHOLE_FILE)))
+        return SweepInfo.model_validate(read_json(folder / NAME))
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"{folder} holds no sweep: there is no {NAME} in it") from None
     except OSError as error:

@@ -17,10 +17,8 @@ from typing import Any
 
 from engine.backends import Backend
 from engine.compile import Plan, PolicyPlan
-from engine.limits.records import WHOLE_FILE
 from engine.records import MAIN
-from engine.records.files import read_bytes
-from engine.records.jsonl import parse_json
+from engine.records.jsonl import read_json
 from engine.rllm_bridge.estimators import deviation, is_precomputed
 from engine.shipped import BASE_NAME, MODELS, model_folder
 from engine.spec import ModelRef, Sampling, Train
@@ -272,7 +270,7 @@ def context_in(folder: Path | None) -> int | None:
     if folder is None:
         return None
     try:
-        config: Any = parse_json(read_bytes(folder / "config.json", WHOLE_FILE))
+        config: Any = read_json(folder / "config.json")
         length = config.get("max_position_embeddings")
         length = length or config.get("text_config", {}).get("max_position_embeddings")
     except (OSError, ValueError, AttributeError):

@@ -40,9 +40,8 @@ def assemble(
     failures: list[dict[str, object]] = []
     deciding: list[bool] = []
     correct = plan.roles[plan.correct]
-    for role in plan.roles:
-        name = role.name
-        for turns in _instances(role, results[role.nodes.start : role.nodes.stop]):
+    for role, its in _by_role(plan, results):
+        for turns in _instances(role, its):
             last, masked = turns[-1], False
             steps: list[Step] = []
             for turn in turns:
@@ -52,7 +51,7 @@ def assemble(
                     failures.append(_failed(role, turn, turn.failure))
             score = _sum(role, turns) if role.earns_sum else last.score
             reward, right, terms = score or _UNSCORED
-            index, is_right = last.view.index, right is True
+            name, index, is_right = role.name, last.view.index, right is True
             uid = f"{prefix}{name}/{index}"
             # By position, as all that is made for every turn: with keywords it takes twice as long.
             trajectories.append(

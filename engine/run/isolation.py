@@ -29,6 +29,7 @@ from pebble import ProcessExpired, ProcessPool
 
 from engine.vocabulary import Import
 from engine.vocabulary.foreign import FOREIGN, described
+from engine.vocabulary.permissions import is_secret
 
 T = TypeVar("T")
 
@@ -235,7 +236,7 @@ def _portable(error: BaseException) -> Exception:
 def _prepare(parent: int, imports: Sequence[Import]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends at once, also inside a library's C code
-    for name in [name for name in os.environ if name.endswith(("_KEY", "_TOKEN", "_SECRET", "_PASSWORD"))]:
+    for name in filter(is_secret, [*os.environ]):
         del os.environ[name]
     if sys.platform == "linux":
         # PR_SET_PDEATHSIG: the kernel ends this process when its parent is gone.

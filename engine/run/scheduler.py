@@ -224,8 +224,7 @@ class _Run:
             ready = self.frontier.done(position)
             if ready:
                 ready = self.opened(ready)
-                if len(ready) > 1:
-                    self.start(ready[1:])
+                self.start(ready[1:])
             settle(role, self.job.task, result, self.isolation, self.spawn)
             if not ready:
                 return

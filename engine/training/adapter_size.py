@@ -8,9 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from engine.limits.records import WHOLE_FILE
-from engine.records.files import read_bytes
-from engine.records.jsonl import parse_json
+from engine.records.jsonl import read_json
 from engine.spec import Lora
 
 BYTES = 16
@@ -61,4 +59,4 @@ def _shapes(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def _tied(folder: Path) -> bool:
-    return bool(parse_json(read_bytes(folder / "config.json", WHOLE_FILE)).get("tie_word_embeddings"))
+    return bool(read_json(folder / "config.json").get("tie_word_embeddings"))

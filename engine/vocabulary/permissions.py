@@ -11,7 +11,13 @@ _URL = (
     r"(?P<path>/[a-z0-9._~!$&'()*+,;=:@%/-]*)?(?P<rest>\?[a-z0-9._~!$&'()*+,;=:@%/?-]*)?"
 )
 """Only what every reader of URLs reads alike: no credentials, no backslash, no other script."""
+_SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 _PORTS = {"http": "80", "https": "443"}
+
+
+def is_secret(variable: str) -> bool:
+    """Whether a variable of the environment is one that no worker sees."""
+    return variable.endswith(_SECRET)
 
 
 def is_allowed(permission: str, allowed: Iterable[str]) -> bool:

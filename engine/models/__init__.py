@@ -3,11 +3,12 @@
 `Services` and `Models` open them, each behind one limit; a provider's SDK is imported when it is needed.
 """
 
-from engine.models.limit import LimitedModel
+from engine.models.limit import Clock, LimitedModel
 from engine.models.opening import Models, ServedModel, Services, open_model
 from engine.models.types import Completion, Model, Request
 
 __all__ = [
+    "Clock",
     "Completion",
     "LimitedModel",
     "Model",

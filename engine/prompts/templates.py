@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 from jinja2 import Template as JinjaTemplate
@@ -23,8 +22,6 @@ from engine.prompts.sandbox import ENVIRONMENT, Scope, metered
 from engine.prompts.shape import ShallowParser, check_shape
 
 _MOST_TEXT = PROMPT_TEXT.most
-_AT_ONCE = 64
-"""Parts of a prompt that are made before its length is looked at; each is bounded by itself."""
 _SHORT = 200
 """Characters of an error that is told in a message."""
 
@@ -48,12 +45,11 @@ class Template:
         parts: list[str] = []
         size = 0
         try:
-            made = self._jinja.root_render_func(scope)
-            while some := list(islice(made, _AT_ONCE)):
-                size += sum(map(len, some))
+            for part in self._jinja.root_render_func(scope):
+                size += len(part)
                 if size > _MOST_TEXT:
                     raise PromptError(PROMPT_TEXT.past("the prompt has"))
-                parts += some
+                parts.append(part)
         except PromptError:
             raise
         except Exception as error:  # whatever a filter or a value's own code raises is the template's fault

@@ -14,7 +14,6 @@ from engine.run.session import NodeResult
 from engine.vocabulary import Score
 from engine.vocabulary.foreign import FOREIGN, described, finite
 
-_MASKED = {"masked": True}
 _UNSCORED: tuple[float | None, bool | None, Mapping[str, float]] = (None, None, {})
 
 
@@ -46,7 +45,7 @@ def assemble(
             steps: list[Step] = []
             for turn in turns:
                 masked = _is_masked(role, turn)
-                steps += steps_of(turn, masked)
+                steps += steps_of(role, turn, masked=masked)
                 if turn.failure is not None:
                     failures.append(_failed(role, turn, turn.failure))
             score = _sum(role, turns) if role.earns_sum else last.score
@@ -154,32 +153,53 @@ def _is_masked(role: RolePlan, result: NodeResult) -> bool:
     return result.score is None and role.reward is not None
 
 
-def steps_of(result: NodeResult, masked: bool) -> list[Step]:
+def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:
     """A turn's Steps, one for each call that was answered; the last has what the turn came to."""
-    view, score = result.view, result.score
+    view, score, ran = turn.view, turn.score, turn.ran
     reward = 0.0 if score is None else score.reward
-    if result.ran is not None:  # no tokens and no messages
-        ran = {**result.ran, **_MASKED} if masked else result.ran
-        return [Step(action=view.action, model_response=view.response, reward=reward, metadata=ran)]
+    noted: dict[str, object]
+    if ran is not None:  # no tokens and no messages
+        noted = {"tool": ran.tool, "started": ran.started, "seconds": ran.seconds}
+        _note(noted, role, view.round, ran.attempt, masked=masked)
+        return [Step(action=view.action, model_response=view.response, reward=reward, metadata=noted)]
     steps: list[Step] = []
-    left = len(result.calls)
-    for call in result.calls:
+    left = len(turn.calls)
+    for call in turn.calls:
         left -= 1
-        completion = call.completion
+        text, thought, prompt_ids, response_ids, logprobs, finish_reason, version, usage, _ = call.completion
+        noted = {"started": call.started, "seconds": call.seconds, "finish_reason": finish_reason}
+        if masked or call.attempt or role.loop is not None:
+            _note(noted, role, view.round, call.attempt, masked=masked)
+        if role.tools:
+            noted["call"] = call.number
+        if usage:
+            noted["usage"] = usage
+        if call.results:
+            noted["calls"] = [result.noted for result in call.results]
         steps.append(
             Step(
-                completion.prompt_ids,
-                completion.response_ids,
-                completion.logprobs,
+                prompt_ids,
+                response_ids,
+                logprobs,
                 call.chat,
-                completion.thought,
+                thought,
                 None if left else view.action,
-                completion.text,
+                text,
                 0.0 if left else reward,
                 not left,
                 None,
-                completion.weight_version,
-                {**call.noted, **_MASKED} if masked else call.noted,
+                version,
+                noted,
             )
         )
     return steps
+
+
+def _note(noted: dict[str, object], role: RolePlan, number: int, attempt: int, *, masked: bool) -> None:
+    """Say which of several rounds and attempts something was, and whether it teaches nothing."""
+    if role.loop is not None:
+        noted["round"] = number
+    if attempt:
+        noted["attempts"] = attempt + 1
+    if masked:
+        noted["masked"] = True

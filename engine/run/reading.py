@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.compile import Plan
+from engine.compile import Plan, RolePlan
 from engine.run.assembly import steps_of
 from engine.run.seeing import Results, turns
 from engine.run.session import NodeResult
@@ -14,10 +14,9 @@ from engine.vocabulary import Reward, Seen
 NOTHING_SEEN = Seen()
 
 
-def own(result: NodeResult) -> Seen:
+def own(role: RolePlan, result: NodeResult) -> Seen:
     """What a reward that is `of_turn` reads."""
-    steps = steps_of(result, masked=False)  # what is recorded is not for others to change
-    return Seen(own=result.view, steps=tuple(step._replace(metadata={**step.metadata}) for step in steps))
+    return Seen(own=result.view, steps=tuple(steps_of(role, result, masked=False)))
 
 
 class Reader:
@@ -45,7 +44,7 @@ class Reader:
             for role in reward.views
         }
         env = self._world.earned(node) if reward.environment and self._world is not None else None
-        seen = own(result) if reward.of_turn else NOTHING_SEEN
+        seen = own(self._plan.roles[at.role], result) if reward.of_turn else NOTHING_SEEN
         return seen._replace(scores=scores, views=views, places=places, env=env)
 
     def places(self, node: int, role: int) -> Mapping[tuple[int, int], int]:

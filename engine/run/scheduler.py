@@ -92,6 +92,7 @@ class _Run:
         "results",
         "seed",
         "sight",
+        "spawned",
         "stopped",
         "tasks",
         "tools",
@@ -120,7 +121,9 @@ class _Run:
         """By block, what its nodes are asked."""
         self.tools: OpenTools | None = None
         """Those in use; None until there is a first."""
-        self.tasks: list[asyncio.Task[None]] = []
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        """Those under way, but for the episode's own, by the order in which they began."""
+        self.spawned = 0
         self.active = 0
         self.began = 0.0
         """When the episode did, on the event loop's clock."""
@@ -179,7 +182,7 @@ class _Run:
         try:
             if work is not None:
                 self.active += 1
-                await self.watched(work)
+                await self.watched(work, 0)
             if self.active and self.stopped is None:
                 self.finished = self.loop.create_future()
                 await self.finished
@@ -299,33 +302,39 @@ class _Run:
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         self.active += 1
-        task = self.loop.create_task(self.watched(work))
-        self.tasks.append(task)
+        self.spawned = number = self.spawned + 1
+        task = self.tasks[number] = self.loop.create_task(self.watched(work, number))
         return task
 
-    async def watched(self, work: Coroutine[None, None, None]) -> None:
-        """Do the work, note what went wrong, and tell `settled` when nothing is left to wait for."""
+    async def watched(self, work: Coroutine[None, None, None], number: int) -> None:
+        """Do the work, note what went wrong, and tell `settled` when nothing is left to wait for.
+
+        `number` is the task's that does it; the episode's own has none, which is 0.
+        """
         try:
             await work
         except Exception as error:
             self.stopped = self.stopped or error
         finally:
             self.active -= 1
+            if number:  # who is done is held no longer: an episode may have thousands
+                del self.tasks[number]
             if self.active == 0 or self.stopped is not None:
-                self.wake()
+                self.wake(by_itself=number == 0)
 
-    def wake(self) -> None:
+    def wake(self, *, by_itself: bool) -> None:
         """Let `settled` go on, whatever it is at."""
         if self.finished is not None:
             if not self.finished.done():
                 self.finished.set_result(None)
-        elif self.own is not None and self.own is not asyncio.current_task():
+        elif self.own is not None and not by_itself:
             self.interrupted = self.interrupted or self.own.cancel()
 
     async def cancel(self) -> None:
-        for task in self.tasks:
+        tasks = [*self.tasks.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # one node
 
@@ -370,6 +379,7 @@ class _Run:
             self.job,
             self.seed,
             self.observe,
+            self.loop.time,
             self.began,
             asked,
             upstream,

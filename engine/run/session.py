@@ -6,7 +6,7 @@ retries, timeouts and seeds; knows nothing of other nodes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,11 +14,11 @@ from engine.compile import RolePlan
 from engine.compile.plan import Node
 from engine.errors import ContextFull, ModelError, RolegraphError
 from engine.limits.answers import ANSWER_TEXT
-from engine.models import Completion, LimitedModel, Request
+from engine.models import Clock, Completion, LimitedModel, Request
 from engine.prompts import Continued
 from engine.prompts.tools import answer_message
 from engine.records import CallId, Failure, FailureName, Message, Observer, Task, call_seed, derive_seed
-from engine.run.calls import Functions, offered, results_of
+from engine.run.calls import Functions, Result, offered, results_of
 from engine.run.tools import OpenTools
 from engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
 from engine.vocabulary.foreign import FOREIGN, described, plain
@@ -54,11 +54,24 @@ class Job(NamedTuple):
 class Answered:
     """One call of a model, and what it said."""
 
-    chat: Sequence[Message]
-    """What was asked, and the answer."""
+    messages: Sequence[Message]
+    """What was asked."""
     completion: Completion
-    noted: Mapping[str, object]
-    """What is recorded of the call itself."""
+    started: float
+    """Seconds after the episode began."""
+    seconds: float
+    attempt: int
+    """Which it is, from 0."""
+    number: int
+    """Which of the turn's calls it is, from 1."""
+    results: Sequence[Result] = ()
+    """What the tools gave that it asked for."""
+
+    @property
+    def chat(self) -> tuple[Message, ...]:
+        """What was asked, and the answer."""
+        said = self.completion
+        return (*self.messages, answer_message(said.text, said.thought, said.calls))
 
     @property
     def continued(self) -> Continued | None:
@@ -66,7 +79,18 @@ class Answered:
         said = self.completion
         if not said.response_ids:
             return None
-        return Continued((*said.prompt_ids, *said.response_ids), len(self.chat))
+        return Continued((*said.prompt_ids, *said.response_ids), len(self.messages) + 1)
+
+
+class Ran(NamedTuple):
+    """One run of a tool in place of a model."""
+
+    tool: str
+    started: float
+    """Seconds after the episode began."""
+    seconds: float
+    attempt: int
+    """Which it is, from 0."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,25 +102,14 @@ class NodeResult:
     """Every call of the turn that was answered, each a Step."""
     failure: Failure | None = None
     score: Score | None = None
-    ran: Mapping[str, object] | None = None
-    """What is recorded of the tool that was run where no model was asked."""
+    ran: Ran | None = None
+    """The run of a tool where no model was asked."""
 
     @property
     def is_remembered(self) -> bool:
         """Whether a conversation goes on from it; what its reward came to has no part in that."""
         failed = self.failure is not None and self.failure.name is not FailureName.REWARD_ERROR
         return bool(self.calls) and not failed
-
-
-def when(role: RolePlan, node: Node, started: float, seconds: float, attempt: int) -> dict[str, object]:
-    """What is recorded of anything that a turn asked for: when, in seconds after the episode began, how long
-    it took, and which of several rounds and attempts it was."""
-    noted: dict[str, object] = {"started": started, "seconds": seconds}
-    if role.loop is not None:
-        noted["round"] = node.id.round
-    if attempt:
-        noted["attempts"] = attempt + 1
-    return noted
 
 
 async def take_turn(
@@ -106,6 +119,7 @@ async def take_turn(
     job: Job,
     episode_seed: int | None,
     observe: Observer | None,
+    clock: Clock,
     began: float,
     messages: Sequence[Message] | Failure,
     upstream: Upstream,
@@ -114,9 +128,9 @@ async def take_turn(
 ) -> NodeResult:
     """A node's turn, which has failed where there are no messages to send.
 
-    `episode_seed` is None where the run has no seed; `began` is when the episode did; `tools` are the
-    episode's, where the role has some; the messages may go on from what another turn left. Only cancellation
-    and faults of this program raise.
+    `episode_seed` is None where the run has no seed; `began` is when the episode did, by the clock; `tools`
+    are the episode's, where the role has some; the messages may go on from what another turn left. Only
+    cancellation and faults of this program raise.
     """
     if isinstance(messages, Failure):
         return _failed(role, node, messages)
@@ -138,24 +152,18 @@ async def take_turn(
                 functions = await offered(role.tools, tools)
                 told = tuple(functions.values())
             request = Request(messages, sampling, seed, id, told, continues)
-            completion, start, seconds = await model.complete(request, role.timeout, observe)
+            completion, start, seconds = await model.complete(request, role.timeout, observe, clock)
             text, calls = completion.text, completion.calls
-            chat = (*messages, answer_message(text, completion.thought, calls))
-            noted = when(role, node, start - began, seconds, attempt)
-            noted["finish_reason"] = completion.finish_reason
-            if role.tools:
-                noted["call"] = call
-            if completion.usage:
-                noted["usage"] = completion.usage
-            answered = Answered(chat, completion, noted)
-            if calls and functions and call < role.calls:
-                results = await results_of(functions, calls, role.timeout)
-                messages = (*chat, *(result.message for result in results))
-                continues = answered.continued
-                noted["calls"] = [result.noted for result in results]
-                earlier.append(answered)
-                call, attempt = call + 1, 0
-                continue
+            answered = Answered(messages, completion, start - began, seconds, attempt, call)
+            if calls:
+                chat = answered.chat  # fails here, where a client's own calls cannot be written
+                if functions and call < role.calls:
+                    answered.results = await results_of(functions, calls, role.timeout)
+                    messages = (*chat, *(result.message for result in answered.results))
+                    continues = answered.continued
+                    earlier.append(answered)
+                    call, attempt = call + 1, 0
+                    continue
             if len(text) > ANSWER_TEXT.most:
                 raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.past("the answer has"))
             action = role.parser.parse(text, upstream)
@@ -178,7 +186,7 @@ async def take_turn(
             name = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
             failure = Failure(name, described(error))
         else:
-            view = View(index, action, text, completion.thought, number, node.lineage, role=role.name)
+            view = View(index, action, text, completion.thought, number, node.lineage, True, False, role.name)
             return NodeResult(view, (*earlier, answered))
         if attempt == role.on_failure.retry:
             return _failed(role, node, failure, earlier, answered)

@@ -13,7 +13,7 @@ from engine.limits.tools import TOOL_TEXT
 from engine.prompts import PromptError
 from engine.records import Failure, FailureName
 from engine.run.isolation import Isolation, LimitError
-from engine.run.session import NodeResult, failing_earns, when
+from engine.run.session import NodeResult, Ran, failing_earns
 from engine.run.tools import OpenTools, result_text
 from engine.vocabulary import ToolError, Upstream, View
 from engine.vocabulary.foreign import FOREIGN, described, plain
@@ -37,7 +37,7 @@ async def run_turn(
     try:
         value = "" if run.value is None else run.value.render(variables)
     except PromptError as error:
-        return _result(role, run, node, Failure(FailureName.PROMPT_ERROR, str(error)))
+        return _result(role, node, Failure(FailureName.PROMPT_ERROR, str(error)))
     clock = asyncio.get_running_loop().time
     for attempt in range(role.on_failure.retry + 1):
         start, text = clock(), ""
@@ -57,8 +57,8 @@ async def run_turn(
         except FOREIGN as error:  # a tool from elsewhere: its fault ends this node only
             result = Failure(FailureName.TOOL_ERROR, described(error))
         if not isinstance(result, Failure) or attempt == role.on_failure.retry:
-            ran = when(role, node, start - began, clock() - start, attempt)
-            return _result(role, run, node, result, {"tool": run.name, **ran}, text)
+            ran = Ran(run.name, start - began, clock() - start, attempt)
+            return _result(role, node, result, ran, text)
     raise AssertionError("there is at least one attempt")
 
 
@@ -78,14 +78,7 @@ async def _call(
     return await function.call({first: value})
 
 
-def _result(
-    role: RolePlan,
-    run: RunPlan,
-    node: Node,
-    result: object,
-    ran: Mapping[str, object] | None = None,
-    text: str = "",
-) -> NodeResult:
+def _result(role: RolePlan, node: Node, result: object, ran: Ran | None = None, text: str = "") -> NodeResult:
     """What a turn came to. A failure's message is its result, so that later roles can see what went wrong."""
     failure = result if isinstance(result, Failure) else None
     action, text = (failure.message, failure.message) if failure else (result, text)

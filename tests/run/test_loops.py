@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -385,3 +387,15 @@ def test_what_cannot_be_is_said(roles: Roles, loops: dict[str, Any], message: st
     with pytest.raises(SpecError) as raised:
         plan(tmp_path, roles, loops, **data)
     assert message in str(raised.value)
+
+
+def test_what_an_episode_is_done_with_it_holds_no_longer(tmp_path: Path) -> None:
+    def tasks(request: Request) -> str:
+        alive.append(sum(isinstance(thing, asyncio.Task) for thing in gc.get_objects()))
+        return whose(request)
+
+    alive: list[int] = []
+    two = plan(tmp_path, {"a": {"count": 2, "needs": {"a": "last"}}}, {"talk": {"roles": ["a"], "times": 40}})
+    run_one(two, ScriptedModel(tasks))
+    assert len(alive) == 80
+    assert max(alive) < 10

@@ -50,6 +50,7 @@ def turn(
             job=Job({"id": "t1"}, 3),
             episode_seed=episode_seed,
             observe=observe,
+            clock=asyncio.get_running_loop().time,
             began=0.0,
             messages=messages,
             upstream={} if role == "solver" else SOLVERS,
@@ -67,7 +68,7 @@ def test_an_answer_that_can_be_read_is_a_result_without_a_failure() -> None:
     result = turn(model)
     assert result.view == View(2, RIGHT, f"3 + 4 = 7, so {RIGHT}", lineage=(2,), role="solver")
     (call,) = result.calls
-    assert ([*call.chat[:-1]], call.noted.get("attempts"), result.failure) == (MESSAGES, None, None)
+    assert ([*call.chat[:-1]], call.attempt, result.failure) == (MESSAGES, 0, None)
     assert result.score is None, "it is scored when its reward is computed"
     (request,) = model.requests
     assert request.messages == MESSAGES
@@ -81,14 +82,14 @@ def test_a_retry_is_another_attempt_of_the_same_call() -> None:
     assert [r.id for r in model.requests] == [
         CallId("t1", 3, NodeId("solver", 2), call=1, attempt=attempt) for attempt in range(3)
     ]
-    assert (result.view.action, result.failure, result.calls[-1].noted["attempts"]) == (RIGHT, None, 3)
+    assert (result.view.action, result.failure, result.calls[-1].attempt) == (RIGHT, None, 2)
 
 
 def test_retries_end_and_the_last_answer_is_kept() -> None:
     model = ScriptedModel(lambda request: f"no tags, attempt {request.id.attempt}")
     result = turn(model, RETRIES)
     (last,) = result.calls
-    assert len(model.requests) == last.noted["attempts"] == 3
+    assert (len(model.requests), last.attempt) == (3, 2)
     assert result.view.response == "no tags, attempt 2"
     assert last.completion == Completion("no tags, attempt 2")
 

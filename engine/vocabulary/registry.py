@@ -71,12 +71,18 @@ F = TypeVar("F", bound=Callable[..., Item])
 
 
 class UnknownName(LookupError):
-    """No item of that name; `hint` names the closest one that exists, if any is close."""
+    """No item of that name; `hint` says what else it is, or names the closest one that exists, if any is."""
 
     def __init__(self, kind: str, name: str, known: list[str]) -> None:
         self.kind, self.name, self.known = kind, name, known
-        self.hint = did_you_mean(name, known)
+        others = [other.kind for other in _REGISTRIES.values() if name in other.names()]
+        self.hint = is_a(name, others) if others else did_you_mean(name, known)
         super().__init__(f"unknown {kind} {name!r}")
+
+
+def is_a(name: str, kinds: Sequence[str]) -> str:
+    """What a name is that was taken for something else."""
+    return f"{name} is {' and '.join(f'an {kind}' if kind[0] in 'aeiou' else f'a {kind}' for kind in kinds)}"
 
 
 class BadOptions(ValueError):

@@ -318,7 +318,7 @@ class _Run:
         finally:
             self.active -= 1
             if number:  # who is done is held no longer: an episode may have thousands
-                del self.tasks[number]
+                self.tasks.pop(number, None)
             if self.active == 0 or self.stopped is not None:
                 self.wake(by_itself=number == 0)
 

@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import certifi
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
     from engine.local.launcher import Running
+
+OUTSIDE = {**os.environ}
+"""The environment of what asks somebody outside, as pip does."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads `--hypothesis-profile`
@@ -26,6 +30,17 @@ def pytest_configure() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A client of HTTPS trusts one authority: to read all of them takes 30 ms for each client, of which a
+    session of Tinker's SDK has three, and the services of tests are asked by HTTP."""
+    file, end = tmp_path_factory.mktemp("authority") / "one.pem", "-----END CERTIFICATE-----\n"
+    file.write_text(certifi.contents().partition(end)[0] + end)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(file))
+        yield
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.records.episodes import read_episodes
+from tests.conftest import OUTSIDE
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 pytestmark = pytest.mark.service
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 
 def test_an_installed_wheel_runs_a_shipped_spec_on_the_shipped_model(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], check=True)
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], env=OUTSIDE, check=True)
     (wheel,) = tmp_path.glob("rolegraph-*.whl")
     written = {"report.html.j2", "report.css", "report.js", "preview.html.j2", "preview.css"}
     assert written <= files(wheel, "engine/report/")

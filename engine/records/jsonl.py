@@ -130,14 +130,17 @@ def check_size(text: bytes) -> None:
 
 
 def memory_of(text: bytes) -> int:
-    """Bytes that a line of JSON takes at most while it is read, with the line itself."""
+    """Bytes that a line of JSON takes at most while it is read, with the line itself; past the limit, perhaps
+    not all of them."""
     wide = not text.isascii() or b"\\u" in text
     widest = wide and (b"\\ud" in text or b"\\uD" in text or text.translate(None, _NARROW))
     width = 4 if widest else 2 if wide else 1
     characters = len(text.translate(None, b"0123456789+-.eE, []{}"))  # with those of one text once more
     commas = text.count(b",")
-    numbers = 40 * commas - 8 * min(text.count(b"."), commas) + 24 * _longest_list(text)
-    return len(text) + (3 * width // 2 + 1) * characters + numbers + 120 * parts_of(text)
+    numbers = 40 * commas - 8 * min(text.count(b"."), commas)
+    taken = len(text) + (3 * width // 2 + 1) * characters + numbers + 120 * parts_of(text)
+    # Where lists alone are too many, none is looked at.
+    return taken if taken > RECORD_MEMORY.most else taken + 24 * _longest_list(text)
 
 
 _PER_BYTE = 124

@@ -7,6 +7,7 @@ that it drew, so that what no panel drew can be listed. A panel without data doe
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -107,11 +108,8 @@ def sections(run: Run, digest: Digest) -> list[Section]:
 def _sharing(run: Run) -> list[str]:
     """The roles that do not have all of their policies for themselves: the others' share is 1, always."""
     policies = {name: {*role.policies} for name, role in run.info.roles.items() if role.trainable}
-    return [
-        name
-        for name, mine in policies.items()
-        if any(mine & theirs for other, theirs in policies.items() if other != name)
-    ]
+    held = Counter(policy for mine in policies.values() for policy in mine)
+    return [name for name, mine in policies.items() if any(held[policy] > 1 for policy in mine)]
 
 
 def _present(panels: Sequence[Panel | None]) -> list[Panel]:

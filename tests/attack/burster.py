@@ -76,12 +76,21 @@ def _reward(source: str) -> Came:
         return Came("error", str(error))
 
 
+def _line(path: str, value: Any) -> str:
+    """A hostile line. A list of one value over and over is spelt as text: that takes a tenth of the time."""
+    if not isinstance(value, list):
+        return records.line(path, value)
+    numbers: list[Any] = value
+    spelt = f"{json.dumps(numbers[0])}, " * len(numbers)
+    return records.line(path, "HERE").replace('"HERE"', f"[{spelt[:-2]}]")
+
+
 def _write(name: str, path: str | None, value: Any, times: int = 1) -> None:
     with Path(name).open("wb") as out:
         if name == "episodes.jsonl":
             out.write(json_line(records.honest()))
         if path is not None:
-            line = records.line(path, value).encode() + b"\n"
+            line = _line(path, value).encode() + b"\n"
             for _ in range(times):
                 out.write(line)
         elif value is not None:

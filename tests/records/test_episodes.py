@@ -160,7 +160,7 @@ def test_an_index_of_another_file_is_not_believed(file: Path) -> None:
 
 
 def test_episodes_cut_at_any_byte_are_those_before_the_cut_and_go_on(tmp_path: Path) -> None:
-    file = write(tmp_path / "episodes.jsonl", 0, 1)
+    file = write(tmp_path / "episodes.jsonl", 0, 1, 2)
     whole, index = file.read_bytes(), index_path(file).read_bytes()
     for cut in range(len(whole) + 1):
         file.write_bytes(whole[:cut])

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 import rolegraph as rg
+from engine.cli.main import main
 from engine.local.launcher import Running
 from engine.training.trackers import TrackerName
 from tests.cli.conftest import ENVIRONMENT
@@ -22,7 +24,7 @@ CLOCKED = ("time/", "tokens/per_second")
 """How the names of metrics begin that a clock has a part in."""
 SMALL = (
     "train.batch_size=4",
-    "train.rollouts=4",
+    "train.rollouts=2",
     "train.steps=4",
     "train.learning_rate=0.002",
     "train.checkpoint_every=2",
@@ -37,6 +39,10 @@ STEP = (
 """As little as is a training."""
 NEVER = "{json_field: never, value: 1}"
 """A reward that is 0 whatever the answer."""
+APART = multiprocessing.get_context("forkserver")
+APART.set_forkserver_preload(
+    ["tests.trainings", "engine.cli.train_", "rolegraph.training", "engine.models.tinker_open", "tinker"]
+)
 TOLERANCE = 1e-3
 """How far metrics of two runs may differ: batches differ in their float noise, and Adam passes it on."""
 
@@ -46,17 +52,26 @@ def key(service: Running) -> dict[str, str]:
     return {"TINKER_API_KEY": service.api_key}
 
 
-def start(out: Path, *words: str, service: Running | None = None) -> subprocess.Popen[str]:
-    """The command in a process of its own, to be killed."""
+def start(out: Path, *words: str, service: Running | None = None) -> BaseProcess:
+    """The command in a process of its own, to be killed; its output goes to `said` and `noted` beside `out`.
+
+    It is forked off one that has imported what a training needs, the SDK with its torch above all.
+    """
     where = ("--base-url", service.base_url) if service else ()
-    return subprocess.Popen(
-        [sys.executable, "-m", "engine.cli", "train", *words, *where, "--out", str(out)],
-        cwd=out.parent,
-        env={**ENVIRONMENT, **(key(service) if service else {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environment = {**ENVIRONMENT, **(key(service) if service else {})}
+    arguments = (out.parent, ["train", *words, *where, "--out", str(out)], environment)
+    process = APART.Process(target=_command, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
+def _command(folder: Path, words: list[str], environment: Mapping[str, str]) -> None:
+    os.chdir(folder)
+    os.environ.update(environment)
+    for descriptor, name in ((1, "said"), (2, "noted")):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+    sys.argv = ["rolegraph", *words]
+    main()
 
 
 def train(
@@ -86,8 +101,8 @@ def assert_same(ours: list[dict[str, float]], theirs: list[dict[str, float]]) ->
         assert one == pytest.approx(other, rel=TOLERANCE, abs=TOLERANCE), f"step {one['step']}"
 
 
-def wait_for_lines(out: Path, count: int, process: subprocess.Popen[str]) -> None:
+def wait_for_lines(out: Path, count: int, process: BaseProcess) -> None:
     file = out / "metrics.jsonl"
     while not (file.exists() and file.read_bytes().count(b"\n") >= count):
-        assert process.poll() is None, process.communicate()[1]
+        assert process.exitcode is None, (out.parent / "noted").read_text()
         time.sleep(0.02)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import signal
@@ -28,7 +29,7 @@ def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folde
     process = start(out, "solver_judge", *SMALL)
     wait_for_lines(out, 3, process)
     process.kill()
-    process.wait()
+    process.join()
     # With the spec named, its overrides are still those that the run was begun with.
     done = rolegraph("train", "solver_judge", "--resume", "--out", str(out))
     assert done.returncode == 0, done.stderr
@@ -59,7 +60,7 @@ def test_a_loop_of_two_policies_that_is_killed_twice_goes_on_as_if_it_had_not_be
         wait_for_lines(out, lines, process)
         time.sleep(random.Random(lines).random())
         process.kill()
-        process.wait()
+        process.join()
         with (out / "metrics.jsonl").open("a") as file:
             file.write('{"step": 99, "half a li')  # as a kill in the middle of a write leaves it
     done = rolegraph("train", "--resume", "--base-url", service.base_url, "--out", str(out), **key(service))
@@ -86,9 +87,11 @@ def test_an_interrupted_run_says_so_and_leaves_a_report(service: Running, tmp_pa
     out = tmp_path / "run"
     process = start(out, "solver_judge", *SMALL, service=service)
     wait_for_lines(out, 1, process)  # of the validation before training
-    process.send_signal(signal.SIGINT)
-    said, noted = process.communicate()
-    assert process.returncode == 130
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGINT)
+    process.join()
+    said, noted = ((tmp_path / name).read_text() for name in ("said", "noted"))
+    assert process.exitcode == 130
     assert "Traceback" not in noted
     assert f"next: rolegraph train --resume --out {out}" in said
     assert "+0.000" not in said, "nothing has been measured since"

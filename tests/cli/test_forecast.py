@@ -67,9 +67,9 @@ def test_what_cannot_be_told_is_said(rolegraph: Command, words: tuple[str, ...],
 def test_a_probe_tells_the_tokens_of_the_first_step(
     rolegraph: Command, service: Running, state_dir: Path, tmp_path: Path
 ) -> None:
-    spec = ("solver_judge", "train.batch_size=4", "train.rollouts=4", "train.steps=1")
+    spec = ("solver_judge", "train.batch_size=8", "train.rollouts=4", "train.steps=1")
     where = ("--base-url", service.base_url)
-    probe = rolegraph("forecast", *spec, *where, "--probe", "16", "--seed", "5", "--json", **key(service))
+    probe = rolegraph("forecast", *spec, *where, "--probe", "32", "--seed", "5", "--json", **key(service))
     told = json.loads(probe.stdout)
     none = "train.validation={every: 0, tasks: 1, rollouts: 1}"
     trained = rolegraph("train", *spec, none, *where, "--out", "out", "-q", **key(service))

@@ -22,7 +22,7 @@ CLOCKED = ("time/", "tokens/per_second")
 """How the names of metrics begin that a clock has a part in."""
 SMALL = (
     "train.batch_size=4",
-    "train.rollouts=4",
+    "train.rollouts=2",
     "train.steps=4",
     "train.learning_rate=0.002",
     "train.checkpoint_every=2",

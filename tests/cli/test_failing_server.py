@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from starlette.responses import JSONResponse, Response
 
 from engine.records.episodes import read_episodes
@@ -13,8 +14,9 @@ from tests.models.edges import chat_answer, serving
 
 
 def test_seven_of_eight_solvers_and_the_judge_survive_a_call_that_always_fails(
-    rolegraph: Command, tmp_path: Path
+    rolegraph: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("engine.models.limit.FIRST_WAIT", 0.01)
     doomed: list[int] = []
     tries = 0
 

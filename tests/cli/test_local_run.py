@@ -127,16 +127,20 @@ def test_a_run_killed_in_the_middle_loses_no_episode_that_was_counted(
 
 
 def test_ctrl_c_ends_the_run_with_its_table_and_the_service(tiny: Path, tmp_path: Path) -> None:
-    words = ("run", "solver_judge", *SHORT, "--limit", "400", "--concurrency", "4")
-    with started(tmp_path, *words, "--model", f"local:{tiny}", "--out", "out") as (process, terminal):
+    words = ("run", "solver_judge", *SHORT, "--limit", "400", "--concurrency", "4", "--out", "out")
+    (scratch := tmp_path / "scratch").mkdir()
+    command = started(tmp_path, *words, "--model", f"local:{tiny}", TMPDIR=str(scratch))
+    with command as (process, terminal):
         seen = counted(terminal, 400, at_least=3)
         services = children(process.pid)
+        assert [*scratch.glob("rolegraph-*")]  # its checkpoints
         os.killpg(process.pid, signal.SIGINT)
         shown = b""
         while b"episodes.jsonl" not in shown:
             shown += os.read(terminal, 4096)
         assert process.wait() == 130
         assert gone(services)
+        assert not [*scratch.glob("rolegraph-*")]
     assert b"accuracy" in shown
     assert b"Traceback" not in shown
     count = len(list(read_episodes(tmp_path / "out" / "episodes.jsonl")))

@@ -64,7 +64,7 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def service(model_dir: Path, state_dir: Path) -> Iterator[Running]:
-    with running(model_dir, state_dir=state_dir, threads=2) as started:
+    with running(model_dir, state_dir=state_dir, threads=1) as started:
         yield started
 
 

@@ -19,9 +19,14 @@ TASKS = generate(32, seed=11, split="validation")
 
 @pytest.fixture(scope="module")
 def base(monkeypatch_module):
-    torch.set_num_threads(2)
     torch.manual_seed(0)
     return load(MODEL)
+
+
+@pytest.fixture(scope="module")
+def solved(base):
+    """The answers to each task four times."""
+    return [last_answer(text) for text in respond(*base, [ask_solver(task) for task in TASKS * 4])]
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +71,10 @@ def test_numbers_and_tags_are_single_tokens(base):
         assert len(tokenizer(text)["input_ids"]) == 1
 
 
-def test_sampled_answers_are_well_formed(base):
-    solved = [last_answer(text) for text in respond(*base, [ask_solver(task) for task in TASKS])]
-    assert sum(answer is not None for answer in solved) >= 0.9 * len(TASKS)
-    actions = ["No solution found" if answer is None else f"<answer>{answer}</answer>" for answer in solved]
+def test_sampled_answers_are_well_formed(base, solved):
+    assert sum(answer is not None for answer in solved) >= 0.9 * len(solved)
+    answers = solved[: len(TASKS)]
+    actions = ["No solution found" if answer is None else f"<answer>{answer}</answer>" for answer in answers]
     pairs = [
         (action, f"<answer>{task['solution']}</answer>") for action, task in zip(actions, TASKS, strict=True)
     ]
@@ -80,11 +85,10 @@ def test_sampled_answers_are_well_formed(base):
     assert sum(text.endswith(verdicts) for text in checked) >= 0.9 * len(TASKS)
 
 
-def test_some_tasks_are_solved_and_some_are_not(base):
-    answers = [last_answer(text) for text in respond(*base, [ask_solver(task) for task in TASKS * 4])]
+def test_some_tasks_are_solved_and_some_are_not(solved):
     right = [
         answer is not None and is_solution(answer, task["nums"], task["target"])
-        for answer, task in zip(answers, TASKS * 4, strict=True)
+        for answer, task in zip(solved, TASKS * 4, strict=True)
     ]
     assert 0.25 < sum(right) / len(right) < 0.7
 

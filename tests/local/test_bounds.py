@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import httpx
@@ -72,6 +73,8 @@ def ids(value: bytes) -> Callable[[Any, Any], None]:
     return lambda asked, one: setattr(one.model_input[0].encoded_text, "tokens", value)
 
 
+PACE = 0.05
+"""Seconds between two steps of the training beside: each is done once more alone."""
 CHATS, TEXTS, ASK = "/v1/chat/completions", "/v1/completions", "/api/v1/asample"
 TRAIN, OPTIM, NEW = "/api/v1/forward_backward", "/api/v1/optim_step", "/api/v1/create_model"
 NAN = np.asarray([np.nan, 1], np.float32).tobytes()
@@ -195,14 +198,13 @@ def http(service: Running) -> Iterator[httpx.Client]:
         yield client
 
 
-def losses(client: tinker.ServiceClient, service: Running, until: threading.Event) -> list[float]:
-    """Those of a training that goes on until then, and 6 steps at least."""
-    training, found = trainer(client, service), list[float]()
-    while len(found) < 6 or not until.is_set():
+def losses(client: tinker.ServiceClient, service: Running) -> Iterator[float]:
+    """Those of a training, step by step."""
+    training = trainer(client, service)
+    while True:
         step = training.forward_backward([datum("cross_entropy", PROMPT)] * 4, "cross_entropy")
         training.optim_step(ADAM).result()
-        found.append(step.result().metrics["loss:sum"])
-    return found
+        yield step.result().metrics["loss:sum"]
 
 
 def test_no_malformed_or_hostile_request_is_a_500_or_disturbs_a_training(
@@ -217,7 +219,14 @@ def test_no_malformed_or_hostile_request_is_a_500_or_disturbs_a_training(
     }
     names["SESSION"] = names["MODEL"].partition(":")[0]
     done, found = threading.Event(), list[float]()
-    beside = threading.Thread(target=lambda: found.extend(losses(client, service, done)))
+
+    def train_beside() -> None:
+        for loss in losses(client, service):
+            found.append(loss)
+            if done.wait(PACE) and len(found) >= 6:
+                return
+
+    beside = threading.Thread(target=train_beside)
     beside.start()
     try:
         answers = [(path[:60], body, send(http, path, body, names), wanted) for path, body, wanted in BAD]
@@ -225,21 +234,8 @@ def test_no_malformed_or_hostile_request_is_a_500_or_disturbs_a_training(
         done.set()
         beside.join()
     assert [(path, str(body)[:200], got) for path, body, got, wanted in answers if got != wanted] == []
-    alone, over = losses(client, service, Over(len(found))), len(found)
-    assert alone[:over] == found
+    assert [*islice(losses(client, service), len(found))] == found
     other.close("success").result()
-
-
-class Over(threading.Event):
-    """Set when it has been asked so many times."""
-
-    def __init__(self, times: int) -> None:
-        super().__init__()
-        self.left = times - 6
-
-    def is_set(self) -> bool:
-        self.left -= 1
-        return self.left < 0
 
 
 def send(http: httpx.Client, path: str, body: Any, names: dict[str, str]) -> int:

@@ -19,6 +19,7 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 
 from engine.errors import UsageError, WorldError
 from engine.local.launcher import Running, running
+from tests.local.client import PROMPT
 from tests.waiting import soon
 
 pytestmark = pytest.mark.service
@@ -32,8 +33,8 @@ with running(Path(sys.argv[1]), threads=1) as service:
     try:
         time.sleep(600)
     except KeyboardInterrupt:
-        alive = __import__("httpx").get(service.base_url + "/api/v1/healthz").status_code
-        print(json.dumps(alive), flush=True)
+        print("winding down", flush=True)
+        time.sleep(600)
 """
 
 
@@ -66,21 +67,18 @@ def parent(model_dir: Path, scratch: Path) -> Iterator[tuple[subprocess.Popen[st
             process.stdout.close()
 
 
-def test_killing_the_run_leaves_no_service_and_no_folder_behind(model_dir: Path, tmp_path: Path) -> None:
-    with parent(model_dir, tmp_path) as (process, url):
-        process.send_signal(signal.SIGKILL)
-        assert soon(lambda: not answers(url))
-        assert soon(lambda: not list(tmp_path.iterdir()))
-
-
-def test_ctrl_c_reaches_the_run_first_and_the_service_ends_with_it(model_dir: Path, tmp_path: Path) -> None:
+def test_ctrl_c_is_the_run_s_to_hear_and_killing_the_run_leaves_no_service_and_no_folder_behind(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    """How the service ends where a run ends in good order is held by the tests of the command."""
     with parent(model_dir, tmp_path) as (process, url):
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
         assert process.stdout is not None
-        assert json.loads(process.stdout.readline()) == 200  # still there while the run winds down
-        process.wait()
-        assert not answers(url)
-        assert not list(tmp_path.iterdir())
+        assert process.stdout.readline() == "winding down\n"
+        assert answers(url)
+        process.send_signal(signal.SIGKILL)
+        assert soon(lambda: not answers(url))
+        assert soon(lambda: not list(tmp_path.iterdir()))
 
 
 def test_the_key_of_a_service_is_shown_to_nobody(service: Running) -> None:
@@ -133,13 +131,41 @@ def test_a_service_that_does_not_come_up_in_time_is_the_world_s_failure(model_di
         pass
 
 
+SERVE = """
+import sys
+from pathlib import Path
+from engine.local.service.serving import serve
+try:
+    serve(Path(sys.argv[1]))
+finally:
+    print(*sorted({"peft", "tinker", "torch"} & set(sys.modules)))
+"""
+
+
+def sample_and_chat(url: str, key: str, name: str) -> None:
+    with httpx.Client(base_url=url, headers={"X-API-Key": key}, timeout=None) as client:
+
+        def post(path: str, **body: object) -> httpx.Response:
+            answer = client.post(path, json=body)
+            assert answer.status_code == 200, answer.text
+            return answer
+
+        session = post("/api/v1/create_session").json()["session_id"]
+        names = {"session_id": session, "sampling_session_seq_id": 1, "base_model": name}
+        sampler = post("/api/v1/create_sampling_session", **names).json()["sampling_session_id"]
+        prompt = {"chunks": [{"type": "encoded_text", "tokens": PROMPT}]}
+        drawn = {"prompt": prompt, "sampling_params": {"max_tokens": 3}, "sampling_session_id": sampler}
+        asked = post("/api/v1/asample", **drawn, prompt_logprobs=True).json()["request_id"]
+        sampled = post("/api/v1/retrieve_future", request_id=asked)
+        assert sampled.headers["content-type"] == "application/x-protobuf", sampled.text
+        messages = [{"role": "user", "content": "1 + 1"}]
+        post("/v1/chat/completions", model=name, messages=messages, max_tokens=3)
+
+
 def test_serve_says_where_it_listens_and_its_key_and_ends_at_sigterm(model_dir: Path, tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path\n"
-        "from engine.local.service.serving import serve; serve(Path(sys.argv[1]))"
-    )
+    """And while it only answers, it imports neither the SDK nor peft, each of which takes seconds."""
     process = subprocess.Popen(
-        [sys.executable, "-c", program, str(model_dir)],
+        [sys.executable, "-c", SERVE, str(model_dir)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -158,8 +184,11 @@ def test_serve_says_where_it_listens_and_its_key_and_ends_at_sigterm(model_dir: 
         assert soon(lambda: answers(url))
         models = f"{url}/v1/models"
         assert httpx.get(models).status_code == 401
-        assert httpx.get(models, headers={"Authorization": f"Bearer {key}"}).status_code == 200
+        bearer = {"Authorization": f"Bearer {key}"}
+        (model,) = httpx.get(models, headers=bearer).json()["data"]
+        sample_and_chat(url, key, model["id"])
         process.send_signal(signal.SIGTERM)
         process.wait()
+        assert process.stdout.read().split() == ["torch"]
     assert not answers(url)
     assert not list(tmp_path.iterdir())

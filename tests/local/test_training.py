@@ -61,7 +61,7 @@ def test_a_cross_entropy_fit_on_one_example_drives_its_loss_towards_zero(
 ) -> None:
     training = trainer(client, service, rank=16)
     losses: list[float] = []
-    for _ in range(60):
+    for _ in range(25):
         step = training.forward_backward([datum("cross_entropy", PROMPT)], "cross_entropy")
         training.optim_step(types.AdamParams(learning_rate=1e-2)).result()
         losses.append(step.result().metrics["loss:sum"])
@@ -125,7 +125,7 @@ def test_fresh_sampling_weights_are_those_of_the_training_run_at_that_moment(
     client: tinker.ServiceClient, service: Running
 ) -> None:
     training = trainer(client, service, rank=16)
-    for _ in range(30):
+    for _ in range(6):
         training.forward_backward([datum("cross_entropy", PROMPT)], "cross_entropy")
         training.optim_step(types.AdamParams(learning_rate=3e-2)).result()
     fitted = training.save_weights_and_get_sampling_client().result()
@@ -133,7 +133,7 @@ def test_fresh_sampling_weights_are_those_of_the_training_run_at_that_moment(
     forward = training.forward([datum("cross_entropy", PROMPT)], "cross_entropy").result()
     expected = forward.loss_fn_outputs[0]["logprobs"].tolist()
 
-    for _ in range(10):
+    for _ in range(3):
         training.forward_backward([datum("cross_entropy", PROMPT, -1.0)], "cross_entropy")
         training.optim_step(types.AdamParams(learning_rate=3e-2)).result()
     assert fitted.compute_logprobs(prompt()).result()[1:] == pytest.approx(expected, abs=1e-4)

@@ -35,7 +35,7 @@ def test_a_run_leaves_metrics_episodes_checkpoints_and_a_report(whole: Path) -> 
     ):
         assert all(key in line for line in lines[1:]), key
     assert abs(lines[1]["kl/solver"]) < 1e-4  # on policy: what sampled is what learns
-    assert [len([*read_episodes(whole / "episodes" / f"train-{n:06d}.jsonl")]) for n in (1, 4)] == [16, 16]
+    assert [len([*read_episodes(whole / "episodes" / f"train-{n:06d}.jsonl")]) for n in (1, 4)] == [8, 8]
     assert json.loads((whole / "checkpoints.jsonl").read_text().splitlines()[-1])["step"] == 4
     assert "<svg" in (whole / "report.html").read_text()
     names = [row["name"] for row in json.loads((whole / "controls.json").read_text())]

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 def pytest_configure() -> None:
     """No example of a property has a deadline, and every run draws the same ones, unless it is asked for
     others by `--hypothesis-profile=random`; the processes that tests start keep what they compiled, and hear
-    Ctrl-C, also where this one is in the background of a shell that has it ignored."""
+    Ctrl-C, also where this one is in the background of a shell that has it ignored. None of them computes in
+    several threads, which on models this small wait for one another."""
     settings.register_profile("random", deadline=None)
     settings.register_profile("repeatable", deadline=None, derandomize=True)
     settings.load_profile("repeatable")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["OMP_NUM_THREADS"] = "1"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -34,6 +34,13 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)  # it is pytest-xdist's
+def pytest_xdist_auto_num_workers() -> int:
+    """For `-n auto`, one worker more than there are cores: a quarter of the time tests wait, for a process
+    that ends or a limit that passes."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A client of HTTPS trusts one authority: to read all of them takes 30 ms for each client, of which a

@@ -117,8 +117,8 @@ class _Run:
         self.ends: LoopEnds | None = None
         if plan.loops:
             self.ends = LoopEnds(plan, self.results, self.sight, self.frontier, self.world)
-        self.messages: list[Sequence[Message] | Failure] = [()] * len(plan.blocks)
-        """By block, what its nodes are asked."""
+        self.messages: dict[int, Sequence[Message] | Failure] = {}
+        """By block, what its nodes are asked; of blocks that opened, as a long loop may end early."""
         self.tools: OpenTools | None = None
         """Those in use; None until there is a first."""
         self.tasks: dict[int, asyncio.Task[None]] = {}

@@ -2,8 +2,7 @@
 
 A spec may come from a stranger and the text from a model: no pattern may take the process down, neither when
 it is compiled nor when it searches. RE2's time is linear in the text, and at worst in the pattern's size,
-too: each search here is paid for with `pay`. In exchange RE2 has no lookarounds
-and no backreferences.
+too: each search here is paid for with `pay`. In exchange RE2 has no lookarounds and no backreferences.
 """
 
 from __future__ import annotations

@@ -27,8 +27,6 @@ from engine.vocabulary import (
     open_dataset,
 )
 from engine.vocabulary.foreign import FOREIGN
-from engine.vocabulary.items import LOSS_SETTINGS
-from engine.vocabulary.registry import is_a
 
 T = TypeVar("T", bound=Item)
 M = TypeVar("M", bound=BaseModel)
@@ -111,8 +109,7 @@ def digest(factory: Callable[..., Any]) -> str:
 def _findings(error: UnknownName | BadOptions, path: Path, others: str = "") -> Iterator[Finding]:
     if isinstance(error, UnknownName):
         expected = ", ".join(error.known) + others
-        hint = is_a(error.name, ["loss"]) if error.name in LOSS_SETTINGS else error.hint
-        yield Finding(path, str(error), expected, hint, word=error.name)
+        yield Finding(path, str(error), expected, error.hint, word=error.name)
         return
     for detail in error.errors:
         at = (*path, *error.call.path_of(detail["loc"]))

@@ -10,8 +10,8 @@ from engine.compile import Plan, RolePlan
 from engine.records import Episode, Failure, FailureName, Step, Task, TerminationReason, Trajectory
 from engine.run.endings import Endings
 from engine.run.seeing import Results
-from engine.run.session import NodeResult
-from engine.vocabulary import Score
+from engine.run.session import Answered, NodeResult, Ran
+from engine.vocabulary import Score, View
 from engine.vocabulary.foreign import FOREIGN, described, finite
 
 _UNSCORED: tuple[float | None, bool | None, Mapping[str, float]] = (None, None, {})
@@ -155,21 +155,18 @@ def _is_masked(role: RolePlan, result: NodeResult) -> bool:
 
 def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:
     """A turn's Steps, one for each call that was answered; the last has what the turn came to."""
-    view, score, ran = turn.view, turn.score, turn.ran
+    view, score = turn.view, turn.score
     reward = 0.0 if score is None else score.reward
-    noted: dict[str, object]
-    if ran is not None:  # no tokens and no messages
-        noted = {"tool": ran.tool, "started": ran.started, "seconds": ran.seconds}
-        _note(noted, role, view.round, ran.attempt, masked=masked)
+    if turn.ran is not None:  # no tokens and no messages
+        noted = _noted(role, view, turn.ran, masked=masked) | {"tool": turn.ran.tool}
         return [Step(action=view.action, model_response=view.response, reward=reward, metadata=noted)]
     steps: list[Step] = []
     left = len(turn.calls)
     for call in turn.calls:
         left -= 1
         text, thought, prompt_ids, response_ids, logprobs, finish_reason, version, usage, _ = call.completion
-        noted = {"started": call.started, "seconds": call.seconds, "finish_reason": finish_reason}
-        if masked or call.attempt or role.loop is not None:
-            _note(noted, role, view.round, call.attempt, masked=masked)
+        noted = _noted(role, view, call, masked=masked)
+        noted["finish_reason"] = finish_reason
         if role.tools:
             noted["call"] = call.number
         if usage:
@@ -195,11 +192,14 @@ def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:
     return steps
 
 
-def _note(noted: dict[str, object], role: RolePlan, number: int, attempt: int, *, masked: bool) -> None:
-    """Say which of several rounds and attempts something was, and whether it teaches nothing."""
+def _noted(role: RolePlan, view: View, asked: Answered | Ran, *, masked: bool) -> dict[str, object]:
+    """What is recorded of anything that a turn asked for: when and how long, in seconds, which of several
+    rounds and attempts it was, and whether it teaches nothing."""
+    noted: dict[str, object] = {"started": asked.started, "seconds": asked.seconds}
     if role.loop is not None:
-        noted["round"] = number
-    if attempt:
-        noted["attempts"] = attempt + 1
+        noted["round"] = view.round
+    if asked.attempt:
+        noted["attempts"] = asked.attempt + 1
     if masked:
         noted["masked"] = True
+    return noted

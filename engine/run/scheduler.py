@@ -75,7 +75,6 @@ class _Run:
     """One episode while it runs. Nodes and blocks are known by their positions in the plan."""
 
     __slots__ = (
-        "active",
         "began",
         "ends",
         "finished",
@@ -124,7 +123,6 @@ class _Run:
         self.tasks: dict[int, asyncio.Task[None]] = {}
         """Those under way, but for the episode's own, by the order in which they began."""
         self.spawned = 0
-        self.active = 0
         self.began = 0.0
         """When the episode did, on the event loop's clock."""
         self.loop: asyncio.AbstractEventLoop
@@ -159,7 +157,7 @@ class _Run:
                 self.tell(self.assembled(stopped=True), finished=False)
             raise
         else:
-            if self.active:  # a node ended the episode, and others are still at it
+            if self.tasks:  # a node ended the episode, and others are still at it
                 await self.cancel()
             episode = self.assembled(stopped=self.stopped is not None)
             self.tell(episode, finished=True)
@@ -181,9 +179,8 @@ class _Run:
         self.own, self.finished = own, None
         try:
             if work is not None:
-                self.active += 1
                 await self.watched(work, 0)
-            if self.active and self.stopped is None:
+            if self.tasks and self.stopped is None:
                 self.finished = self.loop.create_future()
                 await self.finished
         except asyncio.CancelledError:
@@ -301,7 +298,6 @@ class _Run:
             result.failure, result.score = Failure(FailureName.ENVIRONMENT_ERROR, message), None
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        self.active += 1
         self.spawned = number = self.spawned + 1
         task = self.tasks[number] = self.loop.create_task(self.watched(work, number))
         return task
@@ -316,18 +312,17 @@ class _Run:
         except Exception as error:
             self.stopped = self.stopped or error
         finally:
-            self.active -= 1
-            if number:  # who is done is held no longer: an episode may have thousands
-                self.tasks.pop(number, None)
-            if self.active == 0 or self.stopped is not None:
-                self.wake(by_itself=number == 0)
+            if number:
+                self.tasks.pop(number, None)  # held no longer: an episode may have thousands
+                if not self.tasks or self.stopped is not None:
+                    self.wake()
 
-    def wake(self, *, by_itself: bool) -> None:
-        """Let `settled` go on, whatever it is at."""
+    def wake(self) -> None:
+        """Let `settled` go on where it waits; only the episode's end stops its own work."""
         if self.finished is not None:
             if not self.finished.done():
                 self.finished.set_result(None)
-        elif self.own is not None and not by_itself:
+        elif self.own is not None and self.stopped is not None:
             self.interrupted = self.interrupted or self.own.cancel()
 
     async def cancel(self) -> None:
@@ -359,6 +354,7 @@ class _Run:
                 upstream,
                 tools=self.opened_tools(),
                 isolation=self.isolation,
+                clock=self.loop.time,
                 began=self.began,
             )
         assert node.endpoint is not None

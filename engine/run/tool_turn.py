@@ -10,6 +10,7 @@ from engine.compile import RolePlan
 from engine.compile.plan import Node, RunPlan
 from engine.errors import RolegraphError
 from engine.limits.tools import TOOL_TEXT
+from engine.models import Clock
 from engine.prompts import PromptError
 from engine.records import Failure, FailureName
 from engine.run.isolation import Isolation, LimitError
@@ -28,17 +29,18 @@ async def run_turn(
     *,
     tools: OpenTools,
     isolation: Isolation,
+    clock: Clock,
     began: float,
 ) -> NodeResult:
     """The turn of a node that runs a tool, whose result is its action; of one that failed, why.
 
-    `began` is when the episode did. Only cancellation and faults of the user or of this program raise.
+    `began` is when the episode did, by the clock. Only cancellation and faults of the user or of this program
+    raise.
     """
     try:
         value = "" if run.value is None else run.value.render(variables)
     except PromptError as error:
         return _result(role, node, Failure(FailureName.PROMPT_ERROR, str(error)))
-    clock = asyncio.get_running_loop().time
     for attempt in range(role.on_failure.retry + 1):
         start, text = clock(), ""
         try:

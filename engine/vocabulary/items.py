@@ -25,7 +25,7 @@ from engine.records import (
 )
 from engine.vocabulary.environments import Environment
 from engine.vocabulary.foreign import FOREIGN
-from engine.vocabulary.registry import Item, Origin, Registry
+from engine.vocabulary.registry import FIXED, Item, Origin, Registry
 from engine.vocabulary.tools import Tool
 from engine.vocabulary.views import Upstream, View
 
@@ -150,6 +150,7 @@ LOSS_SETTINGS: Mapping[LossName, tuple[LossSetting, ...]] = {
     "gspo": _CLIPS,
 }
 """What may be set of each."""
+FIXED["loss"] = LOSS_SETTINGS
 
 
 @dataclass(frozen=True, slots=True)

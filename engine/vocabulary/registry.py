@@ -75,14 +75,20 @@ class UnknownName(LookupError):
 
     def __init__(self, kind: str, name: str, known: list[str]) -> None:
         self.kind, self.name, self.known = kind, name, known
-        others = [other.kind for other in _REGISTRIES.values() if name in other.names()]
-        self.hint = is_a(name, others) if others else did_you_mean(name, known)
+        self.hint = _elsewhere(name) or did_you_mean(name, known)
         super().__init__(f"unknown {kind} {name!r}")
 
 
-def is_a(name: str, kinds: Sequence[str]) -> str:
-    """What a name is that was taken for something else."""
-    return f"{name} is {' and '.join(f'an {kind}' if kind[0] in 'aeiou' else f'a {kind}' for kind in kinds)}"
+FIXED: dict[str, Collection[str]] = {}
+"""By kind, the names that a spec may use of kinds to which no package adds."""
+
+
+def _elsewhere(name: str) -> str:
+    """What a name is, in words, where it is one of another kind."""
+    kinds = [other.kind for other in _REGISTRIES.values() if name in other.names()]
+    kinds += [kind for kind, names in FIXED.items() if name in names]
+    told = " and ".join(f"an {kind}" if kind[0] in "aeiou" else f"a {kind}" for kind in kinds)
+    return f"{name} is {told}" if told else ""
 
 
 class BadOptions(ValueError):

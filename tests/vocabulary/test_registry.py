@@ -19,6 +19,13 @@ from engine.errors import UsageError, did_you_mean
 from engine.vocabulary import BadOptions, Call, CallField, Item, Registry, UnknownName
 
 
+@pytest.fixture(autouse=True)
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry of these tests is none of the vocabulary's, whose names hints are made of."""
+    known = vocabulary.registry._REGISTRIES
+    monkeypatch.setattr(vocabulary.registry, "_REGISTRIES", dict(known))
+
+
 @dataclass(frozen=True, slots=True)
 class Ware(Item):
     """What the registry of these tests holds."""

@@ -15,7 +15,7 @@ from typing import Any
 from engine.compile import Plan, RolePlan
 from engine.compile.plan import Block, Node
 from engine.errors import UsageError
-from engine.models import LimitedModel
+from engine.models import Clock, LimitedModel
 from engine.prompts import Continued, PromptError, render_messages
 from engine.records import (
     Episode,
@@ -33,6 +33,7 @@ from engine.run.isolation import Isolation
 from engine.run.rewarding import LateRewards, Stop, settle
 from engine.run.seeing import Sight
 from engine.run.session import Job, NodeResult, take_turn
+from engine.run.task_group import TaskGroup
 from engine.run.tool_turn import run_turn
 from engine.run.tools import OpenTools
 from engine.run.world import World
@@ -76,23 +77,18 @@ class _Run:
 
     __slots__ = (
         "began",
+        "clock",
         "ends",
-        "finished",
         "frontier",
-        "interrupted",
         "isolation",
         "job",
-        "loop",
         "messages",
         "models",
         "observe",
-        "own",
         "plan",
         "results",
         "seed",
         "sight",
-        "spawned",
-        "stopped",
         "tasks",
         "tools",
         "world",
@@ -120,46 +116,39 @@ class _Run:
         """By block, what its nodes are asked; of blocks that opened, as a long loop may end early."""
         self.tools: OpenTools | None = None
         """Those in use; None until there is a first."""
-        self.tasks: dict[int, asyncio.Task[None]] = {}
-        """Those under way, but for the episode's own, by the order in which they began."""
-        self.spawned = 0
+        self.tasks: TaskGroup
+        self.clock: Clock
+        """The event loop's."""
         self.began = 0.0
-        """When the episode did, on the event loop's clock."""
-        self.loop: asyncio.AbstractEventLoop
-        self.own: asyncio.Task[Any] | None = None
-        """The task of the episode itself, while it is at a part of the work or waits."""
-        self.interrupted = False
-        """Whether it was stopped at that."""
-        self.finished: asyncio.Future[None] | None = None
-        """What it waits for, once its own part is done."""
-        self.stopped: BaseException | None = None
+        """When the episode did, by the clock."""
 
     async def episode(self) -> Episode:
         """The episode; what was opened for it is closed whatever happens."""
         if self.plan.withheld:
             names = ", ".join(permission.name for permission in self.plan.withheld)
             raise UsageError(f"{self.plan.name} runs only where this is allowed: {names}")
-        self.loop = asyncio.get_running_loop()
-        self.began = self.loop.time()
+        loop = asyncio.get_running_loop()
+        self.clock, self.began = loop.time, loop.time()
+        tasks = self.tasks = TaskGroup(loop)
         try:
             ready = self.opened(self.plan.wiring.starts)
             self.start(ready[1:])
-            await self.settled(self.branch(ready[0]) if ready else None)
-            if self.stopped is None and self.plan.scoring:
+            await tasks.settled(self.branch(ready[0]) if ready else None)
+            if tasks.stopped is None and self.plan.scoring:
                 late = LateRewards(self.plan, self.job.task, self.results, self.world, self.isolation)
-                await self.settled(late.score(self.spawn))
-            if self.stopped is not None and not isinstance(self.stopped, Stop):
-                raise self.stopped
+                await tasks.settled(late.score(tasks.spawn))
+            if tasks.stopped is not None and not isinstance(tasks.stopped, Stop):
+                raise tasks.stopped
         except BaseException:
             try:
-                await self.cancel()
+                await tasks.cancel()
             finally:
                 self.tell(self.assembled(stopped=True), finished=False)
             raise
         else:
-            if self.tasks:  # a node ended the episode, and others are still at it
-                await self.cancel()
-            episode = self.assembled(stopped=self.stopped is not None)
+            if tasks.stopped is not None:  # by a node, and others may still be at it
+                await tasks.cancel()
+            episode = self.assembled(stopped=tasks.stopped is not None)
             self.tell(episode, finished=True)
             return episode
         finally:
@@ -167,29 +156,6 @@ class _Run:
                 await self.tools.close()
             if self.world is not None:
                 await self.world.close()
-
-    async def settled(self, work: Coroutine[None, None, None] | None) -> None:
-        """Do work, and wait until nothing is under way beside it, or a node ended the episode.
-
-        The work needs no task of its own: it has the episode's, which is cancelled where a node elsewhere
-        ends the episode.
-        """
-        own = asyncio.current_task()
-        assert own is not None
-        self.own, self.finished = own, None
-        try:
-            if work is not None:
-                await self.watched(work, 0)
-            if self.tasks and self.stopped is None:
-                self.finished = self.loop.create_future()
-                await self.finished
-        except asyncio.CancelledError:
-            if not self.interrupted:
-                raise
-        finally:
-            self.own = None
-        if self.interrupted and own.uncancel():  # somebody else cancelled it, too
-            raise asyncio.CancelledError
 
     def tell(self, episode: Episode, *, finished: bool) -> None:
         if self.observe is not None:
@@ -212,7 +178,7 @@ class _Run:
 
     def start(self, nodes: Iterable[int]) -> None:
         for node in nodes:
-            self.spawn(self.branch(node))
+            self.tasks.spawn(self.branch(node))
 
     async def branch(self, position: int) -> None:
         """Run a node, then go on in the same task with one of those that became ready by it."""
@@ -225,7 +191,7 @@ class _Run:
             if ready:
                 ready = self.opened(ready)
                 self.start(ready[1:])
-            settle(role, self.job.task, result, self.isolation, self.spawn)
+            settle(role, self.job.task, result, self.isolation, self.tasks.spawn)
             if not ready:
                 return
             position = ready[0]
@@ -237,7 +203,7 @@ class _Run:
         todo = [*blocks]
         for number in todo:  # and those that are released on the way
             if self.world is not None and (transition := plan.transition_at(number)) is not None:
-                self.spawn(self.go_on(transition))
+                self.tasks.spawn(self.go_on(transition))
                 continue
             block = plan.blocks[number]
             role = plan.roles[block.role]
@@ -297,40 +263,6 @@ class _Run:
                 result = self.results[place] = NodeResult(view)
             result.failure, result.score = Failure(FailureName.ENVIRONMENT_ERROR, message), None
 
-    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        self.spawned = number = self.spawned + 1
-        task = self.tasks[number] = self.loop.create_task(self.watched(work, number))
-        return task
-
-    async def watched(self, work: Coroutine[None, None, None], number: int) -> None:
-        """Do the work, note what went wrong, and tell `settled` when nothing is left to wait for.
-
-        `number` is the task's that does it; the episode's own has none, which is 0.
-        """
-        try:
-            await work
-        except Exception as error:
-            self.stopped = self.stopped or error
-        finally:
-            if number:
-                self.tasks.pop(number, None)  # held no longer: an episode may have thousands
-                if not self.tasks or self.stopped is not None:
-                    self.wake()
-
-    def wake(self) -> None:
-        """Let `settled` go on where it waits; only the episode's end stops its own work."""
-        if self.finished is not None:
-            if not self.finished.done():
-                self.finished.set_result(None)
-        elif self.own is not None and self.stopped is not None:
-            self.interrupted = self.interrupted or self.own.cancel()
-
-    async def cancel(self) -> None:
-        tasks = [*self.tasks.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
     # one node
 
     def render(
@@ -354,7 +286,7 @@ class _Run:
                 upstream,
                 tools=self.opened_tools(),
                 isolation=self.isolation,
-                clock=self.loop.time,
+                clock=self.clock,
                 began=self.began,
             )
         assert node.endpoint is not None
@@ -375,7 +307,7 @@ class _Run:
             self.job,
             self.seed,
             self.observe,
-            self.loop.time,
+            self.clock,
             self.began,
             asked,
             upstream,

@@ -68,6 +68,10 @@ OPERATIONS: Mapping[str, str] = {
     "searches in a list": f"{{% set x = {NUMBERS} %}}" + "{% set y = 'a' in x %}" * 100,
     "texts kept": "".join(f"{{% set x{n} = {TEXT} %}}" for n in range(60)),
     "wide texts kept": "".join(f"{{% set x{n} = '𝄞' * 1000000 %}}" for n in range(60)),
+    "texts written": f"{{% set x = {TEXT} %}}" + "{{ x }}" * 60,
+    "wide texts written": "{% set x = '𝄞' * 1000000 %}" + "{{ x }}" * 60,
+    "texts of a loop's own": LOOP.replace("BODY", "a word " * 9000),
+    "short texts of a loop's own": LOOP.replace("BODY", "a{{ i }}") * 20,
     "texts in capitals": f"{{% set x = {TEXT} %}}" + "{% set y = x | upper %}" * 60,
     "titles": f"{{% set x = {WORDS} %}}" + "{% set y = x | title %}" * 60,
     "replacements": "{% set x = 'a' * 99999 %}" + "{% set y = x | replace('a', 'b') %}" * 100,
@@ -141,9 +145,9 @@ def rendered(template: Template) -> tuple[float, int]:
     scopes: list[Any] = []
     init = Scope.__init__
 
-    def noted(scope: Scope, variables: Mapping[str, Any]) -> None:
-        init(scope, variables)
-        scopes.append(scope)
+    def noted(self: Scope, variables: Mapping[str, Any]) -> None:
+        init(self, variables)
+        scopes.append(self)
 
     Scope.__init__ = noted
     began = process_time()
@@ -154,7 +158,7 @@ def rendered(template: Template) -> tuple[float, int]:
     finally:
         seconds = process_time() - began
         Scope.__init__ = init
-    return seconds, scopes[0].meter.spent
+    return seconds, scopes[0].spent
 
 
 def show(name: str, cost: Cost) -> None:

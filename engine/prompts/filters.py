@@ -48,7 +48,7 @@ def _filter(*names: str) -> Callable[[Filter], Filter]:
 
 
 def _meter(context: Any) -> Meter:
-    return context.meter
+    return context
 
 
 def _made(context: Any, text: str) -> str:

@@ -126,8 +126,10 @@ class Meter:
 
     def text(self, value: object) -> str:
         """A value as text."""
-        if type(value) is str:
-            self.spend(len(value))
+        if type(value) is str:  # nearly every one
+            self.left -= len(value)
+            if self.left < 0:
+                self.spend(0)  # past the limit: raises
             return value
         if type(value) is int:  # its bits are bounded wherever it comes from
             self.spend(value.bit_length() // 2)

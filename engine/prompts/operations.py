@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from jinja2 import pass_context
@@ -103,7 +103,7 @@ def _look_through(meter: Meter, item: object, among: object) -> None:
 
 def compare_each(context: Any, left: Any, *further: Any) -> Any:
     """`left sign right sign right …`, as Python has it."""
-    meter: Meter = context.meter
+    meter: Meter = context
     if len(further) == 2:
         return compare(meter, further[0], left, further[1])
     result: Any = True
@@ -117,7 +117,7 @@ def compare_each(context: Any, left: Any, *further: Any) -> Any:
 
 def concat(context: Any, parts: Sequence[object]) -> str:
     """`a ~ b ~ …`."""
-    meter: Meter = context.meter
+    meter: Meter = context
     texts = [meter.text(part) for part in parts]
     meter.make_text(sum(map(len, texts)))
     return "".join(texts)
@@ -125,7 +125,7 @@ def concat(context: Any, parts: Sequence[object]) -> str:
 
 def part(context: Any, value: Sequence[object], start: Any, stop: Any, step: Any) -> Any:
     """`value[start:stop:step]`."""
-    meter: Meter = context.meter
+    meter: Meter = context
     if isinstance(value, str):
         meter.make_text(len(value))
     elif isinstance(value, list | tuple):
@@ -135,7 +135,7 @@ def part(context: Any, value: Sequence[object], start: Any, stop: Any, step: Any
 
 def spread(context: Any, value: Any) -> Any:
     """What `*` and `**` pass on as arguments."""
-    meter: Meter = context.meter
+    meter: Meter = context
     if isinstance(value, Mapping):
         meter.make_list(len(cast("Mapping[str, object]", value)))
         return cast("Mapping[str, object]", value)
@@ -149,16 +149,10 @@ def key(_: Context, value: Any) -> Any:
     raise PromptError(f"{type(value).__name__} cannot be a key")
 
 
-def each(context: Any, items: Iterable[Any], units: int) -> Iterator[Any]:
-    """The items of a loop, whose every turn costs so many units."""
-    meter: Meter = context.meter
-    return meter.each(items, units)
-
-
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
     name: pass_context(function)
     for name, function in {
-        "_each": each,
+        "_each": Meter.each,
         "_compare": compare_each,
         "_concat": concat,
         "_part": part,

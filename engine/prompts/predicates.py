@@ -26,7 +26,7 @@ _COMPARING = {
 
 def _comparing(sign: str) -> Predicate:
     def test(context: Any, left: object, right: object) -> bool:
-        return bool(compare(context.meter, sign, left, right))
+        return bool(compare(context, sign, left, right))
 
     return pass_context(test)
 
@@ -41,7 +41,7 @@ def _of_number(name: str) -> Predicate:
 
 def _of_text(name: str) -> Predicate:
     def test(context: Any, value: object) -> bool:
-        return bool(_JINJA_TESTS[name](context.meter.text(value)))
+        return bool(_JINJA_TESTS[name](context.text(value)))
 
     return pass_context(test)
 

@@ -30,7 +30,7 @@ from engine.prompts.filters import FILTERS
 from engine.prompts.meter import ITEM, NODE, RECORDS, Meter
 from engine.prompts.operations import OPERATIONS, binary
 from engine.prompts.predicates import TESTS
-from engine.prompts.shape import ShallowParser, cost_of
+from engine.prompts.shape import ShallowParser, cost_of, text_of
 
 GLOBALS: dict[str, Any] = {"range": safe_range}
 """What a prompt may call."""
@@ -53,7 +53,7 @@ def metered(tree: nodes.Template) -> nodes.Template:
 
 
 def _rewrite(node: nodes.Node) -> None:
-    units = 8 * ITEM + NODE * cost_of(node) if isinstance(node, nodes.For) else 0
+    units = 8 * ITEM + NODE * cost_of(node) + text_of(node) if isinstance(node, nodes.For) else 0
     for name, value in list(node.iter_fields()):
         if isinstance(value, list):
             setattr(node, name, [_rewritten(item) for item in cast("list[Any]", value)])
@@ -91,17 +91,18 @@ def _operation(name: str, value: nodes.Expr, *arguments: nodes.Expr) -> nodes.Fi
     return nodes.Filter(value, name, list(arguments), [], None, None, lineno=value.lineno)
 
 
-class Scope:
-    """What one rendering sees: Jinja2's Context, less the inheritance and exports that prompts cannot use."""
+class Scope(Meter):
+    """What one rendering sees and may spend: Jinja2's Context, with a meter on it, less the inheritance and
+    exports that prompts cannot use."""
 
-    __slots__ = ("exported_vars", "meter", "vars")
+    __slots__ = ("exported_vars", "vars")
     environment: Environment
     eval_ctx: EvalContext
     name = None
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
+        super().__init__()
         self.vars = {**GLOBALS, **variables}
-        self.meter = Meter()
         self.exported_vars: set[str] = set()
 
     def resolve_or_missing(self, key: str) -> Any:
@@ -113,12 +114,6 @@ class Scope:
     ) -> Any:
         """Call what the sandbox lets through, without the variables that Jinja2 adds in a loop."""
         return function(*args, **kwargs)
-
-
-@pass_context
-def _written(context: Any, value: object) -> str:
-    """What is written of a value; the whole of a rendering is measured as it comes."""
-    return value if type(value) is str else context.meter.text(value)
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -175,7 +170,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Arithmetic, and what else has its signs."""
-        return binary(cast("Any", context).meter, operator, left, right)
+        return binary(cast("Any", context), operator, left, right)
 
 
 def _positioned(source: str, tokens: Iterable[tuple[int, str, str]]) -> Iterator[tuple[int, str, str]]:
@@ -197,7 +192,7 @@ def _environment() -> _Environment:
         lstrip_blocks=True,
         cache_size=0,
         optimized=False,
-        finalize=_written,
+        finalize=pass_context(Meter.text),  # what is written of a value
     )
     environment.filters = cast("Any", {**FILTERS, **OPERATIONS})
     environment.tests = cast("Any", TESTS)

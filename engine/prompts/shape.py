@@ -102,8 +102,18 @@ def cost_of(loop: nodes.For) -> int:
 
     One that calls what takes longer than to look a name up counts as several.
     """
-    parts = (part for part in (*loop.body, loop.test) if part is not None)
-    return sum(1 + _calls(node) for part in parts for node in _evaluated(part))
+    return sum(1 + _calls(node) for node in _of_a_turn(loop))
+
+
+def text_of(loop: nodes.For) -> int:
+    """The characters of the template's own that one turn of a loop writes at most, but for loops in it."""
+    return sum(len(node.data) for node in _of_a_turn(loop) if isinstance(node, nodes.TemplateData))
+
+
+def _of_a_turn(loop: nodes.For) -> Iterator[nodes.Node]:
+    for part in (*loop.body, loop.test):
+        if part is not None:
+            yield from _evaluated(part)
 
 
 def _calls(node: nodes.Node) -> int:

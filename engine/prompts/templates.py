@@ -42,19 +42,14 @@ class Template:
     def render(self, variables: Mapping[str, Any]) -> str:
         """The prompt's text; raises PromptError."""
         scope: Any = Scope(variables)
-        parts: list[str] = []
-        size = 0
         try:
-            for part in self._jinja.root_render_func(scope):
-                size += len(part)
-                if size > _MOST_TEXT:
-                    raise PromptError(PROMPT_TEXT.past("the prompt has"))
-                parts.append(part)
+            text = "".join(self._jinja.root_render_func(scope))  # whose parts were paid for
         except PromptError:
             raise
         except Exception as error:  # whatever a filter or a value's own code raises is the template's fault
             raise PromptError(in_short(error)) from error
-        text = "".join(parts)
+        if len(text) > _MOST_TEXT:
+            raise PromptError(PROMPT_TEXT.past("the prompt has"))
         return text if text.isascii() else _writable(text)
 
 

@@ -64,9 +64,9 @@ def render(source: str) -> Came:
     meters: list[Meter] = []
     init = Scope.__init__
 
-    def noted(scope: Scope, variables: Mapping[str, object]) -> None:
-        init(scope, variables)
-        meters.append(scope.meter)
+    def noted(self: Scope, variables: Mapping[str, object]) -> None:
+        init(self, variables)
+        meters.append(self)
 
     Scope.__init__ = noted
     try:

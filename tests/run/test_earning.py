@@ -20,7 +20,7 @@ from engine.records import Episode, Task
 from engine.training.advantages import group_episodes
 from engine.vocabulary import Reward, Score, Seen, rewards
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, run_one
-from tests.run.test_loops import plan, said
+from tests.run.written import plan, said
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ from engine.records import EpisodeDone, Event, TerminationReason
 from engine.training.advantages import group_episodes
 from engine.vocabulary import EnvironmentFailure, Transition
 from tests.edge import ScriptedModel, episode, limited, run_one
-from tests.run.test_loops import Roles, asked, plan, whose
 from tests.run.worlds import PLAYER, Say, game, in_turn, known, world
+from tests.run.written import Roles, asked, plan, whose
 
 __all__ = ["known"]
 

@@ -17,8 +17,8 @@ from engine.records import Episode, FailureName, NodeId
 from engine.vocabulary import Transition
 from tests.clock import longest, run_virtually
 from tests.edge import ScriptedModel, episode, limited, run_one
-from tests.run.test_loops import Roles, asked, plan, said, whose
 from tests.run.worlds import PLAYER, Say, game, in_turn, known, world
+from tests.run.written import Roles, asked, plan, said, whose
 
 __all__ = ["known"]
 

@@ -1,4 +1,4 @@
-"""Edges, rounds and conditions while they run; `test_random_specs` has them in every combination."""
+"""Edges and rounds while they run; `test_random_specs` has them in every combination."""
 
 from __future__ import annotations
 
@@ -8,56 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from engine.compile import Plan, compile_file
 from engine.errors import ModelError, SpecError
 from engine.models import Request
 from engine.models.replay import Replay
 from engine.records import Episode
 from engine.training.advantages import group_episodes
 from engine.vocabulary import Seen
-from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, run_one, write_spec
-
-Roles = dict[str, dict[str, Any]]
-
-
-def plan(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **more: Any) -> Plan:
-    learns = {"parser": {"tag": "answer"}, "reward": "countdown", "estimator": "reinforce"}
-    spec = {
-        "rolegraph": 1,
-        "name": "looped",
-        "data": {"train": "countdown"},
-        "roles": {
-            name: {**learns, **role, "prompt": {"inline": role.get("prompt", "{{ task.question }}")}}
-            for name, role in roles.items()
-        },
-        "loops": loops or {},
-        **more,
-    }
-    return compile_file(write_spec(folder, yaml.safe_dump(spec, sort_keys=False)))
-
-
-def said(text: str) -> str:
-    return f"<answer>{text}</answer>"
-
-
-def whose(request: Request) -> str:
-    """Each answer says whose it is."""
-    node = request.id.node
-    return said(f"{node.role}{node.index}.{node.round}")
-
-
-def asked(episode: Episode, role: str) -> list[list[str]]:
-    """The prompts of each instance of a role, turn by turn."""
-    return [[step.chat_completions[0]["content"] for step in t.steps] for t in episode[role]]
-
-
-SHOW = "{% for x in NAME %}{{ x.action }} {% endfor %}"
-
-
-def show(name: str) -> str:
-    return SHOW.replace("NAME", name)
+from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, run_one
+from tests.run.written import Roles, asked, plan, said, show, whose
 
 
 def test_the_round_before_is_nothing_in_the_first(tmp_path: Path) -> None:
@@ -196,74 +155,6 @@ def test_a_loop_that_ends_spares_the_rest_and_what_waits_for_it_goes_on(tmp_path
     episode = run_one(looped, model)
     assert len(model.requests) == 15
     assert asked(episode, "after") == [["a1.7 b1.7"]]
-
-
-def test_who_is_skipped_asks_nothing_earns_nothing_and_fails_nothing(tmp_path: Path) -> None:
-    routed = plan(
-        tmp_path,
-        {
-            "router": {"prompt": "which?"},
-            "sums": {"needs": ["router"], "when": 'router.action == "sums"', "prompt": "sum"},
-            "words": {"needs": ["router"], "when": 'router.action == "words"', "prompt": "word"},
-            "last": {
-                "needs": ["sums", "words"],
-                "prompt": "{{ sums.ran }} {{ sums.action }}|{{ words.ran }} {{ words.action }}|"
-                "{% for w in words %}{{ w.action }}{% endfor %}",
-            },
-        },
-        episode={"correct": "words", "metrics": {"words": {"mean_reward": "words"}}},
-    )
-    model = ScriptedModel(by_role({"router": said("sums"), "sums": said("9"), "last": said("x")}))
-    episode = run_one(routed, model)
-    assert [t.name for t in episode.trajectories] == ["router", "sums", "last"]
-    assert asked(episode, "last") == [["True 9|False |"]]
-    assert "failures" not in episode.metadata
-    assert not episode.is_correct
-    assert "words" not in episode.metrics, "a role that was skipped has no mean"
-
-
-def test_a_fan_out_over_a_list_is_a_count_with_a_condition(tmp_path: Path) -> None:
-    fan = plan(
-        tmp_path,
-        {
-            "planner": {"parser": "json", "prompt": "plan"},
-            "worker": {
-                "count": 4,
-                "needs": ["planner"],
-                "when": "self.index <= planner.action | length",
-                "prompt": "{{ planner.action[self.index - 1] }}",
-            },
-            "checker": {"needs": {"worker": "each"}, "prompt": "{{ worker.action }}"},
-        },
-    )
-    plans = by_role({"planner": '["x", "y"]', "worker": said("w"), "checker": said("c")})
-    episode = run_one(fan, ScriptedModel(plans))
-    assert asked(episode, "worker") == [["x"], ["y"]]
-    assert len(episode["checker"]) == 2, "what is one for each of the skipped is skipped with them"
-
-
-def test_a_condition_of_the_number_alone_is_settled_before_a_task_is_read(tmp_path: Path) -> None:
-    def never(when: str, **more: Any) -> int:
-        roles = {"a": {"count": 4, "when": when, "prompt": "{{ task.question }}", **more}}
-        routed = plan(tmp_path, roles)
-        ran = {t.index for t in run_one(routed, ScriptedModel(whose)).trajectories}
-        assert ran == {2}
-        return len(routed.never)
-
-    assert never("self.index == 2") == 3
-    assert never("self.index == 2 or self.count == 5 or self.lineage[0] == 2") == 3
-    assert never("self.index == 2 and task.question") == 0, "a task is not known yet"
-    assert never("self.index == 2 or task.question == 'another'") == 0
-
-
-def test_a_condition_that_cannot_be_computed_is_false_and_counted(tmp_path: Path) -> None:
-    routed = plan(
-        tmp_path,
-        {"a": {"prompt": "a"}, "b": {"needs": ["a"], "when": "a.action > 3", "prompt": "b"}},
-    )
-    episode = run_one(routed, ScriptedModel(whose))
-    assert [t.name for t in episode.trajectories] == ["a"]
-    assert episode.metadata["uncomputed_conditions"] == 1
 
 
 def test_self_says_which_instance_is_asked(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from engine.prompts import Continued
 from engine.prompts.call_forms import HERMES
 from engine.records import FailureName
 from tests.edge import ScriptedModel, run_one
-from tests.run.test_loops import Roles, plan, said, whose
+from tests.run.written import Roles, plan, said, whose
 
 TALKS: Roles = {"a": {"count": 2, "prompt": "round {{ self.round }}", "memory": "chat"}}
 LOOP = {"talk": {"roles": ["a"], "times": 3}}

@@ -9,7 +9,7 @@ import pytest
 
 from engine.training.advantages import group_episodes
 from tests.edge import ScriptedModel, run_one
-from tests.run.test_loops import Roles, asked, plan, whose
+from tests.run.written import Roles, asked, plan, whose
 
 NEVER: Roles = {
     "a": {"when": "task.target == 0", "prompt": "a"},

@@ -11,7 +11,7 @@ import pytest
 
 from engine.compile import Plan
 from engine.vocabulary import Environment, LiveEnvironment, Transition, environments
-from tests.run.test_loops import Roles, plan
+from tests.run.written import Roles, plan
 
 Say = Callable[[int, Mapping[int, Any]], Transition]
 """The number of a step, 0 for the start, and the actions, to what comes of them."""

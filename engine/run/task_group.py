@@ -19,8 +19,8 @@ class TaskGroup:
         self._loop = loop
         self.stopped: Exception | None = None
         """What ended it, before all was done."""
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        """Those under way, but for the episode's own, by the order in which they began."""
+        self._tasks: dict[int, tuple[asyncio.Task[None], Coroutine[None, None, None]]] = {}
+        """Those under way with their work, but for the episode's own, by the order in which they began."""
         self._spawned = 0
         self._own: asyncio.Task[Any] | None = None
         """The task of the episode itself, while it is at a part of the work or waits."""
@@ -32,7 +32,8 @@ class TaskGroup:
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Start work beside the episode's own."""
         self._spawned = number = self._spawned + 1
-        task = self._tasks[number] = self._loop.create_task(self._watched(work, number))
+        task = self._loop.create_task(self._watched(work, number))
+        self._tasks[number] = task, work
         return task
 
     async def settled(self, work: Coroutine[None, None, None] | None) -> None:
@@ -60,11 +61,12 @@ class TaskGroup:
 
     async def cancel(self) -> None:
         """End what is under way, and wait for it."""
-        tasks = [*self._tasks.values()]
-        for task in tasks:
+        under_way = [*self._tasks.values()]
+        for task, _ in under_way:
             task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(task for task, _ in under_way), return_exceptions=True)
+        for _, work in under_way:
+            work.close()  # what never began, which Python would warn of
 
     async def _watched(self, work: Coroutine[None, None, None], number: int) -> None:
         """Do the work, note what went wrong, and tell `settled` when nothing is left to wait for.

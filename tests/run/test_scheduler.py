@@ -188,6 +188,16 @@ def test_an_episode_that_ends_and_is_cancelled_at_once_is_cancelled(failing: int
     asyncio.run(run())
 
 
+def test_who_ends_an_episode_before_others_begin_leaves_no_warning_behind(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    plan = solver_judge("roles.solver.on_failure.then=fail")
+    done = run_one(plan, ScriptedModel(lambda _: "no tags"))  # the first fails before the second's turn
+    assert [(t.name, t.index) for t in done.trajectories] == [("solver", 1)]
+    gc.collect()
+    assert not [str(warning.message) for warning in recwarn]
+
+
 def test_retry_asks_again_with_another_seed_until_the_answer_can_be_read() -> None:
     model = ScriptedModel(
         lambda r: "no tags" if (r.id.node.role, r.id.attempt) == ("judge", 0) else "<answer>1</answer>"

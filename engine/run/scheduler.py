@@ -131,12 +131,12 @@ class _Run:
         self.clock, self.began = loop.time, loop.time()
         tasks = self.tasks = TaskGroup(loop)
         try:
-            ready = self.opened(self.plan.wiring.starts)
-            self.start(ready[1:])
-            await tasks.settled(self.branch(ready[0]) if ready else None)
+            self.start(self.opened(self.plan.wiring.starts))
+            await tasks.settled()
             if tasks.stopped is None and self.plan.scoring:
                 late = LateRewards(self.plan, self.job.task, self.results, self.world, self.isolation)
-                await tasks.settled(late.score(tasks.spawn))
+                tasks.spawn(late.score(tasks.spawn))
+                await tasks.settled()
             if tasks.stopped is not None and not isinstance(tasks.stopped, Stop):
                 raise tasks.stopped
         except BaseException:

@@ -188,12 +188,23 @@ def test_an_episode_that_ends_and_is_cancelled_at_once_is_cancelled(failing: int
     asyncio.run(run())
 
 
-def test_who_ends_an_episode_before_others_begin_leaves_no_warning_behind(
-    recwarn: pytest.WarningsRecorder,
+def test_who_is_cancelled_before_it_began_leaves_no_warning_behind(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    plan = solver_judge("roles.solver.on_failure.then=fail")
-    done = run_one(plan, ScriptedModel(lambda _: "no tags"))  # the first fails before the second's turn
-    assert [(t.name, t.index) for t in done.trajectories] == [("solver", 1)]
+    def answer(_: Request) -> str:
+        running.cancel()
+        return "what those of a2 wait for"
+
+    async def run() -> None:
+        nonlocal running
+        running = asyncio.create_task(episode(plan, limited(plan, ScriptedModel(answer))))
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    running: asyncio.Task[Episode]
+    several = ["roles.a2.count=3", "roles.end.needs=[b2]", "roles.end.prompt.inline=end"]
+    plan = compile_file(write_spec(tmp_path, UNEVEN), several)
+    asyncio.run(run())
     gc.collect()
     assert not [str(warning.message) for warning in recwarn]
 

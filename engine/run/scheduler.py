@@ -129,26 +129,17 @@ class _Run:
             raise UsageError(f"{self.plan.name} runs only where this is allowed: {names}")
         loop = asyncio.get_running_loop()
         self.clock, self.began = loop.time, loop.time()
-        tasks = self.tasks = TaskGroup(loop)
+        self.tasks = TaskGroup(loop)
         try:
-            self.start(self.opened(self.plan.wiring.starts))
-            await tasks.settled()
-            if tasks.stopped is None and self.plan.scoring:
-                late = LateRewards(self.plan, self.job.task, self.results, self.world, self.isolation)
-                tasks.spawn(late.score(tasks.spawn))
-                await tasks.settled()
-            if tasks.stopped is not None and not isinstance(tasks.stopped, Stop):
-                raise tasks.stopped
+            stopped = await self.turns()
         except BaseException:
             try:
-                await tasks.cancel()
+                await self.tasks.cancel()
             finally:
                 self.tell(self.assembled(stopped=True), finished=False)
             raise
         else:
-            if tasks.stopped is not None:  # by a node, and others may still be at it
-                await tasks.cancel()
-            episode = self.assembled(stopped=tasks.stopped is not None)
+            episode = self.assembled(stopped=stopped)
             self.tell(episode, finished=True)
             return episode
         finally:
@@ -175,6 +166,20 @@ class _Run:
         )
 
     # which node runs when
+
+    async def turns(self) -> bool:
+        """Take and score all of them; whether a node ended the episode before."""
+        tasks = self.tasks
+        try:
+            self.start(self.opened(self.plan.wiring.starts))
+            await tasks.settled()
+            if self.plan.scoring:
+                late = LateRewards(self.plan, self.job.task, self.results, self.world, self.isolation)
+                tasks.spawn(late.score(tasks.spawn))
+                await tasks.settled()
+        except Stop:
+            return True
+        return False
 
     def start(self, nodes: Iterable[int]) -> None:
         for node in nodes:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from engine.limits.prompts import PROMPT_WORK
 from engine.prompts import PromptError
 from engine.prompts.checks import Surroundings
-from engine.prompts.sandbox import Scope
+from engine.prompts.scope import Scope
 from engine.prompts.templates import Template, compile_template
 from engine.vocabulary import View, Views
 

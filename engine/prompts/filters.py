@@ -19,6 +19,7 @@ from markupsafe import escape
 from engine.limits.prompts import PROMPT_DIGITS, PROMPT_INDENT
 from engine.prompts import operations
 from engine.prompts.meter import ITEM, Meter, PromptError
+from engine.prompts.scope import Scope
 
 Filter = Callable[..., Any]
 FILTERS: dict[str, Filter] = {}
@@ -38,7 +39,7 @@ _NUMBER = 400
 
 
 def _filter(*names: str) -> Callable[[Filter], Filter]:
-    """Register a filter, which is given the rendering's context first."""
+    """Register a filter, which is given the rendering's scope first."""
 
     def register(function: Filter) -> Filter:
         FILTERS.update(dict.fromkeys(names, pass_context(function)))
@@ -47,12 +48,8 @@ def _filter(*names: str) -> Callable[[Filter], Filter]:
     return register
 
 
-def _meter(context: Any) -> Meter:
-    return context
-
-
-def _made(context: Any, text: str) -> str:
-    _meter(context).make_text(len(text))
+def _made(scope: Scope, text: str) -> str:
+    scope.make_text(len(text))
     return text
 
 
@@ -60,10 +57,10 @@ def _text_filter(name: str, change: Callable[[str], str], units: int) -> None:
     """A filter of a text, and nothing else, that costs so many units for a character."""
 
     @_filter(name)
-    def _(context: Any, s: object) -> str:
-        text = _meter(context).text(s)
-        _meter(context).spend(units * len(text))
-        return _made(context, change(text))
+    def _(scope: Scope, s: object) -> str:
+        text = scope.text(s)
+        scope.spend(units * len(text))
+        return _made(scope, change(text))
 
 
 for _name, _change, _units in (
@@ -77,89 +74,86 @@ for _name, _change, _units in (
 
 
 @_filter("escape", "e")
-def _escape(context: Any, s: object) -> str:
-    text = _meter(context).text(s)
-    _meter(context).spend(_TEXT_GROWS * len(text))
-    return _made(context, str(escape(text)))
+def _escape(scope: Scope, s: object) -> str:
+    text = scope.text(s)
+    scope.spend(_TEXT_GROWS * len(text))
+    return _made(scope, str(escape(text)))
 
 
 @_filter("trim")
-def _trim(context: Any, value: object, chars: str | None = None) -> str:
-    text = _meter(context).text(value)
-    _meter(context).spend(len(text) * len(chars or " "))
+def _trim(scope: Scope, value: object, chars: str | None = None) -> str:
+    text = scope.text(value)
+    scope.spend(len(text) * len(chars or " "))
     return text.strip(chars)
 
 
 @_filter("wordcount")
-def _wordcount(context: Any, s: object) -> int:
-    text = _meter(context).text(s)
-    _meter(context).spend(_WORD * len(text))
+def _wordcount(scope: Scope, s: object) -> int:
+    text = scope.text(s)
+    scope.spend(_WORD * len(text))
     return jinja.do_wordcount(text)
 
 
 @_filter("replace")
-def _replace(context: Any, s: object, old: object, new: object, count: int | None = None) -> str:
-    meter = _meter(context)
-    text, old, new = meter.text(s), meter.text(old), meter.text(new)
+def _replace(scope: Scope, s: object, old: object, new: object, count: int | None = None) -> str:
+    text, old, new = scope.text(s), scope.text(old), scope.text(new)
     limit = -1 if count is None else count
     times = text.count(old)
     times = times if limit < 0 else min(times, limit)  # below 0 means all of them
-    meter.make_text(len(text) + times * len(new))
+    scope.make_text(len(text) + times * len(new))
     return text.replace(old, new, limit)
 
 
 @_filter("truncate")
 def _truncate(
-    context: Any,
+    scope: Scope,
     s: object,
     length: int = 255,
     killwords: bool = False,
     end: str = "...",
     leeway: int | None = None,
 ) -> str:
-    text = _meter(context).text(s)
+    text = scope.text(s)
     if length < len(end) or (leeway or 0) < 0:
         raise PromptError(
             f"truncate cannot make a text of {length!r} characters: its end alone has {len(end):,}"
         )
-    return jinja.do_truncate(context.environment, text, length, killwords, end, leeway)
+    return jinja.do_truncate(scope.environment, text, length, killwords, end, leeway)
 
 
 _FORMAT = re.compile(r"%(?:\(\w+\))?[-+ #0]*(\d{0,3})(?:\.(\d{0,3}))?([sdifgex%])")
 
 
 @_filter("format")
-def _format(context: Any, value: object, *args: object, **kwargs: object) -> str:
-    meter = _meter(context)
-    pattern = meter.text(value)
+def _format(scope: Scope, value: object, *args: object, **kwargs: object) -> str:
+    pattern = scope.text(value)
     if "%" in _FORMAT.sub("", pattern):
         raise PromptError(f"format cannot use the pattern {pattern[:80]!r}")
     if args and kwargs:
         raise PromptError("format takes values by position or by name, not both")
     fields: list[tuple[str, str, str]] = _FORMAT.findall(pattern)
-    meter.spend(_SET_UP + ITEM * len(fields))
+    scope.spend(_SET_UP + ITEM * len(fields))
     size = len(pattern) + sum(
         int(width or 0) + int(places or 0) + (_NUMBER if kind not in "s%" else 0)
         for width, places, kind in fields
     )
     # What has a name may be written again and again, what has a place once.
     values = (
-        meter.measure(kwargs, written=True) * len(fields) if kwargs else meter.measure(args, written=True)
+        scope.measure(kwargs, written=True) * len(fields) if kwargs else scope.measure(args, written=True)
     )
-    meter.make_text(size + values)
-    return _made(context, pattern % (kwargs or args))
+    scope.make_text(size + values)
+    return _made(scope, pattern % (kwargs or args))
 
 
 @_filter("tojson")
-def _tojson(context: Any, value: object, indent: int | None = None) -> str:
-    meter = _meter(context)
+def _tojson(scope: Scope, value: object, indent: int | None = None) -> str:
     if indent is not None and not 0 <= indent <= PROMPT_INDENT.most:
         raise PromptError(f"tojson indents by 0 to {PROMPT_INDENT}, not {indent}")
-    meter.spend(_SET_UP)
-    size = meter.measure(value, written=True)
-    meter.make_text(size)
-    meter.spend(2 * size)
-    return _made(context, str(htmlsafe_json_dumps(value, indent=indent)))
+    scope.spend(_SET_UP)
+    size = scope.measure(value, written=True)
+    scope.make_text(size)
+    scope.spend(2 * size)
+    return _made(scope, str(htmlsafe_json_dumps(value, indent=indent)))
 
 
 @_filter("abs")
@@ -175,19 +169,18 @@ def _round(_: Any, value: object, precision: int = 0, method: str = "common") ->
 
 
 @_filter("int")
-def _int(context: Any, value: object, default: int = 0, base: int = 10) -> int:
-    meter = _meter(context)
+def _int(scope: Scope, value: object, default: int = 0, base: int = 10) -> int:
     if isinstance(value, str):
-        meter.spend(len(value))
+        scope.spend(len(value))
     number = jinja.do_int(value, default, base)
-    meter.make_number(number.bit_length() if isinstance(number, int) else 0)  # pyright: ignore[reportUnnecessaryIsInstance]
+    scope.make_number(number.bit_length() if isinstance(number, int) else 0)  # pyright: ignore[reportUnnecessaryIsInstance]
     return number
 
 
 @_filter("float")
-def _float(context: Any, value: object, default: float = 0.0) -> float:
+def _float(scope: Scope, value: object, default: float = 0.0) -> float:
     if isinstance(value, str):
-        _meter(context).spend(len(value))
+        scope.spend(len(value))
     return jinja.do_float(value, default)
 
 
@@ -202,68 +195,67 @@ def _length(_: Any, value: Any) -> int:
 
 
 @_filter("first")
-def _first(context: Any, seq: Iterable[object]) -> object:
-    return next(iter(seq), context.environment.undefined("No first item, sequence was empty."))
+def _first(scope: Scope, seq: Iterable[object]) -> object:
+    return next(iter(seq), scope.environment.undefined("No first item, sequence was empty."))
 
 
 @_filter("last")
-def _last(context: Any, seq: Any) -> object:
-    return next(iter(reversed(seq)), context.environment.undefined("No last item, sequence was empty."))
+def _last(scope: Scope, seq: Any) -> object:
+    return next(iter(reversed(seq)), scope.environment.undefined("No last item, sequence was empty."))
 
 
 @_filter("list")
-def _list(context: Any, value: Iterable[Any]) -> list[Any]:
-    return _meter(context).items(value)
+def _list(scope: Scope, value: Iterable[Any]) -> list[Any]:
+    return scope.items(value)
 
 
 @_filter("items")
-def _items(context: Any, value: object) -> list[Any]:
+def _items(scope: Scope, value: object) -> list[Any]:
     found = list(jinja.do_items(cast("Any", value)))
-    _meter(context).make_list(2 * len(found))
+    scope.make_list(2 * len(found))
     return found
 
 
 @_filter("reverse")
-def _reverse(context: Any, value: Any) -> object:
+def _reverse(scope: Scope, value: Any) -> object:
     if isinstance(value, str):
-        return _meter(context).text(value)[::-1]
-    return _meter(context).items(value)[::-1]
+        return scope.text(value)[::-1]
+    return scope.items(value)[::-1]
 
 
 @_filter("join")
-def _join(context: Any, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
-    meter = _meter(context)
-    items = meter.items(value)
+def _join(scope: Scope, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
+    items = scope.items(value)
     if attribute is not None:
-        _pay_for_fields(meter, attribute, len(items))
-        items = map(jinja.make_attrgetter(context.environment, attribute), items)
-    texts, between = [meter.text(item) for item in items], meter.text(d)
-    meter.make_text(sum(map(len, texts)) + len(between) * len(texts))
+        _pay_for_fields(scope, attribute, len(items))
+        items = map(jinja.make_attrgetter(scope.environment, attribute), items)
+    texts, between = [scope.text(item) for item in items], scope.text(d)
+    scope.make_text(sum(map(len, texts)) + len(between) * len(texts))
     return between.join(texts)
 
 
 @_filter("map")
-def _map(context: Any, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
-    items = _meter(context).items(value)
+def _map(scope: Scope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
+    items = scope.items(value)
     if args and args[0] not in FILTERS:
         raise PromptError(f"no filter {str(args[0])[:80]!r} in prompts")
-    _pay_for_fields(_meter(context), kwargs.get("attribute"), len(items))
-    _meter(context).spend(_SET_UP + _CALL * len(items))
-    change = jinja.prepare_map(context, args, kwargs)
+    _pay_for_fields(scope, kwargs.get("attribute"), len(items))
+    scope.spend(_SET_UP + _CALL * len(items))
+    change = jinja.prepare_map(cast("Any", scope), args, kwargs)
     return [change(item) for item in items]
 
 
 def _selection(name: str, *, by_field: bool, keep: bool) -> None:
     @_filter(name)
-    def _(context: Any, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
-        items = _meter(context).items(value)
-        _pay_for_fields(_meter(context), args[0] if by_field and args else None, len(items))
-        _meter(context).spend(_SET_UP + _CALL * len(items))
+    def _(scope: Scope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
+        items = scope.items(value)
+        _pay_for_fields(scope, args[0] if by_field and args else None, len(items))
+        scope.spend(_SET_UP + _CALL * len(items))
 
         def kept(passes: object) -> bool:
             return bool(passes) is keep
 
-        holds = jinja.prepare_select_or_reject(context, args, kwargs, kept, by_field)
+        holds = jinja.prepare_select_or_reject(cast("Any", scope), args, kwargs, kept, by_field)
         return [item for item in items if holds(item)]
 
 
@@ -273,63 +265,62 @@ _selection("selectattr", by_field=True, keep=True)
 _selection("rejectattr", by_field=True, keep=False)
 
 
-def _compared(context: Any, value: Iterable[Any], attribute: object, *, sorts: bool = True) -> list[Any]:
+def _compared(scope: Scope, value: Iterable[Any], attribute: object, *, sorts: bool = True) -> list[Any]:
     """The items of a list that are about to be compared with one another: each with one, or to sort them."""
-    meter = _meter(context)
-    meter.spend(_SET_UP)
-    items = meter.items(value)
-    _pay_for_fields(meter, attribute, len(items))
+    scope.spend(_SET_UP)
+    items = scope.items(value)
+    _pay_for_fields(scope, attribute, len(items))
     times = int(log2(len(items) + 1) + 1) if sorts else 4
-    meter.spend((meter.measure(items) // _READ_AT_ONCE + ITEM * len(items)) * times)
+    scope.spend((scope.measure(items) // _READ_AT_ONCE + ITEM * len(items)) * times)
     return items
 
 
 @_filter("sort")
 def _sort(
-    context: Any,
+    scope: Scope,
     value: Iterable[Any],
     reverse: bool = False,
     case_sensitive: bool = False,
     attribute: str | int | None = None,
 ) -> list[Any]:
-    items = _compared(context, value, attribute)
-    return jinja.do_sort(context.environment, items, reverse, case_sensitive, attribute)
+    items = _compared(scope, value, attribute)
+    return jinja.do_sort(scope.environment, items, reverse, case_sensitive, attribute)
 
 
 @_filter("groupby")
 def _groupby(
-    context: Any,
+    scope: Scope,
     value: Iterable[Any],
     attribute: str | int,
     default: object = None,
     case_sensitive: bool = False,
 ) -> list[Any]:
-    items = _compared(context, value, attribute)
-    _meter(context).spend(2 * _SET_UP)
-    _meter(context).make_list(3 * len(items))
-    return jinja.sync_do_groupby(context.environment, items, attribute, default, case_sensitive)
+    items = _compared(scope, value, attribute)
+    scope.spend(2 * _SET_UP)
+    scope.make_list(3 * len(items))
+    return jinja.sync_do_groupby(scope.environment, items, attribute, default, case_sensitive)
 
 
 @_filter("dictsort")
 def _dictsort(
-    context: Any,
+    scope: Scope,
     value: Mapping[Any, Any],
     case_sensitive: bool = False,
     by: str = "key",
     reverse: bool = False,
 ) -> list[Any]:
-    _compared(context, value.items(), None)
-    _meter(context).spend(2 * _SET_UP)
+    _compared(scope, value.items(), None)
+    scope.spend(2 * _SET_UP)
     return jinja.do_dictsort(value, case_sensitive, cast("Any", by), reverse)
 
 
 def _extreme(name: str, find: Callable[..., object]) -> None:
     @_filter(name)
     def _(
-        context: Any, value: Iterable[Any], case_sensitive: bool = False, attribute: str | int | None = None
+        scope: Scope, value: Iterable[Any], case_sensitive: bool = False, attribute: str | int | None = None
     ) -> object:
-        items = _compared(context, value, attribute, sorts=False)
-        return find(context.environment, items, case_sensitive, attribute)
+        items = _compared(scope, value, attribute, sorts=False)
+        return find(scope.environment, items, case_sensitive, attribute)
 
 
 _extreme("min", jinja.do_min)
@@ -338,11 +329,11 @@ _extreme("max", jinja.do_max)
 
 @_filter("unique")
 def _unique(
-    context: Any, value: Iterable[Any], case_sensitive: bool = False, attribute: str | int | None = None
+    scope: Scope, value: Iterable[Any], case_sensitive: bool = False, attribute: str | int | None = None
 ) -> list[Any]:
-    items = _compared(context, value, attribute, sorts=False)
+    items = _compared(scope, value, attribute, sorts=False)
     of = (
-        jinja.make_attrgetter(context.environment, attribute)
+        jinja.make_attrgetter(scope.environment, attribute)
         if attribute is not None
         else cast("Callable[[Any], Any]", _itself)
     )
@@ -358,16 +349,15 @@ def _unique(
 
 @_filter("sum")
 def _sum(
-    context: Any, iterable: Iterable[Any], attribute: str | int | None = None, start: object = 0
+    scope: Scope, iterable: Iterable[Any], attribute: str | int | None = None, start: object = 0
 ) -> object:
-    meter = _meter(context)
-    items = meter.items(iterable)
-    meter.spend(5 * ITEM * len(items))
+    items = scope.items(iterable)
+    scope.spend(5 * ITEM * len(items))
     if attribute is not None:
-        _pay_for_fields(meter, attribute, len(items))
-        items = map(jinja.make_attrgetter(context.environment, attribute), items)
+        _pay_for_fields(scope, attribute, len(items))
+        items = map(jinja.make_attrgetter(scope.environment, attribute), items)
     for item in items:
-        start = operations.binary(meter, "+", start, item)
+        start = operations.binary(scope, "+", start, item)
     return start
 
 

@@ -101,9 +101,8 @@ def _look_through(meter: Meter, item: object, among: object) -> None:
         meter.spend(meter.measure(among))
 
 
-def compare_each(context: Any, left: Any, *further: Any) -> Any:
+def compare_each(meter: Meter, left: Any, *further: Any) -> Any:
     """`left sign right sign right …`, as Python has it."""
-    meter: Meter = context
     if len(further) == 2:
         return compare(meter, further[0], left, further[1])
     result: Any = True
@@ -115,17 +114,15 @@ def compare_each(context: Any, left: Any, *further: Any) -> Any:
     return result
 
 
-def concat(context: Any, parts: Sequence[object]) -> str:
+def concat(meter: Meter, parts: Sequence[object]) -> str:
     """`a ~ b ~ …`."""
-    meter: Meter = context
     texts = [meter.text(part) for part in parts]
     meter.make_text(sum(map(len, texts)))
     return "".join(texts)
 
 
-def part(context: Any, value: Sequence[object], start: Any, stop: Any, step: Any) -> Any:
+def part(meter: Meter, value: Sequence[object], start: Any, stop: Any, step: Any) -> Any:
     """`value[start:stop:step]`."""
-    meter: Meter = context
     if isinstance(value, str):
         meter.make_text(len(value))
     elif isinstance(value, list | tuple):
@@ -133,9 +130,8 @@ def part(context: Any, value: Sequence[object], start: Any, stop: Any, step: Any
     return value[start:stop:step]
 
 
-def spread(context: Any, value: Any) -> Any:
+def spread(meter: Meter, value: Any) -> Any:
     """What `*` and `**` pass on as arguments."""
-    meter: Meter = context
     if isinstance(value, Mapping):
         meter.make_list(len(cast("Mapping[str, object]", value)))
         return cast("Mapping[str, object]", value)

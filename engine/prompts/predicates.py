@@ -9,6 +9,7 @@ from jinja2 import pass_context
 from jinja2.tests import TESTS as JINJA_TESTS  # pyright: ignore[reportUnknownVariableType]
 
 from engine.prompts.filters import number_for
+from engine.prompts.meter import Meter
 from engine.prompts.operations import compare
 
 Predicate = Callable[..., Any]
@@ -25,8 +26,8 @@ _COMPARING = {
 
 
 def _comparing(sign: str) -> Predicate:
-    def test(context: Any, left: object, right: object) -> bool:
-        return bool(compare(context, sign, left, right))
+    def test(meter: Meter, left: object, right: object) -> bool:
+        return bool(compare(meter, sign, left, right))
 
     return pass_context(test)
 
@@ -40,8 +41,8 @@ def _of_number(name: str) -> Predicate:
 
 
 def _of_text(name: str) -> Predicate:
-    def test(context: Any, value: object) -> bool:
-        return bool(_JINJA_TESTS[name](context.text(value)))
+    def test(meter: Meter, value: object) -> bool:
+        return bool(_JINJA_TESTS[name](meter.text(value)))
 
     return pass_context(test)
 

@@ -12,28 +12,26 @@ meter (`engine.prompts.operations`), as the filters are (`engine.prompts.filters
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from math import isinf
 from typing import Any, cast
 
-from jinja2 import Environment, StrictUndefined, TemplateSyntaxError, Undefined, nodes, pass_context
+from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, nodes, pass_context
 from jinja2.filters import _GroupTuple as GroupTuple  # pyright: ignore[reportPrivateUsage]
 from jinja2.lexer import TokenStream
 from jinja2.nodes import EvalContext
 from jinja2.runtime import Context, LoopContext
-from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
-from jinja2.utils import missing
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.limits.prompts import PROMPT_DIGITS, PROMPT_PARTS
 from engine.prompts.filters import FILTERS
 from engine.prompts.meter import ITEM, NODE, RECORDS, Meter
 from engine.prompts.operations import OPERATIONS, binary
 from engine.prompts.predicates import TESTS
+from engine.prompts.scope import GLOBALS, Scope
 from engine.prompts.shape import ShallowParser, cost_of, text_of
 
-GLOBALS: dict[str, Any] = {"range": safe_range}
-"""What a prompt may call."""
 SELF = "_self"
 """The variable behind `self`, a name that Jinja2 has for something else."""
 _MOST_TOKENS = 8 * PROMPT_PARTS.most
@@ -89,31 +87,6 @@ def _rewritten(value: Any) -> Any:
 def _operation(name: str, value: nodes.Expr, *arguments: nodes.Expr) -> nodes.Filter:
     # A node takes all its fields, and by position: after the arguments keywords, *args and **kwargs.
     return nodes.Filter(value, name, list(arguments), [], None, None, lineno=value.lineno)
-
-
-class Scope(Meter):
-    """What one rendering sees and may spend: Jinja2's Context, with a meter on it, less the inheritance and
-    exports that prompts cannot use."""
-
-    __slots__ = ("exported_vars", "vars")
-    environment: Environment
-    eval_ctx: EvalContext
-    name = None
-
-    def __init__(self, variables: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.vars = {**GLOBALS, **variables}
-        self.exported_vars: set[str] = set()
-
-    def resolve_or_missing(self, key: str) -> Any:
-        """A variable's value, or Jinja2's mark for one that is not there."""
-        return self.vars.get(key, missing)
-
-    def call(
-        self, function: Any, *args: Any, _loop_vars: Any = None, _block_vars: Any = None, **kwargs: Any
-    ) -> Any:
-        """Call what the sandbox lets through, without the variables that Jinja2 adds in a loop."""
-        return function(*args, **kwargs)
 
 
 class _Environment(ImmutableSandboxedEnvironment):

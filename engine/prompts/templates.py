@@ -18,7 +18,8 @@ from jinja2 import TemplateSyntaxError, nodes
 from engine.limits.prompts import PROMPT_SOURCE, PROMPT_TEXT
 from engine.prompts.checks import Fault, Surroundings, check_tree
 from engine.prompts.meter import PromptError
-from engine.prompts.sandbox import ENVIRONMENT, Scope, metered
+from engine.prompts.sandbox import ENVIRONMENT, metered
+from engine.prompts.scope import Scope
 from engine.prompts.shape import ShallowParser, check_shape
 
 _MOST_TEXT = PROMPT_TEXT.most

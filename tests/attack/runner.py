@@ -26,7 +26,7 @@ from engine.errors import DataError, SpecError
 from engine.prompts import PromptError
 from engine.prompts.checks import Fault, Surroundings
 from engine.prompts.meter import Meter
-from engine.prompts.sandbox import Scope
+from engine.prompts.scope import Scope
 from engine.prompts.templates import compile_condition, compile_template
 from engine.vocabulary import View, Views
 from roles.corpus import open_corpus, search

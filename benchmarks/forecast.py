@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 import click
 
 import rolegraph as rg
-from engine.local.launcher import BASE_MODEL, Running, running
-from engine.records import RunFolder, read_episodes
+from rolegraph.engine.local.launcher import BASE_MODEL, Running, running
+from rolegraph.engine.records import RunFolder, read_episodes
 
 SPECS = ("solver_judge", "solver_judge_validator", "best_of_n", "solver_verifier_loop", "debate")
 SIZE = ("train.steps=1", "train.validation={every: 0, tasks: 1, rollouts: 1}")

@@ -25,11 +25,11 @@ sys.path.insert(1, str(Path(__file__).parents[1]))
 
 from metering import NINES, OPERATIONS
 
-from engine.limits.answers import ANSWER_TEXT
-from engine.prompts import PromptError
-from engine.prompts.checks import Surroundings
-from engine.prompts.templates import compile_condition, compile_template
-from engine.vocabulary import Call, ParseFailure, View, Views, parsers
+from rolegraph.engine.limits.answers import ANSWER_TEXT
+from rolegraph.engine.prompts import PromptError
+from rolegraph.engine.prompts.checks import Surroundings
+from rolegraph.engine.prompts.templates import compile_condition, compile_template
+from rolegraph.engine.vocabulary import Call, ParseFailure, View, Views, parsers
 from tests.attack import conditions, prompts
 
 MEMORY = 200 << 20

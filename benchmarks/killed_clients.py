@@ -21,7 +21,7 @@ from typing import Any
 import click
 import httpx
 
-from engine.local.launcher import BASE_MODEL, PROCESS, Running, running
+from rolegraph.engine.local.launcher import BASE_MODEL, PROCESS, Running, running
 
 SILENT_SECONDS = 2.0
 PROCESSES = 4

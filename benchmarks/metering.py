@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from time import process_time
 from typing import Any, NamedTuple
 
-from engine.limits.prompts import PROMPT_WORK
-from engine.prompts import PromptError
-from engine.prompts.checks import Surroundings
-from engine.prompts.scope import Scope
-from engine.prompts.templates import Template, compile_template
-from engine.vocabulary import View, Views
+from rolegraph.engine.limits.prompts import PROMPT_WORK
+from rolegraph.engine.prompts import PromptError
+from rolegraph.engine.prompts.checks import Surroundings
+from rolegraph.engine.prompts.scope import Scope
+from rolegraph.engine.prompts.templates import Template, compile_template
+from rolegraph.engine.vocabulary import View, Views
 
 NINES = "9" * 299
 HONEST = "{% for one in solver %}\n{{ one.index }}: {{ one.action }}\n{% endfor %}Which is right?"

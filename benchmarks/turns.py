@@ -28,10 +28,10 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from engine.compile import Plan, compile_file
-from engine.models import Completion, LimitedModel, Request
-from engine.records import Episode
-from engine.run import Isolation, Job, run_episode
+from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.models import Completion, LimitedModel, Request
+from rolegraph.engine.records import Episode
+from rolegraph.engine.run import Isolation, Job, run_episode
 
 TASK = {"id": "t", "question": "Which?"}
 OWN = "{{ task.question }} You are {{ self.index }}."

@@ -26,12 +26,12 @@ from typing import Any
 import httpx
 
 import rolegraph as rg
-from engine.models import Completion, LimitedModel, Request
-from engine.models.tokenizer import load_tokenizer
-from engine.records import RunFolder
-from engine.records.episodes import EpisodeWriter
-from engine.run import Isolation, jobs, stream
-from engine.shipped import model_folder
+from rolegraph.engine.models import Completion, LimitedModel, Request
+from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.engine.records import RunFolder
+from rolegraph.engine.records.episodes import EpisodeWriter
+from rolegraph.engine.run import Isolation, jobs, stream
+from rolegraph.engine.shipped import model_folder
 from rolegraph.running import describe
 
 RECORDED = Path(__file__).parent.parent / "tests" / "data" / "rllm_solver_judge_replay.json"
@@ -81,7 +81,7 @@ async def write(folder: Path, episodes: int) -> None:
 def serving(folder: Path) -> Iterator[str]:
     """The command on a run; the address that it prints."""
     began = perf_counter()
-    command = [sys.executable, "-m", "engine.cli", "view", str(folder)]
+    command = [sys.executable, "-m", "rolegraph.engine.cli", "view", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
     try:
         assert process.stdout is not None

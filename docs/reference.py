@@ -14,11 +14,11 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from engine.cli.list_ import WRITTEN_AT
-from engine.cli.main import run
-from engine.spec import Spec
-from engine.spec.written import Written, field_lines
-from engine.vocabulary import Call, Option, Registry, registry_of
+from rolegraph.engine.cli.list_ import WRITTEN_AT
+from rolegraph.engine.cli.main import run
+from rolegraph.engine.spec import Spec
+from rolegraph.engine.spec.written import Written, field_lines
+from rolegraph.engine.vocabulary import Call, Option, Registry, registry_of
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\

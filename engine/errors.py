@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from engine.spec import Diagnostic
+    from rolegraph.engine.spec import Diagnostic
 
 
 class RolegraphError(Exception):

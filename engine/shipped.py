@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
-_ROOT = _PACKAGE / "_shipped" if (_PACKAGE / "_shipped").is_dir() else _PACKAGE.parent
 
-SPECS = _ROOT / "specs"
-PROMPTS = _ROOT / "prompts"
+SPECS = _PACKAGE.parent / "specs"
+PROMPTS = _PACKAGE.parent / "prompts"
 STARTER = _PACKAGE / "starter"
 """The templates of what `rolegraph new` writes."""
 

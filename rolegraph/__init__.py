@@ -4,6 +4,6 @@ The stub beside this file says what there is and where each name comes from. A n
 first used, so that importing this costs next to nothing.
 """
 
-from engine.lazily import names_of
+from rolegraph.engine.lazily import names_of
 
 __getattr__, __dir__, __all__ = names_of(__name__)  # pyright: ignore[reportUnsupportedDunderAll]  # the stub lists them

@@ -11,7 +11,7 @@ from rolegraph.running import describe
 from rolegraph.workflow import Workflow, load
 
 if TYPE_CHECKING:
-    from engine.report.compare import Comparison, Side
+    from rolegraph.engine.report.compare import Comparison, Side
 
 SHOWN_IN_A_PAGE = 50
 """Tasks that flipped, each way and side, whose episodes a page holds at most."""
@@ -33,9 +33,9 @@ def compare(
     best checkpoint. `html` is a file for all of it as one page that opens offline. Raises SpecError,
     UsageError (fewer than two, a folder that holds no run), DataError for a damaged one, and WorldError.
     """
-    from engine.records.jsonl import write_whole
-    from engine.report.compare import compare as held
-    from engine.report.compare import comparison_page
+    from rolegraph.engine.records.jsonl import write_whole
+    from rolegraph.engine.report.compare import compare as held
+    from rolegraph.engine.report.compare import comparison_page
 
     each = [one for side in sides for one in _all_of(side)]
     found = held(
@@ -48,15 +48,15 @@ def compare(
 
 
 def _all_of(side: str | Path | Workflow) -> Sequence[str | Path | Workflow]:
-    from engine.records.folder import runs_in
+    from rolegraph.engine.records.folder import runs_in
 
     folder = None if isinstance(side, Workflow) else Path(side)
     return runs_in(folder) if folder and folder.is_dir() else [side]
 
 
 def _side(name: str, side: str | Path | Workflow, imports: Iterable[str | Path]) -> Side:
-    from engine.report.compare import Side, read_side
-    from engine.spec.yaml_source import parse_yaml
+    from rolegraph.engine.report.compare import Side, read_side
+    from rolegraph.engine.spec.yaml_source import parse_yaml
 
     if not isinstance(side, Workflow):
         if Path(side).is_dir():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
-from engine.errors import UserError
-from engine.spec import load_spec
+from rolegraph.engine.errors import UserError
+from rolegraph.engine.spec import load_spec
 
 Schema = Mapping[str, Any]
 REFERENCE = "#/$defs/"
@@ -26,7 +26,7 @@ def completions(spec: str | None, word: str) -> list[Completion]:
 
     A key that has keys below it ends in a dot, another in `=`. A spec that cannot be read has no names.
     """
-    from engine.spec.schema import json_schema
+    from rolegraph.engine.spec.schema import json_schema
 
     whole = json_schema()
     written = _written(spec)

@@ -13,9 +13,9 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from engine.errors import DataError, UsageError
-from engine.records import FailureName, Task, Trajectory, TrajectoryGroup
-from engine.vocabulary import (
+from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.records import FailureName, Task, Trajectory, TrajectoryGroup
+from rolegraph.engine.vocabulary import (
     Dataset,
     Estimator,
     Floats,

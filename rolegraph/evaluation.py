@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from engine.errors import UsageError
-from engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
-from engine.records.jsonl import write_whole
-from engine.training.compare import Interval, by_task, difference, interval
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
+from rolegraph.engine.records.jsonl import write_whole
+from rolegraph.engine.training.compare import Interval, by_task, difference, interval
 from rolegraph.running import Run, blocking, finished_in, info_of_run, new_folder, nobody
 from rolegraph.workflow import Workflow
 
@@ -50,7 +50,7 @@ class Evaluation:
         """Read what `to_json` wrote; raises ValueError for something else."""
         from pydantic import TypeAdapter
 
-        from engine.records.jsonl import parse_json
+        from rolegraph.engine.records.jsonl import parse_json
 
         return TypeAdapter(Evaluation).validate_python(parse_json(text))
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from engine.errors import UsageError, WorldError, first_line
-from engine.local.weights import ADAPTER_CONFIG, digest, folder_of
-from engine.records import MAIN, RunFolder
-from engine.shipped import MODELS
+from rolegraph.engine.errors import UsageError, WorldError, first_line
+from rolegraph.engine.local.weights import ADAPTER_CONFIG, digest, folder_of
+from rolegraph.engine.records import MAIN, RunFolder
+from rolegraph.engine.shipped import MODELS
 from rolegraph.running import blocking
 
 TOKENIZER = (
@@ -69,7 +69,9 @@ async def export_async(
             adapter.mkdir()
             held = run and saved and folder_of(saved.sampler, run.weights)
             if run is not None and saved is not None and held and held.is_dir():
-                from engine.local.service.exporting import export_adapter  # torch takes seconds to import
+                from rolegraph.engine.local.service.exporting import (
+                    export_adapter,  # torch takes seconds to import
+                )
 
                 base = await asyncio.to_thread(export_adapter, saved.sampler, run.weights, adapter, base)
             else:
@@ -78,7 +80,7 @@ async def export_async(
                 base = await _downloaded(path, adapter, base, url, whole=merged)
             whole = adapter
             if merged:
-                from engine.local.service.exporting import export_merged
+                from rolegraph.engine.local.service.exporting import export_merged
 
                 whole = Path(part) / "merged"
                 await asyncio.to_thread(export_merged, adapter, whole)
@@ -108,8 +110,8 @@ def _name(policy: str | None, *, merged: bool) -> str:
 
 async def _downloaded(path: str, folder: Path, base: Path | None, url: str | None, *, whole: bool) -> Path:
     """Brings a service's weights into a folder; returns that of their model."""
-    from engine.models.download import download_adapter
-    from engine.models.tinker_open import hub_name
+    from rolegraph.engine.models.download import download_adapter
+    from rolegraph.engine.models.tinker_open import hub_name
 
     # Our own trainings save both under one name, and only those that can be trained on leave a service.
     name = await download_adapter(path.replace("/sampler_weights/", "/weights/"), folder, url)
@@ -142,7 +144,7 @@ def _copy(source: Path, target: Path, *patterns: str) -> None:
 
 
 def _card(run: RunFolder, policy: str | None, adapter: Path, *, base: Path, merged: bool) -> str:
-    from engine.report.card import model_card
+    from rolegraph.engine.report.card import model_card
 
     named = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8"))["base_model_name_or_path"]
     best = run.best()

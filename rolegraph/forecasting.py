@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from engine.compile import Plan
-from engine.errors import UsageError
-from engine.records import Episode, Note, Observer, RunFolder, derive_seed, read_episodes
-from engine.shipped import model_folder
-from engine.training.adapter_size import BYTES, adapter_parameters
-from engine.training.forecast import Adapter, Forecast, Observed, Price
-from engine.training.forecast import forecast as forecast_of
-from engine.training.order import shuffled
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import Episode, Note, Observer, RunFolder, derive_seed, read_episodes
+from rolegraph.engine.shipped import model_folder
+from rolegraph.engine.training.adapter_size import BYTES, adapter_parameters
+from rolegraph.engine.training.forecast import Adapter, Forecast, Observed, Price
+from rolegraph.engine.training.forecast import forecast as forecast_of
+from rolegraph.engine.training.order import shuffled
 from rolegraph.running import blocking, nobody
 from rolegraph.workflow import Workflow
 

@@ -8,8 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from engine.drawing import Picture, picture_of
-from engine.errors import UsageError, WorldError, did_you_mean
+from rolegraph.engine.drawing import Picture, picture_of
+from rolegraph.engine.errors import UsageError, WorldError, did_you_mean
 from rolegraph.workflow import Workflow
 
 SCALE = 2
@@ -24,19 +24,19 @@ class Graph:
 
     def mermaid(self) -> str:
         """As Mermaid."""
-        from engine.drawing.mermaid import mermaid
+        from rolegraph.engine.drawing.mermaid import mermaid
 
         return mermaid(self.picture)
 
     def dot(self) -> str:
         """As DOT, for Graphviz."""
-        from engine.drawing.dot import dot
+        from rolegraph.engine.drawing.dot import dot
 
         return dot(self.picture)
 
     def svg(self) -> str:
         """As an SVG file that stands alone."""
-        from engine.drawing.svg import svg
+        from rolegraph.engine.drawing.svg import svg
 
         return svg(self.picture)
 

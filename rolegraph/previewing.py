@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import DataError, ModelError, UsageError, WorldError
-from engine.records import Episode, RunFolder, Task, read_episodes
-from engine.run.preview import Asked, RoleAsked, TaskAsked, preview_task
-from engine.shipped import model_folder
-from engine.vocabulary import Split
+from rolegraph.engine.errors import DataError, ModelError, UsageError, WorldError
+from rolegraph.engine.records import Episode, RunFolder, Task, read_episodes
+from rolegraph.engine.run.preview import Asked, RoleAsked, TaskAsked, preview_task
+from rolegraph.engine.shipped import model_folder
+from rolegraph.engine.vocabulary import Split
 from rolegraph.running import blocking
 from rolegraph.workflow import Workflow
 
 if TYPE_CHECKING:
-    from engine.prompts import ChatFormat
-    from engine.spec import ModelRef
+    from rolegraph.engine.prompts import ChatFormat
+    from rolegraph.engine.spec import ModelRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Preview:
 
     def save(self, file: str | Path) -> Path:
         """Write it as one page that opens offline, and return where. Raises WorldError."""
-        from engine.report.preview import preview_page
+        from rolegraph.engine.report.preview import preview_page
 
         path = Path(file)
         page = preview_page(self.name, self.description, self.tasks, (self.answers, self.no_tokens))
@@ -115,8 +115,8 @@ class _Formats:
         if ref.provider != "local":
             self._miss(f"the tokenizer of {ref.provider}:{ref.name} is not on this machine")
             return None
-        from engine.models.tokenizer import load_tokenizer
-        from engine.prompts import ChatFormat
+        from rolegraph.engine.models.tokenizer import load_tokenizer
+        from rolegraph.engine.prompts import ChatFormat
 
         folder = model_folder(ref.name)
         try:

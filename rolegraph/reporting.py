@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.errors import WorldError
+from rolegraph.engine.errors import WorldError
 
 
 def report(*runs: str | Path, picture: str | Path | None = None, figures: Sequence[str] = ()) -> list[Path]:
@@ -15,7 +15,7 @@ def report(*runs: str | Path, picture: str | Path | None = None, figures: Sequen
     them: of `figures`, by default the spec's metrics. Raises UsageError for a folder that holds no training,
     DataError for a damaged one, and WorldError where the disk does not take it.
     """
-    from engine.report import draw_curves, write_report
+    from rolegraph.engine.report import draw_curves, write_report
 
     folders = [Path(run) for run in runs]
     written = [write_report(folder) for folder in folders]

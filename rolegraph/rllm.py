@@ -1,8 +1,8 @@
 """The same specs under rLLM's own trainer: what `train --trainer rllm` and `eject` are made of."""
 
-from engine.backends import Backend
-from engine.rllm_bridge.eject import script
-from engine.rllm_bridge.estimators import estimator_map
-from engine.rllm_bridge.launch import Job, describe, launch, prepare
+from rolegraph.engine.backends import Backend
+from rolegraph.engine.rllm_bridge.eject import script
+from rolegraph.engine.rllm_bridge.estimators import estimator_map
+from rolegraph.engine.rllm_bridge.launch import Job, describe, launch, prepare
 
 __all__ = ["Backend", "Job", "describe", "estimator_map", "launch", "prepare", "script"]

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from engine.errors import WorldError, printable
-from engine.models.keys import OPENAI, TINKER, redact
-from engine.records import Episode, EpisodeDone, Event, Note, Observer, StepLogged
-from engine.records.info import without_credentials
+from rolegraph.engine.errors import WorldError, printable
+from rolegraph.engine.models.keys import OPENAI, TINKER, redact
+from rolegraph.engine.records import Episode, EpisodeDone, Event, Note, Observer, StepLogged
+from rolegraph.engine.records.info import without_credentials
 
 LOUD = ("engine", "roles", "rolegraph", "tinker")
 """The loggers whose warnings are noted, too."""

@@ -13,9 +13,9 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from engine.compile import Plan, RolePlan
-from engine.errors import UsageError
-from engine.records import (
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import (
     Episode,
     EpisodeDone,
     Event,
@@ -26,15 +26,15 @@ from engine.records import (
     Task,
     read_episodes,
 )
-from engine.records.folder import newest
-from engine.records.info import Kind, RoleInfo
-from engine.spec import ModelRef, load_spec
-from engine.vocabulary import Split
+from rolegraph.engine.records.folder import newest
+from rolegraph.engine.records.info import Kind, RoleInfo
+from rolegraph.engine.spec import ModelRef, load_spec
+from rolegraph.engine.vocabulary import Split
 from rolegraph.run_log import logged
 from rolegraph.workflow import OpenWorkflow, Workflow, load
 
 if TYPE_CHECKING:
-    from engine.records.episodes import EpisodeWriter
+    from rolegraph.engine.records.episodes import EpisodeWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class Run:
     @property
     def done(self) -> int:
         """How many of them are there."""
-        from engine.run import jobs, missing
+        from rolegraph.engine.run import jobs, missing
 
         return self.episodes - sum(1 for _ in missing(jobs(self.tasks, self.info.rollouts), self.finished))
 
@@ -114,7 +114,7 @@ class Run:
     @contextmanager
     def begun(self, observe: Observer | None) -> Generator[tuple[Observer, EpisodeWriter]]:
         """The folder, open for the time of a block; the observer's notes go into its log, too."""
-        from engine.records.episodes import EpisodeWriter
+        from rolegraph.engine.records.episodes import EpisodeWriter
 
         folder, info = self.folder, self.info
         if self.resumed:
@@ -279,7 +279,7 @@ def info_of_run(
 
 def finished_in(folder: RunFolder, *, retry_failed: bool = False) -> list[tuple[str, int]]:
     """The task and rollout of each episode that a run has; without those that are to be made again."""
-    from engine.records.episodes import EpisodeFile, drop_episodes
+    from rolegraph.engine.records.episodes import EpisodeFile, drop_episodes
 
     if not folder.episodes.exists():
         return []

@@ -16,11 +16,11 @@ from typing import Any, cast
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from engine.compile import Plan
-from engine.errors import UsageError, WorldError, did_you_mean
-from engine.shipped import SPECS, STARTER
-from engine.spec.merge import dump
-from engine.vocabulary import Item, Split
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.errors import UsageError, WorldError, did_you_mean
+from rolegraph.engine.shipped import SPECS, STARTER
+from rolegraph.engine.spec.merge import dump
+from rolegraph.engine.vocabulary import Item, Split
 from rolegraph.running import blocking
 from rolegraph.workflow import Workflow, json_schema, load
 
@@ -105,8 +105,8 @@ def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> dict[str, s
 
 async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, Any]) -> dict[str, str]:
     """What is made of the spec as it is now, by file name."""
-    from engine.records.jsonl import json_line
-    from engine.run.preview import made_up
+    from rolegraph.engine.records.jsonl import json_line
+    from rolegraph.engine.run.preview import made_up
 
     files = {
         "README.md": _filled("README.md.j2", about),

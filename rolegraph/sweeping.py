@@ -8,17 +8,17 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from engine.errors import UsageError
-from engine.records import Note, Observer, RunFolder
-from engine.vocabulary import Split
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import Note, Observer, RunFolder
+from rolegraph.engine.vocabulary import Split
 from rolegraph.evaluation import EVALUATION, Evaluating, Evaluation, begin_evaluation
 from rolegraph.running import RUNS, Run, begin_run, blocking, describe, new_folder, nobody, resume_run
 from rolegraph.training import Training, begin_training, resume_training
 from rolegraph.workflow import Workflow, load
 
 if TYPE_CHECKING:
-    from engine.records.sweep import SweepInfo
-    from engine.report.sweep import SweptPoint
+    from rolegraph.engine.records.sweep import SweepInfo
+    from rolegraph.engine.report.sweep import SweptPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Swept:
     @property
     def figures(self) -> Sequence[str]:
         """The names of the figures that some point has."""
-        from engine.report.sweep import figure_names
+        from rolegraph.engine.report.sweep import figure_names
 
         return figure_names(self.points)
 
@@ -150,10 +150,10 @@ class Sweep:
 
     def close(self) -> Swept:
         """What the points came to so far, with the picture drawn anew."""
-        from engine.limits.records import WHOLE_FILE
-        from engine.records.files import read_bytes
-        from engine.records.jsonl import write_whole
-        from engine.report.sweep import SweptPoint, figures_of_run, sweep_picture
+        from rolegraph.engine.limits.records import WHOLE_FILE
+        from rolegraph.engine.records.files import read_bytes
+        from rolegraph.engine.records.jsonl import write_whole
+        from rolegraph.engine.report.sweep import SweptPoint, figures_of_run, sweep_picture
 
         points: list[SweptPoint] = []
         for point in self.points:
@@ -186,7 +186,7 @@ def begin_sweep(
     checkpoint: str | Path | None = None,
 ) -> Sweep:
     """What `sweep` is about to do, before any of it is done: arguments and errors as there."""
-    from engine.records.sweep import SweepInfo, write_sweep
+    from rolegraph.engine.records.sweep import SweepInfo, write_sweep
 
     info = SweepInfo(
         kind=kind,
@@ -217,7 +217,7 @@ def resume_sweep(
     Points that are finished are not run again; `words`, where there are any, go before those that it began
     with, so that a grid can grow. Raises UsageError where a point was begun with another spec.
     """
-    from engine.records.sweep import newest_sweep, read_sweep, rewrite_sweep
+    from rolegraph.engine.records.sweep import newest_sweep, read_sweep, rewrite_sweep
 
     folder = Path(out) if out else newest_sweep(RUNS, kind)
     info = read_sweep(folder)
@@ -276,7 +276,7 @@ sweep = blocking(sweep_async)
 
 def _sweep(folder: Path | None, info: SweepInfo) -> Sweep:
     """The sweep with all its points loaded; raises SpecError for the first that is at fault."""
-    from engine.spec.sweep import grid, point_name, seed_of, swept
+    from rolegraph.engine.spec.sweep import grid, point_name, seed_of, swept
 
     @cache
     def loaded(overrides: tuple[str, ...]) -> Workflow:

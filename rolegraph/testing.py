@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from engine.errors import DataError, UsageError
-from engine.records import Episode, EpisodeDone, Note, Observer, RunFolder, Task, read_episodes
-from engine.shipped import SPECS
-from engine.spec import TESTS, find_spec
+from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.records import Episode, EpisodeDone, Note, Observer, RunFolder, Task, read_episodes
+from rolegraph.engine.shipped import SPECS
+from rolegraph.engine.spec import TESTS, find_spec
 from rolegraph.running import blocking, but_episodes, nobody
 from rolegraph.workflow import Workflow
 
 if TYPE_CHECKING:
-    from engine.report.verdicts import Verdict
-    from engine.spec.tests import ReadTests, SpecTests
+    from rolegraph.engine.report.verdicts import Verdict
+    from rolegraph.engine.spec.tests import ReadTests, SpecTests
 
 _STARTER = """\
 # What `rolegraph test {spec}` holds against the answers in {answers}.
@@ -44,7 +44,7 @@ class Tested:
 
     def junit(self) -> bytes:
         """The verdicts as JUnit's XML."""
-        from engine.report.verdicts import junit
+        from rolegraph.engine.report.verdicts import junit
 
         return junit(self.name, self.verdicts)
 
@@ -59,9 +59,9 @@ async def test_async(
     JUnit's XML. Raises SpecError with every fault of the tests, UsageError where there are none or nothing is
     recorded, DataError for a damaged recording, and WorldError.
     """
-    from engine.records.jsonl import write_whole
-    from engine.report.verdicts import unknown_names, verdicts
-    from engine.spec.tests import read_tests
+    from rolegraph.engine.records.jsonl import write_whole
+    from rolegraph.engine.report.verdicts import unknown_names, verdicts
+    from rolegraph.engine.spec.tests import read_tests
 
     read = read_tests(_path(flow, tests))
     flow.check_allowed()
@@ -85,9 +85,9 @@ async def record_async(
     `tests` is as for `test`; where there is no such file, one is written that expects what was recorded.
     Returns the files that were written. Raises as `run` does, and SpecError for a fault of the tests.
     """
-    from engine.records.jsonl import json_line, write_whole
-    from engine.spec.tests import ReadTests, SpecTests, read_tests
-    from engine.spec.yaml_source import parse_yaml
+    from rolegraph.engine.records.jsonl import json_line, write_whole
+    from rolegraph.engine.spec.tests import ReadTests, SpecTests, read_tests
+    from rolegraph.engine.spec.yaml_source import parse_yaml
 
     path = _path(flow, tests)
     read = read_tests(path) if path.exists() else ReadTests(path, SpecTests(), parse_yaml("{}", str(path)))
@@ -123,7 +123,7 @@ record = blocking(record_async)
 
 def check_tests(path: str | Path) -> None:
     """Read a file of tests, and nothing that it names; raises SpecError with every fault, or UsageError."""
-    from engine.spec.tests import read_tests
+    from rolegraph.engine.spec.tests import read_tests
 
     read_tests(Path(path))
 
@@ -148,9 +148,9 @@ def _recorded(read: ReadTests) -> list[Episode]:
 
 async def _again(flow: Workflow, recorded: Sequence[Episode], seed: int) -> list[Episode]:
     """The recorded episodes, from the same answers; every model is the recording."""
-    from engine.models import LimitedModel
-    from engine.models.replay import Replay
-    from engine.run import Isolation, Job, stream
+    from rolegraph.engine.models import LimitedModel
+    from rolegraph.engine.models.replay import Replay
+    from rolegraph.engine.run import Isolation, Job, stream
 
     jobs = [Job(_row(episode), episode.rollout, seed) for episode in recorded]
     models = [LimitedModel(Replay.from_episodes(recorded, any_prompt=True), 1024)] * len(flow.plan.endpoints)
@@ -166,7 +166,7 @@ def _row(episode: Episode) -> Task:
 
 def _starter(flow: Workflow, read: ReadTests, episodes: Sequence[Episode]) -> str:
     """A tests file that expects what was recorded."""
-    from engine.training.compare import by_task, interval
+    from rolegraph.engine.training.compare import by_task, interval
 
     of: SpecTests = read.tests
     means = {name: interval(values).mean for name, values in by_task(flow.plan, episodes).items()}

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from engine.compile import Plan
-from engine.compile.trainable import training_findings
-from engine.errors import RolegraphError
-from engine.records import (
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.compile.trainable import training_findings
+from rolegraph.engine.errors import RolegraphError
+from rolegraph.engine.records import (
     MAIN,
     Checkpoint,
     Control,
@@ -27,10 +27,10 @@ from engine.records import (
     derive_seed,
     read_episodes,
 )
-from engine.records.folder import newest
-from engine.spec import load_spec
-from engine.training.order import planned_steps, validation_tasks
-from engine.training.trackers import Tracker, TrackerName, open_tracker
+from rolegraph.engine.records.folder import newest
+from rolegraph.engine.spec import load_spec
+from rolegraph.engine.training.order import planned_steps, validation_tasks
+from rolegraph.engine.training.trackers import Tracker, TrackerName, open_tracker
 from rolegraph.run_log import logged
 from rolegraph.running import RUNS, blocking, command_line, describe, load_begun, new_folder, nobody
 from rolegraph.workflow import Workflow
@@ -163,8 +163,8 @@ def _training(flow: Workflow, folder: RunFolder, seed: int, *, resumed: bool) ->
 
 
 async def _run(training: Training, observe: Observer, track: Sequence[TrackerName]) -> None:
-    from engine.models import Models, Services
-    from engine.run import Isolation
+    from rolegraph.engine.models import Models, Services
+    from rolegraph.engine.run import Isolation
 
     plan, folder, info, start = training.flow.plan, training.folder, training.info, training.start
     async with AsyncExitStack() as stack:
@@ -178,9 +178,9 @@ async def _run(training: Training, observe: Observer, track: Sequence[TrackerNam
             *(services.located(policy.model, to_train=True) for policy in plan.policies.values())
         )
         # The SDK takes seconds to import: the service has been starting meanwhile.
-        from engine.training import loop
-        from engine.training.policies import Policies, Start
-        from engine.training.setup import Setup
+        from rolegraph.engine.training import loop
+        from rolegraph.engine.training.policies import Policies, Start
+        from rolegraph.engine.training.setup import Setup
 
         starts = {
             name: Start(
@@ -238,8 +238,8 @@ def _hear(observe: Observer, trackers: Sequence[Tracker], event: Event) -> None:
 
 def _conclude(plan: Plan, folder: RunFolder, steps: int) -> None:
     """What is there after a run, finished or not: the controls and the report."""
-    from engine.report import write_report
-    from engine.training.compare import controls
+    from rolegraph.engine.report import write_report
+    from rolegraph.engine.training.compare import controls
 
     first, last = (folder.episodes_file("validation", step) for step in (0, steps))
     if first.exists() and last.exists():

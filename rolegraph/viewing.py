@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import UsageError
+from rolegraph.engine.errors import UsageError
 
 if TYPE_CHECKING:
-    from engine.view import ViewedRun
+    from rolegraph.engine.view import ViewedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class View:
                 "an event loop is running here already, as in a notebook: look at the run with "
                 "`rolegraph view` in a terminal, or write a file"
             )
-        from engine.view import Where
-        from engine.view.serving import serve
+        from rolegraph.engine.view import Where
+        from rolegraph.engine.view.serving import serve
 
         serve(self.runs, port=port, where=Where.of(_known(where)), ready=ready)
 
@@ -54,7 +54,7 @@ class View:
         `hidden` says whether it may show hidden fields. Returns how many episodes there are in it. Raises
         DataError and WorldError.
         """
-        from engine.view import Where, write_static
+        from rolegraph.engine.view import Where, write_static
 
         return write_static(self.runs, Path(file), hidden=hidden, where=Where.of(_known(where)), most=most)
 
@@ -65,8 +65,8 @@ def view(*runs: str | Path) -> View:
     A folder of runs, such as an evaluation's or a sweep's, stands for all that are in it. Raises UsageError
     for a folder that holds none, DataError for a damaged one.
     """
-    from engine.records.folder import runs_in
-    from engine.view import open_run
+    from rolegraph.engine.records.folder import runs_in
+    from rolegraph.engine.view import open_run
 
     if not runs:
         raise UsageError("which run? Give the folder of one, such as runs/mine")
@@ -74,8 +74,8 @@ def view(*runs: str | Path) -> View:
 
 
 def _known(where: dict[str, str]) -> dict[str, str]:
-    from engine.errors import did_you_mean
-    from engine.view.finding import FIELDS
+    from rolegraph.engine.errors import did_you_mean
+    from rolegraph.engine.view.finding import FIELDS
 
     for name in where:
         if name not in FIELDS:

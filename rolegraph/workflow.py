@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.compile import Compiled, Further, Plan, check_file
-from engine.errors import UsageError
-from engine.shipped import SPECS
-from engine.spec import load_spec
-from engine.vocabulary import Dataset, Split, import_file
+from rolegraph.engine.compile import Compiled, Further, Plan, check_file
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.shipped import SPECS
+from rolegraph.engine.spec import load_spec
+from rolegraph.engine.vocabulary import Dataset, Split, import_file
 
 if TYPE_CHECKING:
-    from engine.models import LimitedModel, Models
-    from engine.records import Episode, Observer, Task
-    from engine.run import Isolation
+    from rolegraph.engine.models import LimitedModel, Models
+    from rolegraph.engine.records import Episode, Observer, Task
+    from rolegraph.engine.run import Isolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class OpenWorkflow:
         `concurrency` are in flight. The same seed and model give the same episodes. Leaving the loop
         early cancels what is in flight once the stream is closed. Each task needs an `id`.
         """
-        from engine.run import jobs, missing, stream
+        from rolegraph.engine.run import jobs, missing, stream
 
         rows = self.flow.dataset(split).rows(limit) if tasks is None else _checked(self.flow, tasks)
         return stream(
@@ -214,7 +214,7 @@ def check(
     """
     words, further = overrides, None
     if backend is not None:
-        from engine.rllm_bridge.launch import for_backend
+        from rolegraph.engine.rllm_bridge.launch import for_backend
 
         spec_words, _, further = for_backend(backend, overrides)
         words = tuple(spec_words)
@@ -229,7 +229,7 @@ def shipped_specs() -> dict[str, str]:
 def json_schema(imports: Iterable[str | Path] = ()) -> dict[str, Any]:
     """The JSON Schema of a spec, with every parser, reward and so on that it may name; see `load` for
     `imports`."""
-    from engine.spec.schema import json_schema as schema_of_all
+    from rolegraph.engine.spec.schema import json_schema as schema_of_all
 
     for file in imports:
         import_file(Path(file))
@@ -238,8 +238,8 @@ def json_schema(imports: Iterable[str | Path] = ()) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _open(flow: Workflow) -> AsyncGenerator[OpenWorkflow, None]:
-    from engine.models import Models, Services
-    from engine.run import Isolation
+    from rolegraph.engine.models import Models, Services
+    from rolegraph.engine.run import Isolation
 
     with Services(flow.source.base_url) as services:
         async with Models(services.open) as models, Isolation(flow.plan.imports) as isolation:

@@ -23,9 +23,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from engine.limits.tools import GAME_SECONDS, GAME_STOP_SECONDS
-from engine.vocabulary import EnvironmentFailure, Transition, UsageError
-from roles.processes import without_keys
+from rolegraph.engine.limits.tools import GAME_SECONDS, GAME_STOP_SECONDS
+from rolegraph.engine.vocabulary import EnvironmentFailure, Transition, UsageError
+from rolegraph.roles.processes import without_keys
 
 WORKERS = max(1, min(4, (os.cpu_count() or 2) // 2))
 """The most processes."""

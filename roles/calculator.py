@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.limits.tools import CALCULATOR_BITS, CALCULATOR_DEPTH, CALCULATOR_TEXT
+from rolegraph.engine.limits.tools import CALCULATOR_BITS, CALCULATOR_DEPTH, CALCULATOR_TEXT
 
 Number = int | float
 

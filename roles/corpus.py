@@ -16,8 +16,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypedDict
 
-from engine.vocabulary import DataError, UsageError, in_short
-from roles.tables import find_table, read_table
+from rolegraph.engine.vocabulary import DataError, UsageError, in_short
+from rolegraph.roles.tables import find_table, read_table
 
 _WORD = re.compile(r"\w+")
 

@@ -16,8 +16,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TypedDict
 
-from engine.limits.answers import COUNTDOWN_DEPTH, COUNTDOWN_TEXT
-from engine.records import Split
+from rolegraph.engine.limits.answers import COUNTDOWN_DEPTH, COUNTDOWN_TEXT
+from rolegraph.engine.records import Split
 
 TOLERANCE = 1e-5
 """How far from the target a value may lie, as in rLLM."""

@@ -17,10 +17,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from engine.records import Task
-from engine.vocabulary import DataError, Dataset, Row, Split, UsageError, dataset_of, plain_row
-from roles import countdown as countdown_task
-from roles.tables import find_table, read_table
+from rolegraph.engine.records import Task
+from rolegraph.engine.vocabulary import DataError, Dataset, Row, Split, UsageError, dataset_of, plain_row
+from rolegraph.roles import countdown as countdown_task
+from rolegraph.roles.tables import find_table, read_table
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
 

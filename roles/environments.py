@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, FiniteFloat
 
-from engine.vocabulary import Environment, Transition, UsageError, environment_of
-from roles import arena
-from roles import grid as grid_game
-from roles import tic_tac_toe as tic_tac_toe_game
+from rolegraph.engine.vocabulary import Environment, Transition, UsageError, environment_of
+from rolegraph.roles import arena
+from rolegraph.roles import grid as grid_game
+from rolegraph.roles import tic_tac_toe as tic_tac_toe_game
 
 
 def grid(

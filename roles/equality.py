@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Literal
 
-from engine.vocabulary import UsageError
+from rolegraph.engine.vocabulary import UsageError
 
 Equal = Literal["text", "math"]
 MATH_SECONDS = 10.0

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from engine.records import TrajectoryGroup
-from engine.vocabulary import Estimator, Floats
+from rolegraph.engine.records import TrajectoryGroup
+from rolegraph.engine.vocabulary import Estimator, Floats
 
 EPSILON = 1e-6
 """Added to a deviation before dividing by it."""

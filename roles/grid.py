@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
-from engine.vocabulary import Transition
+from rolegraph.engine.vocabulary import Transition
 
 Cell = tuple[int, int]
 """Row and column, from 0 at the top left."""

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter
 
-from roles.harmless import is_harmless, is_harmless_row
+from rolegraph.roles.harmless import is_harmless, is_harmless_row
 
 CHUNK = 500
 """The package makes tasks in tables of a size; always the same, a shorter list of them begins a longer."""

@@ -15,11 +15,11 @@ from importlib import import_module
 from itertools import chain, islice
 from typing import Any, cast
 
-from engine.limits.answers import JSON_DEPTH, JSON_READ, JSON_STARTS
-from engine.limits.records import VALUE_SHOWN
-from engine.records import check_plain
-from engine.vocabulary.schemas import UNBOUNDED, TooMuchWork, checker
-from roles.patterns import Pattern, TooMuchText, compile_pattern, pay
+from rolegraph.engine.limits.answers import JSON_DEPTH, JSON_READ, JSON_STARTS
+from rolegraph.engine.limits.records import VALUE_SHOWN
+from rolegraph.engine.records import check_plain
+from rolegraph.engine.vocabulary.schemas import UNBOUNDED, TooMuchWork, checker
+from rolegraph.roles.patterns import Pattern, TooMuchText, compile_pattern, pay
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _BRACKET = re.compile(r"[\[{]")

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError
 
-from engine.limits.tools import TOOL_FUNCTIONS
-from engine.vocabulary import Function, Tool, ToolError, UsageError
+from rolegraph.engine.limits.tools import TOOL_FUNCTIONS
+from rolegraph.engine.vocabulary import Function, Tool, ToolError, UsageError
 
 if TYPE_CHECKING:
     from mcp import ClientSession

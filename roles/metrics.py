@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from engine.records import Episode, TerminationReason, Trajectory
-from engine.vocabulary import Metric, metric_of
+from rolegraph.engine.records import Episode, TerminationReason, Trajectory
+from rolegraph.engine.vocabulary import Metric, metric_of
 
 
 def mean_reward(role: str, /) -> Metric:

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, FiniteFloat
 
-from engine.records import Task
-from engine.vocabulary import Reward, Score, Seen
-from roles.equality import MATH_SECONDS, Equal, SameMath, as_text, require_math, same_text
-from roles.json_text import value_at
-from roles.numbers import number_of
+from rolegraph.engine.records import Task
+from rolegraph.engine.vocabulary import Reward, Score, Seen
+from rolegraph.roles.equality import MATH_SECONDS, Equal, SameMath, as_text, require_math, same_text
+from rolegraph.roles.json_text import value_at
+from rolegraph.roles.numbers import number_of
 
 
 def of(role: str, /, *, scale: FiniteFloat = 1.0, offset: FiniteFloat = 0.0) -> Reward:

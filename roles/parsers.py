@@ -12,12 +12,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.limits.answers import ANSWER_WORDS
-from engine.records import FailureName
-from engine.vocabulary import ParseFailure, Parser, Upstream
-from roles.json_text import example_of, find_json, schema_check
-from roles.numbers import Which, find_number
-from roles.patterns import TooMuchText, compile_pattern, last_match, pay
+from rolegraph.engine.limits.answers import ANSWER_WORDS
+from rolegraph.engine.records import FailureName
+from rolegraph.engine.vocabulary import ParseFailure, Parser, Upstream
+from rolegraph.roles.json_text import example_of, find_json, schema_check
+from rolegraph.roles.numbers import Which, find_number
+from rolegraph.roles.patterns import TooMuchText, compile_pattern, last_match, pay
 
 
 def text() -> Parser:

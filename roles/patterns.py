@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, Protocol, cast
 
-from engine.limits.answers import PATTERN_BYTES, PATTERN_GROUPS, PATTERN_TEXT, PATTERN_WORK
+from rolegraph.engine.limits.answers import PATTERN_BYTES, PATTERN_GROUPS, PATTERN_TEXT, PATTERN_WORK
 
 _MATCH = 500
 """Units that it takes to say what a match is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from engine.vocabulary.permissions import is_secret
+from rolegraph.engine.vocabulary.permissions import is_secret
 
 
 def without_keys() -> dict[str, str]:

@@ -10,9 +10,9 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field
 
-from engine.records import Task
-from engine.sandbox import evaluate, require_monty, run_tests
-from engine.vocabulary import Reward, Score, Seen
+from rolegraph.engine.records import Task
+from rolegraph.engine.sandbox import evaluate, require_monty, run_tests
+from rolegraph.engine.vocabulary import Reward, Score, Seen
 
 Seconds = Annotated[float, Field(gt=0)]
 

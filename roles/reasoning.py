@@ -19,8 +19,8 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from engine.records import Split, Task, derive_seed
-from engine.vocabulary import (
+from rolegraph.engine.records import Split, Task, derive_seed
+from rolegraph.engine.vocabulary import (
     BadOptions,
     BadParts,
     Call,
@@ -36,7 +36,7 @@ from engine.vocabulary import (
     options_of,
     plain_row,
 )
-from roles import gym
+from rolegraph.roles import gym
 
 COLUMNS = ("id", "question", "answer", "metadata", "config")
 HIDDEN = frozenset({"answer", "metadata", "config"})

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from engine.limits.tools import REPLY_BYTES, REPLY_SECONDS
-from engine.vocabulary import ToolError
+from rolegraph.engine.limits.tools import REPLY_BYTES, REPLY_SECONDS
+from rolegraph.engine.vocabulary import ToolError
 
 if TYPE_CHECKING:  # it takes longer to import than a spec to check
     import httpx

@@ -15,15 +15,15 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
-from engine.records import Task
-from engine.vocabulary import Reward, Score, Seen
-from roles import countdown as countdown_task
-from roles.equality import MATH_SECONDS, as_text, math_library, require_math, same_math
-from roles.json_text import value_at
-from roles.numbers import number_of
-from roles.others import agrees_with
-from roles.patterns import compile_pattern, pay
-from roles.weighted import weighted
+from rolegraph.engine.records import Task
+from rolegraph.engine.vocabulary import Reward, Score, Seen
+from rolegraph.roles import countdown as countdown_task
+from rolegraph.roles.equality import MATH_SECONDS, as_text, math_library, require_math, same_math
+from rolegraph.roles.json_text import value_at
+from rolegraph.roles.numbers import number_of
+from rolegraph.roles.others import agrees_with
+from rolegraph.roles.patterns import compile_pattern, pay
+from rolegraph.roles.weighted import weighted
 
 __all__ = [
     "agrees_with",

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from engine.records import Step
-from engine.vocabulary import Signal
+from rolegraph.engine.records import Step
+from rolegraph.engine.vocabulary import Signal
 
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 

@@ -17,12 +17,12 @@ from typing import IO, cast
 
 from pydantic_core import from_json
 
-from engine.limits.records import PARQUET_MEMORY, PARQUET_ROWS, RECORD_PARTS, ROW_TEXT
-from engine.records import check_plain
-from engine.records.jsonl import parts_of
-from engine.vocabulary import SUFFIXES, DataError, Row, UsageError, did_you_mean
-from roles.parquet_rows import MEMORY
-from roles.processes import without_keys
+from rolegraph.engine.limits.records import PARQUET_MEMORY, PARQUET_ROWS, RECORD_PARTS, ROW_TEXT
+from rolegraph.engine.records import check_plain
+from rolegraph.engine.records.jsonl import parts_of
+from rolegraph.engine.vocabulary import SUFFIXES, DataError, Row, UsageError, did_you_mean
+from rolegraph.roles.parquet_rows import MEMORY
+from rolegraph.roles.processes import without_keys
 
 
 def find_table(folder: Path, name: str) -> Path:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from engine.vocabulary import Transition
+from rolegraph.engine.vocabulary import Transition
 
 EMPTY = "." * 9
 MARKS = "XO"

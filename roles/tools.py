@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from engine.sandbox import Python, SandboxError
-from engine.sandbox.process import require_monty
-from engine.sandbox.python import MEMORY, SECONDS
-from engine.vocabulary import (
+from rolegraph.engine.sandbox import Python, SandboxError
+from rolegraph.engine.sandbox.process import require_monty
+from rolegraph.engine.sandbox.python import MEMORY, SECONDS
+from rolegraph.engine.vocabulary import (
     Function,
     Pairs,
     Tool,
@@ -27,11 +27,11 @@ from engine.vocabulary import (
     View,
     checked_url,
 )
-from roles import calculator as arithmetic
-from roles import corpus as corpora
-from roles import retrieving
-from roles.choosing import Same, best, commonest
-from roles.equality import MATH_SECONDS, Equal, SameMath, require_math, same_text
+from rolegraph.roles import calculator as arithmetic
+from rolegraph.roles import corpus as corpora
+from rolegraph.roles import retrieving
+from rolegraph.roles.choosing import Same, best, commonest
+from rolegraph.roles.equality import MATH_SECONDS, Equal, SameMath, require_math, same_text
 
 Seconds = Annotated[float, Field(gt=0, le=600)]
 

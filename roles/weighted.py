@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat
 
-from engine.records import Task
-from engine.vocabulary import (
+from rolegraph.engine.records import Task
+from rolegraph.engine.vocabulary import (
     BadOptions,
     BadParts,
     Call,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from engine.local.launcher import Running
+    from rolegraph.engine.local.launcher import Running
 
 OUTSIDE = {**os.environ}
 """The environment of what asks somebody outside, as pip does."""
@@ -55,7 +55,15 @@ def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test makes known is known to no other test."""
-    from engine.vocabulary import datasets, environments, estimators, metrics, parsers, rewards, tools
+    from rolegraph.engine.vocabulary import (
+        datasets,
+        environments,
+        estimators,
+        metrics,
+        parsers,
+        rewards,
+        tools,
+    )
 
     for registry in (datasets, environments, estimators, metrics, parsers, rewards, tools):
         for table in ("_factories", "_definitions", "_adapters"):
@@ -72,7 +80,7 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(state_dir: Path) -> Iterator[Running]:
     """The shipped model, served for all tests of a process."""
     pytest.importorskip("torch", reason="needs the extra `local`")
-    from engine.local.launcher import BASE_MODEL, running
+    from rolegraph.engine.local.launcher import BASE_MODEL, running
 
     with running(BASE_MODEL, state_dir=state_dir, threads=1) as found:
         yield found

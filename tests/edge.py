@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from engine.compile import Plan, compile_file
-from engine.models import Completion, LimitedModel, Model, Request
-from engine.records import Episode, Observer, Task
-from engine.run import Isolation, Job, run_episode
+from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.models import Completion, LimitedModel, Model, Request
+from rolegraph.engine.records import Episode, Observer, Task
+from rolegraph.engine.run import Isolation, Job, run_episode
 
 COUNTDOWN: Task = {
     "id": "t1",

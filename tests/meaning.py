@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from engine.records import NodeId
-from engine.vocabulary import Transition
+from rolegraph.engine.records import NodeId
+from rolegraph.engine.vocabulary import Transition
 from tests.workflows import Seen, Turn, Workflow, edge_of, prompt
 
 

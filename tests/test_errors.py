@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.errors import did_you_mean
+from rolegraph.engine.errors import did_you_mean
 
 
 @pytest.mark.parametrize(

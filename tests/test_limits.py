@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from engine.limits import LIMITS, answers, prompts, records, service, specs, tools
-from engine.limits.limit import Limit
+from rolegraph.engine.limits import LIMITS, answers, prompts, records, service, specs, tools
+from rolegraph.engine.limits.limit import Limit
 
 ROOT = Path(__file__).parents[1]
 READERS = ("engine/spec", "engine/prompts", "engine/compile", "engine/records", "engine/sandbox", "roles")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.records.episodes import read_episodes
+from rolegraph.engine.records.episodes import read_episodes
 from tests.conftest import OUTSIDE
 
 pytest.importorskip("torch", reason="needs the extra `local`")
@@ -30,7 +30,7 @@ def test_an_installed_wheel_runs_a_shipped_spec_on_the_shipped_model(tmp_path: P
     command = [
         sys.executable,
         "-c",
-        "from engine.cli import main; main()",
+        "from rolegraph.engine.cli import main; main()",
         "run",
         "solver_judge",
         "--limit",

@@ -14,8 +14,8 @@ from unittest.mock import patch
 import pytest
 
 import rolegraph as rg
-from engine.local.launcher import Running
-from engine.training.trackers import TrackerName
+from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.training.trackers import TrackerName
 from tests.cli.conftest import ENVIRONMENT
 
 CLOCKED = ("time/", "tokens/per_second")
@@ -50,7 +50,7 @@ def start(out: Path, *words: str, service: Running | None = None) -> subprocess.
     """The command in a process of its own, to be killed."""
     where = ("--base-url", service.base_url) if service else ()
     return subprocess.Popen(
-        [sys.executable, "-m", "engine.cli", "train", *words, *where, "--out", str(out)],
+        [sys.executable, "-m", "rolegraph.engine.cli", "train", *words, *where, "--out", str(out)],
         cwd=out.parent,
         env={**ENVIRONMENT, **(key(service) if service else {})},
         stdout=subprocess.PIPE,

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from engine.compile import Plan, compile_file
-from engine.records import NodeId
-from engine.vocabulary import Environment, Transition, environments
+from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.records import NodeId
+from rolegraph.engine.vocabulary import Environment, Transition, environments
 from tests.edge import write_spec
 
 NAMES = "abcde"

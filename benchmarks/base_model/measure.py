@@ -18,7 +18,7 @@ from tokenizer import chat_prompt
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from turns import NOTHING, ask_judge, ask_solver, ask_validator
 
-from roles.countdown import CountdownTask, generate, last_answer, reward
+from rolegraph.roles.countdown import CountdownTask, generate, last_answer, reward
 
 TASKS, ROLLOUTS, SOLVERS, BATCH = 64, 2, 2, 128
 _VERDICT = re.compile(r"<verdict>(correct|incorrect)</verdict>")

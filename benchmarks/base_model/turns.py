@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from engine.prompts.checks import Surroundings
-from engine.prompts.templates import Template, compile_template
-from engine.shipped import PROMPTS
-from engine.vocabulary import View
-from roles.countdown import CountdownTask, combine, generate, reward
+from rolegraph.engine.prompts.checks import Surroundings
+from rolegraph.engine.prompts.templates import Template, compile_template
+from rolegraph.engine.shipped import PROMPTS
+from rolegraph.engine.vocabulary import View
+from rolegraph.roles.countdown import CountdownTask, combine, generate, reward
 
 Role = Literal["solver", "judge", "validator"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from processes import Place
 
-from engine.records import read_episodes
-from engine.records.jsonl import is_cut
+from rolegraph.engine.records import read_episodes
+from rolegraph.engine.records.jsonl import is_cut
 
 DONE = ("trials", "faults", "kills", "episodes")
 BAD = ("lost", "twice", "cut", "other", "processes", "sockets", "temporary", "tracebacks")

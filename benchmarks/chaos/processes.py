@@ -35,7 +35,7 @@ class Place:
         around |= {"TMPDIR": str(self.temporary), name: value, "OMP_NUM_THREADS": "1", **environment}
         with log.open("wb") as said:
             return subprocess.Popen(
-                [*before, sys.executable, "-m", "engine.cli", *words],
+                [*before, sys.executable, "-m", "rolegraph.engine.cli", *words],
                 cwd=self.folder,
                 env=around,
                 stdin=subprocess.DEVNULL,

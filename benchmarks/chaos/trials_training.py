@@ -17,8 +17,8 @@ from counting import Count, said_in
 from flaky import Flaky, in_front_of
 from processes import Place, kill, wait_until
 
-from engine.local.launcher import BASE_MODEL, running
-from engine.records import read_episodes
+from rolegraph.engine.local.launcher import BASE_MODEL, running
+from rolegraph.engine.records import read_episodes
 
 SMALL = (
     "train.batch_size=2",

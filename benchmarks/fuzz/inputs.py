@@ -16,7 +16,7 @@ import yaml
 from mutating import ATOMS, copied, expression, mutated, scribbled, scribbled_bytes, template
 from odd import ODD_ATOMS
 
-from engine.shipped import PROMPTS, SPECS
+from rolegraph.engine.shipped import PROMPTS, SPECS
 
 Make = Callable[[random.Random], str]
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

@@ -18,14 +18,14 @@ from judge_written import FAULT, RESULT, told, write
 from rich.console import Console
 
 import rolegraph as rg
-from engine.cli.compare_ import _parts  # pyright: ignore[reportPrivateUsage]  # what the command prints
-from engine.errors import DataError, RolegraphError, UsageError
-from engine.models.replay import Replay
-from engine.records import read_episodes
-from engine.records.episodes import EpisodeFile
-from engine.view import open_run
-from engine.view.pages import Pages
-from engine.view.serving import addresses, app
+from rolegraph.engine.cli.compare_ import _parts  # pyright: ignore[reportPrivateUsage]  # what the command prints
+from rolegraph.engine.errors import DataError, RolegraphError, UsageError
+from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.records import read_episodes
+from rolegraph.engine.records.episodes import EpisodeFile
+from rolegraph.engine.view import open_run
+from rolegraph.engine.view.pages import Pages
+from rolegraph.engine.view.serving import addresses, app
 
 LOOP = asyncio.new_event_loop()
 FOLDER, OTHER = Path("run"), Path("other")

@@ -22,16 +22,16 @@ import openai
 from judge_written import FAULT, RESULT
 from odd import given, made
 
-from engine.compile import Plan, compile_file
-from engine.errors import ModelError
-from engine.models import Completion, LimitedModel, Request
-from engine.models.openai import OpenAIModel
-from engine.prompts.call_forms import HERMES
-from engine.records import CallId, NodeId, read_episodes
-from engine.records.jsonl import json_line
-from engine.run import Isolation, Job, run_episode
-from engine.spec import Sampling
-from engine.vocabulary import (
+from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.models import Completion, LimitedModel, Request
+from rolegraph.engine.models.openai import OpenAIModel
+from rolegraph.engine.prompts.call_forms import HERMES
+from rolegraph.engine.records import CallId, NodeId, read_episodes
+from rolegraph.engine.records.jsonl import json_line
+from rolegraph.engine.run import Isolation, Job, run_episode
+from rolegraph.engine.spec import Sampling
+from rolegraph.engine.vocabulary import (
     Call,
     Environment,
     EnvironmentFailure,
@@ -51,7 +51,7 @@ from engine.vocabulary import (
     rewards,
     tools,
 )
-from roles.mcp import mcp as mcp_tool
+from rolegraph.roles.mcp import mcp as mcp_tool
 
 TASK = {"id": "t", "question": "?", "nums": [3, 4], "target": 7, "answer": "7"}
 _LOOP = asyncio.new_event_loop()

@@ -14,12 +14,12 @@ from urllib.parse import quote, unquote, urlsplit
 
 from judge_written import FAULT, RESULT
 
-from engine.local.launcher import BASE_MODEL
-from engine.local.service.backend import Backend
-from engine.local.service.checkpoints import Checkpoints
-from engine.local.service.messages import public
-from engine.local.service.policy import Policy
-from engine.local.service.server import Service
+from rolegraph.engine.local.launcher import BASE_MODEL
+from rolegraph.engine.local.service.backend import Backend
+from rolegraph.engine.local.service.checkpoints import Checkpoints
+from rolegraph.engine.local.service.messages import public
+from rolegraph.engine.local.service.policy import Policy
+from rolegraph.engine.local.service.server import Service
 
 KEY = "key"
 LIFE = 60

@@ -10,14 +10,14 @@ from typing import Any
 
 from inputs import as_yaml, spec_data
 
-from engine.compile import check_file
-from engine.errors import DataError, SpecError, UsageError
-from engine.prompts import PromptError
-from engine.prompts.checks import Fault, Surroundings
-from engine.prompts.templates import compile_condition, compile_template
-from engine.spec import Diagnostic
-from engine.spec.tests import read_tests
-from engine.vocabulary import Call, ToolError, View, Views, open_dataset, tools
+from rolegraph.engine.compile import check_file
+from rolegraph.engine.errors import DataError, SpecError, UsageError
+from rolegraph.engine.prompts import PromptError
+from rolegraph.engine.prompts.checks import Fault, Surroundings
+from rolegraph.engine.prompts.templates import compile_condition, compile_template
+from rolegraph.engine.spec import Diagnostic
+from rolegraph.engine.spec.tests import read_tests
+from rolegraph.engine.vocabulary import Call, ToolError, View, Views, open_dataset, tools
 
 AROUND = Surroundings({"solver": 2}, ("solver", "judge"), None, frozenset({"answer"}))
 VARIABLES = {

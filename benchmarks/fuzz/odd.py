@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from engine.vocabulary import EnvironmentFailure, ToolError
+from rolegraph.engine.vocabulary import EnvironmentFailure, ToolError
 
 
 class Silent:

@@ -9,12 +9,12 @@ from typing import Any
 
 from stub import Ask, RunMany, reward, task
 
-from engine.compile import compile_file
-from engine.models.limit import LimitedModel
-from engine.models.types import Completion, Request
-from engine.records import Episode
-from engine.run import Isolation, jobs, stream
-from engine.vocabulary import Reward, Score, rewards
+from rolegraph.engine.compile import compile_file
+from rolegraph.engine.models.limit import LimitedModel
+from rolegraph.engine.models.types import Completion, Request
+from rolegraph.engine.records import Episode
+from rolegraph.engine.run import Isolation, jobs, stream
+from rolegraph.engine.vocabulary import Reward, Score, rewards
 
 
 class StubModel:

@@ -1,5 +1,5 @@
 """The command `rolegraph`: one file a verb. Importing this imports none of them."""
 
-from engine.cli.main import main
+from rolegraph.engine.cli.main import main
 
 __all__ = ["main"]

@@ -1,5 +1,5 @@
-"""`python -m engine.cli` is `rolegraph`."""
+"""`python -m rolegraph.engine.cli` is `rolegraph`."""
 
-from engine.cli.main import main
+from rolegraph.engine.cli.main import main
 
 main()

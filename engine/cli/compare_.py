@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import completion, options
-from engine.cli.plain import in_a_cell, plain
+from rolegraph.engine.cli import completion, options
+from rolegraph.engine.cli.plain import in_a_cell, plain
 
 if TYPE_CHECKING:
     from rich.table import Table

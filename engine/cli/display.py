@@ -17,8 +17,6 @@ from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from engine.cli.output import Output, flags
-from engine.cli.waiting import REMEMBERED_SECONDS, Left
 from rolegraph import (
     CallDone,
     Episode,
@@ -32,6 +30,8 @@ from rolegraph import (
     printable,
     read_episodes,
 )
+from rolegraph.engine.cli.output import Output, flags
+from rolegraph.engine.cli.waiting import REMEMBERED_SECONDS, Left
 
 
 @dataclass(slots=True)

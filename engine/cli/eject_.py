@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from engine.cli import completion, options
+from rolegraph.engine.cli import completion, options
 
 
 @click.command("eject")
@@ -34,8 +34,8 @@ def command(
     out: Path | None,
 ) -> int:
     """Write a script that trains SPEC as `rolegraph train SPEC --trainer rllm` does, to read and change."""
-    from engine.cli.rllm import show_warnings
     from rolegraph import UsageError
+    from rolegraph.engine.cli.rllm import show_warnings
     from rolegraph.rllm import prepare, script
 
     job = prepare(spec, overrides, backend, model=model, seed=seed, imports=imports, allow=allow)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import completion, options
-from engine.cli.output import Output, speaking
+from rolegraph.engine.cli import completion, options
+from rolegraph.engine.cli.output import Output, speaking
 
 if TYPE_CHECKING:
     from rolegraph import Evaluation
@@ -67,7 +67,7 @@ def command(
     is an evaluation for each combination of values, in folders of one sweep.
     """
     if multirun:
-        from engine.cli.sweep import sweep
+        from rolegraph.engine.cli.sweep import sweep
 
         if as_json or quiet:
             raise click.UsageError("--json and --quiet go with one evaluation; -m keeps those that it makes")
@@ -91,7 +91,7 @@ def command(
     from dataclasses import asdict
 
     import rolegraph as rg
-    from engine.cli.waiting import Waiting, run_until_done
+    from rolegraph.engine.cli.waiting import Waiting, run_until_done
 
     output = Output(quiet, as_json)
 

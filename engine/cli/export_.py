@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from engine.cli import completion, options
+from rolegraph.engine.cli import completion, options
 
 
 @click.command("export")
@@ -29,8 +29,8 @@ def command(
     An adapter in PEFT's form, or a whole model, with its tokenizer, chat template and model card.
     """
     import rolegraph as rg
-    from engine.cli.output import Output
-    from engine.cli.waiting import Waiting, run_until_done
+    from rolegraph.engine.cli.output import Output
+    from rolegraph.engine.cli.waiting import Waiting, run_until_done
 
     with Waiting(Output(), f"exporting {run} …"):
         folder = run_until_done(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from engine.cli import completion, options
-from engine.cli.output import Output, flags, speaking
+from rolegraph.engine.cli import completion, options
+from rolegraph.engine.cli.output import Output, flags, speaking
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -66,7 +66,7 @@ def command(
     import shlex
 
     import rolegraph as rg
-    from engine.cli.waiting import Waiting, run_until_done
+    from rolegraph.engine.cli.waiting import Waiting, run_until_done
 
     output = Output(quiet, as_json)
     table = _prices(prices)
@@ -165,7 +165,7 @@ def _show(found: Forecast, output: Output) -> None:
     if (tokens := found.tokens()) is not None:
         out.print(f"tokens: about {found.tokens('prompt') or 0:,.0f} asked, {tokens:,.0f} answered")
     if found.seconds is not None:
-        from engine.cli.waiting import clock
+        from rolegraph.engine.cli.waiting import clock
 
         out.print(f"time: about {clock(found.seconds)} at the speed of those episodes")
     if found.cost is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from engine.cli import completion, options
+from rolegraph.engine.cli import completion, options
 
 FORMS = ("mmd", "md", "dot", "svg", "png")
 

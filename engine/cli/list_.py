@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli import completion
+from rolegraph.engine.cli import completion
 
 if TYPE_CHECKING:
     from rolegraph import vocabulary

@@ -17,9 +17,9 @@ from contextlib import suppress
 
 import click
 
-from engine.cli import completion as completion  # how bash is answered
-from engine.cli.output import colour
 from rolegraph import RolegraphError, SpecError, printable
+from rolegraph.engine.cli import completion as completion  # how bash is answered
+from rolegraph.engine.cli.output import colour
 
 VERBS = {
     "new": "Write a workflow of your own into a new folder, to begin with.",
@@ -56,7 +56,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"engine.cli.{cmd_name}_").command
+        command: click.Command = importlib.import_module(f"rolegraph.engine.cli.{cmd_name}_").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

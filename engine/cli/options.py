@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from engine.cli import completion
 from rolegraph import BACKENDS
+from rolegraph.engine.cli import completion
 
 overrides = click.argument(
     "overrides", nargs=-1, metavar="[KEY.PATH=VALUE…]", shell_complete=completion.overrides

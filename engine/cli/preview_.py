@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import completion, options
+from rolegraph.engine.cli import completion, options
 
 if TYPE_CHECKING:
     from rich.console import Console

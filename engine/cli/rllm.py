@@ -50,7 +50,7 @@ def train_with_rllm(
         click.echo(describe(job))
         return 0
     # The grouping hook says in its log by which estimator each role's advantages came.
-    log = logging.getLogger("engine.rllm_bridge")
+    log = logging.getLogger("rolegraph.engine.rllm_bridge")
     log.setLevel(logging.INFO)
     log.addHandler(logging.StreamHandler())
     log.propagate = False

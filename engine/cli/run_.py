@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import completion, options
-from engine.cli.output import Output, speaking
+from rolegraph.engine.cli import completion, options
+from rolegraph.engine.cli.output import Output, speaking
 
 if TYPE_CHECKING:
     from rolegraph import Split
@@ -84,13 +84,13 @@ def command(
     is as the run was begun. With -m there is a run for each combination of values, in folders of one sweep.
     """
     import rolegraph as rg
-    from engine.cli.display import Display
-    from engine.cli.waiting import run_until_done
+    from rolegraph.engine.cli.display import Display
+    from rolegraph.engine.cli.waiting import run_until_done
 
     if replay_any:
         overrides = (*overrides, "model.replay_any=true")
     if multirun:
-        from engine.cli.sweep import sweep
+        from rolegraph.engine.cli.sweep import sweep
 
         if retry_failed:
             raise click.UsageError("--retry-failed goes with one run; -m makes several")

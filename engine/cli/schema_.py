@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from engine.cli import options
+from rolegraph.engine.cli import options
 
 
 @click.command("schema")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from engine.cli.plain import in_a_cell, plain
+from rolegraph.engine.cli.plain import in_a_cell, plain
 
 if TYPE_CHECKING:
     from rolegraph import Sweep, Swept, TrackerName
@@ -46,9 +46,9 @@ def _points(sweep: Sweep, floors: Mapping[str, float], track: Sequence[TrackerNa
     from rich.console import Console
 
     import rolegraph as rg
-    from engine.cli.display import Display
-    from engine.cli.train_display import TrainDisplay
-    from engine.cli.waiting import run_until_done
+    from rolegraph.engine.cli.display import Display
+    from rolegraph.engine.cli.train_display import TrainDisplay
+    from rolegraph.engine.cli.waiting import run_until_done
 
     code = 0
     for at, point in enumerate(sweep.points, 1):

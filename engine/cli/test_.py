@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import completion, options
-from engine.cli.plain import plain
+from rolegraph.engine.cli import completion, options
+from rolegraph.engine.cli.plain import plain
 
 if TYPE_CHECKING:
     from rolegraph import Workflow

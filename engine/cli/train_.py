@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.cli import completion, options
-from engine.cli.output import Output, speaking
+from rolegraph.engine.cli import completion, options
+from rolegraph.engine.cli.output import Output, speaking
 
 if TYPE_CHECKING:
     from rolegraph import TrackerName
@@ -76,7 +76,7 @@ def command(
             raise click.UsageError("-m goes with this project's own loop, not with --trainer rllm")
         if quiet or as_json:
             raise click.UsageError("--quiet and --json go with --trainer rolegraph: rLLM speaks for itself")
-        from engine.cli.rllm import train_with_rllm
+        from rolegraph.engine.cli.rllm import train_with_rllm
 
         return train_with_rllm(
             spec,
@@ -95,7 +95,7 @@ def command(
     if backend is not None or print_config:
         raise click.UsageError("--backend and --print-config go with --trainer rllm")
     if multirun:
-        from engine.cli.sweep import sweep
+        from rolegraph.engine.cli.sweep import sweep
 
         if as_json or quiet:
             raise click.UsageError("--json and --quiet go with one training; -m makes several")
@@ -113,9 +113,9 @@ def command(
             seed=seed,
         )
     import rolegraph as rg
-    from engine.cli.train_display import TrainDisplay
-    from engine.cli.train_end import TrainEnd
-    from engine.cli.waiting import run_until_done
+    from rolegraph.engine.cli.train_display import TrainDisplay
+    from rolegraph.engine.cli.train_end import TrainEnd
+    from rolegraph.engine.cli.waiting import run_until_done
 
     output = Output(quiet, as_json)
     if resume:

@@ -16,10 +16,10 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from engine.cli.output import Output
-from engine.cli.train_end import VALIDATION, TrainEnd
-from engine.cli.waiting import REMEMBERED_SECONDS, Left, clock
 from rolegraph import EpisodeDone, Event, Note, StepLogged, Training, printable
+from rolegraph.engine.cli.output import Output
+from rolegraph.engine.cli.train_end import VALIDATION, TrainEnd
+from rolegraph.engine.cli.waiting import REMEMBERED_SECONDS, Left, clock
 
 Metrics = Mapping[str, float]
 

@@ -11,9 +11,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from engine.cli.output import Output, flags
-from engine.cli.waiting import clock
 from rolegraph import MAIN, RunFolder, Training
+from rolegraph.engine.cli.output import Output, flags
+from rolegraph.engine.cli.waiting import clock
 
 VALIDATION = "validation/"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from engine.cli import completion, options
-from engine.cli.output import Output, flags, speaking
+from rolegraph.engine.cli import completion, options
+from rolegraph.engine.cli.output import Output, flags, speaking
 
 
 @click.command("validate")

@@ -11,8 +11,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.table import Column
 from rich.text import Text
 
-from engine.cli.output import Output
 from rolegraph import EpisodeDone, Event, Note, printable
+from rolegraph.engine.cli.output import Output
 
 T = TypeVar("T")
 REMEMBERED_SECONDS = 3600.0

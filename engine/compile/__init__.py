@@ -1,8 +1,8 @@
 """A spec to an immutable Plan, or to every fault that stands in the way."""
 
-from engine.compile.compiler import Compiled, Further, check_file, compile_file
-from engine.compile.plan import Endpoint, Plan, PolicyPlan, RolePlan, graph
-from engine.compile.size import Size, size_of
+from rolegraph.engine.compile.compiler import Compiled, Further, check_file, compile_file
+from rolegraph.engine.compile.plan import Endpoint, Plan, PolicyPlan, RolePlan, graph
+from rolegraph.engine.compile.size import Size, size_of
 
 __all__ = [
     "Compiled",

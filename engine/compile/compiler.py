@@ -12,8 +12,8 @@ from itertools import accumulate
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-from engine.compile.earned import correct_findings, earning_findings, scored
-from engine.compile.graph import (
+from rolegraph.engine.compile.earned import correct_findings, earning_findings, scored
+from rolegraph.engine.compile.graph import (
     Needs,
     check_graph,
     env_loop,
@@ -23,21 +23,21 @@ from engine.compile.graph import (
     repeated_needs,
     role_needs,
 )
-from engine.compile.lineage import Instances, instances_of
-from engine.compile.model_files import ModelFiles
-from engine.compile.names import Names, resolve_names
-from engine.compile.plan import EnvPlan, LoopPlan, Node, Plan, RolePlan, own_of
-from engine.compile.policies import check_policies, endpoints_of, samplings_of, trained_policies
-from engine.compile.resolve import digest
-from engine.compile.running import permission_findings, run_findings, withheld
-from engine.compile.size import Size, size_of
-from engine.compile.trainable import alike_findings, learning_findings, loss_of, smallest_group
-from engine.compile.unroll import unroll
-from engine.errors import SpecError
-from engine.prompts import IN_A_LOOP, OF_SELF, SELF, PromptError
-from engine.spec import Diagnostic, Finding, Spec, load_spec
-from engine.spec.merge import dump
-from engine.vocabulary import Dataset, Import, Split
+from rolegraph.engine.compile.lineage import Instances, instances_of
+from rolegraph.engine.compile.model_files import ModelFiles
+from rolegraph.engine.compile.names import Names, resolve_names
+from rolegraph.engine.compile.plan import EnvPlan, LoopPlan, Node, Plan, RolePlan, own_of
+from rolegraph.engine.compile.policies import check_policies, endpoints_of, samplings_of, trained_policies
+from rolegraph.engine.compile.resolve import digest
+from rolegraph.engine.compile.running import permission_findings, run_findings, withheld
+from rolegraph.engine.compile.size import Size, size_of
+from rolegraph.engine.compile.trainable import alike_findings, learning_findings, loss_of, smallest_group
+from rolegraph.engine.compile.unroll import unroll
+from rolegraph.engine.errors import SpecError
+from rolegraph.engine.prompts import IN_A_LOOP, OF_SELF, SELF, PromptError
+from rolegraph.engine.spec import Diagnostic, Finding, Spec, load_spec
+from rolegraph.engine.spec.merge import dump
+from rolegraph.engine.vocabulary import Dataset, Import, Split
 
 T = TypeVar("T")
 Further = Callable[[Plan], Iterable[Finding]]

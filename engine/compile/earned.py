@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from engine.compile.graph import Needs, ancestors, circles, env_loop, in_a_circle, players_of
-from engine.compile.names import Names
-from engine.errors import did_you_mean
-from engine.spec import Finding, Path, Spec
-from engine.vocabulary import Parser, Reward
+from rolegraph.engine.compile.graph import Needs, ancestors, circles, env_loop, in_a_circle, players_of
+from rolegraph.engine.compile.names import Names
+from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.spec import Finding, Path, Spec
+from rolegraph.engine.vocabulary import Parser, Reward
 
 
 def scored(rewards: Mapping[str, Reward | None]) -> Needs:

@@ -1,6 +1,6 @@
 """The DAG over a spec's roles, and every check that needs only names and edges.
 
-Nothing here knows parsers, rewards or prompts; `engine.compile.unroll` makes turns of roles.
+Nothing here knows parsers, rewards or prompts; `rolegraph.engine.compile.unroll` makes turns of roles.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
-from engine.errors import did_you_mean
-from engine.limits.specs import SPEC_EDGES, SPEC_LINEAGES, SPEC_TURNS
-from engine.prompts.checks import RESERVED
-from engine.spec import Finding, Spec
-from engine.spec.faults import no_role
-from engine.spec.yaml_source import value_at
+from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.limits.specs import SPEC_EDGES, SPEC_LINEAGES, SPEC_TURNS
+from rolegraph.engine.prompts.checks import RESERVED
+from rolegraph.engine.spec import Finding, Spec
+from rolegraph.engine.spec.faults import no_role
+from rolegraph.engine.spec.yaml_source import value_at
 
 Needs = Mapping[str, Sequence[str]]
 """The DAG over roles: whom each waits for, each once, in the order of the spec."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from engine.compile.graph import in_order, role_needs
-from engine.spec import Edge, Role, Spec
+from rolegraph.engine.compile.graph import in_order, role_needs
+from rolegraph.engine.spec import Edge, Role, Spec
 
 
 class Instance(NamedTuple):

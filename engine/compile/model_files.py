@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TypeVar
 
-from engine.records.files import is_file, is_folder
-from engine.shipped import MODELS
-from engine.spec import Finding, ModelRef, Path, Policy, Role, Spec
-from engine.spec.files import resolved, shown
+from rolegraph.engine.records.files import is_file, is_folder
+from rolegraph.engine.shipped import MODELS
+from rolegraph.engine.spec import Finding, ModelRef, Path, Policy, Role, Spec
+from rolegraph.engine.spec.files import resolved, shown
 
 P = TypeVar("P", Role, Policy)
 

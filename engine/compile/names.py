@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from engine.compile.graph import Needs, env_loop, players_of, trains_on_seeds, unknown_role
-from engine.compile.lineage import Instances
-from engine.compile.model_files import ModelFiles
-from engine.compile.plan import Permission, RunPlan, SignalPlan
-from engine.compile.resolve import resolve, resolve_dataset, resolve_prompt, resolve_teacher
-from engine.compile.running import pairs_of
-from engine.compile.texts import Texts, columns_of
-from engine.errors import did_you_mean
-from engine.prompts import Condition, Template
-from engine.spec import Finding, Path, Role, Spec
-from engine.vocabulary import (
+from rolegraph.engine.compile.graph import Needs, env_loop, players_of, trains_on_seeds, unknown_role
+from rolegraph.engine.compile.lineage import Instances
+from rolegraph.engine.compile.model_files import ModelFiles
+from rolegraph.engine.compile.plan import Permission, RunPlan, SignalPlan
+from rolegraph.engine.compile.resolve import resolve, resolve_dataset, resolve_prompt, resolve_teacher
+from rolegraph.engine.compile.running import pairs_of
+from rolegraph.engine.compile.texts import Texts, columns_of
+from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.prompts import Condition, Template
+from rolegraph.engine.spec import Finding, Path, Role, Spec
+from rolegraph.engine.vocabulary import (
     Call,
     Dataset,
     Environment,

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from engine.prompts import Condition, Template
-from engine.records import MAIN, NodeId
-from engine.spec import Credit, GroupBy, Lora, Loss, ModelRef, OnFailure, Path, Sampling, Spec
-from engine.vocabulary import (
+from rolegraph.engine.prompts import Condition, Template
+from rolegraph.engine.records import MAIN, NodeId
+from rolegraph.engine.spec import Credit, GroupBy, Lora, Loss, ModelRef, OnFailure, Path, Sampling, Spec
+from rolegraph.engine.vocabulary import (
     Dataset,
     Environment,
     Estimator,

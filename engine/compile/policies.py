@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from engine.compile.plan import Endpoint, PolicyPlan
-from engine.errors import did_you_mean
-from engine.records import MAIN
-from engine.spec import Finding, Lora, ModelRef, Path, Policy, Role, Sampling, Spec
+from rolegraph.engine.compile.plan import Endpoint, PolicyPlan
+from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.records import MAIN
+from rolegraph.engine.spec import Finding, Lora, ModelRef, Path, Policy, Role, Sampling, Spec
 
 S = TypeVar("S", Lora, Sampling)
 

@@ -11,10 +11,10 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from engine.errors import UserError, did_you_mean, first_line
-from engine.spec import Finding, ModelRef, Path, PromptSource
-from engine.spec.faults import in_short
-from engine.vocabulary import (
+from rolegraph.engine.errors import UserError, did_you_mean, first_line
+from rolegraph.engine.spec import Finding, ModelRef, Path, PromptSource
+from rolegraph.engine.spec.faults import in_short
+from rolegraph.engine.vocabulary import (
     BadOptions,
     Call,
     Dataset,
@@ -26,7 +26,7 @@ from engine.vocabulary import (
     digest_of,
     open_dataset,
 )
-from engine.vocabulary.foreign import FOREIGN
+from rolegraph.engine.vocabulary.foreign import FOREIGN
 
 T = TypeVar("T", bound=Item)
 M = TypeVar("M", bound=BaseModel)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from engine.compile.graph import loop_of
-from engine.compile.lineage import Instances, on_branch
-from engine.compile.plan import Permission
-from engine.spec import OF_A_TOOL, Finding, Role, Spec
-from engine.spec.diagnostics import Severity
-from engine.spec.yaml_source import value_at
-from engine.vocabulary import Pairs, Tool, is_allowed
-from engine.vocabulary.tools import NO_PAIRS
+from rolegraph.engine.compile.graph import loop_of
+from rolegraph.engine.compile.lineage import Instances, on_branch
+from rolegraph.engine.compile.plan import Permission
+from rolegraph.engine.spec import OF_A_TOOL, Finding, Role, Spec
+from rolegraph.engine.spec.diagnostics import Severity
+from rolegraph.engine.spec.yaml_source import value_at
+from rolegraph.engine.vocabulary import Pairs, Tool, is_allowed
+from rolegraph.engine.vocabulary.tools import NO_PAIRS
 
 
 def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:

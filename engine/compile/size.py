@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from engine.compile.plan import Plan, RolePlan
+from rolegraph.engine.compile.plan import Plan, RolePlan
 
 
 class Size(NamedTuple):

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
-from engine.compile.graph import Needs, ancestors, env_loop, loop_of
-from engine.compile.lineage import Instances, joined
-from engine.limits.prompts import PROMPT_PARTS
-from engine.limits.specs import SPEC_TEMPLATES
-from engine.prompts import (
+from rolegraph.engine.compile.graph import Needs, ancestors, env_loop, loop_of
+from rolegraph.engine.compile.lineage import Instances, joined
+from rolegraph.engine.limits.prompts import PROMPT_PARTS
+from rolegraph.engine.limits.specs import SPEC_TEMPLATES
+from rolegraph.engine.prompts import (
     IN_A_LOOP,
     OF_SELF,
     WITH_AN_ENVIRONMENT,
@@ -21,8 +21,8 @@ from engine.prompts import (
     read_template,
     read_text,
 )
-from engine.spec import Edge, Finding, Path, PromptSource, Spec
-from engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Split, Tool
+from rolegraph.engine.spec import Edge, Finding, Path, PromptSource, Spec
+from rolegraph.engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Split, Tool
 
 MANY = 2
 """As many as are not one."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from engine.compile.graph import loop_of, trains_on_seeds
-from engine.compile.lineage import Instance, Instances, joined
-from engine.compile.plan import Plan, RolePlan
-from engine.compile.policies import named, samplings_of
-from engine.errors import did_you_mean
-from engine.prompts import Template
-from engine.records import MAIN
-from engine.spec import Edge, Finding, Loss, Path, Role, Sampling, Spec
-from engine.vocabulary import Estimator, Reward, Signal, estimators, signals
+from rolegraph.engine.compile.graph import loop_of, trains_on_seeds
+from rolegraph.engine.compile.lineage import Instance, Instances, joined
+from rolegraph.engine.compile.plan import Plan, RolePlan
+from rolegraph.engine.compile.policies import named, samplings_of
+from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.prompts import Template
+from rolegraph.engine.records import MAIN
+from rolegraph.engine.spec import Edge, Finding, Loss, Path, Role, Sampling, Spec
+from rolegraph.engine.vocabulary import Estimator, Reward, Signal, estimators, signals
 
 TRAINED_PROVIDERS = ("local", "tinker")
 SAME_FOR_ALL = frozenset({"self.role", "self.count", "self.round", "self.times"})

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from engine.compile.graph import env_loop, loop_of
-from engine.compile.lineage import Instance, Instances, joined
-from engine.compile.plan import Block, Node, See, Tail, Wiring
-from engine.records import NodeId, salt_of
-from engine.spec import Edge, Spec
+from rolegraph.engine.compile.graph import env_loop, loop_of
+from rolegraph.engine.compile.lineage import Instance, Instances, joined
+from rolegraph.engine.compile.plan import Block, Node, See, Tail, Wiring
+from rolegraph.engine.records import NodeId, salt_of
+from rolegraph.engine.spec import Edge, Spec
 
 NOTHING: Mapping[str, Sequence[str]] = {}
 

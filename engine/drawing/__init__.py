@@ -4,6 +4,6 @@ The stages: `picture` (a spec to boxes, edges and clusters), `layout` (where eac
 form. Pure, and without a plan: what a spec says is enough, so that a run's folder can be drawn, too.
 """
 
-from engine.drawing.picture import Picture, picture_of
+from rolegraph.engine.drawing.picture import Picture, picture_of
 
 __all__ = ["Picture", "picture_of"]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import networkx as nx
 
-from engine.drawing.picture import Arrow, Box, Cluster, Picture
+from rolegraph.engine.drawing.picture import Arrow, Box, Cluster, Picture
 
 WIDEST = 1240.0
 """Of a layer; what would be wider goes on below."""

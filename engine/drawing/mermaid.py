@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.drawing.ink import PALETTE
-from engine.drawing.picture import Box, Picture
+from rolegraph.engine.drawing.ink import PALETTE
+from rolegraph.engine.drawing.picture import Box, Picture
 
 _SHAPES = {"trained": ('["', '"]'), "asked": ('("', '")'), "tool": ('[/"', '"/]')}
 _UNSAFE = {

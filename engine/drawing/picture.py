@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.compile.lineage import instances_of
-from engine.records import MAIN
-from engine.spec import Edge, Role, Spec
-from engine.vocabulary import Call
+from rolegraph.engine.compile.lineage import instances_of
+from rolegraph.engine.records import MAIN
+from rolegraph.engine.spec import Edge, Role, Spec
+from rolegraph.engine.vocabulary import Call
 
 LONGEST = 34
 """Characters of a line in a box; a longer one is cut."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from engine.drawing.ink import INK, PALETTE, text
-from engine.drawing.layout import (
+from rolegraph.engine.drawing.ink import INK, PALETTE, text
+from rolegraph.engine.drawing.layout import (
     HEAD,
     LABEL_CHAR,
     LINE_HEIGHT,
@@ -20,7 +20,7 @@ from engine.drawing.layout import (
     Rect,
     lay_out,
 )
-from engine.drawing.picture import Arrow, Box, Picture
+from rolegraph.engine.drawing.picture import Arrow, Box, Picture
 
 _MARGIN = 16.0
 _LEGEND = 26.0

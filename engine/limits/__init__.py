@@ -6,8 +6,8 @@ others; what an option of an item may be is said by its own type, and how much o
 is the page's own.
 """
 
-from engine.limits import answers, prompts, records, service, specs, tools
-from engine.limits.limit import Limit, limits_in
+from rolegraph.engine.limits import answers, prompts, records, service, specs, tools
+from rolegraph.engine.limits.limit import Limit, limits_in
 
 LIMITS: tuple[Limit, ...] = tuple(
     limit

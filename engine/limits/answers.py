@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.limits.limit import Limit
+from rolegraph.engine.limits.limit import Limit
 
 COMPLETION_BYTES = Limit(
     "completion_bytes",

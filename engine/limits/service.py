@@ -5,7 +5,7 @@ They keep one client's mistake from being everyone's trouble; none of them is me
 
 from __future__ import annotations
 
-from engine.limits.limit import Limit
+from rolegraph.engine.limits.limit import Limit
 
 # what a request may be
 

@@ -1,9 +1,9 @@
 """The Tinker-compatible service of this machine: its launcher, the service, and the models that ship.
 
-What is exported is the launcher's, which stands below `engine.models`; the service stands above.
+What is exported is the launcher's, which stands below `rolegraph.engine.models`; the service stands above.
 """
 
-from engine.local.launcher import (
+from rolegraph.engine.local.launcher import (
     BASE_MODEL,
     PROCESS,
     Running,

@@ -25,11 +25,11 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from engine.errors import UsageError, WorldError
-from engine.local.weights import base_of
-from engine.records.files import is_file, is_folder
-from engine.records.jsonl import read_json
-from engine.shipped import BASE_NAME, MODELS
+from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.local.weights import base_of
+from rolegraph.engine.records.files import is_file, is_folder
+from rolegraph.engine.records.jsonl import read_json
+from rolegraph.engine.shipped import BASE_NAME, MODELS
 
 BASE_MODEL = MODELS[BASE_NAME]
 """The folder of the model that comes with the package."""
@@ -131,7 +131,7 @@ def running(
     options["state_dir"] = str(state_dir) if state_dir else None
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "engine.local.service", json.dumps(options)],
+            [sys.executable, "-P", "-m", "rolegraph.engine.local.service", json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from engine.errors import UsageError, WorldError
-from engine.records.jsonl import read_json
-from engine.shipped import model_folder
+from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.records.jsonl import read_json
+from rolegraph.engine.shipped import model_folder
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"

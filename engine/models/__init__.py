@@ -3,9 +3,9 @@
 `Services` and `Models` open them, each behind one limit; a provider's SDK is imported when it is needed.
 """
 
-from engine.models.limit import Clock, LimitedModel
-from engine.models.opening import Models, ServedModel, Services, open_model
-from engine.models.types import Completion, Model, Request
+from rolegraph.engine.models.limit import Clock, LimitedModel
+from rolegraph.engine.models.opening import Models, ServedModel, Services, open_model
+from rolegraph.engine.models.types import Completion, Model, Request
 
 __all__ = [
     "Clock",

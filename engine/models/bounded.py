@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 from functools import cache
 from typing import Any
 
-from engine.limits.answers import COMPLETION_BYTES, COMPLETION_PARTS
-from engine.records.jsonl import parts_of
+from rolegraph.engine.limits.answers import COMPLETION_BYTES, COMPLETION_PARTS
+from rolegraph.engine.records.jsonl import parts_of
 
 PLAIN = "identity"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import httpx
 import tinker
 
-from engine.errors import UsageError, WorldError
-from engine.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from engine.models.keys import redact
-from engine.models.tinker import Pulse, said
-from engine.models.tinker_open import open_session, quiet, saying_why
-from engine.spec import ModelRef
+from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from rolegraph.engine.models.keys import redact
+from rolegraph.engine.models.tinker import Pulse, said
+from rolegraph.engine.models.tinker_open import open_session, quiet, saying_why
+from rolegraph.engine.spec import ModelRef
 
 _LIFE_SECONDS = 3600
 """How long the service keeps what it writes for the download; the least that it takes."""

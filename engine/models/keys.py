@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from engine.errors import UsageError
-from engine.local import is_this_machine
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.local import is_this_machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TypeVar
 
-from engine.errors import ModelError, UsageError
-from engine.models.types import Completion, Model, Request, Scorer
-from engine.records import CallDone, Observer
+from rolegraph.engine.errors import ModelError, UsageError
+from rolegraph.engine.models.types import Completion, Model, Request, Scorer
+from rolegraph.engine.records import CallDone, Observer
 
 ATTEMPTS = 4
 """Calls in all when each fails in a way that may pass."""

@@ -19,16 +19,16 @@ import openai
 from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from openai.types.chat.chat_completion import Choice
 
-from engine.errors import ModelError, UsageError, WorldError
-from engine.models.bounded import PLAIN, Refused, bound
-from engine.models.keys import OPENAI, past_proxies, redact, same_origin
-from engine.models.retry_after import retry_after
-from engine.models.types import NO_USAGE, Completion, Request
-from engine.prompts.call_forms import tool_call
-from engine.prompts.chat import CLOSE, OPEN, split_reasoning
-from engine.prompts.tools import calls_of, described
-from engine.records import Message
-from engine.spec import ModelRef
+from rolegraph.engine.errors import ModelError, UsageError, WorldError
+from rolegraph.engine.models.bounded import PLAIN, Refused, bound
+from rolegraph.engine.models.keys import OPENAI, past_proxies, redact, same_origin
+from rolegraph.engine.models.retry_after import retry_after
+from rolegraph.engine.models.types import NO_USAGE, Completion, Request
+from rolegraph.engine.prompts.call_forms import tool_call
+from rolegraph.engine.prompts.chat import CLOSE, OPEN, split_reasoning
+from rolegraph.engine.prompts.tools import calls_of, described
+from rolegraph.engine.records import Message
+from rolegraph.engine.spec import ModelRef
 
 T = TypeVar("T")
 _PROBE_SECONDS = 10.0

@@ -15,18 +15,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from engine.errors import UsageError
-from engine.local import Running, check_model_folder, running
-from engine.local.weights import bring
-from engine.models.limit import LimitedModel
-from engine.records import RunFolder
-from engine.shipped import model_folder
-from engine.spec import ModelRef, served_as
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.local import Running, check_model_folder, running
+from rolegraph.engine.local.weights import bring
+from rolegraph.engine.models.limit import LimitedModel
+from rolegraph.engine.records import RunFolder
+from rolegraph.engine.shipped import model_folder
+from rolegraph.engine.spec import ModelRef, served_as
 
 if TYPE_CHECKING:
-    from engine.compile import Endpoint
-    from engine.models.types import Model
-    from engine.prompts import ChatFormat
+    from rolegraph.engine.compile import Endpoint
+    from rolegraph.engine.models.types import Model
+    from rolegraph.engine.prompts import ChatFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +144,11 @@ class Services:
 def _import_client(folder: Path) -> None:
     """What opening the model of a folder imports; it takes about as long as a service to start."""
     with _importing:
-        import engine.models.tinker_open
-        from engine.models.tokenizer import tokenizer_class
+        import rolegraph.engine.models.tinker_open
+        from rolegraph.engine.models.tokenizer import tokenizer_class
 
         tokenizer_class(folder)
-        _ = engine.models.tinker_open
+        _ = rolegraph.engine.models.tinker_open
 
 
 class Models:
@@ -190,7 +190,7 @@ class Models:
 
     async def teacher(self, ref: ModelRef, policy: ChatFormat, role: str) -> LimitedModel:
         """A model to compare a role with; raises UsageError unless it means the same by every token."""
-        from engine.models.tinker import TinkerModel
+        from rolegraph.engine.models.tinker import TinkerModel
 
         limited = await self.model(ref)
         if not isinstance(limited.model, TinkerModel) or not limited.model.chat.same_tokens(policy):
@@ -226,17 +226,17 @@ async def open_model(
         )
     match ref.provider:
         case "tinker" | "local":
-            from engine.models.tinker_open import open_tinker
+            from rolegraph.engine.models.tinker_open import open_tinker
 
             return await open_tinker(
                 ref, api_key=api_key, tokenizer_dir=tokenizer_dir, trusted_url=trusted_url
             )
         case "openai":
-            from engine.models.openai import open_openai
+            from rolegraph.engine.models.openai import open_openai
 
             return await open_openai(ref, api_key=api_key, trusted_url=trusted_url)
         case "replay":
-            from engine.models.replay import Replay
+            from rolegraph.engine.models.replay import Replay
 
             if ref.name is None:
                 raise UsageError("The model `replay` needs a file: write `replay:episodes.jsonl`.")

@@ -14,12 +14,21 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from engine.errors import DataError, ModelError
-from engine.limits.records import VALUE_SHOWN
-from engine.models.types import Completion, Request
-from engine.prompts.tools import calls_of
-from engine.records import CallId, Episode, Message, NodeId, RunFolder, Step, Trajectory, read_episodes
-from engine.records.jsonl import is_cut
+from rolegraph.engine.errors import DataError, ModelError
+from rolegraph.engine.limits.records import VALUE_SHOWN
+from rolegraph.engine.models.types import Completion, Request
+from rolegraph.engine.prompts.tools import calls_of
+from rolegraph.engine.records import (
+    CallId,
+    Episode,
+    Message,
+    NodeId,
+    RunFolder,
+    Step,
+    Trajectory,
+    read_episodes,
+)
+from rolegraph.engine.records.jsonl import is_cut
 
 _logger = logging.getLogger(__name__)
 

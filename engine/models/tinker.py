@@ -1,7 +1,7 @@
 """Answers from a Tinker service, hosted or at any URL, through the SDK's own sampling client.
 
 In: messages. Out: text and reasoning, with every token id and its log-probability at the sampling
-temperature. The chat format is the model's own (`engine.prompts.chat`). Retrying is the caller's business:
+temperature. The chat format is the model's own (`engine/prompts/chat.py`). Retrying is the caller's business:
 an error here says whether it would help.
 """
 
@@ -17,11 +17,11 @@ import httpx
 import tinker
 from tinker.types import RequestErrorCategory
 
-from engine.errors import ContextFull, ModelError, WorldError
-from engine.models.keys import redact
-from engine.models.retry_after import retry_after
-from engine.models.types import Completion, Request
-from engine.prompts import ChatFormat, Prompt
+from rolegraph.engine.errors import ContextFull, ModelError, WorldError
+from rolegraph.engine.models.keys import redact
+from rolegraph.engine.models.retry_after import retry_after
+from rolegraph.engine.models.types import Completion, Request
+from rolegraph.engine.prompts import ChatFormat, Prompt
 
 _PROBE_SECONDS = 5.0
 _PATIENCE_SECONDS = 10.0

@@ -19,14 +19,14 @@ import tinker
 from tinker.lib.retry_handler import RetryConfig  # pyright: ignore[reportMissingTypeStubs]
 from tinker.types import RequestErrorCategory
 
-from engine.errors import UsageError, WorldError, did_you_mean
-from engine.local import PROCESS, is_this_machine
-from engine.models.keys import TINKER, past_proxies, redact
-from engine.models.tinker import TinkerModel, get_health, said
-from engine.models.tokenizer import load_tokenizer
-from engine.prompts import ChatFormat
-from engine.shipped import MODELS
-from engine.spec import ModelRef
+from rolegraph.engine.errors import UsageError, WorldError, did_you_mean
+from rolegraph.engine.local import PROCESS, is_this_machine
+from rolegraph.engine.models.keys import TINKER, past_proxies, redact
+from rolegraph.engine.models.tinker import TinkerModel, get_health, said
+from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.engine.prompts import ChatFormat
+from rolegraph.engine.shipped import MODELS
+from rolegraph.engine.spec import ModelRef
 
 _OPEN_SECONDS = 60.0
 NO_RETRIES = RetryConfig(enable_retry_logic=False)

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
-from engine.errors import UsageError, WorldError, first_line
-from engine.prompts import Tokenizer
-from engine.records.jsonl import read_json
+from rolegraph.engine.errors import UsageError, WorldError, first_line
+from rolegraph.engine.prompts import Tokenizer
+from rolegraph.engine.records.jsonl import read_json
 
 # transformers and its hub client speak up on import and on load unless told not to; the person may still
 # set these themself.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from engine.prompts import Continued
-from engine.records import CallId, Message
-from engine.spec import Sampling
-from engine.vocabulary import Function, ToolCall
+from rolegraph.engine.prompts import Continued
+from rolegraph.engine.records import CallId, Message
+from rolegraph.engine.spec import Sampling
+from rolegraph.engine.vocabulary import Function, ToolCall
 
 NO_USAGE: Mapping[str, int] = {}
 

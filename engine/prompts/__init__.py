@@ -4,6 +4,6 @@ The stub beside this file says what there is: a name is imported when it is firs
 checks a spec needs few of them.
 """
 
-from engine.lazily import names_of
+from rolegraph.engine.lazily import names_of
 
 __getattr__, __dir__, __all__ = names_of(__name__)  # pyright: ignore[reportUnsupportedDunderAll]  # the stub lists them

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
-from engine.vocabulary import Function, ToolCall
+from rolegraph.engine.vocabulary import Function, ToolCall
 
 Functions = Sequence[Function]
 

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, Protocol
 
 from jinja2 import TemplateError
 
-from engine.errors import ModelError
-from engine.prompts.call_forms import FORMS, CallForm, id_of
-from engine.prompts.tools import answer_message, calls_of, described
-from engine.records import Message
-from engine.vocabulary import Function, ToolCall
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.prompts.call_forms import FORMS, CallForm, id_of
+from rolegraph.engine.prompts.tools import answer_message, calls_of, described
+from rolegraph.engine.records import Message
+from rolegraph.engine.vocabulary import Function, ToolCall
 
 OPEN = "<think>"
 CLOSE = "</think>"

@@ -12,9 +12,9 @@ from typing import Literal, cast
 
 from jinja2 import nodes
 
-from engine.errors import did_you_mean, nearest
-from engine.prompts.filters import FILTERS
-from engine.vocabulary import VIEW_FIELDS
+from rolegraph.engine.errors import did_you_mean, nearest
+from rolegraph.engine.prompts.filters import FILTERS
+from rolegraph.engine.vocabulary import VIEW_FIELDS
 
 _SECRETS = {"reward", "is_correct", "correct", "signals", "score", "advantage", "label", "failure"}
 RESERVED = {"task", "self", "loop", "range", "true", "false", "none"}

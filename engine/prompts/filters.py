@@ -16,10 +16,10 @@ from jinja2 import pass_context
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import escape
 
-from engine.limits.prompts import PROMPT_DIGITS, PROMPT_INDENT
-from engine.prompts import operations
-from engine.prompts.meter import ITEM, Meter, PromptError
-from engine.prompts.scope import Scope
+from rolegraph.engine.limits.prompts import PROMPT_DIGITS, PROMPT_INDENT
+from rolegraph.engine.prompts import operations
+from rolegraph.engine.prompts.meter import ITEM, Meter, PromptError
+from rolegraph.engine.prompts.scope import Scope
 
 Filter = Callable[..., Any]
 FILTERS: dict[str, Filter] = {}

@@ -6,16 +6,16 @@ import re
 from collections.abc import Sequence
 from pathlib import Path as FilePath
 
-from engine.errors import did_you_mean
-from engine.limits.prompts import TEMPLATE_BYTES
-from engine.prompts.checks import Surroundings
-from engine.prompts.templates import Condition, Template, compile_condition, compile_template
-from engine.records.files import is_file, is_folder, is_no_file
-from engine.shipped import PROMPTS
-from engine.spec import Finding, Path, PromptSource
-from engine.spec.diagnostics import point_at
-from engine.spec.files import read_text as read_text_of
-from engine.spec.files import shown
+from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.limits.prompts import TEMPLATE_BYTES
+from rolegraph.engine.prompts.checks import Surroundings
+from rolegraph.engine.prompts.templates import Condition, Template, compile_condition, compile_template
+from rolegraph.engine.records.files import is_file, is_folder, is_no_file
+from rolegraph.engine.shipped import PROMPTS
+from rolegraph.engine.spec import Finding, Path, PromptSource
+from rolegraph.engine.spec.diagnostics import point_at
+from rolegraph.engine.spec.files import read_text as read_text_of
+from rolegraph.engine.spec.files import shown
 
 
 def read_template(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.prompts.templates import Template
-from engine.records import Message
+from rolegraph.engine.prompts.templates import Template
+from rolegraph.engine.records import Message
 
 
 def render_messages(

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from jinja2 import Undefined
 
-from engine.limits.prompts import PROMPT_BITS, PROMPT_ITEMS, PROMPT_TEXT, PROMPT_WORK
-from engine.vocabulary import Own, ScoredView, View, Views
+from rolegraph.engine.limits.prompts import PROMPT_BITS, PROMPT_ITEMS, PROMPT_TEXT, PROMPT_WORK
+from rolegraph.engine.vocabulary import Own, ScoredView, View, Views
 
 ITEM = 20
 """Units for a value of a list that is made or looked through."""

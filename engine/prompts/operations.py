@@ -9,7 +9,7 @@ from typing import Any, cast
 from jinja2 import pass_context
 from jinja2.runtime import Context
 
-from engine.prompts.meter import ITEM, Meter, PromptError
+from rolegraph.engine.prompts.meter import ITEM, Meter, PromptError
 
 _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     sign: getattr(operator, name)

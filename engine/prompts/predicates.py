@@ -8,9 +8,9 @@ from typing import Any, cast
 from jinja2 import pass_context
 from jinja2.tests import TESTS as JINJA_TESTS  # pyright: ignore[reportUnknownVariableType]
 
-from engine.prompts.filters import number_for
-from engine.prompts.meter import Meter
-from engine.prompts.operations import compare
+from rolegraph.engine.prompts.filters import number_for
+from rolegraph.engine.prompts.meter import Meter
+from rolegraph.engine.prompts.operations import compare
 
 Predicate = Callable[..., Any]
 _JINJA_TESTS = cast("Mapping[str, Predicate]", JINJA_TESTS)

@@ -6,7 +6,7 @@ turn any of it off.
 
 What an operation of fixed cost takes is paid with the turn of the loop that it stands in; without a loop a
 template's size bounds it. Every other one is rewritten in the syntax tree to a function that is given the
-meter (`engine.prompts.operations`), as the filters are (`engine.prompts.filters`).
+meter (`rolegraph.engine.prompts.operations`), as the filters are (`rolegraph.engine.prompts.filters`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from jinja2.nodes import EvalContext
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from engine.limits.prompts import PROMPT_DIGITS, PROMPT_PARTS
-from engine.prompts.filters import FILTERS
-from engine.prompts.meter import ITEM, NODE, RECORDS, Meter
-from engine.prompts.operations import OPERATIONS, binary
-from engine.prompts.predicates import TESTS
-from engine.prompts.scope import GLOBALS, Scope
-from engine.prompts.shape import ShallowParser, cost_of, text_of
+from rolegraph.engine.limits.prompts import PROMPT_DIGITS, PROMPT_PARTS
+from rolegraph.engine.prompts.filters import FILTERS
+from rolegraph.engine.prompts.meter import ITEM, NODE, RECORDS, Meter
+from rolegraph.engine.prompts.operations import OPERATIONS, binary
+from rolegraph.engine.prompts.predicates import TESTS
+from rolegraph.engine.prompts.scope import GLOBALS, Scope
+from rolegraph.engine.prompts.shape import ShallowParser, cost_of, text_of
 
 SELF = "_self"
 """The variable behind `self`, a name that Jinja2 has for something else."""

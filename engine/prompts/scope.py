@@ -10,7 +10,7 @@ from jinja2.nodes import EvalContext
 from jinja2.sandbox import safe_range
 from jinja2.utils import missing
 
-from engine.prompts.meter import Meter
+from rolegraph.engine.prompts.meter import Meter
 
 GLOBALS: dict[str, Any] = {"range": safe_range}
 """What a prompt may call."""

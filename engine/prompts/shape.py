@@ -8,7 +8,7 @@ from typing import TypeVar
 from jinja2 import TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
-from engine.limits.prompts import PROMPT_BLOCKS, PROMPT_DEPTH, PROMPT_PARTS
+from rolegraph.engine.limits.prompts import PROMPT_BLOCKS, PROMPT_DEPTH, PROMPT_PARTS
 
 T = TypeVar("T")
 _CALLS: Mapping[type[nodes.Node], int] = {

@@ -2,7 +2,7 @@
 
 In goes a template's source and what it may mention; out comes a `Template` that renders, or the list of its
 faults with their places. Expressions, `if`, `for`, `set` and a fixed list of pure filters are all that a
-template has (`engine.prompts.sandbox`); `engine.prompts.checks` finds what else is there.
+template has (`rolegraph.engine.prompts.sandbox`); `rolegraph.engine.prompts.checks` finds what else is there.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from jinja2 import Template as JinjaTemplate
 from jinja2 import TemplateSyntaxError, nodes
 
-from engine.limits.prompts import PROMPT_SOURCE, PROMPT_TEXT
-from engine.prompts.checks import Fault, Surroundings, check_tree
-from engine.prompts.meter import PromptError
-from engine.prompts.sandbox import ENVIRONMENT, metered
-from engine.prompts.scope import Scope
-from engine.prompts.shape import ShallowParser, check_shape
+from rolegraph.engine.limits.prompts import PROMPT_SOURCE, PROMPT_TEXT
+from rolegraph.engine.prompts.checks import Fault, Surroundings, check_tree
+from rolegraph.engine.prompts.meter import PromptError
+from rolegraph.engine.prompts.sandbox import ENVIRONMENT, metered
+from rolegraph.engine.prompts.scope import Scope
+from rolegraph.engine.prompts.shape import ShallowParser, check_shape
 
 _MOST_TEXT = PROMPT_TEXT.most
 _SHORT = 200

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.prompts.call_forms import tool_call
-from engine.records import Message
-from engine.vocabulary import Function, ToolCall
+from rolegraph.engine.prompts.call_forms import tool_call
+from rolegraph.engine.records import Message
+from rolegraph.engine.vocabulary import Function, ToolCall
 
 
 def described(functions: Sequence[Function]) -> list[dict[str, Any]]:

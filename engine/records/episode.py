@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Self, cast
 
-from engine.records.identity import GroupKey, NodeId
+from rolegraph.engine.records.identity import GroupKey, NodeId
 
 Task = Mapping[str, Any]
 """One row of a dataset. `id` is a string without a colon, unique in its dataset."""

@@ -20,10 +20,10 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from engine.errors import DataError, WorldError
-from engine.limits.records import RECORD_LINE
-from engine.records.episode import Episode, Step
-from engine.records.jsonl import (
+from rolegraph.engine.errors import DataError, WorldError
+from rolegraph.engine.limits.records import RECORD_LINE
+from rolegraph.engine.records.episode import Episode, Step
+from rolegraph.engine.records.jsonl import (
     JsonlWriter,
     TooLarge,
     check_size,
@@ -274,7 +274,9 @@ may take more than its text."""
 
 def _episode(text: bytes) -> Episode:
     data = parse_json(text)
-    from engine.records.shape import WrittenEpisode  # its models take a while to make, and few verbs read
+    from rolegraph.engine.records.shape import (
+        WrittenEpisode,  # its models take a while to make, and few verbs read
+    )
 
     WrittenEpisode.model_validate(data)
     return Episode.from_dict(data)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
-from engine.records.episode import Episode
-from engine.records.identity import CallId
+from rolegraph.engine.records.episode import Episode
+from rolegraph.engine.records.identity import CallId
 
 
 class CallDone(NamedTuple):

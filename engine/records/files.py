@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
-from engine.limits import Limit
+from rolegraph.engine.limits import Limit
 
 
 def is_file(path: Path) -> bool:

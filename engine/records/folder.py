@@ -19,13 +19,21 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
 
-from engine.errors import DataError, RolegraphError, UsageError, WorldError
-from engine.limits.records import WHOLE_FILE
-from engine.records.episode import Episode, Split
-from engine.records.episodes import EpisodeFile, figures, write_episodes
-from engine.records.files import read_bytes
-from engine.records.info import Checkpoint, Control, Kind, Resumed, RunInfo, Saved, without_credentials
-from engine.records.jsonl import (
+from rolegraph.engine.errors import DataError, RolegraphError, UsageError, WorldError
+from rolegraph.engine.limits.records import WHOLE_FILE
+from rolegraph.engine.records.episode import Episode, Split
+from rolegraph.engine.records.episodes import EpisodeFile, figures, write_episodes
+from rolegraph.engine.records.files import read_bytes
+from rolegraph.engine.records.info import (
+    Checkpoint,
+    Control,
+    Kind,
+    Resumed,
+    RunInfo,
+    Saved,
+    without_credentials,
+)
+from rolegraph.engine.records.jsonl import (
     JsonlWriter,
     Line,
     json_line,
@@ -36,7 +44,7 @@ from engine.records.jsonl import (
     refuse,
     write_whole,
 )
-from engine.records.plain import LARGEST
+from rolegraph.engine.records.plain import LARGEST
 
 T = TypeVar("T")
 RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"

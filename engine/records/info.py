@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from engine.records.identity import MAIN
-from engine.records.plain import LARGEST
+from rolegraph.engine.records.identity import MAIN
+from rolegraph.engine.records.plain import LARGEST
 
 Figure = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 """A number that sums, means and charts can be made of."""

@@ -18,9 +18,9 @@ from typing import Any, BinaryIO, Generic, NamedTuple, NoReturn, Self, TypeVar
 
 from pydantic_core import PydanticSerializationError, ValidationError, from_json, to_json
 
-from engine.errors import DataError, WorldError
-from engine.limits.records import RECORD_LINE, RECORD_MEMORY, WHOLE_FILE
-from engine.records.files import read_bytes
+from rolegraph.engine.errors import DataError, WorldError
+from rolegraph.engine.limits.records import RECORD_LINE, RECORD_MEMORY, WHOLE_FILE
+from rolegraph.engine.records.files import read_bytes
 
 T = TypeVar("T")
 _CHUNK = 1 << 16

@@ -8,7 +8,7 @@ from typing import cast
 
 from pydantic_core import to_jsonable_python
 
-from engine.limits.answers import JSON_DEPTH, JSON_DIGITS
+from rolegraph.engine.limits.answers import JSON_DEPTH, JSON_DIGITS
 
 LARGEST = 1e100
 """No reward and no figure is beyond it, either way: sums and squares of larger ones may be none."""

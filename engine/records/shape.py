@@ -10,8 +10,8 @@ from typing import Annotated, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
-from engine.records.episode import FailureName
-from engine.records.info import Figure
+from rolegraph.engine.records.episode import FailureName
+from rolegraph.engine.records.info import Figure
 
 
 def _list_of(what: str, *kinds: type) -> PlainValidator:

@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from engine.errors import DataError, UsageError, WorldError
-from engine.records.info import Typed
-from engine.records.jsonl import read_json, reason, write_whole
+from rolegraph.engine.errors import DataError, UsageError, WorldError
+from rolegraph.engine.records.info import Typed
+from rolegraph.engine.records.jsonl import read_json, reason, write_whole
 
 NAME = "sweep.json"
 SweepKind = Literal["run", "train", "eval"]

@@ -5,7 +5,7 @@ In goes the folder that a training run writes; nothing here knows a model or a t
 `page` (all of it to HTML, with `html` for what other pages share), `picture` (curves of several runs).
 """
 
-from engine.report.page import write_report
-from engine.report.picture import draw_curves
+from rolegraph.engine.report.page import write_report
+from rolegraph.engine.report.picture import draw_curves
 
 __all__ = ["draw_curves", "write_report"]

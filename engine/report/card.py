@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import yaml
 
-from engine.records import MAIN, Checkpoint, Control, RunInfo
+from rolegraph.engine.records import MAIN, Checkpoint, Control, RunInfo
 
 _ADAPTER = """\
 from peft import PeftModel

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
-from engine.drawing.ink import text
-from engine.report.reading import Point
+from rolegraph.engine.drawing.ink import text
+from rolegraph.engine.report.reading import Point
 
 COLOURS = 8
 MOST_POINTS = 250

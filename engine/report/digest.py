@@ -3,7 +3,7 @@
 Kept are counts for each task and each step and a few sample episodes, so that gigabytes of episodes fit. A
 group is what training compared: all that the instances of a role did on one task in one step, or their turns
 of one round or one prompt, less what is masked and what has no step; what became of it,
-`engine.training.outcomes` says. This file knows no HTML.
+`rolegraph.engine.training.outcomes` says. This file knows no HTML.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from engine.errors import DataError
-from engine.records import Episode, GroupKey, RunFolder, Trajectory, read_episodes
-from engine.training.outcomes import Groups, Outcome, Outcomes, advantages
+from rolegraph.engine.errors import DataError
+from rolegraph.engine.records import Episode, GroupKey, RunFolder, Trajectory, read_episodes
+from rolegraph.engine.training.outcomes import Groups, Outcome, Outcomes, advantages
 
 SAMPLES = 2
 """How many of the best episodes of a role are shown, and of the worst; each of another task."""

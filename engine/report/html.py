@@ -13,8 +13,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from engine.report.charts import number
-from engine.report.digest import clipped
+from rolegraph.engine.report.charts import number
+from rolegraph.engine.report.digest import clipped
 
 _HERE = Path(__file__).parent
 

@@ -13,18 +13,18 @@ from typing import Any
 
 from markupsafe import Markup
 
-from engine.compile.graph import check_graph, role_needs
-from engine.drawing import picture_of
-from engine.drawing.svg import svg
-from engine.records import Control, RunFolder, Step
-from engine.records.jsonl import write_whole
-from engine.report.charts import MOST_BARS, interval
-from engine.report.digest import Digest, clipped, instance, question, read_digest
-from engine.report.html import environment, script, signed, style
-from engine.report.panels import REASONS, sections
-from engine.report.reading import Run, read_run
-from engine.spec import load_spec
-from engine.training.outcomes import advantages
+from rolegraph.engine.compile.graph import check_graph, role_needs
+from rolegraph.engine.drawing import picture_of
+from rolegraph.engine.drawing.svg import svg
+from rolegraph.engine.records import Control, RunFolder, Step
+from rolegraph.engine.records.jsonl import write_whole
+from rolegraph.engine.report.charts import MOST_BARS, interval
+from rolegraph.engine.report.digest import Digest, clipped, instance, question, read_digest
+from rolegraph.engine.report.html import environment, script, signed, style
+from rolegraph.engine.report.panels import REASONS, sections
+from rolegraph.engine.report.reading import Run, read_run
+from rolegraph.engine.spec import load_spec
+from rolegraph.engine.training.outcomes import advantages
 
 _HERE = Path(__file__).parent
 

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.records import Control
-from engine.report.charts import COLOURS, WIDE, Line, Size, Stroke, line_chart, stack_chart
-from engine.report.digest import Digest, RoleGroups
-from engine.report.reading import Point, Run
-from engine.training.outcomes import Outcome
+from rolegraph.engine.records import Control
+from rolegraph.engine.report.charts import COLOURS, WIDE, Line, Size, Stroke, line_chart, stack_chart
+from rolegraph.engine.report.digest import Digest, RoleGroups
+from rolegraph.engine.report.reading import Point, Run
+from rolegraph.engine.training.outcomes import Outcome
 
 REASONS = {Outcome.EASY: "easy", Outcome.HARD: "hard", Outcome.SMALL: "small", Outcome.NEITHER: "rest"}
 """Why a group taught nothing, and the reason's class."""

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.drawing.ink import INK, PALETTE, text
-from engine.errors import UsageError, did_you_mean
-from engine.report.charts import COLOURS, Line, Size, Stroke, plot, thinned
-from engine.report.reading import Point, Run, read_run
-from engine.vocabulary.foreign import in_short
+from rolegraph.engine.drawing.ink import INK, PALETTE, text
+from rolegraph.engine.errors import UsageError, did_you_mean
+from rolegraph.engine.report.charts import COLOURS, Line, Size, Stroke, plot, thinned
+from rolegraph.engine.report.reading import Point, Run, read_run
+from rolegraph.engine.vocabulary.foreign import in_short
 
 TEXT = (
     "text{font:13px ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;"

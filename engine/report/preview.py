@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.report.html import environment, style
+from rolegraph.engine.report.html import environment, style
 
 if TYPE_CHECKING:
-    from engine.run.preview import TaskAsked
+    from rolegraph.engine.run.preview import TaskAsked
 
 _HERE = Path(__file__).parent
 

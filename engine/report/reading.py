@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import DataError, UsageError
-from engine.records import Control, RunFolder, RunInfo
-from engine.records.folder import RUN_ONLY
+from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.records import Control, RunFolder, RunInfo
+from rolegraph.engine.records.folder import RUN_ONLY
 
 Point = tuple[float, float]
 """A step and a figure's value at it."""

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.drawing.ink import INK, PALETTE, text
-from engine.records import RunFolder
-from engine.report.charts import Axis, nice_ticks, number
-from engine.report.compare.sides import TOKENS_OUT, read_side
-from engine.report.picture import TEXT
-from engine.training.compare import Interval, interval
+from rolegraph.engine.drawing.ink import INK, PALETTE, text
+from rolegraph.engine.records import RunFolder
+from rolegraph.engine.report.charts import Axis, nice_ticks, number
+from rolegraph.engine.report.compare.sides import TOKENS_OUT, read_side
+from rolegraph.engine.report.picture import TEXT
+from rolegraph.engine.training.compare import Interval, interval
 
 _PANEL, _ROW, _TOP, _BOTTOM, _GAP = 260, 26, 46, 34, 28
 _LETTER = 7.2

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from xml.etree import ElementTree
 
-from engine.compile import Plan
-from engine.drawing.ink import in_xml
-from engine.errors import did_you_mean
-from engine.models.replay import Recorded, recorded_calls
-from engine.records import CallId, Episode, FailureName, Message, Trajectory
-from engine.report.compare.differences import text_difference
-from engine.spec import Finding
-from engine.spec.tests import Action, Bounds, SpecTests, TaskExpected
-from engine.training.compare import by_task, interval
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.drawing.ink import in_xml
+from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.models.replay import Recorded, recorded_calls
+from rolegraph.engine.records import CallId, Episode, FailureName, Message, Trajectory
+from rolegraph.engine.report.compare.differences import text_difference
+from rolegraph.engine.spec import Finding
+from rolegraph.engine.spec.tests import Action, Bounds, SpecTests, TaskExpected
+from rolegraph.engine.training.compare import by_task, interval
 
 
 @dataclass(frozen=True, slots=True)

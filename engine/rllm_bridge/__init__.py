@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.compile import Plan, compile_file
-from engine.errors import UsageError
-from engine.rllm_bridge.installed import need_rllm
+from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.rllm_bridge.installed import need_rllm
 
 if TYPE_CHECKING:
-    from engine.rllm_bridge.agents import SpecEvaluator, SpecFlow
-    from engine.rllm_bridge.grouping import Grouping
+    from rolegraph.engine.rllm_bridge.agents import SpecEvaluator, SpecFlow
+    from rolegraph.engine.rllm_bridge.grouping import Grouping
 
 __all__ = ["compile_agent_flow", "compile_workflow", "grouping_hook"]
 
@@ -27,7 +27,7 @@ def compile_workflow(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> 
     and UsageError for what rLLM cannot train.
     """
     need_rllm()
-    from engine.rllm_bridge.workflow import workflow_class
+    from rolegraph.engine.rllm_bridge.workflow import workflow_class
 
     return workflow_class(_plan(spec, overrides))
 
@@ -40,7 +40,7 @@ def compile_agent_flow(
     Raises SpecError, and UsageError for what rLLM's gateway cannot carry.
     """
     need_rllm()
-    from engine.rllm_bridge.agents import evaluator, flow
+    from rolegraph.engine.rllm_bridge.agents import evaluator, flow
 
     return flow(_plan(spec, overrides)), evaluator
 
@@ -52,7 +52,7 @@ def grouping_hook(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> Gro
     `rllm.algorithm.use_precomputed_advantage=true` beside it.
     """
     need_rllm()
-    from engine.rllm_bridge.grouping import Grouping
+    from rolegraph.engine.rllm_bridge.grouping import Grouping
 
     return Grouping(_plan(spec, overrides))
 

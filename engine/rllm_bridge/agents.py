@@ -1,8 +1,8 @@
 """A spec as rLLM's AgentFlow, and the Evaluator beside it: for its gateway, `rllm eval` and `rllm train`.
 
-Each shipped spec is an attribute of this module (`--agent engine.rllm_bridge.agents:solver_judge`); the entry
-point `rolegraph` is the spec that the environment variable ROLEGRAPH_SPEC names, a shipped one or a file;
-ROLEGRAPH_ALLOW names what it may use.
+Each shipped spec is an attribute of this module: `--agent rolegraph.engine.rllm_bridge.agents:NAME`. The
+entry point `rolegraph` is the spec that the environment variable ROLEGRAPH_SPEC names, a shipped one or a
+file; ROLEGRAPH_ALLOW names what it may use.
 """
 # rLLM is on no registry, so it is missing where types are checked.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -21,18 +21,18 @@ import openai
 import rllm.types as theirs
 from rllm.eval.types import EvalOutput, Signal
 
-from engine.compile import Plan, compile_file
-from engine.errors import UsageError
-from engine.models import LimitedModel
-from engine.models.keys import OPENAI
-from engine.models.openai import OpenAIModel, closes_unopened, wire_message
-from engine.prompts.chat import split_reasoning
-from engine.records import CallDone, Episode, Event
-from engine.rllm_bridge.convert import calls, unit_to_rllm, units
-from engine.rllm_bridge.models import Call
-from engine.rllm_bridge.prepared import OfLoop, prepared, task_of
-from engine.run import Job, run_episode
-from engine.shipped import SPECS
+from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models import LimitedModel
+from rolegraph.engine.models.keys import OPENAI
+from rolegraph.engine.models.openai import OpenAIModel, closes_unopened, wire_message
+from rolegraph.engine.prompts.chat import split_reasoning
+from rolegraph.engine.records import CallDone, Episode, Event
+from rolegraph.engine.rllm_bridge.convert import calls, unit_to_rllm, units
+from rolegraph.engine.rllm_bridge.models import Call
+from rolegraph.engine.rllm_bridge.prepared import OfLoop, prepared, task_of
+from rolegraph.engine.run import Job, run_episode
+from rolegraph.engine.shipped import SPECS
 
 SPEC_VARIABLE = "ROLEGRAPH_SPEC"
 ALLOW_VARIABLE = "ROLEGRAPH_ALLOW"

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from engine.backends import Backend
-from engine.compile import Plan, RolePlan
-from engine.compile.trainable import TRAINED_PROVIDERS, drawn, policy_findings, sampling_findings
-from engine.records import MAIN
-from engine.rllm_bridge.config import folder_of, model_name, renderer
-from engine.rllm_bridge.estimators import (
+from rolegraph.engine.backends import Backend
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.compile.trainable import TRAINED_PROVIDERS, drawn, policy_findings, sampling_findings
+from rolegraph.engine.records import MAIN
+from rolegraph.engine.rllm_bridge.config import folder_of, model_name, renderer
+from rolegraph.engine.rllm_bridge.estimators import (
     BATCH_WIDE,
     custom_estimators,
     estimator_name,
     hook_reasons,
     is_precomputed,
 )
-from engine.rllm_bridge.prepared import is_rllms
-from engine.rllm_bridge.words import LOSSES, ROLLOUTS, Smallest, Word, alone, word_findings
-from engine.spec import Finding, Loss, Path
+from rolegraph.engine.rllm_bridge.prepared import is_rllms
+from rolegraph.engine.rllm_bridge.words import LOSSES, ROLLOUTS, Smallest, Word, alone, word_findings
+from rolegraph.engine.spec import Finding, Loss, Path
 
 UNNAMED = "default_traj_name"
 SERVICES: tuple[Backend, ...] = ("tinker", "fireworks")

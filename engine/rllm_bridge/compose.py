@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.backends import Backend
-from engine.errors import UsageError
-from engine.rllm_bridge.installed import INSTALL, verl_config
+from rolegraph.engine.backends import Backend
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.rllm_bridge.installed import INSTALL, verl_config
 
 
 def compose(words: Sequence[str], backend: Backend) -> Any:

@@ -2,7 +2,7 @@
 
 Pure, and without rLLM: a `Launch` goes in, dotted keys and plain values come out. `TABLE` is the whole of
 the correspondence; each row says what in a spec sets which key of each backend. A dash is a key that the
-backend has not got, and `engine.rllm_bridge.checks` says so to whoever sets it. The keys are those of
+backend has not got, and `checks` says so to whoever sets it. The keys are those of
 `rllm/trainer/config` at the commit that the extra `rllm` pins.
 """
 
@@ -15,13 +15,13 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.backends import Backend
-from engine.compile import Plan, PolicyPlan
-from engine.records import MAIN
-from engine.records.jsonl import read_json
-from engine.rllm_bridge.estimators import deviation, is_precomputed
-from engine.shipped import BASE_NAME, MODELS, model_folder
-from engine.spec import ModelRef, Sampling, Train
+from rolegraph.engine.backends import Backend
+from rolegraph.engine.compile import Plan, PolicyPlan
+from rolegraph.engine.records import MAIN
+from rolegraph.engine.records.jsonl import read_json
+from rolegraph.engine.rllm_bridge.estimators import deviation, is_precomputed
+from rolegraph.engine.shipped import BASE_NAME, MODELS, model_folder
+from rolegraph.engine.spec import ModelRef, Sampling, Train
 
 Value = str | bool | int | float | Sequence[str]
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import rllm.types as theirs
 from rllm.workflows.workflow import TerminationReason
 
-from engine.compile import RolePlan
-from engine.records import WITHHELD, Episode, Step, Trajectory, plain_advantage
-from engine.rllm_bridge.estimators import name_of
-from engine.rllm_bridge.models import Call
-from engine.training.credit import members, turn_uid, turns
+from rolegraph.engine.compile import RolePlan
+from rolegraph.engine.records import WITHHELD, Episode, Step, Trajectory, plain_advantage
+from rolegraph.engine.rllm_bridge.estimators import name_of
+from rolegraph.engine.rllm_bridge.models import Call
+from rolegraph.engine.training.credit import members, turn_uid, turns
 
 Outputs = Mapping[Call, Any]
 """rLLM's ModelOutput of each call; its trainers for verl read it."""

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from engine.errors import DataError, did_you_mean
-from engine.rllm_bridge.installed import need_rllm
-from engine.vocabulary import Dataset, Row, Split, dataset_of, plain_row
+from rolegraph.engine.errors import DataError, did_you_mean
+from rolegraph.engine.rllm_bridge.installed import need_rllm
+from rolegraph.engine.vocabulary import Dataset, Row, Split, dataset_of, plain_row
 
 VALIDATION_SPLITS = ("validation", "val", "test")
 """Splits that are taken for validation, the first that is there."""

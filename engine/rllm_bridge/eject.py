@@ -10,13 +10,13 @@ from typing import cast
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from engine.rllm_bridge.config import as_words, overrides, unset
-from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
-from engine.rllm_bridge.launch import Job
-from engine.rllm_bridge.prepared import others
-from engine.rllm_bridge.services import is_served
-from engine.shipped import BASE_NAME, MODELS
-from engine.spec import ModelRef
+from rolegraph.engine.rllm_bridge.config import as_words, overrides, unset
+from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
+from rolegraph.engine.rllm_bridge.launch import Job
+from rolegraph.engine.rllm_bridge.prepared import others
+from rolegraph.engine.rllm_bridge.services import is_served
+from rolegraph.engine.shipped import BASE_NAME, MODELS
+from rolegraph.engine.spec import ModelRef
 
 FOLDER_KEYS = ("model.name", "actor_rollout_ref.model.path")
 """Keys that hold a local model's folder, which the script looks up where it runs."""

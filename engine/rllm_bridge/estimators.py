@@ -5,9 +5,9 @@ Pure, and without rLLM.
 
 from __future__ import annotations
 
-from engine.backends import Backend
-from engine.compile import Plan, RolePlan
-from engine.vocabulary import Estimator
+from rolegraph.engine.backends import Backend
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.vocabulary import Estimator
 
 KNOWN_ESTIMATORS = frozenset({"grpo", "reinforce", "reinforce_plus_plus_baseline", "prpo", "rloo"})
 """Those that rLLM has itself (`rllm/trainer/algorithms/config.py`, rLLMAdvantageEstimator)."""

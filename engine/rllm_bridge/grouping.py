@@ -21,11 +21,11 @@ from rllm.trainer.algorithms.transform import (
     _default_traj_grouping_hook as group_as_rllm,  # pyright: ignore[reportPrivateUsage]
 )
 
-from engine.compile import Plan, RolePlan
-from engine.records import Advantage, GroupKey, TrajectoryGroup, plain_advantage
-from engine.rllm_bridge.convert import trajectory_from_rllm
-from engine.rllm_bridge.estimators import roles_by_name
-from engine.training.advantages import Estimated, estimate, reward_metrics
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.records import Advantage, GroupKey, TrajectoryGroup, plain_advantage
+from rolegraph.engine.rllm_bridge.convert import trajectory_from_rllm
+from rolegraph.engine.rllm_bridge.estimators import roles_by_name
+from rolegraph.engine.training.advantages import Estimated, estimate, reward_metrics
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from engine.backends import Backend
-from engine.errors import UsageError
+from rolegraph.engine.backends import Backend
+from rolegraph.engine.errors import UsageError
 
 INSTALL = "pip install 'rolegraph[rllm]'"
 NEEDS: Mapping[Backend, tuple[str, str]] = {

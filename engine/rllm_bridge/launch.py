@@ -15,18 +15,26 @@ from typing import Any
 
 import yaml
 
-from engine.backends import kind_of
-from engine.compile import Further, check_file
-from engine.errors import UsageError
-from engine.models.keys import TINKER, KeyRule
-from engine.rllm_bridge.checks import findings
-from engine.rllm_bridge.compose import as_yaml, compose
-from engine.rllm_bridge.config import Launch, as_words, context_in, folder_of, overrides, split_words, unset
-from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
-from engine.rllm_bridge.installed import INSTALL, has_rllm, has_verl, require
-from engine.rllm_bridge.services import is_served, served
-from engine.spec import Diagnostic, ModelRef
-from engine.vocabulary import import_file
+from rolegraph.engine.backends import kind_of
+from rolegraph.engine.compile import Further, check_file
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models.keys import TINKER, KeyRule
+from rolegraph.engine.rllm_bridge.checks import findings
+from rolegraph.engine.rllm_bridge.compose import as_yaml, compose
+from rolegraph.engine.rllm_bridge.config import (
+    Launch,
+    as_words,
+    context_in,
+    folder_of,
+    overrides,
+    split_words,
+    unset,
+)
+from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
+from rolegraph.engine.rllm_bridge.installed import INSTALL, has_rllm, has_verl, require
+from rolegraph.engine.rllm_bridge.services import is_served, served
+from rolegraph.engine.spec import Diagnostic, ModelRef
+from rolegraph.engine.vocabulary import import_file
 
 FIREWORKS = KeyRule("FIREWORKS_API_KEY", "FIREWORKS_BASE_URL", "https://api.fireworks.ai")
 
@@ -97,7 +105,7 @@ def prepare(
     plan = compiled.valid()
     kind = kind_of(backend)
     _check_keys(plan.spec.model, kind, base_url)
-    from engine.training.order import planned_steps
+    from rolegraph.engine.training.order import planned_steps
 
     rows = sum(1 for _ in plan.data["train"].rows(None))
     steps = planned_steps(plan.spec.train, rows)
@@ -162,7 +170,7 @@ def describe(job: Job) -> str:
 def launch(job: Job) -> None:
     """Train. A local model on tinker is served for the time of the run."""
     require(job.run.backend)
-    from engine.rllm_bridge.trainer import backend_class, trainer
+    from rolegraph.engine.rllm_bridge.trainer import backend_class, trainer
 
     if job.run.backend_class is not None:
         backend_class(job.run.backend_class)
@@ -177,7 +185,7 @@ def with_context(run: Launch, trusted_url: str | None) -> Launch:
     if run.backend != "tinker" or run.context is not None:
         return run
     # Imported here, because the SDK is slow to load.
-    from engine.models.tinker_open import open_session
+    from rolegraph.engine.models.tinker_open import open_session
 
     session = asyncio.run(open_session(run.plan.spec.model, trusted_url=trusted_url))
     session.service.close("success")

@@ -9,14 +9,14 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import ModelError
-from engine.models import Completion, Request
-from engine.models.openai import wire_message
-from engine.prompts.call_forms import HERMES, tool_call
-from engine.prompts.tools import described
-from engine.records import NodeId
-from engine.spec import Sampling
-from engine.vocabulary import Function, ToolCall
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.models import Completion, Request
+from rolegraph.engine.models.openai import wire_message
+from rolegraph.engine.prompts.call_forms import HERMES, tool_call
+from rolegraph.engine.prompts.tools import described
+from rolegraph.engine.records import NodeId
+from rolegraph.engine.spec import Sampling
+from rolegraph.engine.vocabulary import Function, ToolCall
 
 if TYPE_CHECKING:
     from rllm.engine.rollout.rollout_engine import ModelOutput, RolloutEngine

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, cast
 
-from engine.compile import Endpoint, Plan
-from engine.errors import UsageError
-from engine.models import LimitedModel, Models, open_model
-from engine.models.opening import Open
-from engine.records import Task
-from engine.run import Isolation
-from engine.spec import ModelRef
+from rolegraph.engine.compile import Endpoint, Plan
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models import LimitedModel, Models, open_model
+from rolegraph.engine.models.opening import Open
+from rolegraph.engine.records import Task
+from rolegraph.engine.run import Isolation
+from rolegraph.engine.spec import ModelRef
 
 T = TypeVar("T")
 

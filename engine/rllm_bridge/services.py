@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from engine.models import Services
-from engine.models.keys import TINKER
-from engine.records import RunFolder
-from engine.rllm_bridge.config import Launch
-from engine.rllm_bridge.prepared import others
+from rolegraph.engine.models import Services
+from rolegraph.engine.models.keys import TINKER
+from rolegraph.engine.records import RunFolder
+from rolegraph.engine.rllm_bridge.config import Launch
+from rolegraph.engine.rllm_bridge.prepared import others
 
 
 def is_served(run: Launch) -> bool:

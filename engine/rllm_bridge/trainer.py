@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from engine.backends import BACKENDS
-from engine.errors import UsageError
-from engine.models import Services
-from engine.rllm_bridge import compile_workflow, grouping_hook
-from engine.rllm_bridge.compose import compose
-from engine.rllm_bridge.config import Launch
-from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
-from engine.training.advantages import advantages_of
-from engine.training.order import validation_tasks
-from engine.vocabulary import Estimator
+from rolegraph.engine.backends import BACKENDS
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models import Services
+from rolegraph.engine.rllm_bridge import compile_workflow, grouping_hook
+from rolegraph.engine.rllm_bridge.compose import compose
+from rolegraph.engine.rllm_bridge.config import Launch
+from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
+from rolegraph.engine.training.advantages import advantages_of
+from rolegraph.engine.training.order import validation_tasks
+from rolegraph.engine.vocabulary import Estimator
 
 
 def trainer(run: Launch, words: Sequence[str], services: Services) -> Any:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import yaml
 
-from engine.backends import BACKENDS, Backend
-from engine.errors import did_you_mean
-from engine.rllm_bridge.config import TABLE
-from engine.spec import Finding, Place
-from engine.spec.diagnostics import Severity
+from rolegraph.engine.backends import BACKENDS, Backend
+from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.rllm_bridge.config import TABLE
+from rolegraph.engine.spec import Finding, Place
+from rolegraph.engine.spec.diagnostics import Severity
 
 IDLE: dict[str, tuple[tuple[Backend, ...], str]] = {
     "rllm.algorithm.kl_beta": (

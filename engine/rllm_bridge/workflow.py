@@ -16,18 +16,18 @@ from rllm.engine.rollout.rollout_engine import RolloutEngine
 from rllm.workflows.workflow import TerminationReason
 from rllm.workflows.workflow import Workflow as TheirWorkflow
 
-from engine.compile import Plan
-from engine.errors import UsageError
-from engine.models import LimitedModel
-from engine.models.opening import Open
-from engine.records import MAIN, Episode, EpisodeDone, Event, FailureName
-from engine.records import TerminationReason as Reason
-from engine.rllm_bridge.convert import episode_to_rllm, unit_to_rllm, units
-from engine.rllm_bridge.models import PolicyModel
-from engine.rllm_bridge.prepared import prepared, task_of
-from engine.run import Job, run_episode
-from engine.training.advantages import annotated
-from engine.training.signals import apply_signals
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models import LimitedModel
+from rolegraph.engine.models.opening import Open
+from rolegraph.engine.records import MAIN, Episode, EpisodeDone, Event, FailureName
+from rolegraph.engine.records import TerminationReason as Reason
+from rolegraph.engine.rllm_bridge.convert import episode_to_rllm, unit_to_rllm, units
+from rolegraph.engine.rllm_bridge.models import PolicyModel
+from rolegraph.engine.rllm_bridge.prepared import prepared, task_of
+from rolegraph.engine.run import Job, run_episode
+from rolegraph.engine.training.advantages import annotated
+from rolegraph.engine.training.signals import apply_signals
 
 
 class _Compiled(ABCMeta):

@@ -1,8 +1,8 @@
-"""What `engine.run` gives; `engine.lazily` reads here where each name comes from."""
+"""What `rolegraph.engine.run` gives; `rolegraph.engine.lazily` reads here where each name comes from."""
 
-from engine.run.isolation import Isolation as Isolation
-from engine.run.scheduler import Job as Job
-from engine.run.scheduler import jobs as jobs
-from engine.run.scheduler import missing as missing
-from engine.run.scheduler import run_episode as run_episode
-from engine.run.stream import stream as stream
+from rolegraph.engine.run.isolation import Isolation as Isolation
+from rolegraph.engine.run.scheduler import Job as Job
+from rolegraph.engine.run.scheduler import jobs as jobs
+from rolegraph.engine.run.scheduler import missing as missing
+from rolegraph.engine.run.scheduler import run_episode as run_episode
+from rolegraph.engine.run.stream import stream as stream

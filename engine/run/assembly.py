@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from engine.compile import Plan, RolePlan
-from engine.records import Episode, Failure, FailureName, Step, Task, TerminationReason, Trajectory
-from engine.run.endings import Endings
-from engine.run.seeing import Results
-from engine.run.session import Answered, NodeResult, Ran
-from engine.vocabulary import Score, View
-from engine.vocabulary.foreign import FOREIGN, described, finite
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.records import Episode, Failure, FailureName, Step, Task, TerminationReason, Trajectory
+from rolegraph.engine.run.endings import Endings
+from rolegraph.engine.run.seeing import Results
+from rolegraph.engine.run.session import Answered, NodeResult, Ran
+from rolegraph.engine.vocabulary import Score, View
+from rolegraph.engine.vocabulary.foreign import FOREIGN, described, finite
 
 _UNSCORED: tuple[float | None, bool | None, Mapping[str, float]] = (None, None, {})
 

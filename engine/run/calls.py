@@ -9,19 +9,19 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from engine.errors import UserError, did_you_mean
-from engine.limits.answers import ANSWER_CALLS
-from engine.limits.records import CALL_SHOWN
-from engine.limits.tools import TOOL_TEXT
-from engine.prompts.tools import result_message
-from engine.records import Message
-from engine.run.tools import result_text
-from engine.vocabulary import Function, Tool, ToolCall, ToolError
-from engine.vocabulary.foreign import FOREIGN, described
-from engine.vocabulary.schemas import UNBOUNDED, Keyword, TooMuchWork, checker
+from rolegraph.engine.errors import UserError, did_you_mean
+from rolegraph.engine.limits.answers import ANSWER_CALLS
+from rolegraph.engine.limits.records import CALL_SHOWN
+from rolegraph.engine.limits.tools import TOOL_TEXT
+from rolegraph.engine.prompts.tools import result_message
+from rolegraph.engine.records import Message
+from rolegraph.engine.run.tools import result_text
+from rolegraph.engine.vocabulary import Function, Tool, ToolCall, ToolError
+from rolegraph.engine.vocabulary.foreign import FOREIGN, described
+from rolegraph.engine.vocabulary.schemas import UNBOUNDED, Keyword, TooMuchWork, checker
 
 if TYPE_CHECKING:
-    from engine.run.tools import OpenTools
+    from rolegraph.engine.run.tools import OpenTools
 
 Functions = Mapping[str, Function]
 """What a model may call, by name."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from engine.compile import Plan
-from engine.compile.plan import Block, See
-from engine.run.frontier import Frontier
-from engine.run.seeing import Results, Sight
-from engine.run.world import World
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.compile.plan import Block, See
+from rolegraph.engine.run.frontier import Frontier
+from rolegraph.engine.run.seeing import Results, Sight
+from rolegraph.engine.run.world import World
 
 Ending = Literal["until", "env"]
 """What ends a loop before its last round: its condition, or its environment."""

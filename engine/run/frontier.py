@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from engine.compile.plan import Tail, Wiring
+from rolegraph.engine.compile.plan import Tail, Wiring
 
 
 class Frontier:

@@ -27,9 +27,9 @@ from typing import Any, Self, TypeVar, cast
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 from pebble import ProcessExpired, ProcessPool
 
-from engine.vocabulary import Import
-from engine.vocabulary.foreign import FOREIGN, described
-from engine.vocabulary.permissions import is_secret
+from rolegraph.engine.vocabulary import Import
+from rolegraph.engine.vocabulary.foreign import FOREIGN, described
+from rolegraph.engine.vocabulary.permissions import is_secret
 
 T = TypeVar("T")
 

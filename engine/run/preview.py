@@ -12,16 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from engine.compile import Plan, RolePlan
-from engine.models import LimitedModel, Request
-from engine.models.replay import Replay
-from engine.records import Episode, Message, NodeId, Task
-from engine.run.isolation import Isolation
-from engine.run.scheduler import run_episode
-from engine.run.session import Job
-from engine.run.standins import Answers, asked_only, still, told_only
-from engine.spec import Edge, OnFailure
-from engine.vocabulary import Function, Tool
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.models import LimitedModel, Request
+from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.records import Episode, Message, NodeId, Task
+from rolegraph.engine.run.isolation import Isolation
+from rolegraph.engine.run.scheduler import run_episode
+from rolegraph.engine.run.session import Job
+from rolegraph.engine.run.standins import Answers, asked_only, still, told_only
+from rolegraph.engine.spec import Edge, OnFailure
+from rolegraph.engine.vocabulary import Function, Tool
 
 MOST = 6
 """Prompts of one role and task that are kept."""

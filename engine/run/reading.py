@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.compile import Plan, RolePlan
-from engine.run.assembly import steps_of
-from engine.run.seeing import Results, turns
-from engine.run.session import NodeResult
-from engine.run.world import World
-from engine.vocabulary import Reward, Seen
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.run.assembly import steps_of
+from rolegraph.engine.run.seeing import Results, turns
+from rolegraph.engine.run.session import NodeResult
+from rolegraph.engine.run.world import World
+from rolegraph.engine.vocabulary import Reward, Seen
 
 NOTHING_SEEN = Seen()
 

@@ -9,15 +9,15 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 
-from engine.compile import Plan, RolePlan
-from engine.records import Task
-from engine.run.isolation import Isolation
-from engine.run.reading import NOTHING_SEEN, Reader, own
-from engine.run.scoring import is_earned, score, score_isolated
-from engine.run.seeing import Results
-from engine.run.session import NodeResult
-from engine.run.world import World
-from engine.vocabulary import Reward, Seen
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.records import Task
+from rolegraph.engine.run.isolation import Isolation
+from rolegraph.engine.run.reading import NOTHING_SEEN, Reader, own
+from rolegraph.engine.run.scoring import is_earned, score, score_isolated
+from rolegraph.engine.run.seeing import Results
+from rolegraph.engine.run.session import NodeResult
+from rolegraph.engine.run.world import World
+from rolegraph.engine.vocabulary import Reward, Seen
 
 Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 """Starts work that belongs to the episode, which ends where the work raises. Nothing here keeps it: an

@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from engine.compile import Plan, RolePlan
-from engine.compile.plan import Block, Node
-from engine.errors import UsageError
-from engine.models import Clock, LimitedModel
-from engine.prompts import Continued, PromptError, render_messages
-from engine.records import (
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.compile.plan import Block, Node
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models import Clock, LimitedModel
+from rolegraph.engine.prompts import Continued, PromptError, render_messages
+from rolegraph.engine.records import (
     Episode,
     EpisodeDone,
     Failure,
@@ -26,18 +26,18 @@ from engine.records import (
     Observer,
     Task,
 )
-from engine.run.assembly import assemble
-from engine.run.endings import LoopEnds
-from engine.run.frontier import Frontier
-from engine.run.isolation import Isolation
-from engine.run.rewarding import LateRewards, Stop, settle
-from engine.run.seeing import Sight
-from engine.run.session import Job, NodeResult, take_turn
-from engine.run.task_group import TaskGroup
-from engine.run.tool_turn import run_turn
-from engine.run.tools import OpenTools
-from engine.run.world import World
-from engine.vocabulary import EnvironmentFailure, View
+from rolegraph.engine.run.assembly import assemble
+from rolegraph.engine.run.endings import LoopEnds
+from rolegraph.engine.run.frontier import Frontier
+from rolegraph.engine.run.isolation import Isolation
+from rolegraph.engine.run.rewarding import LateRewards, Stop, settle
+from rolegraph.engine.run.seeing import Sight
+from rolegraph.engine.run.session import Job, NodeResult, take_turn
+from rolegraph.engine.run.task_group import TaskGroup
+from rolegraph.engine.run.tool_turn import run_turn
+from rolegraph.engine.run.tools import OpenTools
+from rolegraph.engine.run.world import World
+from rolegraph.engine.vocabulary import EnvironmentFailure, View
 
 
 def jobs(tasks: Iterable[Task], rollouts: int = 1, seed: int | None = None) -> Iterator[Job]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from engine.compile import RolePlan
-from engine.records import Failure, FailureName, Task
-from engine.records.plain import LARGEST
-from engine.run.isolation import Isolation, LimitError
-from engine.run.session import NodeResult, failing_earns
-from engine.vocabulary import Score, Seen
-from engine.vocabulary.foreign import FOREIGN, described, finite
+from rolegraph.engine.compile import RolePlan
+from rolegraph.engine.records import Failure, FailureName, Task
+from rolegraph.engine.records.plain import LARGEST
+from rolegraph.engine.run.isolation import Isolation, LimitError
+from rolegraph.engine.run.session import NodeResult, failing_earns
+from rolegraph.engine.vocabulary import Score, Seen
+from rolegraph.engine.vocabulary.foreign import FOREIGN, described, finite
 
 _RIGHT = (bool, type(None))
 

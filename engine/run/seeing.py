@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from engine.compile import Plan, RolePlan
-from engine.compile.plan import See, own_of
-from engine.prompts import SELF, Condition, PromptError
-from engine.records import Task
-from engine.run.session import NodeResult
-from engine.run.world import World
-from engine.vocabulary import Upstream, View, Views
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.compile.plan import See, own_of
+from rolegraph.engine.prompts import SELF, Condition, PromptError
+from rolegraph.engine.records import Task
+from rolegraph.engine.run.session import NodeResult
+from rolegraph.engine.run.world import World
+from rolegraph.engine.vocabulary import Upstream, View, Views
 
 SEES_NOTHING: Upstream = {}
 Results = Sequence[NodeResult | None]

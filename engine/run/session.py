@@ -10,18 +10,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from engine.compile import RolePlan
-from engine.compile.plan import Node
-from engine.errors import ContextFull, ModelError, RolegraphError
-from engine.limits.answers import ANSWER_TEXT
-from engine.models import Clock, Completion, LimitedModel, Request
-from engine.prompts import Continued
-from engine.prompts.tools import answer_message
-from engine.records import CallId, Failure, FailureName, Message, Observer, Task, call_seed, derive_seed
-from engine.run.calls import Functions, Result, offered, results_of
-from engine.run.tools import OpenTools
-from engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
-from engine.vocabulary.foreign import FOREIGN, described, plain
+from rolegraph.engine.compile import RolePlan
+from rolegraph.engine.compile.plan import Node
+from rolegraph.engine.errors import ContextFull, ModelError, RolegraphError
+from rolegraph.engine.limits.answers import ANSWER_TEXT
+from rolegraph.engine.models import Clock, Completion, LimitedModel, Request
+from rolegraph.engine.prompts import Continued
+from rolegraph.engine.prompts.tools import answer_message
+from rolegraph.engine.records import (
+    CallId,
+    Failure,
+    FailureName,
+    Message,
+    Observer,
+    Task,
+    call_seed,
+    derive_seed,
+)
+from rolegraph.engine.run.calls import Functions, Result, offered, results_of
+from rolegraph.engine.run.tools import OpenTools
+from rolegraph.engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
+from rolegraph.engine.vocabulary.foreign import FOREIGN, described, plain
 
 
 def _plain(action: object) -> Any:

@@ -13,14 +13,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from engine.compile import RolePlan
-from engine.compile.plan import EnvPlan, RunPlan
-from engine.errors import ModelError
-from engine.models import Completion, Request
-from engine.models.replay import Replay
-from engine.prompts.tools import calls_of
-from engine.records import Episode, NodeId
-from engine.vocabulary import Environment, Function, LiveEnvironment, Tool, Transition
+from rolegraph.engine.compile import RolePlan
+from rolegraph.engine.compile.plan import EnvPlan, RunPlan
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.models import Completion, Request
+from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.prompts.tools import calls_of
+from rolegraph.engine.records import Episode, NodeId
+from rolegraph.engine.vocabulary import Environment, Function, LiveEnvironment, Tool, Transition
 
 SAID = "…"
 """In an example, what somebody would have said."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
-from engine.compile import Plan
-from engine.models import LimitedModel
-from engine.records import Episode, Observer
-from engine.run.isolation import Isolation
-from engine.run.scheduler import Job, run_episode
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.models import LimitedModel
+from rolegraph.engine.records import Episode, Observer
+from rolegraph.engine.run.isolation import Isolation
+from rolegraph.engine.run.scheduler import Job, run_episode
 
 
 async def stream(

@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from engine.compile import RolePlan
-from engine.compile.plan import Node, RunPlan
-from engine.errors import RolegraphError
-from engine.limits.tools import TOOL_TEXT
-from engine.models import Clock
-from engine.prompts import PromptError
-from engine.records import Failure, FailureName
-from engine.run.isolation import Isolation, LimitError
-from engine.run.session import NodeResult, Ran, failing_earns
-from engine.run.tools import OpenTools, result_text
-from engine.vocabulary import ToolError, Upstream, View
-from engine.vocabulary.foreign import FOREIGN, described, plain
+from rolegraph.engine.compile import RolePlan
+from rolegraph.engine.compile.plan import Node, RunPlan
+from rolegraph.engine.errors import RolegraphError
+from rolegraph.engine.limits.tools import TOOL_TEXT
+from rolegraph.engine.models import Clock
+from rolegraph.engine.prompts import PromptError
+from rolegraph.engine.records import Failure, FailureName
+from rolegraph.engine.run.isolation import Isolation, LimitError
+from rolegraph.engine.run.session import NodeResult, Ran, failing_earns
+from rolegraph.engine.run.tools import OpenTools, result_text
+from rolegraph.engine.vocabulary import ToolError, Upstream, View
+from rolegraph.engine.vocabulary.foreign import FOREIGN, described, plain
 
 
 async def run_turn(

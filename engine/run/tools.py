@@ -6,10 +6,10 @@ import asyncio
 import json
 from collections.abc import Sequence
 
-from engine.limits.tools import TOOL_CLOSE_SECONDS, TOOL_TEXT
-from engine.records import check_recordable
-from engine.vocabulary import Function, Tool, ToolError
-from engine.vocabulary.foreign import FOREIGN
+from rolegraph.engine.limits.tools import TOOL_CLOSE_SECONDS, TOOL_TEXT
+from rolegraph.engine.records import check_recordable
+from rolegraph.engine.vocabulary import Function, Tool, ToolError
+from rolegraph.engine.vocabulary.foreign import FOREIGN
 
 
 class OpenTools:

@@ -9,12 +9,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.compile.plan import EnvPlan, Node
-from engine.limits.tools import OBSERVATION_TEXT, TOOL_TEXT
-from engine.records import Task, derive_seed
-from engine.run.session import NodeResult
-from engine.vocabulary import EnvironmentFailure, LiveEnvironment, Transition
-from engine.vocabulary.foreign import FOREIGN, described, finite, plain
+from rolegraph.engine.compile.plan import EnvPlan, Node
+from rolegraph.engine.limits.tools import OBSERVATION_TEXT, TOOL_TEXT
+from rolegraph.engine.records import Task, derive_seed
+from rolegraph.engine.run.session import NodeResult
+from rolegraph.engine.vocabulary import EnvironmentFailure, LiveEnvironment, Transition
+from rolegraph.engine.vocabulary.foreign import FOREIGN, described, finite, plain
 
 _logger = logging.getLogger(__name__)
 

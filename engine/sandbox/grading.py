@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from engine.errors import DataError, SandboxError, UsageError, first_line
-from engine.sandbox.process import Limits, Process
-from engine.sandbox.python import MEMORY, SECONDS, execute, given
+from rolegraph.engine.errors import DataError, SandboxError, UsageError, first_line
+from rolegraph.engine.sandbox.process import Limits, Process
+from rolegraph.engine.sandbox.python import MEMORY, SECONDS, execute, given
 
 
 def run_tests(code: str, tests: Sequence[str], *, seconds: float = SECONDS, memory: int = MEMORY) -> float:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from engine.errors import SandboxError, UsageError, WorldError
-from engine.limits.tools import PROGRAM_ERROR, PROGRAM_TEXT
-from engine.sandbox.inside import CUT
+from rolegraph.engine.errors import SandboxError, UsageError, WorldError
+from rolegraph.engine.limits.tools import PROGRAM_ERROR, PROGRAM_TEXT
+from rolegraph.engine.sandbox.inside import CUT
 
 _POLICY = {"sleep": "zero", "random_start": {"seed": 0}}
 """A sleep is over at once, for others wait; random numbers are the same each time, so that a run repeats."""

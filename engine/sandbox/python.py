@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, Self
 
 from pydantic_core import to_jsonable_python
 
-from engine.errors import UsageError
-from engine.limits.tools import PROGRAM_DEPTH, PROGRAM_TEXT
-from engine.sandbox import inside
-from engine.sandbox.process import Limits, Process, require_monty
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.limits.tools import PROGRAM_DEPTH, PROGRAM_TEXT
+from rolegraph.engine.sandbox import inside
+from rolegraph.engine.sandbox.process import Limits, Process, require_monty
 
 SECONDS = 5.0
 MEMORY = 64 << 20

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
-from engine.errors import printable, printable_line
-from engine.limits.records import LINE_SHOWN, MESSAGE_TEXT
+from rolegraph.engine.errors import printable, printable_line
+from rolegraph.engine.limits.records import LINE_SHOWN, MESSAGE_TEXT
 
 Path = tuple[str | int, ...]
 """Keys and list positions from the top of a spec."""

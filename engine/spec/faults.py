@@ -11,14 +11,14 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from engine.errors import did_you_mean
-from engine.limits import Limit
-from engine.limits.records import VALUE_SHOWN
-from engine.limits.specs import SPEC_FAULTS
-from engine.spec.diagnostics import Finding, Path
-from engine.spec.models import Spec, kind_at
-from engine.spec.written import Written, field_lines
-from engine.spec.yaml_source import value_at
+from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.limits import Limit
+from rolegraph.engine.limits.records import VALUE_SHOWN
+from rolegraph.engine.limits.specs import SPEC_FAULTS
+from rolegraph.engine.spec.diagnostics import Finding, Path
+from rolegraph.engine.spec.models import Spec, kind_at
+from rolegraph.engine.spec.written import Written, field_lines
+from rolegraph.engine.spec.yaml_source import value_at
 
 _EXPECTED = {
     "int_type": "a whole number",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.limits import Limit
-from engine.records.files import read_bytes
+from rolegraph.engine.limits import Limit
+from rolegraph.engine.records.files import read_bytes
 
 
 def resolved(path: Path) -> Path:

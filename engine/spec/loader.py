@@ -1,8 +1,8 @@
 """A spec's file to a checked `Spec`, or to every fault in it with its place.
 
-Reads the file, what it extends and the overrides; merges; validates against `engine.spec.models`. A part
+Reads the file, what it extends and the overrides; merges; validates against `models`. A part
 that does not fit the schema is reported and left out, so that later checks still see the rest and all
-faults come at once (`engine.spec.validation`). Names, edges and templates are for `engine.compile`.
+faults come at once (`validation`). Names, edges and templates are for `engine/compile`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from engine.errors import UsageError, did_you_mean
-from engine.limits.specs import SPEC_BYTES, SPEC_EXTENDS, SPEC_FAULTS
-from engine.records.files import is_file, is_folder, is_no_file
-from engine.shipped import SPECS
-from engine.spec.diagnostics import Diagnostic, Finding, Path, Place
-from engine.spec.files import read_text, resolved, shown
-from engine.spec.merge import choose_model, merge, override
-from engine.spec.models import Spec
-from engine.spec.scalars import place_within
-from engine.spec.validation import REQUIRED, validate
-from engine.spec.yaml_source import Source, Spots, parse_yaml, paths_of, refused, value_at
+from rolegraph.engine.errors import UsageError, did_you_mean
+from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_EXTENDS, SPEC_FAULTS
+from rolegraph.engine.records.files import is_file, is_folder, is_no_file
+from rolegraph.engine.shipped import SPECS
+from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path, Place
+from rolegraph.engine.spec.files import read_text, resolved, shown
+from rolegraph.engine.spec.merge import choose_model, merge, override
+from rolegraph.engine.spec.models import Spec
+from rolegraph.engine.spec.scalars import place_within
+from rolegraph.engine.spec.validation import REQUIRED, validate
+from rolegraph.engine.spec.yaml_source import Source, Spots, parse_yaml, paths_of, refused, value_at
 
 TESTS = ".test.yaml"
 """How the file of a spec's tests ends."""

@@ -12,13 +12,13 @@ from typing import Any, cast
 
 import yaml
 
-from engine.limits.specs import SPEC_DEPTH
-from engine.spec.diagnostics import Diagnostic, Path, Place
-from engine.spec.faults import no_role
-from engine.spec.models import is_whole, kind_at
-from engine.spec.sources import ModelRef, served_as
-from engine.spec.yaml_source import Source, Spot, Spots, is_half, parse_yaml, paths_of
-from engine.vocabulary import Call
+from rolegraph.engine.limits.specs import SPEC_DEPTH
+from rolegraph.engine.spec.diagnostics import Diagnostic, Path, Place
+from rolegraph.engine.spec.faults import no_role
+from rolegraph.engine.spec.models import is_whole, kind_at
+from rolegraph.engine.spec.sources import ModelRef, served_as
+from rolegraph.engine.spec.yaml_source import Source, Spot, Spots, is_half, parse_yaml, paths_of
+from rolegraph.engine.vocabulary import Call
 
 
 def merge(base: Source, child: Source) -> Source:

@@ -1,8 +1,9 @@
 """The language, version 1, as a whole: what a spec may say, and what it has at a path.
 
 The line under a field is what a message says of it where it is missing. These models hold what was written;
-whether names resolve and edges make sense is the business of `engine.compile.graph` and
-`engine.compile.names`. What is said of a role is in `role`, of training in `train`, of models in `sources`.
+whether names resolve and edges make sense is the business of `engine/compile/graph.py` and
+`engine/compile/names.py`. What is said of a role is in `role`,
+of training in `train`, of models in `sources`.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import Field
 
-from engine import vocabulary
-from engine.limits.specs import SPEC_ROUNDS
-from engine.spec.diagnostics import Path
-from engine.spec.role import Role
-from engine.spec.sources import ModelRef, PromptSource, Sampling
-from engine.spec.train import Policy, Train
-from engine.spec.written import WHOLE, Identifier, Strings, Written
-from engine.vocabulary import Call, CallField
+from rolegraph.engine import vocabulary
+from rolegraph.engine.limits.specs import SPEC_ROUNDS
+from rolegraph.engine.spec.diagnostics import Path
+from rolegraph.engine.spec.role import Role
+from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
+from rolegraph.engine.spec.train import Policy, Train
+from rolegraph.engine.spec.written import WHOLE, Identifier, Strings, Written
+from rolegraph.engine.vocabulary import Call, CallField
 
 
 class Loop(Written):

@@ -7,18 +7,18 @@ from typing import Annotated, Any, Literal, Self, Union, cast, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
 
-from engine import vocabulary
-from engine.limits.specs import (
+from rolegraph.engine import vocabulary
+from rolegraph.engine.limits.specs import (
     SPEC_CALLS,
     SPEC_INSTANCES,
     SPEC_RETRIES,
     SPEC_SECONDS,
     SPEC_WEIGHT,
 )
-from engine.spec.sources import ModelRef, PromptSource, Sampling
-from engine.spec.written import WHOLE, Strings, Written
-from engine.vocabulary import Call, CallField, LossName, LossSetting
-from engine.vocabulary.items import LOSS_SETTINGS
+from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
+from rolegraph.engine.spec.written import WHOLE, Strings, Written
+from rolegraph.engine.vocabulary import Call, CallField, LossName, LossSetting
+from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
 
 
 class OnFailure(Written):

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import yaml
 
-from engine.spec.diagnostics import Lines, Place
+from rolegraph.engine.spec.diagnostics import Lines, Place
 
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
 """An anchor and a tag before the value."""

@@ -14,10 +14,10 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from engine.spec.models import Spec
-from engine.spec.written import field_lines
-from engine.vocabulary import SUFFIXES, Call, Option, Registry, datasets, registry_of
-from engine.vocabulary.registry import NAMES_ITEMS_OF
+from rolegraph.engine.spec.models import Spec
+from rolegraph.engine.spec.written import field_lines
+from rolegraph.engine.vocabulary import SUFFIXES, Call, Option, Registry, datasets, registry_of
+from rolegraph.engine.vocabulary.registry import NAMES_ITEMS_OF
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
 """The one that every editor knows."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
-from engine.spec.written import Count, Strings, Written
+from rolegraph.engine.spec.written import Count, Strings, Written
 
 
 class PromptSource(Written):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from engine.errors import UsageError
+from rolegraph.engine.errors import UsageError
 
 _OPENING, _CLOSING, _QUOTES = "[{(", "]})", "'\""
 SEED = "seed="

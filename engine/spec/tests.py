@@ -1,7 +1,7 @@
 """A spec's own tests, `NAME.test.yaml` beside it: what recorded answers must come to.
 
 The models of that file, and its reader, with diagnostics as a spec has them. What is expected is held against
-episodes elsewhere (`engine.report.verdicts`).
+episodes elsewhere (`rolegraph.engine.report.verdicts`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
-from engine.errors import SpecError, UsageError
-from engine.limits.specs import SPEC_BYTES, SPEC_FAULTS
-from engine.spec.diagnostics import Finding
-from engine.spec.files import read_text, shown
-from engine.spec.loader import TESTS, place_of
-from engine.spec.validation import fit
-from engine.spec.written import Written
-from engine.spec.yaml_source import Source, parse_yaml
+from rolegraph.engine.errors import SpecError, UsageError
+from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_FAULTS
+from rolegraph.engine.spec.diagnostics import Finding
+from rolegraph.engine.spec.files import read_text, shown
+from rolegraph.engine.spec.loader import TESTS, place_of
+from rolegraph.engine.spec.validation import fit
+from rolegraph.engine.spec.written import Written
+from rolegraph.engine.spec.yaml_source import Source, parse_yaml
 
 CLOSE = 1e-6
 """How far a figure may be from one that it must equal."""

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from engine.limits.specs import SPEC_COUNT, SPEC_RANK, SPEC_STALENESS
-from engine.spec.sources import ModelRef, Sampling
-from engine.spec.written import Count, Written
+from rolegraph.engine.limits.specs import SPEC_COUNT, SPEC_RANK, SPEC_STALENESS
+from rolegraph.engine.spec.sources import ModelRef, Sampling
+from rolegraph.engine.spec.written import Count, Written
 
 RateCurve = Literal["constant", "linear", "cosine"]
 

@@ -13,12 +13,12 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from engine.limits.specs import SPEC_ROLES
-from engine.spec.diagnostics import Finding, Path
-from engine.spec.faults import findings_of
-from engine.spec.models import Spec
-from engine.spec.role import Role
-from engine.spec.written import Written
+from rolegraph.engine.limits.specs import SPEC_ROLES
+from rolegraph.engine.spec.diagnostics import Finding, Path
+from rolegraph.engine.spec.faults import findings_of
+from rolegraph.engine.spec.models import Spec
+from rolegraph.engine.spec.role import Role
+from rolegraph.engine.spec.written import Written
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from engine.limits.specs import SPEC_COUNT, SPEC_NAME
+from rolegraph.engine.limits.specs import SPEC_COUNT, SPEC_NAME
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=SPEC_NAME.most)]
 

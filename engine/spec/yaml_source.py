@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import yaml
 
-from engine.limits.specs import SPEC_BYTES, SPEC_DEPTH, SPEC_DIGITS, SPEC_VALUES
-from engine.spec.diagnostics import Diagnostic, Lines, Path, Place
+from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_DEPTH, SPEC_DIGITS, SPEC_VALUES
+from rolegraph.engine.spec.diagnostics import Diagnostic, Lines, Path, Place
 
 _DEPTH = SPEC_DEPTH.most
 

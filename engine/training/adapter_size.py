@@ -8,8 +8,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from engine.records.jsonl import read_json
-from engine.spec import Lora
+from rolegraph.engine.records.jsonl import read_json
+from rolegraph.engine.spec import Lora
 
 BYTES = 16
 """For each parameter: the weight, its gradient and Adam's two moments, each in four bytes."""

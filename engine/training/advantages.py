@@ -16,9 +16,9 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from engine.compile import RolePlan
-from engine.errors import AdvantageError
-from engine.records import (
+from rolegraph.engine.compile import RolePlan
+from rolegraph.engine.errors import AdvantageError
+from rolegraph.engine.records import (
     MAIN,
     Advantage,
     Episode,
@@ -30,9 +30,9 @@ from engine.records import (
     Trajectory,
     TrajectoryGroup,
 )
-from engine.training.credit import members, turn_uid, turns
-from engine.vocabulary import Estimator, Floats
-from engine.vocabulary.foreign import FOREIGN, described
+from rolegraph.engine.training.credit import members, turn_uid, turns
+from rolegraph.engine.vocabulary import Estimator, Floats
+from rolegraph.engine.vocabulary.foreign import FOREIGN, described
 
 NOTHING = 1e-8
 """An advantage, or a spread of rewards, smaller than this teaches nothing."""

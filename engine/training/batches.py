@@ -15,14 +15,14 @@ from typing import NamedTuple
 import numpy as np
 import tinker
 
-from engine.compile import RolePlan
-from engine.errors import UsageError
-from engine.records import Episode, PolicyOf, Step, Trajectory
-from engine.spec import Loss
-from engine.training.advantages import per_token, teaches
-from engine.training.credit import is_compared, loss_weights, turns
-from engine.training.signals import DEMONSTRATION
-from engine.vocabulary import LossName
+from rolegraph.engine.compile import RolePlan
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import Episode, PolicyOf, Step, Trajectory
+from rolegraph.engine.spec import Loss
+from rolegraph.engine.training.advantages import per_token, teaches
+from rolegraph.engine.training.credit import is_compared, loss_weights, turns
+from rolegraph.engine.training.signals import DEMONSTRATION
+from rolegraph.engine.vocabulary import LossName
 
 
 class Span(NamedTuple):

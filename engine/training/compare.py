@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.compile import Plan
-from engine.records import Control, Episode, Trajectory
-from engine.training.figures import episode_figures, rewards_by_role
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.records import Control, Episode, Trajectory
+from rolegraph.engine.training.figures import episode_figures, rewards_by_role
 
 RESAMPLES = 2000
 LEVEL = 95

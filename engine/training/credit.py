@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any
 
-from engine.compile import RolePlan
-from engine.records import MAIN, Episode, GroupKey, PolicyOf, Step, Trajectory, TrajectoryGroup
-from engine.spec import Credit
+from rolegraph.engine.compile import RolePlan
+from rolegraph.engine.records import MAIN, Episode, GroupKey, PolicyOf, Step, Trajectory, TrajectoryGroup
+from rolegraph.engine.spec import Credit
 
 Member = tuple[GroupKey, Trajectory]
 LossWeights = Mapping[tuple[str, str], float]

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from engine.compile import Plan
-from engine.records import Episode
-from engine.training.advantages import Metrics
-from engine.training.credit import own_rewards
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.records import Episode
+from rolegraph.engine.training.advantages import Metrics
+from rolegraph.engine.training.credit import own_rewards
 
 if TYPE_CHECKING:
-    from engine.training.policies import Updated
+    from rolegraph.engine.training.policies import Updated
 
 
 def episode_figures(plan: Plan, episode: Episode) -> Metrics:

@@ -1,7 +1,7 @@
 """What a first step of training will come to: calls, tokens, time, groups that teach, memory, cost.
 
 In: a plan, and what episodes of it came to, from a probe or an earlier run. Without episodes, only bounds.
-Pure but for the adapter's size, which is read off the model's folder (`engine.training.adapter_size`).
+Pure but for the adapter's size, which is read off the model's folder (`adapter_size`).
 
 How sure it is. Tokens: a bootstrap over tasks of the mean of an episode, times the step's episodes. Groups
 that teach: groups of the same K rollouts are made of the episodes there are; a task counts by the share of
@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from engine.compile import Plan, RolePlan
-from engine.compile.size import calls_of, size_of
-from engine.records import Episode, TrajectoryGroup
-from engine.training.advantages import estimate, group_episodes, teaches
-from engine.training.compare import Interval, interval
-from engine.training.shares import CAPTURED
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.compile.size import calls_of, size_of
+from rolegraph.engine.records import Episode, TrajectoryGroup
+from rolegraph.engine.training.advantages import estimate, group_episodes, teaches
+from rolegraph.engine.training.compare import Interval, interval
+from rolegraph.engine.training.shares import CAPTURED
 
 DRAWS = 20_000
 

@@ -16,12 +16,19 @@ from time import monotonic
 
 import numpy as np
 
-from engine.errors import WorldError
-from engine.records import Checkpoint, Episode, Note, StepLogged, Trajectory, derive_seed
-from engine.training.advantages import annotated, both, by_uid, estimate, group_episodes, reward_metrics
-from engine.training.batches import RoleBatch, policy_batches
-from engine.training.credit import loss_weights, notes
-from engine.training.figures import (
+from rolegraph.engine.errors import WorldError
+from rolegraph.engine.records import Checkpoint, Episode, Note, StepLogged, Trajectory, derive_seed
+from rolegraph.engine.training.advantages import (
+    annotated,
+    both,
+    by_uid,
+    estimate,
+    group_episodes,
+    reward_metrics,
+)
+from rolegraph.engine.training.batches import RoleBatch, policy_batches
+from rolegraph.engine.training.credit import loss_weights, notes
+from rolegraph.engine.training.figures import (
     Metrics,
     failures,
     figures,
@@ -29,13 +36,13 @@ from engine.training.figures import (
     rewards_by_role,
     update_figures,
 )
-from engine.training.order import batch
-from engine.training.outcomes import outcome_figures
-from engine.training.rate import scheduled
-from engine.training.rollouts import Rollouts
-from engine.training.setup import Setup
-from engine.training.shares import captured, shares
-from engine.training.signals import apply_signals
+from rolegraph.engine.training.order import batch
+from rolegraph.engine.training.outcomes import outcome_figures
+from rolegraph.engine.training.rate import scheduled
+from rolegraph.engine.training.rollouts import Rollouts
+from rolegraph.engine.training.setup import Setup
+from rolegraph.engine.training.shares import captured, shares
+from rolegraph.engine.training.signals import apply_signals
 
 
 async def train(setup: Setup, start: Checkpoint | None = None) -> None:

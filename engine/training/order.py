@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from engine.compile import Plan
-from engine.errors import UsageError
-from engine.records import Task, derive_seed
-from engine.spec import Train
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import Task, derive_seed
+from rolegraph.engine.spec import Train
 
 
 def planned_steps(train: Train, rows: int) -> int:

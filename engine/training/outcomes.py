@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from engine.records import Episode, GroupKey, Step
-from engine.training.advantages import Metrics, teaches
-from engine.training.credit import on_record
+from rolegraph.engine.records import Episode, GroupKey, Step
+from rolegraph.engine.training.advantages import Metrics, teaches
+from rolegraph.engine.training.credit import on_record
 
 
 class Outcome(StrEnum):

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import tinker
 
-from engine.errors import UsageError, WorldError
-from engine.models import LimitedModel, ServedModel
-from engine.models.keys import redact
-from engine.models.tinker import Pulse, TinkerModel, said
-from engine.models.tinker_open import (
+from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.models import LimitedModel, ServedModel
+from rolegraph.engine.models.keys import redact
+from rolegraph.engine.models.tinker import Pulse, TinkerModel, said
+from rolegraph.engine.models.tinker_open import (
     NO_RETRIES,
     Session,
     model_of,
@@ -22,10 +22,10 @@ from engine.models.tinker_open import (
     quiet,
     saying_why,
 )
-from engine.prompts import ChatFormat
-from engine.records import Saved
-from engine.spec import Lora
-from engine.training.batches import RoleBatch
+from rolegraph.engine.prompts import ChatFormat
+from rolegraph.engine.records import Saved
+from rolegraph.engine.spec import Lora
+from rolegraph.engine.training.batches import RoleBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from engine.spec import Schedule
+from rolegraph.engine.spec import Schedule
 
 
 def scheduled(schedule: Schedule, rate: float, step: int, steps: int) -> float:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from engine.models import LimitedModel
-from engine.records import Episode, Task
-from engine.run import jobs, stream
-from engine.training.setup import Setup
+from rolegraph.engine.models import LimitedModel
+from rolegraph.engine.records import Episode, Task
+from rolegraph.engine.run import jobs, stream
+from rolegraph.engine.training.setup import Setup
 
 
 class Rollouts:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.compile import Plan
-from engine.models import LimitedModel
-from engine.records import Observer, RunFolder, Task
-from engine.run import Isolation
-from engine.spec import ModelRef
-from engine.training.policies import Policies
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.models import LimitedModel
+from rolegraph.engine.records import Observer, RunFolder, Task
+from rolegraph.engine.run import Isolation
+from rolegraph.engine.spec import ModelRef
+from rolegraph.engine.training.policies import Policies
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from engine.compile import Plan
-from engine.records import Note
-from engine.training.advantages import Metrics
-from engine.training.batches import RoleBatch
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.records import Note
+from rolegraph.engine.training.advantages import Metrics
+from rolegraph.engine.training.batches import RoleBatch
 
 CAPTURED = 0.9
 """Over this share of its policy, a role has it nearly for itself."""

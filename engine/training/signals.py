@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.compile import Plan
-from engine.compile.plan import SignalPlan
-from engine.errors import AdvantageError, ModelError, WorldError
-from engine.models import LimitedModel
-from engine.prompts import PromptError, Template
-from engine.records import Advantage, Episode, Note, Step, Trajectory
-from engine.spec import ModelRef
-from engine.vocabulary import ScoredView, Views
-from engine.vocabulary.foreign import FOREIGN, described
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.compile.plan import SignalPlan
+from rolegraph.engine.errors import AdvantageError, ModelError, WorldError
+from rolegraph.engine.models import LimitedModel
+from rolegraph.engine.prompts import PromptError, Template
+from rolegraph.engine.records import Advantage, Episode, Note, Step, Trajectory
+from rolegraph.engine.spec import ModelRef
+from rolegraph.engine.vocabulary import ScoredView, Views
+from rolegraph.engine.vocabulary.foreign import FOREIGN, described
 
 DEMONSTRATION = "demonstration"
 """The key of a Step's metadata that holds the turn to imitate: `text` and `ids`."""

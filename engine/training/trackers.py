@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from engine.errors import UsageError
+from rolegraph.engine.errors import UsageError
 
 TrackerName = Literal["tensorboard", "wandb"]
 

@@ -16,9 +16,9 @@ from itertools import groupby, islice
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode
 
-from engine.errors import DataError, UsageError
-from engine.records import Episode
-from engine.view.runs import Row, ViewedRun
+from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.records import Episode
+from rolegraph.engine.view.runs import Row, ViewedRun
 
 PAGE = 50
 """Episodes on a page."""

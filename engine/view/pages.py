@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from engine.errors import DataError, RolegraphError
-from engine.records import Episode, NodeId
-from engine.report.digest import clipped, question
-from engine.report.html import environment, script, style
-from engine.view.finding import ANY, PAGE, Found, Where, find, neighbours
-from engine.view.pieces import PiecesOf, pieces_of
-from engine.view.runs import Row, ViewedRun
-from engine.view.timeline import LANE, Dag, Drawing, Timeline, drawing, read_dag, timeline
-from engine.view.trace import Token, Trace, greatest, tokens, traces
-from engine.view.turns import Asked, Turn, turns
+from rolegraph.engine.errors import DataError, RolegraphError
+from rolegraph.engine.records import Episode, NodeId
+from rolegraph.engine.report.digest import clipped, question
+from rolegraph.engine.report.html import environment, script, style
+from rolegraph.engine.view.finding import ANY, PAGE, Found, Where, find, neighbours
+from rolegraph.engine.view.pieces import PiecesOf, pieces_of
+from rolegraph.engine.view.runs import Row, ViewedRun
+from rolegraph.engine.view.timeline import LANE, Dag, Drawing, Timeline, drawing, read_dag, timeline
+from rolegraph.engine.view.trace import Token, Trace, greatest, tokens, traces
+from rolegraph.engine.view.turns import Asked, Turn, turns
 
 HERE = Path(__file__).parent
 MOST_CARDS = 150

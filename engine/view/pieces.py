@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.compile.lineage import instances_of
-from engine.compile.policies import endpoints_of, trained_policies
-from engine.shipped import MODELS, model_folder
-from engine.spec import ModelRef, Spec
+from rolegraph.engine.compile.lineage import instances_of
+from rolegraph.engine.compile.policies import endpoints_of, trained_policies
+from rolegraph.engine.shipped import MODELS, model_folder
+from rolegraph.engine.spec import ModelRef, Spec
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -59,7 +59,7 @@ def _source(model: ModelRef) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    from engine.models.tinker_open import hub_name  # imports the SDK
+    from rolegraph.engine.models.tinker_open import hub_name  # imports the SDK
 
     try:
         cached = try_to_load_from_cache(hub_name(model.name), "tokenizer.json")

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.errors import DataError, UsageError
-from engine.records import Episode, RunFolder, RunInfo
-from engine.records.episodes import Entry, EpisodeFile
-from engine.spec import Spec, load_spec
-from engine.training.signals import DEMONSTRATION
+from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.records import Episode, RunFolder, RunInfo
+from rolegraph.engine.records.episodes import Entry, EpisodeFile
+from rolegraph.engine.spec import Spec, load_spec
+from rolegraph.engine.training.signals import DEMONSTRATION
 
 _EVER = ("id", "question")
 """What every run may show of a task, where it is not noted what its prompts may not."""

@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from engine.errors import DataError, RolegraphError, UsageError, WorldError
-from engine.view.finding import Where
-from engine.view.pages import Links, Pages
-from engine.view.runs import Row, ViewedRun
+from rolegraph.engine.errors import DataError, RolegraphError, UsageError, WorldError
+from rolegraph.engine.view.finding import Where
+from rolegraph.engine.view.pages import Links, Pages
+from rolegraph.engine.view.runs import Row, ViewedRun
 
 HOST = "127.0.0.1"
 _HEADERS = {

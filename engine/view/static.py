@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.records.jsonl import write_whole
-from engine.view.finding import Where, find
-from engine.view.pages import Pages, anchor_of
-from engine.view.runs import Row, ViewedRun
+from rolegraph.engine.records.jsonl import write_whole
+from rolegraph.engine.view.finding import Where, find
+from rolegraph.engine.view.pages import Pages, anchor_of
+from rolegraph.engine.view.runs import Row, ViewedRun
 
 
 class _Anchors:

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from jinja2 import Environment, TemplateSyntaxError, meta
 
-from engine.compile.graph import env_loop, players_of
-from engine.compile.lineage import instances_of
-from engine.compile.unroll import Unrolled, unroll
-from engine.records import NodeId
-from engine.spec import Spec
-from engine.view.turns import Turn
+from rolegraph.engine.compile.graph import env_loop, players_of
+from rolegraph.engine.compile.lineage import instances_of
+from rolegraph.engine.compile.unroll import Unrolled, unroll
+from rolegraph.engine.records import NodeId
+from rolegraph.engine.spec import Spec
+from rolegraph.engine.view.turns import Turn
 
 MOST_LANES = 120
 MOST_JOINS = 1_500

@@ -1,6 +1,6 @@
 """Why an advantage is what it is: the group that a turn was compared in, as training left it on record.
 
-Nothing is computed anew. Who was compared with whom is what `engine.training.credit.on_record` reads, and the
+Nothing is computed anew. Who was compared with whom is what `credit.on_record` reads, and the
 reward, baseline, advantage and loss weight are those that the estimator and the loss were given. Pure.
 """
 
@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine.records import Episode, GroupKey, NodeId, Step, Trajectory
-from engine.training.credit import on_record, turns
-from engine.training.outcomes import advantages
-from engine.view.runs import Row
+from rolegraph.engine.records import Episode, GroupKey, NodeId, Step, Trajectory
+from rolegraph.engine.training.credit import on_record, turns
+from rolegraph.engine.training.outcomes import advantages
+from rolegraph.engine.view.runs import Row
 
 
 class Compared(NamedTuple):

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from engine.records import Episode, Message, NodeId, Step, Trajectory
-from engine.training.credit import turns as turns_of
-from engine.training.signals import DEMONSTRATION
+from rolegraph.engine.records import Episode, Message, NodeId, Step, Trajectory
+from rolegraph.engine.training.credit import turns as turns_of
+from rolegraph.engine.training.signals import DEMONSTRATION
 
 
 class Said(NamedTuple):

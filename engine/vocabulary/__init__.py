@@ -1,23 +1,23 @@
 """What a role can be made of: the kinds of items, how a spec calls one, and the registry of each kind.
 
 Whoever writes a parser, reward, estimator, signal, metric, dataset, environment or tool needs this room and
-`engine.records`.
+`rolegraph.engine.records`.
 """
 
-from engine.errors import DataError, UsageError, did_you_mean
-from engine.records import Split
-from engine.vocabulary.call import Call, CallField
-from engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, open_dataset, plain_row, seeds
-from engine.vocabulary.environments import (
+from rolegraph.engine.errors import DataError, UsageError, did_you_mean
+from rolegraph.engine.records import Split
+from rolegraph.engine.vocabulary.call import Call, CallField
+from rolegraph.engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, open_dataset, plain_row, seeds
+from rolegraph.engine.vocabulary.environments import (
     Environment,
     EnvironmentFailure,
     LiveEnvironment,
     Transition,
     environment_of,
 )
-from engine.vocabulary.foreign import in_short
-from engine.vocabulary.imports import Import, digest_of, import_file
-from engine.vocabulary.items import (
+from rolegraph.engine.vocabulary.foreign import in_short
+from rolegraph.engine.vocabulary.imports import Import, digest_of, import_file
+from rolegraph.engine.vocabulary.items import (
     Dataset,
     Estimator,
     Floats,
@@ -40,9 +40,9 @@ from engine.vocabulary.items import (
     signals,
     tools,
 )
-from engine.vocabulary.options import Option, options_of
-from engine.vocabulary.permissions import checked_url, is_allowed
-from engine.vocabulary.registry import (
+from rolegraph.engine.vocabulary.options import Option, options_of
+from rolegraph.engine.vocabulary.permissions import checked_url, is_allowed
+from rolegraph.engine.vocabulary.registry import (
     BadOptions,
     BadParts,
     Item,
@@ -51,8 +51,16 @@ from engine.vocabulary.registry import (
     noting,
     registry_of,
 )
-from engine.vocabulary.tools import Function, Pairs, Tool, ToolCall, ToolError
-from engine.vocabulary.views import REWARD_FIELDS, VIEW_FIELDS, Own, ScoredView, Upstream, View, Views
+from rolegraph.engine.vocabulary.tools import Function, Pairs, Tool, ToolCall, ToolError
+from rolegraph.engine.vocabulary.views import (
+    REWARD_FIELDS,
+    VIEW_FIELDS,
+    Own,
+    ScoredView,
+    Upstream,
+    View,
+    Views,
+)
 
 __all__ = [
     "REWARD_FIELDS",

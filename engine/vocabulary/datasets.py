@@ -11,12 +11,12 @@ from typing import Any, cast
 
 from pydantic_core import to_jsonable_python
 
-from engine.errors import DataError
-from engine.records import SEEDS, Split, Task
-from engine.vocabulary.call import Call
-from engine.vocabulary.foreign import in_short
-from engine.vocabulary.items import Dataset, checked_rows, datasets
-from engine.vocabulary.registry import BadOptions
+from rolegraph.engine.errors import DataError
+from rolegraph.engine.records import SEEDS, Split, Task
+from rolegraph.engine.vocabulary.call import Call
+from rolegraph.engine.vocabulary.foreign import in_short
+from rolegraph.engine.vocabulary.items import Dataset, checked_rows, datasets
+from rolegraph.engine.vocabulary.registry import BadOptions
 
 Row = Mapping[str, Any]
 

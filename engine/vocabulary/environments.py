@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from engine.errors import WorldError
-from engine.vocabulary.registry import Item
+from rolegraph.engine.errors import WorldError
+from rolegraph.engine.vocabulary.registry import Item
 
 NO_REWARDS: Mapping[int, float] = {}
 NO_INFO: Mapping[str, Any] = {}

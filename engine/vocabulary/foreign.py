@@ -6,11 +6,11 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from engine.limits import Limit
-from engine.limits.records import LINE_SHOWN, MESSAGE_TEXT
-from engine.records import check_recordable
-from engine.records.jsonl import json_line
-from engine.records.plain import LARGEST
+from rolegraph.engine.limits import Limit
+from rolegraph.engine.limits.records import LINE_SHOWN, MESSAGE_TEXT
+from rolegraph.engine.records import check_recordable
+from rolegraph.engine.records.jsonl import json_line
+from rolegraph.engine.records.plain import LARGEST
 
 FOREIGN = (Exception, SystemExit)
 """What somebody else's code may raise and end no more than its own part; `sys.exit` in it ends no run."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from engine.errors import UsageError
-from engine.vocabulary.foreign import FOREIGN, described
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.vocabulary.foreign import FOREIGN, described
 
 
 class Import(NamedTuple):

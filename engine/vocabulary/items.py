@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from engine.errors import DataError, RolegraphError
-from engine.records import (
+from rolegraph.engine.errors import DataError, RolegraphError
+from rolegraph.engine.records import (
     Episode,
     FailureName,
     Step,
@@ -23,11 +23,11 @@ from engine.records import (
     TrajectoryGroup,
     check_recordable,
 )
-from engine.vocabulary.environments import Environment
-from engine.vocabulary.foreign import FOREIGN
-from engine.vocabulary.registry import FIXED, Item, Origin, Registry
-from engine.vocabulary.tools import Tool
-from engine.vocabulary.views import Upstream, View
+from rolegraph.engine.vocabulary.environments import Environment
+from rolegraph.engine.vocabulary.foreign import FOREIGN
+from rolegraph.engine.vocabulary.registry import FIXED, Item, Origin, Registry
+from rolegraph.engine.vocabulary.tools import Tool
+from rolegraph.engine.vocabulary.views import Upstream, View
 
 
 class ParseFailure(ValueError):

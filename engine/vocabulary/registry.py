@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
 
-from engine.errors import RolegraphError, UsageError, did_you_mean, first_line
-from engine.vocabulary.call import Call
-from engine.vocabulary.foreign import FOREIGN, described
-from engine.vocabulary.imports import Definition, Import
-from engine.vocabulary.options import Option, options_of, takes_more, takes_value, value_of
+from rolegraph.engine.errors import RolegraphError, UsageError, did_you_mean, first_line
+from rolegraph.engine.vocabulary.call import Call
+from rolegraph.engine.vocabulary.foreign import FOREIGN, described
+from rolegraph.engine.vocabulary.imports import Definition, Import
+from rolegraph.engine.vocabulary.options import Option, options_of, takes_more, takes_value, value_of
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, cast
 
-from engine.limits.answers import SCHEMA_WORK
+from rolegraph.engine.limits.answers import SCHEMA_WORK
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | Sequence[Any] | None]
 """Validator, what the schema says, the value and the schema around, to what is wrong."""

@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from engine.vocabulary.registry import Item
-from engine.vocabulary.views import Upstream, View, Views
+from rolegraph.engine.vocabulary.registry import Item
+from rolegraph.engine.vocabulary.views import Upstream, View, Views
 
 
 class ToolError(ValueError):

@@ -12,13 +12,13 @@ from typing import Any
 
 import yaml
 
-from engine.compile import check_file, compile_file
-from engine.errors import DataError
-from engine.prompts import PromptError
-from engine.records import RunFolder
-from engine.records.episodes import EpisodeWriter, read_episodes
-from engine.records.jsonl import json_line
-from engine.vocabulary import BadOptions, Call, ParseFailure, Reward, Score, Seen, parsers, rewards
+from rolegraph.engine.compile import check_file, compile_file
+from rolegraph.engine.errors import DataError
+from rolegraph.engine.prompts import PromptError
+from rolegraph.engine.records import RunFolder
+from rolegraph.engine.records.episodes import EpisodeWriter, read_episodes
+from rolegraph.engine.records.jsonl import json_line
+from rolegraph.engine.vocabulary import BadOptions, Call, ParseFailure, Reward, Score, Seen, parsers, rewards
 from tests.attack import records
 from tests.attack.cases import Came
 from tests.edge import episode, limited

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 import numpy
 import yaml
 
-from engine.compile import compile_file
-from engine.records import Episode
-from engine.records.episodes import EpisodeWriter, read_episodes
-from engine.vocabulary import (
+from rolegraph.engine.compile import compile_file
+from rolegraph.engine.records import Episode
+from rolegraph.engine.records.episodes import EpisodeWriter, read_episodes
+from rolegraph.engine.vocabulary import (
     Environment,
     Function,
     Metric,

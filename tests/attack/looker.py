@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from engine.cli.main import run
+from rolegraph.engine.cli.main import run
 from tests.attack.cases import Came
 from tests.view.runs import write_run, write_training
 

@@ -93,7 +93,7 @@ def install(folder: Path) -> None:
     for point, text, _ in BROKEN.values():
         if text is not None:
             (folder / f"{point.partition(':')[0]}.py").write_text(text)
-    made = "from engine.vocabulary import Dataset\n"
+    made = "from rolegraph.engine.vocabulary import Dataset\n"
     for name, (body, _) in ROWS.items():
         made += f"def {name}():\n    def rows(limit):\n        {body}\n    return Dataset(('id',), frozenset(), rows)\n"
     (folder / "hostile_rows.py").write_text(made)

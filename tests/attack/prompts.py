@@ -60,7 +60,7 @@ CASES = [
     Case('joinattr __class__', '{{ ["x"]|join(",",attribute="__class__") }}', 'error', "'str object' has no attribute '__class__'"),
     Case('joinattr loop.globals', '{% for i in [1] %}{{ [loop.cycle]|join("",attribute="__globals__") }}{% endfor %}', 'error', "'jinja2.runtime.LoopContext object' has no attribute 'cycle'"),
     Case('joinattr init', '{{ solver|join("","__doc__") }}', 'fault', "'__doc__' cannot be read from a prompt"),
-    Case('joinattr dyn', '{{ solver|join(",",attribute="__sl"~"ots__") }}', 'error', "'engine.vocabulary.views.View object' has no attribute '__sl"),
+    Case('joinattr dyn', '{{ solver|join(",",attribute="__sl"~"ots__") }}', 'error', "'rolegraph.engine.vocabulary.views.View object' has no attribute '__sl"),
     Case('joinattr dict', '{% for i in [1] %}{{ [loop]|join("",attribute="__dict__") }}{% endfor %}', 'error', "'jinja2.runtime.LoopContext object' has no attribute '__dict"),
     Case('attr items', '{{ task.items }}', 'text', '[1]'),
     Case('attr keys', '{{ task.keys }}', 'error', "'dict object' has no attribute 'keys'"),

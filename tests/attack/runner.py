@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import NoReturn
 
 import rolegraph as rg
-from engine.cli.main import run as run_command
-from engine.compile import check_file
-from engine.errors import DataError, SpecError
-from engine.prompts import PromptError
-from engine.prompts.checks import Fault, Surroundings
-from engine.prompts.meter import Meter
-from engine.prompts.scope import Scope
-from engine.prompts.templates import compile_condition, compile_template
-from engine.vocabulary import View, Views
-from roles.corpus import open_corpus, search
+from rolegraph.engine.cli.main import run as run_command
+from rolegraph.engine.compile import check_file
+from rolegraph.engine.errors import DataError, SpecError
+from rolegraph.engine.prompts import PromptError
+from rolegraph.engine.prompts.checks import Fault, Surroundings
+from rolegraph.engine.prompts.meter import Meter
+from rolegraph.engine.prompts.scope import Scope
+from rolegraph.engine.prompts.templates import compile_condition, compile_template
+from rolegraph.engine.vocabulary import View, Views
+from rolegraph.roles.corpus import open_corpus, search
 from tests.attack import (
     bombs,
     burster,

@@ -12,12 +12,12 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 import rolegraph as rg
-from engine.errors import ModelError
-from engine.limits.answers import ANSWER_TEXT, COMPLETION_BYTES, COMPLETION_PARTS
-from engine.models import Request, open_model
-from engine.records.episodes import read_episodes
-from engine.spec import ModelRef, Sampling
-from engine.vocabulary import Call, ParseFailure, Score, parsers
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.limits.answers import ANSWER_TEXT, COMPLETION_BYTES, COMPLETION_PARTS
+from rolegraph.engine.models import Request, open_model
+from rolegraph.engine.records.episodes import read_episodes
+from rolegraph.engine.spec import ModelRef, Sampling
+from rolegraph.engine.vocabulary import Call, ParseFailure, Score, parsers
 from tests.cli.conftest import Command, rolegraph
 from tests.models.edges import CALL, chat_answer, serving
 

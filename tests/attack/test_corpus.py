@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from engine.limits.prompts import PROMPT_WORK
+from rolegraph.engine.limits.prompts import PROMPT_WORK
 from tests.attack import bombs, conditions, folders, given, overrides, packages, prompts, specs, tables
 from tests.attack.cases import Came, Case
 

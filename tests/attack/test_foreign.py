@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from engine.compile import compile_file
-from engine.limits.answers import ANSWER_CALLS
-from engine.limits.tools import TOOL_TEXT
-from engine.models import Completion, Request
-from engine.prompts.call_forms import HERMES
-from engine.records import Episode
-from engine.records.episodes import EpisodeWriter, read_episodes
-from engine.vocabulary import (
+from rolegraph.engine.compile import compile_file
+from rolegraph.engine.limits.answers import ANSWER_CALLS
+from rolegraph.engine.limits.tools import TOOL_TEXT
+from rolegraph.engine.models import Completion, Request
+from rolegraph.engine.prompts.call_forms import HERMES
+from rolegraph.engine.records import Episode
+from rolegraph.engine.records.episodes import EpisodeWriter, read_episodes
+from rolegraph.engine.vocabulary import (
     Environment,
     Function,
     Parser,

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.limits.tools import TOOL_FUNCTIONS
-from engine.run.calls import Result, offered, results_of
-from engine.run.tools import OpenTools
-from engine.vocabulary import Call, ToolCall, ToolError, tools
+from rolegraph.engine.limits.tools import TOOL_FUNCTIONS
+from rolegraph.engine.run.calls import Result, offered, results_of
+from rolegraph.engine.run.tools import OpenTools
+from rolegraph.engine.vocabulary import Call, ToolCall, ToolError, tools
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`")
 ROOT = Path(__file__).parents[2]

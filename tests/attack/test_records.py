@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import DataError
-from engine.models.replay import Replay
-from engine.records import read_episodes
-from engine.records.episodes import EpisodeFile, EpisodeWriter, drop_episodes
+from rolegraph.engine.errors import DataError
+from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.records import read_episodes
+from rolegraph.engine.records.episodes import EpisodeFile, EpisodeWriter, drop_episodes
 from tests.attack import records
 
 READERS: list[Callable[[Path], object]] = [

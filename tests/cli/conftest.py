@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.cli.main import run
+from rolegraph.engine.cli.main import run
 from tests.run.test_replay_parity import CASES
 
 ROOT = Path(__file__).parent.parent.parent
@@ -46,7 +46,7 @@ def process(tmp_path: Path) -> Command:
 
     def run_apart(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "engine.cli", *words],
+            [sys.executable, "-m", "rolegraph.engine.cli", *words],
             cwd=tmp_path,
             env={**ENVIRONMENT, **environment},
             capture_output=True,
@@ -60,7 +60,7 @@ def process(tmp_path: Path) -> Command:
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
     """Episodes recorded on the first ten countdown tasks, as `rolegraph run` writes them."""
-    from roles.countdown import generate
+    from rolegraph.roles.countdown import generate
 
     tasks = generate(10, seed=0, split="validation")
     lines: list[str] = []

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import SpecError
-from engine.records.episodes import read_episodes
 from rolegraph import check, load
+from rolegraph.engine.errors import SpecError
+from rolegraph.engine.records.episodes import read_episodes
 from tests.cli.conftest import Command
 from tests.edge import write_spec
 

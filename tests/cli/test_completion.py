@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import get_completion_class
 
-from engine.cli.main import cli
+from rolegraph.engine.cli.main import cli
 from tests.cli.conftest import ENVIRONMENT
 
 Offered = Callable[..., list[str]]
@@ -92,7 +92,7 @@ def test_a_spec_that_cannot_be_read_has_no_names(offered: Offered) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_installed_command_writes_each_shells_script(shell: str) -> None:
     """In a process, as a shell asks: what is written has the name of the function that answers it."""
-    code = "from engine.cli.main import cli; cli.main(prog_name='rolegraph')"
+    code = "from rolegraph.engine.cli.main import cli; cli.main(prog_name='rolegraph')"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **ENVIRONMENT, VARIABLE: f"{shell}_source"},

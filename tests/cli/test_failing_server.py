@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from engine.records.episodes import read_episodes
+from rolegraph.engine.records.episodes import read_episodes
 from tests.cli.conftest import Command
 from tests.models.edges import chat_answer, serving
 
@@ -16,7 +16,7 @@ from tests.models.edges import chat_answer, serving
 def test_seven_of_eight_solvers_and_the_judge_survive_a_call_that_always_fails(
     rolegraph: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.models.limit.FIRST_WAIT", 0.01)
+    monkeypatch.setattr("rolegraph.engine.models.limit.FIRST_WAIT", 0.01)
     doomed: list[int] = []
     tries = 0
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.records.folder import RunFolder
+from rolegraph.engine.records.folder import RunFolder
 from tests.cli.conftest import Command
 from tests.trainings import key
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     pass
 
 if TYPE_CHECKING:
-    from engine.local.launcher import Running
+    from rolegraph.engine.local.launcher import Running
 
 SIZE = ("train.batch_size=5", "train.rollouts=1", "roles.solver.estimator=reinforce")
 

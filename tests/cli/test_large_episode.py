@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.records.episodes import read_episodes
+from rolegraph.engine.records.episodes import read_episodes
 from tests.cli.conftest import Command, rolegraph
 from tests.models.edges import chat_answer, serving
 

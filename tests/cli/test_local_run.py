@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 
 import rolegraph as rg
-from engine.records import Episode
-from engine.records.episodes import read_episodes
-from engine.records.folder import RunFolder
+from rolegraph.engine.records import Episode
+from rolegraph.engine.records.episodes import read_episodes
+from rolegraph.engine.records.folder import RunFolder
 from tests.cli.conftest import ENVIRONMENT, Command
 from tests.trainings import key
 from tests.waiting import soon
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.local.launcher import Running
+from rolegraph.engine.local.launcher import Running
 from tests.local.conftest import make_model
 
 pytestmark = pytest.mark.service
@@ -61,7 +61,7 @@ def started(folder: Path, *words: str, **environment: str) -> Iterator[tuple[sub
     """The command on a terminal of its own, and that terminal to read from."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "engine.cli", *words],
+        [sys.executable, "-m", "rolegraph.engine.cli", *words],
         cwd=folder,
         env={**ENVIRONMENT, **environment},
         stdin=subprocess.DEVNULL,

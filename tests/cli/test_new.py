@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from engine.records.folder import RunFolder
+from rolegraph.engine.records.folder import RunFolder
 from tests.cli.conftest import ROOT, Command
 
 

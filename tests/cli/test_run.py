@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.records.episodes import read_episodes
-from engine.records.folder import RunFolder
+from rolegraph.engine.records.episodes import read_episodes
+from rolegraph.engine.records.folder import RunFolder
 from tests.cli.conftest import Command, step
 from tests.edge import write_spec
 from tests.models.edges import chat_answer, serving

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.local.launcher import Running
-from engine.records.folder import RunFolder
+from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.records.folder import RunFolder
 from tests.cli.conftest import Command
 from tests.trainings import STEP, key, train
 

@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 
 import rolegraph as rg
-from engine.cli.train_display import TrainDisplay
-from engine.records import RunFolder, Saved
+from rolegraph.engine.cli.train_display import TrainDisplay
+from rolegraph.engine.records import RunFolder, Saved
 from rolegraph.running import describe
 
 METRICS = {

@@ -11,8 +11,8 @@ import rolegraph as rg
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.errors import WorldError
-from engine.local.launcher import Running
+from rolegraph.engine.errors import WorldError
+from rolegraph.engine.local.launcher import Running
 from tests.cli.conftest import Command
 from tests.local.conftest import make_model
 from tests.trainings import SMALL, assert_same, key, metrics, train

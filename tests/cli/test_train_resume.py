@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.local.launcher import Running
-from engine.records.episodes import read_episodes
-from engine.records.folder import RunFolder
+from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.records.episodes import read_episodes
+from rolegraph.engine.records.folder import RunFolder
 from tests.cli.conftest import Command
 from tests.trainings import SMALL, assert_same, key, metrics, start, train, wait_for_lines
 

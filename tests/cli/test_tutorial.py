@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from engine.cli.main import run
-from engine.vocabulary import Call, estimators
+from rolegraph.engine.cli.main import run
+from rolegraph.engine.vocabulary import Call, estimators
 from tests.cli.conftest import SETTINGS, Command
 from tests.documents import ROOT, TUTORIAL, blocks
 
 if TYPE_CHECKING:
-    from engine.local.launcher import Running
+    from rolegraph.engine.local.launcher import Running
 
 SMALLER = {
     "run": ["--limit", "2"],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from engine.compile import check_file
+from rolegraph.engine.compile import check_file
 from tests.edge import write_spec
 
 ROWS = '{"question": "q", "answer": "a", "hint": "h"}\n'

@@ -6,9 +6,9 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.compile.graph import check_graph, role_needs
-from engine.spec import Spec
-from engine.spec.diagnostics import Finding
+from rolegraph.engine.compile.graph import check_graph, role_needs
+from rolegraph.engine.spec import Spec
+from rolegraph.engine.spec.diagnostics import Finding
 
 
 def spec(needs: dict[str, list[str]], counts: dict[str, int] | None = None) -> Spec:

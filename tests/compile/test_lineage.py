@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.compile.lineage import instances_of, joined
-from engine.spec import Edge, Spec
+from rolegraph.engine.compile.lineage import instances_of, joined
+from rolegraph.engine.spec import Edge, Spec
 
 
 def spec(roles: dict[str, dict[str, Any]], loops: dict[str, Any] | None = None) -> Spec:

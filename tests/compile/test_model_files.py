@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile import check_file
-from engine.compile.compiler import Compiled
+from rolegraph.engine.compile import check_file
+from rolegraph.engine.compile.compiler import Compiled
 
 SPEC = """rolegraph: 1
 name: x

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from engine.compile import Plan, compile_file
-from engine.errors import UsageError
-from engine.records import Episode
-from engine.vocabulary import Import, import_file, rewards
+from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import Episode
+from rolegraph.engine.vocabulary import Import, import_file, rewards
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, episode, limited, write_spec
 
 OWN_FILE = '''
-from engine.vocabulary import Reward, Score, rewards
+from rolegraph.engine.vocabulary import Reward, Score, rewards
 
 WORTH = 0.25
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile import Plan, check_file
-from engine.compile.trainable import training_findings
-from engine.spec import Lora, ModelRef
+from rolegraph.engine.compile import Plan, check_file
+from rolegraph.engine.compile.trainable import training_findings
+from rolegraph.engine.spec import Lora, ModelRef
 from tests.edge import write_spec
 
 SPEC = """

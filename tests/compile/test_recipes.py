@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile.compiler import check_file
-from engine.run.preview import preview_task
+from rolegraph.engine.compile.compiler import check_file
+from rolegraph.engine.run.preview import preview_task
 from tests.edge import write_spec
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile import check_file
-from engine.spec import Diagnostic
+from rolegraph.engine.compile import check_file
+from rolegraph.engine.spec import Diagnostic
 from tests.edge import write_spec
 
 HEAD = "rolegraph: 1\nname: x\ndata: {validation: countdown}\nroles:\n"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile import Plan, compile_file
-from engine.compile.trainable import training_findings
-from engine.errors import SpecError
-from engine.records import SEEDS
+from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.compile.trainable import training_findings
+from rolegraph.engine.errors import SpecError
+from rolegraph.engine.records import SEEDS
 from tests.edge import write_spec
 
 GRID = """

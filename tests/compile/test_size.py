@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 import rolegraph as rg
-from engine.compile import Size, check_file, graph, size_of
-from engine.compile.size import calls_of
+from rolegraph.engine.compile import Size, check_file, graph, size_of
+from rolegraph.engine.compile.size import calls_of
 from tests.counting import calls
 from tests.edge import write_spec
 from tests.workflows import Workflow, compiled, workflows

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile.compiler import check_file
-from engine.compile.trainable import training_findings
-from engine.spec.diagnostics import Diagnostic
+from rolegraph.engine.compile.compiler import check_file
+from rolegraph.engine.compile.trainable import training_findings
+from rolegraph.engine.spec.diagnostics import Diagnostic
 from tests.edge import solver_judge, write_spec
 
 FROZEN = "trainable: false"

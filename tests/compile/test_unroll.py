@@ -6,11 +6,11 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.compile import graph
-from engine.compile.lineage import instances_of
-from engine.compile.unroll import Unrolled, unroll
-from engine.records import NodeId
-from engine.spec import Spec
+from rolegraph.engine.compile import graph
+from rolegraph.engine.compile.lineage import instances_of
+from rolegraph.engine.compile.unroll import Unrolled, unroll
+from rolegraph.engine.records import NodeId
+from rolegraph.engine.spec import Spec
 from tests.edge import solver_judge
 
 

@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-from engine.compile import compile_file
-from engine.drawing import Picture, picture_of
-from engine.drawing.dot import dot
-from engine.drawing.ink import PALETTE
-from engine.drawing.mermaid import mermaid
-from engine.drawing.svg import svg
-from engine.spec import load_spec
+from rolegraph.engine.compile import compile_file
+from rolegraph.engine.drawing import Picture, picture_of
+from rolegraph.engine.drawing.dot import dot
+from rolegraph.engine.drawing.ink import PALETTE
+from rolegraph.engine.drawing.mermaid import mermaid
+from rolegraph.engine.drawing.svg import svg
+from rolegraph.engine.spec import load_spec
 from tests.documents import ROOT
 from tests.edge import write_spec
 

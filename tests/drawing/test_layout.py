@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 
 from hypothesis import given, settings
 
-from engine.compile import Plan
-from engine.drawing import picture_of
-from engine.drawing.layout import WIDEST, Rect, lay_out
-from engine.drawing.picture import Box, Picture
-from engine.drawing.svg import svg
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.drawing import picture_of
+from rolegraph.engine.drawing.layout import WIDEST, Rect, lay_out
+from rolegraph.engine.drawing.picture import Box, Picture
+from rolegraph.engine.drawing.svg import svg
 from tests.workflows import Workflow, compiled, workflows
 
 

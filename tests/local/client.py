@@ -8,7 +8,7 @@ import tinker
 import torch
 from tinker import types
 
-from engine.local.launcher import Running
+from rolegraph.engine.local.launcher import Running
 
 PROMPT = [5, 80, 90, 100, 110]
 ADAM = types.AdamParams(learning_rate=1e-2)

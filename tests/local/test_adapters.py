@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.local.service.adapters import lora_config  # noqa: E402
-from engine.local.service.policy import LoraShape, Policy  # noqa: E402
-from engine.local.service.trainer import Datum, TrainingRun  # noqa: E402
+from rolegraph.engine.local.service.adapters import lora_config  # noqa: E402
+from rolegraph.engine.local.service.policy import LoraShape, Policy  # noqa: E402
+from rolegraph.engine.local.service.trainer import Datum, TrainingRun  # noqa: E402
 
 RANK = 40  # beyond the 32 that most of the layers have
 

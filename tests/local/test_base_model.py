@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from turns import Turn, ask_judge, ask_solver, ask_validator, steps, turns
 
-from engine.local.launcher import BASE_MODEL as MODEL
-from roles.countdown import generate, is_solution, last_answer
+from rolegraph.engine.local.launcher import BASE_MODEL as MODEL
+from rolegraph.roles.countdown import generate, is_solution, last_answer
 
 pytestmark = pytest.mark.service
 torch = pytest.importorskip("torch")

@@ -18,7 +18,7 @@ tinker = pytest.importorskip("tinker")
 
 from tinker.proto import tinker_public_pb2 as public  # noqa: E402
 
-from engine.local.launcher import Running  # noqa: E402
+from rolegraph.engine.local.launcher import Running  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, sampler, trainer  # noqa: E402
 
 pytestmark = pytest.mark.service

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.local.launcher import Running
+from rolegraph.engine.local.launcher import Running
 from tests.view.browser import WHERE, found
 
 pytestmark = pytest.mark.service

@@ -7,8 +7,8 @@ from pathlib import Path
 import openai
 import pytest
 
-from engine.local.launcher import Running
-from engine.records.episodes import read_episodes
+from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.records.episodes import read_episodes
 from tests.cli.conftest import Command, rolegraph
 
 __all__ = ["rolegraph"]

@@ -11,9 +11,9 @@ import httpx
 import openai
 import pytest
 
-from engine.local.launcher import BASE_MODEL
-from engine.models.tokenizer import load_tokenizer
-from engine.prompts import Tokenizer
+from rolegraph.engine.local.launcher import BASE_MODEL
+from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.engine.prompts import Tokenizer
 from tests.edge import RIGHT
 
 pytest.importorskip("torch", reason="needs the extra `local`")
@@ -59,8 +59,8 @@ def chat(model: Says, *asked: dict[str, Any]) -> list[Any]:
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    from engine.local.service.calls import guarded
-    from engine.local.service.chat import ChatService
+    from rolegraph.engine.local.service.calls import guarded
+    from rolegraph.engine.local.service.chat import ChatService
 
     service = ChatService(cast("Any", model), "small", frozenset({"small"}))
     app = Starlette(routes=[Route("/v1/chat/completions", guarded(service.complete), methods=["POST"])])

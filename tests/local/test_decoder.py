@@ -11,10 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.local.service.batcher import Batcher, Job  # noqa: E402
-from engine.local.service.decoder import Decoder  # noqa: E402
-from engine.local.service.policy import LoraShape, Policy  # noqa: E402
-from engine.local.service.sampling import SampleRequest  # noqa: E402
+from rolegraph.engine.local.service.batcher import Batcher, Job  # noqa: E402
+from rolegraph.engine.local.service.decoder import Decoder  # noqa: E402
+from rolegraph.engine.local.service.policy import LoraShape, Policy  # noqa: E402
+from rolegraph.engine.local.service.sampling import SampleRequest  # noqa: E402
 
 
 @pytest.fixture(scope="module")

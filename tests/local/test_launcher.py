@@ -14,15 +14,15 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.errors import UsageError
-from engine.local.launcher import BASE_MODEL, check_model_folder
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.local.launcher import BASE_MODEL, check_model_folder
 
 ROOT = Path(__file__).parents[2]
 CHECK = """
 import sys
 from pathlib import Path
-from engine.errors import UsageError
-from engine.local.launcher import check_model_folder
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.local.launcher import check_model_folder
 try:
     check_model_folder(Path(sys.argv[1]))
 except UsageError as error:

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.local.service.memory import give_back  # noqa: E402
+from rolegraph.engine.local.service.memory import give_back  # noqa: E402
 
 MIB = 2**20
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.local.launcher import Running
+from rolegraph.engine.local.launcher import Running
 
 pytestmark = pytest.mark.service
 HI: list[Any] = [{"role": "user", "content": "hello"}]

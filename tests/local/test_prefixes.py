@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.local.service.policy import LoraShape, Policy  # noqa: E402
-from engine.local.service.prefixes import MAX_ROW, rows_of  # noqa: E402
+from rolegraph.engine.local.service.policy import LoraShape, Policy  # noqa: E402
+from rolegraph.engine.local.service.prefixes import MAX_ROW, rows_of  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ from click.testing import CliRunner  # noqa: E402
 from tinker import types  # noqa: E402
 from tinker.cli.__main__ import main_cli  # noqa: E402
 
-from engine.local.launcher import Running  # noqa: E402
-from engine.local.service.checkpoints import Checkpoints, Terms  # noqa: E402
-from engine.local.service.policy import LoraShape  # noqa: E402
+from rolegraph.engine.local.launcher import Running  # noqa: E402
+from rolegraph.engine.local.service.checkpoints import Checkpoints, Terms  # noqa: E402
+from rolegraph.engine.local.service.policy import LoraShape  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, logprobs_of, prompt, trainer  # noqa: E402
 
 pytestmark = pytest.mark.service

@@ -17,9 +17,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 tinker = pytest.importorskip("tinker")
 
-from engine.local.launcher import PROCESS, Running, running  # noqa: E402
-from engine.local.service.futures import Turns  # noqa: E402
-from engine.local.service.rounds import Rounds  # noqa: E402
+from rolegraph.engine.local.launcher import PROCESS, Running, running  # noqa: E402
+from rolegraph.engine.local.service.futures import Turns  # noqa: E402
+from rolegraph.engine.local.service.rounds import Rounds  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, trainer  # noqa: E402
 from tests.waiting import soon  # noqa: E402
 

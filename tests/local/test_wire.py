@@ -15,9 +15,9 @@ tinker = pytest.importorskip("tinker")
 
 import torch  # noqa: E402
 
-from engine.local.service.messages import public  # noqa: E402
-from engine.local.service.trainer import Refused  # noqa: E402
-from engine.local.service.wire import OptimStepBody, TrainRequest  # noqa: E402
+from rolegraph.engine.local.service.messages import public  # noqa: E402
+from rolegraph.engine.local.service.trainer import Refused  # noqa: E402
+from rolegraph.engine.local.service.wire import OptimStepBody, TrainRequest  # noqa: E402
 
 
 def test_what_a_client_leaves_out_of_adam_is_the_sdk_s_default() -> None:

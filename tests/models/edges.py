@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from engine.records import CallId, NodeId
+from rolegraph.engine.records import CallId, NodeId
 
 CALL = CallId("t", 0, NodeId("solver"))
 """Some call, where it does not matter which."""

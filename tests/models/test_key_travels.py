@@ -13,9 +13,9 @@ from starlette.requests import Request as Asked
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from engine.errors import ModelError, UsageError
-from engine.models import Completion, Request, open_model
-from engine.spec import ModelRef, Sampling
+from rolegraph.engine.errors import ModelError, UsageError
+from rolegraph.engine.models import Completion, Request, open_model
+from rolegraph.engine.spec import ModelRef, Sampling
 from tests.models.edges import CALL, chat_answer, served
 
 Headers = list[dict[str, str]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.models.keys import OPENAI, TINKER, redact
+from rolegraph.engine.models.keys import OPENAI, TINKER, redact
 
 
 @pytest.mark.parametrize(

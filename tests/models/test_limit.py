@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from engine.errors import ModelError, UsageError
-from engine.models import Completion, LimitedModel, Request
-from engine.models.limit import ATTEMPTS, FIRST_WAIT, LONGEST_ASKED, LONGEST_WAIT, backoff
-from engine.records import CallDone, CallId, Event, NodeId
-from engine.spec import Sampling
+from rolegraph.engine.errors import ModelError, UsageError
+from rolegraph.engine.models import Completion, LimitedModel, Request
+from rolegraph.engine.models.limit import ATTEMPTS, FIRST_WAIT, LONGEST_ASKED, LONGEST_WAIT, backoff
+from rolegraph.engine.records import CallDone, CallId, Event, NodeId
+from rolegraph.engine.spec import Sampling
 from tests.clock import run_virtually
 from tests.edge import Answer, ScriptedModel
 
@@ -72,7 +72,7 @@ async def limited_call(
 
 @pytest.fixture
 def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.models.limit.FIRST_WAIT", 0.0)
+    monkeypatch.setattr("rolegraph.engine.models.limit.FIRST_WAIT", 0.0)
 
 
 def test_answers_and_log_probabilities_share_one_limit() -> None:
@@ -116,8 +116,8 @@ class Busy(ScriptedModel):
 def test_what_waits_to_be_tried_again_holds_no_slot(
     ask: Callable[[LimitedModel], Coroutine[Any, Any, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.models.limit.FIRST_WAIT", 60.0)
-    monkeypatch.setattr("engine.models.limit.LONGEST_WAIT", 60.0)
+    monkeypatch.setattr("rolegraph.engine.models.limit.FIRST_WAIT", 60.0)
+    monkeypatch.setattr("rolegraph.engine.models.limit.LONGEST_WAIT", 60.0)
 
     async def run() -> None:
         model = Busy()

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from engine.errors import ModelError, UsageError, WorldError
-from engine.models import Completion, Request, open_model
-from engine.prompts.tools import answer_message, result_message
-from engine.records import Message
-from engine.spec import ModelRef, Sampling
-from engine.vocabulary import Function, ToolCall
+from rolegraph.engine.errors import ModelError, UsageError, WorldError
+from rolegraph.engine.models import Completion, Request, open_model
+from rolegraph.engine.prompts.tools import answer_message, result_message
+from rolegraph.engine.records import Message
+from rolegraph.engine.spec import ModelRef, Sampling
+from rolegraph.engine.vocabulary import Function, ToolCall
 from tests.models.edges import CALL, Answer, Endpoint, chat_answer, free_port, serving
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from engine.errors import UsageError, WorldError
-from engine.models import LimitedModel, Models, Request, ServedModel, Services, open_model
-from engine.records.folder import RunFolder
-from engine.records.info import Checkpoint, Saved
-from engine.spec import ModelRef, Sampling
+from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.models import LimitedModel, Models, Request, ServedModel, Services, open_model
+from rolegraph.engine.records.folder import RunFolder
+from rolegraph.engine.records.info import Checkpoint, Saved
+from rolegraph.engine.spec import ModelRef, Sampling
 from tests.edge import ScriptedModel
 from tests.models.edges import CALL, write_tokenizer
 from tests.models.tinker_edge import Service, tinker_service

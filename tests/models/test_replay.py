@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import DataError, ModelError, UsageError
-from engine.models import Completion, Model, Request, open_model
-from engine.models.replay import Recorded, Replay
-from engine.records import CallId, Episode, Failure, FailureName, NodeId, Step, Trajectory
-from engine.spec import ModelRef, Sampling
+from rolegraph.engine.errors import DataError, ModelError, UsageError
+from rolegraph.engine.models import Completion, Model, Request, open_model
+from rolegraph.engine.models.replay import Recorded, Replay
+from rolegraph.engine.records import CallId, Episode, Failure, FailureName, NodeId, Step, Trajectory
+from rolegraph.engine.spec import ModelRef, Sampling
 
 SAID = {"role": "assistant", "content": "yes"}
 STEP = Step(

@@ -13,15 +13,15 @@ import pytest
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 
-from engine.errors import ModelError, UsageError, WorldError
-from engine.models import Completion, Model, Request, open_model
-from engine.models.tinker_open import hub_name
-from engine.models.tokenizer import load_tokenizer
-from engine.models.types import Scorer
-from engine.prompts import Continued
-from engine.prompts.chat import Tokenizer
-from engine.spec import ModelRef, Sampling
-from engine.vocabulary import Function, ToolCall
+from rolegraph.engine.errors import ModelError, UsageError, WorldError
+from rolegraph.engine.models import Completion, Model, Request, open_model
+from rolegraph.engine.models.tinker_open import hub_name
+from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.engine.models.types import Scorer
+from rolegraph.engine.prompts import Continued
+from rolegraph.engine.prompts.chat import Tokenizer
+from rolegraph.engine.spec import ModelRef, Sampling
+from rolegraph.engine.vocabulary import Function, ToolCall
 from tests.models.edges import CALL, free_port, served, write_tokenizer
 from tests.models.tinker_edge import Script, Service, failed, tinker_service
 from tests.prompts.templates import HERMES
@@ -213,7 +213,7 @@ async def logprobs(model: Model) -> object:
 def test_a_service_that_goes_away_fails_its_calls(
     asking: Callable[[Model], Awaitable[object]], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.models.tinker._PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("rolegraph.engine.models.tinker._PATIENCE_SECONDS", 0.3)
 
     async def run() -> None:
         with tinker_service(lambda _: JSONResponse({"type": "try_again"})) as service:
@@ -227,7 +227,7 @@ def test_a_service_that_goes_away_fails_its_calls(
             assert isinstance(result, ModelError)
             assert f"service at {service.base_url} is gone" in str(result)
             assert result.transient
-        monkeypatch.setattr("engine.models.tinker._CLOSE_SECONDS", 0.2)
+        monkeypatch.setattr("rolegraph.engine.models.tinker._CLOSE_SECONDS", 0.2)
         await model.aclose()
 
     asyncio.run(run())
@@ -284,10 +284,10 @@ def test_a_url_of_something_else_is_a_usage_error() -> None:
 ALONE = """
 import asyncio, os, sys
 from pathlib import Path
-from engine.errors import ModelError
-from engine.models import Request, open_model
-from engine.records import CallId, NodeId
-from engine.spec import ModelRef, Sampling
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.models import Request, open_model
+from rolegraph.engine.records import CallId, NodeId
+from rolegraph.engine.spec import ModelRef, Sampling
 
 async def main():
     ref = ModelRef(provider="tinker", base_url=sys.argv[1])
@@ -328,8 +328,8 @@ def test_a_program_of_its_own_prints_nothing_but_what_it_means_to(
 def test_the_client_loads_the_base_model_s_tokenizer_without_torch() -> None:
     code = """
 import sys
-from engine.local import BASE_MODEL
-from engine.models.tokenizer import load_tokenizer
+from rolegraph.engine.local import BASE_MODEL
+from rolegraph.engine.models.tokenizer import load_tokenizer
 load_tokenizer(BASE_MODEL)
 print(*sorted({"torch", "transformers"} & set(sys.modules)))
 """

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from engine.errors import ModelError, UsageError
-from engine.models import Completion, Request, open_model
-from engine.models.tokenizer import load_tokenizer
-from engine.spec import ModelRef, Sampling
+from rolegraph.engine.errors import ModelError, UsageError
+from rolegraph.engine.models import Completion, Request, open_model
+from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.engine.spec import ModelRef, Sampling
 from tests.models.edges import CALL, write_tokenizer
 
 torch = pytest.importorskip("torch")
-local: Any = pytest.importorskip("engine.local.launcher")
+local: Any = pytest.importorskip("rolegraph.engine.local.launcher")
 
 pytestmark = pytest.mark.service
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import ModelError, UsageError, WorldError
-from engine.models.tokenizer import load_tokenizer
-from engine.prompts.chat import ChatFormat, cut_at_stop, split_reasoning
+from rolegraph.engine.errors import ModelError, UsageError, WorldError
+from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.engine.prompts.chat import ChatFormat, cut_at_stop, split_reasoning
 from tests.models.edges import TEMPLATE, write_tokenizer
 
 ASK = [{"role": "user", "content": "1 + 1?"}]

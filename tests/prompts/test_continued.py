@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import ModelError
-from engine.local.launcher import BASE_MODEL
-from engine.models.tokenizer import load_tokenizer
-from engine.prompts import ChatFormat, Continued
-from engine.prompts.call_forms import HERMES
-from engine.prompts.tools import answer_message, result_message
-from engine.records import Message
-from engine.vocabulary import Function, ToolCall
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.local.launcher import BASE_MODEL
+from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.engine.prompts import ChatFormat, Continued
+from rolegraph.engine.prompts.call_forms import HERMES
+from rolegraph.engine.prompts.tools import answer_message, result_message
+from rolegraph.engine.records import Message
+from rolegraph.engine.vocabulary import Function, ToolCall
 from tests.prompts import templates
 
 BASE = (BASE_MODEL / "chat_template.jinja").read_text(encoding="utf-8")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.prompts.checks import Surroundings
-from engine.prompts.templates import compile_template
-from engine.vocabulary import View, Views
+from rolegraph.engine.prompts.checks import Surroundings
+from rolegraph.engine.prompts.templates import compile_template
+from rolegraph.engine.vocabulary import View, Views
 
 ROWS = [
     {"id": f"sku-{n}", "name": f"Bolt M{n % 40}", "price": n * 0.37, "stock": n % 7} for n in range(7_000)

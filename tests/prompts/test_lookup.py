@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile import check_file
+from rolegraph.engine.compile import check_file
 from tests.edge import write_spec
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.prompts.checks import Surroundings
-from engine.prompts.meter import PromptError
-from engine.prompts.templates import Template, compile_template
-from engine.vocabulary import View, Views
+from rolegraph.engine.prompts.checks import Surroundings
+from rolegraph.engine.prompts.meter import PromptError
+from rolegraph.engine.prompts.templates import Template, compile_template
+from rolegraph.engine.vocabulary import View, Views
 
 AROUND = Surroundings(
     needs={"solver": 2, "editor": 1},

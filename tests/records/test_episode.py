@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from engine.records import Episode, Failure, FailureName, Step, TerminationReason, Trajectory
+from rolegraph.engine.records import Episode, Failure, FailureName, Step, TerminationReason, Trajectory
 from tests.edge import RIGHT, ScriptedModel, by_role, run_one, solver_judge
 
 EPISODE_KEYS = {

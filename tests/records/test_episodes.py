@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import DataError, WorldError
-from engine.records import Episode, Failure, FailureName, Step, Trajectory
-from engine.records.episodes import (
+from rolegraph.engine.errors import DataError, WorldError
+from rolegraph.engine.records import Episode, Failure, FailureName, Step, Trajectory
+from rolegraph.engine.records.episodes import (
     EpisodeFile,
     EpisodeWriter,
     RoleEntry,

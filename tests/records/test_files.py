@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import DataError, UsageError
-from engine.limits.records import WHOLE_FILE
-from engine.local.launcher import check_model_folder
-from engine.records import RunFolder
-from engine.records.files import is_file, is_folder, read_bytes
-from engine.records.sweep import read_sweep
+from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.limits.records import WHOLE_FILE
+from rolegraph.engine.local.launcher import check_model_folder
+from rolegraph.engine.records import RunFolder
+from rolegraph.engine.records.files import is_file, is_folder, read_bytes
+from rolegraph.engine.records.sweep import read_sweep
 
 READERS: dict[str, Callable[[Path], object]] = {
     "run.json": lambda folder: RunFolder(folder).info(),

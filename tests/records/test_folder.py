@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import DataError, UsageError, WorldError
-from engine.records import Episode
-from engine.records.episodes import EpisodeWriter, index_path
-from engine.records.folder import RunFolder, newest
-from engine.records.info import Checkpoint, Control, Kind, RunInfo, Saved
+from rolegraph.engine.errors import DataError, UsageError, WorldError
+from rolegraph.engine.records import Episode
+from rolegraph.engine.records.episodes import EpisodeWriter, index_path
+from rolegraph.engine.records.folder import RunFolder, newest
+from rolegraph.engine.records.info import Checkpoint, Control, Kind, RunInfo, Saved
 
 VERSION_1 = {
     "name": "solver_judge",

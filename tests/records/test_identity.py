@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.records import CallId, NodeId, call_seed, derive_seed, salt_of
+from rolegraph.engine.records import CallId, NodeId, call_seed, derive_seed, salt_of
 
 
 def test_seeds_differ_by_purpose() -> None:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import DataError, WorldError
-from engine.records.jsonl import JsonlWriter, json_line, parse_json, read_jsonl, write_whole
+from rolegraph.engine.errors import DataError, WorldError
+from rolegraph.engine.records.jsonl import JsonlWriter, json_line, parse_json, read_jsonl, write_whole
 
 Values = list[dict[str, Any]]
 

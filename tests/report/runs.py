@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.records import Episode, Failure, FailureName, Step, Task, Trajectory
+from rolegraph.engine.records import Episode, Failure, FailureName, Step, Task, Trajectory
 
 ROLES = {
     "solver": {"estimator": "grpo", "loss": "ppo", "trainable": True},

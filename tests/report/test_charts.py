@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.report.charts import (
+from rolegraph.engine.report.charts import (
     MOST_POINTS,
     Line,
     Stroke,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rolegraph as rg
-from engine.training.compare import difference_apart
+from rolegraph.engine.training.compare import difference_apart
 from tests import replays
 from tests.report.runs import write_run
 from tests.report.test_page import Page

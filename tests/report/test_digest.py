@@ -6,9 +6,9 @@ import json
 from itertools import product
 from pathlib import Path
 
-from engine.records import Episode
-from engine.report.digest import SAMPLES, read_digest
-from engine.training.outcomes import Outcome
+from rolegraph.engine.records import Episode
+from rolegraph.engine.report.digest import SAMPLES, read_digest
+from rolegraph.engine.training.outcomes import Outcome
 from tests.report.runs import rollout, rollouts, write_episodes, write_run
 
 ROLES = ("solver", "judge")

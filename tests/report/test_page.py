@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from engine.errors import UsageError, WorldError
-from engine.report import write_report
-from engine.report.charts import MOST_BARS
+from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.report import write_report
+from rolegraph.engine.report.charts import MOST_BARS
 from tests.report.runs import rollout, write_episodes, write_lines, write_run
 
 HOSTILE = '</pre></details><script>alert(1)</script><img src=x onerror="alert(1)">{{ 7 * 7 }} \x00 ‮'

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from engine.errors import UsageError
-from engine.report import draw_curves
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.report import draw_curves
 from tests.report.runs import write_lines, write_run
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import DataError, UsageError
-from engine.report.reading import read_run
+from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.report.reading import read_run
 from tests.report.runs import write_lines, write_run
 
 

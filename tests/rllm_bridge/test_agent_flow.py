@@ -34,10 +34,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from engine.compile.compiler import compile_file
-from engine.errors import UsageError
-from engine.rllm_bridge import compile_agent_flow
-from engine.shipped import BASE_NAME
+from rolegraph.engine.compile.compiler import compile_file
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.rllm_bridge import compile_agent_flow
+from rolegraph.engine.shipped import BASE_NAME
 from tests.cli.conftest import ENVIRONMENT
 from tests.edge import write_spec
 from tests.models.edges import chat_answer
@@ -345,7 +345,7 @@ def test_episodes_without_an_event_loop_leave_nothing_open() -> None:
 
 
 def test_a_shipped_spec_is_an_import_path() -> None:
-    assert load_agent("engine.rllm_bridge.agents:solver_only").name == "solver_only"
+    assert load_agent("rolegraph.engine.rllm_bridge.agents:solver_only").name == "solver_only"
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ KEY = "tml-of-the-test"
 @contextlib.contextmanager
 def serving() -> Iterator[str]:
     """The URL of `rolegraph serve` with the shipped model, and its key."""
-    words = [sys.executable, "-m", "engine.cli", "serve", "--port", "0"]
+    words = [sys.executable, "-m", "rolegraph.engine.cli", "serve", "--port", "0"]
     with subprocess.Popen(
         words, env=ENVIRONMENT | {"ROLEGRAPH_SERVE_KEY": KEY}, stdout=subprocess.PIPE, text=True
     ) as process:

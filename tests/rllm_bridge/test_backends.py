@@ -14,10 +14,10 @@ pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
 from rllm.data.utils import interleave_tasks
 from rllm.trainer.backend_protocol import BackendProtocol
 
-from engine.errors import UsageError
-from engine.models import Services
-from engine.rllm_bridge.launch import prepare
-from engine.rllm_bridge.trainer import backend_class, trainer
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models import Services
+from rolegraph.engine.rllm_bridge.launch import prepare
+from rolegraph.engine.rllm_bridge.trainer import backend_class, trainer
 from tests.edge import write_spec
 from tests.rllm_bridge.edge import RecordedEngine, is_judge, tasks
 from tests.rllm_bridge.test_grouping import Uneven

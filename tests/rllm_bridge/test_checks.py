@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import rolegraph as rg
-from engine.backends import Backend
-from engine.compile.compiler import Compiled
-from engine.rllm_bridge.checks import findings
-from engine.rllm_bridge.words import known_keys
-from engine.spec.diagnostics import Diagnostic
-from engine.vocabulary import Dataset
+from rolegraph.engine.backends import Backend
+from rolegraph.engine.compile.compiler import Compiled
+from rolegraph.engine.rllm_bridge.checks import findings
+from rolegraph.engine.rllm_bridge.words import known_keys
+from rolegraph.engine.spec.diagnostics import Diagnostic
+from rolegraph.engine.vocabulary import Dataset
 from tests.cli.conftest import Command
 from tests.edge import solver_judge, write_spec
 

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import yaml
 
-from engine.backends import BACKENDS, Backend
-from engine.compile.compiler import compile_file
-from engine.compile.plan import Plan
-from engine.errors import AdvantageError, UsageError
-from engine.rllm_bridge.config import TABLE, Launch, as_words, overrides, split_words
-from engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
-from engine.rllm_bridge.installed import verl_config
-from engine.rllm_bridge.launch import prepare
-from engine.rllm_bridge.trainer import as_rllm
-from engine.vocabulary import Estimator
+from rolegraph.engine.backends import BACKENDS, Backend
+from rolegraph.engine.compile.compiler import compile_file
+from rolegraph.engine.compile.plan import Plan
+from rolegraph.engine.errors import AdvantageError, UsageError
+from rolegraph.engine.rllm_bridge.config import TABLE, Launch, as_words, overrides, split_words
+from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
+from rolegraph.engine.rllm_bridge.installed import verl_config
+from rolegraph.engine.rllm_bridge.launch import prepare
+from rolegraph.engine.rllm_bridge.trainer import as_rllm
+from rolegraph.engine.vocabulary import Estimator
 from tests.cli.conftest import Command
 from tests.edge import solver_judge
 
@@ -80,7 +80,7 @@ def test_every_key_for_verl_is_one_of_verl_s_own() -> None:
     pytest.importorskip("rllm")
     from omegaconf import OmegaConf
 
-    from engine.rllm_bridge.compose import compose
+    from rolegraph.engine.rllm_bridge.compose import compose
 
     prepared = prepare("solver_judge", [HOSTED], "verl")
     config = compose(prepared.overrides(), "verl")

@@ -10,8 +10,8 @@ pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
 
 from rllm.data import DatasetRegistry
 
-from engine.errors import DataError
-from engine.rllm_bridge.datasets import rllm
+from rolegraph.engine.errors import DataError
+from rolegraph.engine.rllm_bridge.datasets import rllm
 
 pytestmark = pytest.mark.rllm
 ROWS = [{"question": f"{n}+1?", "answer": str(n + 1)} for n in range(4)]

@@ -12,11 +12,11 @@ pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
 import rllm.types as theirs
 from rllm.workflows.workflow import TerminationReason
 
-from engine.models.replay import Replay
-from engine.models.types import Request
-from engine.records import CallId, Episode, NodeId
-from engine.rllm_bridge import compile_workflow
-from engine.spec import Sampling
+from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.models.types import Request
+from rolegraph.engine.records import CallId, Episode, NodeId
+from rolegraph.engine.rllm_bridge import compile_workflow
+from rolegraph.engine.spec import Sampling
 from tests.edge import RIGHT, ScriptedModel, by_role, run_one, solver_judge
 from tests.records.test_episode import full_episode
 from tests.rllm_bridge.edge import RecordedEngine, agreeable, run_all, tasks

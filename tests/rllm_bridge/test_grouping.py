@@ -17,10 +17,10 @@ from rllm.trainer.algorithms.transform import transform_episodes_to_trajectory_g
 from rllm.trainer.tinker.transform import transform_trajectory_groups_to_datums
 from rllm.types import Episode, TrajectoryGroup
 
-from engine.compile.compiler import compile_file
-from engine.records import Episode as OurEpisode
-from engine.rllm_bridge import compile_workflow, grouping_hook
-from engine.training.advantages import by_uid, estimate, group_episodes
+from rolegraph.engine.compile.compiler import compile_file
+from rolegraph.engine.records import Episode as OurEpisode
+from rolegraph.engine.rllm_bridge import compile_workflow, grouping_hook
+from rolegraph.engine.training.advantages import by_uid, estimate, group_episodes
 from tests.edge import RIGHT, WRONG
 from tests.rllm_bridge.edge import RecordedEngine, is_judge, run_all, tasks
 

@@ -8,12 +8,12 @@ from importlib.util import find_spec
 
 import pytest
 
-from engine.errors import UsageError
-from engine.rllm_bridge import compile_workflow
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.rllm_bridge import compile_workflow
 
 
 def test_importing_the_bridge_does_not_import_rllm() -> None:
-    program = "import sys, engine.rllm_bridge, engine.rllm_bridge.prepared; print('rllm' in sys.modules)"
+    program = "import sys; from rolegraph.engine.rllm_bridge import prepared; print('rllm' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

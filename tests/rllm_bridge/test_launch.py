@@ -19,13 +19,13 @@ from rllm.trainer.algorithms import AlgorithmConfig
 from rllm.trainer.algorithms.advantage import get_rllm_adv_estimator
 from rllm.types import TrajectoryGroup
 
-from engine.backends import BACKENDS, Backend
-from engine.errors import SpecError
-from engine.rllm_bridge.compose import compose
-from engine.rllm_bridge.config import overrides
-from engine.rllm_bridge.estimators import custom_estimators
-from engine.rllm_bridge.launch import prepare
-from engine.rllm_bridge.trainer import register
+from rolegraph.engine.backends import BACKENDS, Backend
+from rolegraph.engine.errors import SpecError
+from rolegraph.engine.rllm_bridge.compose import compose
+from rolegraph.engine.rllm_bridge.config import overrides
+from rolegraph.engine.rllm_bridge.estimators import custom_estimators
+from rolegraph.engine.rllm_bridge.launch import prepare
+from rolegraph.engine.rllm_bridge.trainer import register
 from tests.cli.conftest import ENVIRONMENT, Command
 
 pytestmark = pytest.mark.rllm

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("rllm")
 
-from engine.rllm_bridge import compile_workflow
-from engine.vocabulary import Tool, tools
+from rolegraph.engine.rllm_bridge import compile_workflow
+from rolegraph.engine.vocabulary import Tool, tools
 from tests.edge import RIGHT, write_spec
 from tests.rllm_bridge.edge import RecordedEngine, run_all, tasks
 from tests.run.test_calls import ADD, _kept, call

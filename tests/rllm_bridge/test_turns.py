@@ -20,11 +20,11 @@ from rllm.trainer.algorithms.transform import transform_episodes_to_trajectory_g
 from rllm.trainer.tinker.transform import transform_trajectory_groups_to_datums
 from rllm.types import Episode, TrajectoryGroup
 
-from engine.compile import Plan
-from engine.records import Episode as OurEpisode
-from engine.rllm_bridge import compile_workflow, grouping_hook
-from engine.rllm_bridge.estimators import estimator_map, hook_reasons
-from engine.training.advantages import estimate, group_episodes
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.records import Episode as OurEpisode
+from rolegraph.engine.rllm_bridge import compile_workflow, grouping_hook
+from rolegraph.engine.rllm_bridge.estimators import estimator_map, hook_reasons
+from rolegraph.engine.training.advantages import estimate, group_episodes
 from tests.edge import RIGHT, WRONG
 from tests.rllm_bridge.edge import RecordedEngine, run_all, tasks
 from tests.training.test_credit import plan

@@ -17,9 +17,9 @@ pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
 from rllm.types import Episode
 from rllm.workflows.workflow import TerminationEvent, TerminationReason
 
-from engine.compile.compiler import compile_file
-from engine.errors import UsageError
-from engine.rllm_bridge import compile_workflow
+from rolegraph.engine.compile.compiler import compile_file
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.rllm_bridge import compile_workflow
 from tests.edge import RIGHT, WRONG, write_spec
 from tests.rllm_bridge.edge import RecordedEngine, agreeable, is_judge, run_all, tasks
 from tests.run.test_replay_parity import CASES
@@ -224,7 +224,7 @@ def test_a_role_with_a_model_of_its_own_answers_from_it(tmp_path: Path) -> None:
     opened: list[str] = []
 
     async def open_model(ref: Any) -> Any:
-        from engine.models.types import Completion, Request
+        from rolegraph.engine.models.types import Completion, Request
 
         class Other:
             async def complete(self, request: Request) -> Completion:

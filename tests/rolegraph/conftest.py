@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import rolegraph as rg
-from engine.local.launcher import Running
+from rolegraph.engine.local.launcher import Running
 from tests.cli.conftest import rolegraph as rolegraph
 
 

@@ -13,11 +13,20 @@ import numpy as np
 import pytest
 
 import rolegraph as rg
-from engine.compile.resolve import digest
-from engine.errors import AdvantageError
-from engine.records import FailureName, GroupKey, TrajectoryGroup
-from engine.training.advantages import estimate
-from engine.vocabulary import Call, Import, datasets, estimators, import_file, metrics, parsers, rewards
+from rolegraph.engine.compile.resolve import digest
+from rolegraph.engine.errors import AdvantageError
+from rolegraph.engine.records import FailureName, GroupKey, TrajectoryGroup
+from rolegraph.engine.training.advantages import estimate
+from rolegraph.engine.vocabulary import (
+    Call,
+    Import,
+    datasets,
+    estimators,
+    import_file,
+    metrics,
+    parsers,
+    rewards,
+)
 
 
 @pytest.mark.parametrize(

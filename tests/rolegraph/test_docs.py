@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg
-from engine.local.launcher import Running
+from rolegraph.engine.local.launcher import Running
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.service

@@ -15,8 +15,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg  # noqa: E402
-from engine.local.launcher import BASE_MODEL, Running, check_model_folder  # noqa: E402
-from engine.records import RunFolder  # noqa: E402
+from rolegraph.engine.local.launcher import BASE_MODEL, Running, check_model_folder  # noqa: E402
+from rolegraph.engine.records import RunFolder  # noqa: E402
 from tests.local.client import logprobs_of  # noqa: E402
 
 pytestmark = pytest.mark.service
@@ -122,7 +122,7 @@ def test_transformers_and_peft_alone_are_as_right_as_the_validation_says(
 def test_what_was_exported_can_be_served(
     kind: str, expected: list[float], request: pytest.FixtureRequest
 ) -> None:
-    from engine.local.service.policy import Policy
+    from rolegraph.engine.local.service.policy import Policy
 
     folder: Path = request.getfixturevalue(kind)
     check_model_folder(folder)

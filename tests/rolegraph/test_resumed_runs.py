@@ -16,7 +16,7 @@ import pytest
 from starlette.responses import Response
 
 import rolegraph as rg
-from engine.records.folder import RunFolder
+from rolegraph.engine.records.folder import RunFolder
 from tests.models.edges import chat_answer, serving
 
 ROOT = Path(__file__).parent.parent.parent
@@ -25,7 +25,7 @@ TASKS, ROLLOUTS = 40, 3
 KILLER = f"""
 import asyncio, os, random, signal, sys, time
 import rolegraph as rg
-import engine.models.openai, engine.records.episodes, engine.run
+import rolegraph.engine.models.openai, rolegraph.engine.records.episodes, rolegraph.engine.run
 
 url, out, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
 episodes = os.path.join(out, "episodes.jsonl")

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 import rolegraph as rg
-from engine.records import SEEDS
-from engine.records.episodes import read_episodes
+from rolegraph.engine.records import SEEDS
+from rolegraph.engine.records.episodes import read_episodes
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.local.launcher import Running
+from rolegraph.engine.local.launcher import Running
 from tests.rolegraph.test_specs import SPECS
 
 pytestmark = pytest.mark.service

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 import rolegraph as rg
-from engine.local.launcher import Running
+from rolegraph.engine.local.launcher import Running
 from tests import replays
 from tests.trainings import SMALL
 

@@ -11,12 +11,12 @@ import pytest
 import tinker
 
 import rolegraph as rg
-from engine.records.episodes import read_episodes
-from engine.records.folder import RunFolder
+from rolegraph.engine.records.episodes import read_episodes
+from rolegraph.engine.records.folder import RunFolder
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from engine.local.launcher import Running
+from rolegraph.engine.local.launcher import Running
 from tests.trainings import NEVER, SMALL, STEP, metrics, train
 
 pytestmark = pytest.mark.service

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg
-from engine.local.launcher import BASE_MODEL, Running
-from engine.records.folder import RunFolder
+from rolegraph.engine.local.launcher import BASE_MODEL, Running
+from rolegraph.engine.records.folder import RunFolder
 from tests.local.conftest import make_model
 from tests.trainings import STEP, train
 

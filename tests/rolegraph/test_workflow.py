@@ -13,9 +13,9 @@ import pytest
 from starlette.responses import Response
 
 import rolegraph as rg
-from engine.models import Models
-from engine.run import Isolation
-from engine.spec import ModelRef
+from rolegraph.engine.models import Models
+from rolegraph.engine.run import Isolation
+from rolegraph.engine.spec import ModelRef
 from tests.edge import COUNTDOWN, RIGHT, ScriptedModel, write_spec
 from tests.models.edges import Endpoint, chat_answer, serving
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.vocabulary import Environment, LiveEnvironment, Transition
+from rolegraph.engine.vocabulary import Environment, LiveEnvironment, Transition
 from tests.roles.vocabulary import environment
 
 Choose = Callable[[str, random.Random], Any]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.records import FailureName
-from engine.vocabulary import ParseFailure
+from rolegraph.engine.records import FailureName
+from rolegraph.engine.vocabulary import ParseFailure
 from tests.roles.vocabulary import read
 
 FENCED = "Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\nand so:\n```\nadd(1, 2)\n```\n"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import DataError, UsageError
-from roles import corpus as module
-from roles.corpus import Corpus, open_corpus, search
+from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.roles import corpus as module
+from rolegraph.roles.corpus import Corpus, open_corpus, search
 from tests.counting import calls
 
 pytest.importorskip("bm25s")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roles.countdown import evaluate, generate, is_solution, last_answer, reward, split_of
+from rolegraph.roles.countdown import evaluate, generate, is_solution, last_answer, reward, split_of
 from tests.counting import calls
 
 CASES = json.loads((Path(__file__).parent.parent / "data" / "rllm_solver_judge_replay.json").read_text())

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from pydantic_core import to_json
 
-from engine.errors import DataError
-from engine.vocabulary import BadOptions, Call, Dataset, Split, UnknownName, open_dataset
-from roles.countdown import is_solution
+from rolegraph.engine.errors import DataError
+from rolegraph.engine.vocabulary import BadOptions, Call, Dataset, Split, UnknownName, open_dataset
+from rolegraph.roles.countdown import is_solution
 from tests.counting import calls
 
 
@@ -330,8 +330,8 @@ def test_a_hub_that_cannot_be_reached_is_one_clear_error() -> None:
     pytest.importorskip("datasets")
     code = """
 from pathlib import Path
-from engine.vocabulary import Call
-from engine.vocabulary import open_dataset
+from rolegraph.engine.vocabulary import Call
+from rolegraph.engine.vocabulary import open_dataset
 try:
     open_dataset(Call("huggingface", "nobody/nothing", has_value=True), split="train", folder=Path())
 except Exception as error:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roles.grid import Grid, Rules, begin, distances, draw, legal, move, observation, read, shortest
+from rolegraph.roles.grid import Grid, Rules, begin, distances, draw, legal, move, observation, read, shortest
 from tests.roles.vocabulary import environment
 
 GRIDS = st.builds(draw, st.integers(0, 2**40), st.integers(2, 12), st.floats(0, 0.8))

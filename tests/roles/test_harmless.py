@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roles.harmless import is_bits, is_expression, is_harmless, is_harmless_row, is_literal
+from rolegraph.roles.harmless import is_bits, is_expression, is_harmless, is_harmless_row, is_literal
 
 CODE = [
     "__import__('os').system('true')",

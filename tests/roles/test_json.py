@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
-from engine.vocabulary import BadOptions, ParseFailure
+from rolegraph.engine.vocabulary import BadOptions, ParseFailure
 from tests.roles.vocabulary import parser, read
 
 VALUES = st.recursive(

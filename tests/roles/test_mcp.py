@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import uvicorn
 
-from engine.compile import compile_file
-from engine.compile.compiler import check_file
-from engine.records import FailureName
-from engine.vocabulary import BadOptions, Call, Function, Tool, ToolError, tools
+from rolegraph.engine.compile import compile_file
+from rolegraph.engine.compile.compiler import check_file
+from rolegraph.engine.records import FailureName
+from rolegraph.engine.vocabulary import BadOptions, Call, Function, Tool, ToolError, tools
 from tests.edge import RIGHT, episode, limited, write_spec
 from tests.models.edges import free_port
 from tests.run.test_calls import call, results, script
@@ -171,7 +171,7 @@ def test_a_spec_with_a_server_is_checked_without_asking_it(tmp_path: Path) -> No
 
 NOISY = """
 import asyncio, contextlib, logging, sys
-from roles.mcp import mcp
+from rolegraph.roles.mcp import mcp
 
 async def serve(reader, writer):
     with contextlib.suppress(asyncio.IncompleteReadError):

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.records import Episode, TerminationReason, Trajectory
-from engine.vocabulary import BadOptions, Call, datasets, estimators, metrics, parsers, rewards
+from rolegraph.engine.records import Episode, TerminationReason, Trajectory
+from rolegraph.engine.vocabulary import BadOptions, Call, datasets, estimators, metrics, parsers, rewards
 from tests.roles.vocabulary import metric
 
 BOTH = [

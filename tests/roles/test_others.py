@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.vocabulary import BadOptions, Score, Seen, View
+from rolegraph.engine.vocabulary import BadOptions, Score, Seen, View
 from tests.roles.vocabulary import earned, reward
 
 RIGHT, WRONG, SAYS_NOTHING = Score(1.0, True), Score(0.0, False), Score(0.5, None)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from engine.errors import DataError
-from engine.limits.records import PARQUET_MEMORY, PARQUET_ROWS
-from engine.vocabulary import Row
-from roles.tables import read_table
+from rolegraph.engine.errors import DataError
+from rolegraph.engine.limits.records import PARQUET_MEMORY, PARQUET_ROWS
+from rolegraph.engine.vocabulary import Row
+from rolegraph.roles.tables import read_table
 from tests.waiting import soon
 
 pyarrow: Any = pytest.importorskip("pyarrow")
@@ -161,7 +161,7 @@ def test_the_process_sees_no_key_and_ends_with_who_asked_it(
 def test_the_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     path = write(tmp_path, {"q": [f"{number} " * 50 for number in range(20_000)]})
     code = (
-        "import sys, time, pathlib; from roles.tables import read_table\n"
+        "import sys, time, pathlib; from rolegraph.roles.tables import read_table\n"
         "rows = read_table(pathlib.Path(sys.argv[1])); next(rows)\n"
         "(tasks,) = pathlib.Path('/proc/self/task').glob('*/children')\n"
         "print(tasks.read_text(), flush=True)\n"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.records import FailureName
-from engine.vocabulary import BadOptions, ParseFailure, Parser, View, Views
+from rolegraph.engine.records import FailureName
+from rolegraph.engine.vocabulary import BadOptions, ParseFailure, Parser, View, Views
 from tests.counting import calls
 from tests.roles.vocabulary import parser, read, solvers
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.errors import SandboxError
-from engine.vocabulary import Score
+from rolegraph.engine.errors import SandboxError
+from rolegraph.engine.vocabulary import Score
 from tests.roles.vocabulary import earned, reward
 
 pytest.importorskip("pydantic_monty")

@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 from pydantic_core import from_json, to_json
 
-from engine.errors import DataError, UsageError
-from engine.run.isolation import Isolation, LimitError
-from engine.vocabulary import BadOptions, Call, Dataset, Score, Seen, Split, open_dataset
-from roles import gym, reasoning
+from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.run.isolation import Isolation, LimitError
+from rolegraph.engine.vocabulary import BadOptions, Call, Dataset, Score, Seen, Split, open_dataset
+from rolegraph.roles import gym, reasoning
 from tests.roles.vocabulary import reward
 
 package: Any = pytest.importorskip("reasoning_gym")
@@ -219,9 +219,8 @@ def test_without_the_package_both_say_what_to_install(monkeypatch: pytest.Monkey
 
 
 def test_the_package_is_imported_by_nobody_who_does_not_ask_for_its_tasks() -> None:
-    code = (
-        "import sys; from roles import reasoning; reasoning.reward(); print('reasoning_gym' in sys.modules)"
-    )
+    code = "import sys; from rolegraph.roles import reasoning; reasoning.reward()"
+    code += "; print('reasoning_gym' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

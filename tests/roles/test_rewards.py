@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.run.isolation import Isolation, LimitError
-from engine.vocabulary import BadOptions, Reward, Score, rewards
+from rolegraph.engine.run.isolation import Isolation, LimitError
+from rolegraph.engine.vocabulary import BadOptions, Reward, Score, rewards
 from tests.roles.vocabulary import earned, reward
 
 RIGHT, WRONG = Score(1.0, True), Score(0.0, False)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.vocabulary import BadOptions, EnvironmentFailure, Transition, UsageError
+from rolegraph.engine.vocabulary import BadOptions, EnvironmentFailure, Transition, UsageError
 from tests.roles.arena import GAMES, opened, played, scripted
 
 if importlib.util.find_spec("textarena") is None:

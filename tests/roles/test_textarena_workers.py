@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from engine.vocabulary import EnvironmentFailure, LiveEnvironment, Transition, UsageError
-from roles import arena
+from rolegraph.engine.vocabulary import EnvironmentFailure, LiveEnvironment, Transition, UsageError
+from rolegraph.roles import arena
 from tests.roles.arena import GAMES, opened, played, scripted
 
 if importlib.util.find_spec("textarena") is None:
@@ -209,7 +209,7 @@ def test_a_worker_that_does_not_end_its_game_is_ended(
 def test_a_worker_ends_with_its_parent_however_that_ends() -> None:
     code = """
 import os, signal
-from roles import arena
+from rolegraph.roles import arena
 arena.players("Nim-v0", {})
 print(arena._workers()._workers[0]._process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

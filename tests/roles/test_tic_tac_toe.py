@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.vocabulary import Transition
-from roles.tic_tac_toe import EMPTY, Illegal, begin, free, move, read, to_move, winner
+from rolegraph.engine.vocabulary import Transition
+from rolegraph.roles.tic_tac_toe import EMPTY, Illegal, begin, free, move, read, to_move, winner
 from tests.roles.vocabulary import environment
 
 

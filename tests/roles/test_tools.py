@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.vocabulary import BadOptions, Call, Pairs, Tool, ToolError, Upstream, View, Views, tools
-from roles.calculator import calculate
+from rolegraph.engine.vocabulary import BadOptions, Call, Pairs, Tool, ToolError, Upstream, View, Views, tools
+from rolegraph.roles.calculator import calculate
 
 
 def tool(yaml: object, **context: Any) -> Tool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engine.vocabulary import (
+from rolegraph.engine.vocabulary import (
     Call,
     Environment,
     Metric,

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from engine.compile import Plan, compile_file
-from engine.errors import ModelError, UsageError
-from engine.models import Completion, LimitedModel, Request
-from engine.models.replay import Replay
-from engine.prompts import Continued
-from engine.prompts.call_forms import HERMES
-from engine.records import Episode, FailureName
-from engine.records.episodes import read_episodes, write_episodes
-from engine.run.calls import results_of
-from engine.vocabulary import Function, Tool, ToolCall, ToolError, tools
+from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.errors import ModelError, UsageError
+from rolegraph.engine.models import Completion, LimitedModel, Request
+from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.prompts import Continued
+from rolegraph.engine.prompts.call_forms import HERMES
+from rolegraph.engine.records import Episode, FailureName
+from rolegraph.engine.records.episodes import read_episodes, write_episodes
+from rolegraph.engine.run.calls import results_of
+from rolegraph.engine.vocabulary import Function, Tool, ToolCall, ToolError, tools
 from tests.edge import COUNTDOWN, RIGHT, ScriptedModel, episode, limited, write_spec
 
 log: list[str] = []

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.compile import compile_file
-from engine.errors import ModelError
-from engine.models import Request
-from engine.records import Episode, Task
-from engine.training.advantages import group_episodes
-from engine.vocabulary import Reward, Score, Seen, rewards
+from rolegraph.engine.compile import compile_file
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.models import Request
+from rolegraph.engine.records import Episode, Task
+from rolegraph.engine.training.advantages import group_episodes
+from rolegraph.engine.vocabulary import Reward, Score, Seen, rewards
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, run_one
 from tests.run.written import plan, said
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from engine.models import Request
-from engine.records import EpisodeDone, Event, TerminationReason
-from engine.training.advantages import group_episodes
-from engine.vocabulary import EnvironmentFailure, Transition
+from rolegraph.engine.models import Request
+from rolegraph.engine.records import EpisodeDone, Event, TerminationReason
+from rolegraph.engine.training.advantages import group_episodes
+from rolegraph.engine.vocabulary import EnvironmentFailure, Transition
 from tests.edge import ScriptedModel, episode, limited, run_one
 from tests.run.worlds import PLAYER, Say, game, in_turn, known, world
 from tests.run.written import Roles, asked, plan, whose

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from engine.compile import Plan, graph, size_of
-from engine.errors import ModelError
-from engine.models import Request
-from engine.models.replay import Replay
-from engine.records import Episode, FailureName, NodeId
-from engine.vocabulary import Transition
+from rolegraph.engine.compile import Plan, graph, size_of
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.models import Request
+from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.records import Episode, FailureName, NodeId
+from rolegraph.engine.vocabulary import Transition
 from tests.clock import longest, run_virtually
 from tests.edge import ScriptedModel, episode, limited, run_one
 from tests.run.worlds import PLAYER, Say, game, in_turn, known, world

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.run.frontier import Frontier
+from rolegraph.engine.run.frontier import Frontier
 from tests.compile.test_unroll import dags, unrolled
 
 # a ─┐

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.compile import compile_file
-from engine.models import Request
-from engine.records import FailureName
-from engine.training.advantages import group_episodes
-from roles import arena
+from rolegraph.engine.compile import compile_file
+from rolegraph.engine.models import Request
+from rolegraph.engine.records import FailureName
+from rolegraph.engine.training.advantages import group_episodes
+from rolegraph.roles import arena
 from tests.edge import ScriptedModel, run_one
 
 Choose = Callable[[str, random.Random], str]

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pytest
 from pebble import ProcessFuture, ProcessPool
 
-from engine.run.isolation import WORKERS, Isolation, LimitError
+from rolegraph.engine.run.isolation import WORKERS, Isolation, LimitError
 from tests.run import isolated
 from tests.waiting import until
 
@@ -57,8 +57,8 @@ def test_the_result_comes_back(shared: Isolation) -> None:
 
 def test_a_worker_imports_no_more_of_the_engine_than_it_needs(shared: Isolation) -> None:
     imported = within(lambda isolation: isolation.run(isolated.imported, limit=10), shared)
-    assert {"engine.run.isolation", "engine.vocabulary"} <= {*imported}
-    assert not {"engine.compile", "engine.run.scheduler"} & {*imported}
+    assert {"rolegraph.engine.run.isolation", "rolegraph.engine.vocabulary"} <= {*imported}
+    assert not {"rolegraph.engine.compile", "rolegraph.engine.run.scheduler"} & {*imported}
 
 
 def test_calls_run_side_by_side_and_more_than_there_are_workers_take_turns(shared: Isolation) -> None:
@@ -183,7 +183,7 @@ def test_a_call_that_a_breaking_pool_has_forgotten_is_made_again(monkeypatch: py
             self.stop()
             return forgotten[0]
 
-    monkeypatch.setattr("engine.run.isolation.ProcessPool", Forgetful)
+    monkeypatch.setattr("rolegraph.engine.run.isolation.ProcessPool", Forgetful)
     assert within(lambda isolation: isolation.run(isolated.double, 2, limit=3600)) == 4
     assert forgotten
 
@@ -246,7 +246,7 @@ def test_workers_see_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PARENT = """
 import asyncio, sys
-from engine.run.isolation import Isolation
+from rolegraph.engine.run.isolation import Isolation
 from tests.run import isolated
 
 async def main():

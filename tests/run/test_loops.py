@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from engine.errors import ModelError, SpecError
-from engine.models import Request
-from engine.models.replay import Replay
-from engine.records import Episode
-from engine.training.advantages import group_episodes
-from engine.vocabulary import Seen
+from rolegraph.engine.errors import ModelError, SpecError
+from rolegraph.engine.models import Request
+from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.records import Episode
+from rolegraph.engine.training.advantages import group_episodes
+from rolegraph.engine.vocabulary import Seen
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, run_one
 from tests.run.written import Roles, asked, plan, said, show, whose
 

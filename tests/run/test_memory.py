@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.compile import Plan
-from engine.errors import ContextFull, ModelError
-from engine.models import Completion, Request
-from engine.prompts import Continued
-from engine.prompts.call_forms import HERMES
-from engine.records import FailureName
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.errors import ContextFull, ModelError
+from rolegraph.engine.models import Completion, Request
+from rolegraph.engine.prompts import Continued
+from rolegraph.engine.prompts.call_forms import HERMES
+from rolegraph.engine.records import FailureName
 from tests.edge import ScriptedModel, run_one
 from tests.run.written import Roles, plan, said, whose
 

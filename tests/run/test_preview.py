@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile import Plan, compile_file
-from engine.models import Completion, LimitedModel, Request
-from engine.records import Episode
-from engine.run.preview import MOST, UNREACHED, RoleAsked, made_up, preview_task
-from engine.shipped import SPECS
-from engine.vocabulary import ToolCall
+from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.models import Completion, LimitedModel, Request
+from rolegraph.engine.records import Episode
+from rolegraph.engine.run.preview import MOST, UNREACHED, RoleAsked, made_up, preview_task
+from rolegraph.engine.shipped import SPECS
+from rolegraph.engine.vocabulary import ToolCall
 from tests.edge import (
     COUNTDOWN,
     RIGHT,

@@ -6,11 +6,11 @@ from collections import Counter
 
 from hypothesis import given, settings
 
-from engine.compile import size_of
-from engine.errors import ModelError
-from engine.models import Completion, Request
-from engine.prompts.call_forms import HERMES
-from engine.records import NodeId
+from rolegraph.engine.compile import size_of
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.models import Completion, Request
+from rolegraph.engine.prompts.call_forms import HERMES
+from rolegraph.engine.records import NodeId
 from tests.clock import run_virtually
 from tests.edge import ScriptedModel, episode, limited
 from tests.meaning import expected

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from engine.compile import compile_file
-from engine.models import LimitedModel, open_model
-from engine.records import Episode
-from engine.spec import ModelRef
+from rolegraph.engine.compile import compile_file
+from rolegraph.engine.models import LimitedModel, open_model
+from rolegraph.engine.records import Episode
+from rolegraph.engine.spec import ModelRef
 from tests.edge import RIGHT, episode
 from tests.models.edges import chat_answer, serving
 

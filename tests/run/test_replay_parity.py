@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from engine.compile import Plan, compile_file
-from engine.models import Completion, LimitedModel
-from engine.models.replay import Recorded, Replay
-from engine.records import CallId, Episode, NodeId
-from engine.run import Isolation, jobs, stream
+from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.models import Completion, LimitedModel
+from rolegraph.engine.models.replay import Recorded, Replay
+from rolegraph.engine.records import CallId, Episode, NodeId
+from rolegraph.engine.run import Isolation, jobs, stream
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent.parent / "data" / "rllm_solver_judge_replay.json").read_text()

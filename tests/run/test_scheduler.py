@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile import compile_file
-from engine.errors import ModelError
-from engine.models import Completion, LimitedModel, Request
-from engine.records import CallDone, Episode, EpisodeDone, Event, FailureName, TerminationReason
+from rolegraph.engine.compile import compile_file
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.models import Completion, LimitedModel, Request
+from rolegraph.engine.records import CallDone, Episode, EpisodeDone, Event, FailureName, TerminationReason
 from tests.clock import run_virtually
 from tests.edge import (
     COUNTDOWN,

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.errors import ModelError, UsageError
-from engine.models import Completion, LimitedModel, Request
-from engine.records import CallDone, CallId, Event, Failure, FailureName, Message, NodeId, call_seed
-from engine.run.session import Job, NodeResult, take_turn
-from engine.vocabulary import Score, View, Views
+from rolegraph.engine.errors import ModelError, UsageError
+from rolegraph.engine.models import Completion, LimitedModel, Request
+from rolegraph.engine.records import CallDone, CallId, Event, Failure, FailureName, Message, NodeId, call_seed
+from rolegraph.engine.run.session import Job, NodeResult, take_turn
+from rolegraph.engine.vocabulary import Score, View, Views
 from tests.edge import RIGHT, WRONG, Answer, ScriptedModel, run_one, solver_judge
 
 MESSAGES: list[Message] = [{"role": "user", "content": "Make 7 from 3 and 4"}]

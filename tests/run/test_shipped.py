@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.compile import compile_file
-from engine.models import Request
+from rolegraph.engine.compile import compile_file
+from rolegraph.engine.models import Request
 from tests.edge import ScriptedModel, run_one
 
 GOOD, BAD = "3 + 4", "3 * 4"

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from engine.compile import compile_file
+from rolegraph.engine.compile import compile_file
 from tests.counting import calls
 from tests.edge import ScriptedModel, episode, limited, write_spec
 

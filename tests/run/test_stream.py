@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterable, Iterator
 
-from engine.records import Episode, Task
-from engine.run import Isolation, jobs, stream
+from rolegraph.engine.records import Episode, Task
+from rolegraph.engine.run import Isolation, jobs, stream
 from tests.edge import COUNTDOWN, RIGHT, ScriptedModel, by_role, limited, solver_judge
 
 ANSWERS = by_role({"solver": RIGHT, "judge": "<answer>1</answer>"})

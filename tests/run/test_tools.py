@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
-from engine.compile import Plan, check_file, compile_file
-from engine.errors import ModelError, SpecError, UsageError
-from engine.models import Request
-from engine.models.replay import Replay
-from engine.records import Episode, FailureName
-from engine.training.advantages import group_episodes
-from engine.vocabulary import Function, Tool, tools
+from rolegraph.engine.compile import Plan, check_file, compile_file
+from rolegraph.engine.errors import ModelError, SpecError, UsageError
+from rolegraph.engine.models import Request
+from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.records import Episode, FailureName
+from rolegraph.engine.training.advantages import group_episodes
+from rolegraph.engine.vocabulary import Function, Tool, tools
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, episode, limited, run_one, write_spec
 
 Roles = dict[str, dict[str, Any]]

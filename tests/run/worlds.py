@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from engine.compile import Plan
-from engine.vocabulary import Environment, LiveEnvironment, Transition, environments
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.vocabulary import Environment, LiveEnvironment, Transition, environments
 from tests.run.written import Roles, plan
 
 Say = Callable[[int, Mapping[int, Any]], Transition]

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from engine.compile import Plan, compile_file
-from engine.models import Request
-from engine.records import Episode
+from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.models import Request
+from rolegraph.engine.records import Episode
 from tests.edge import write_spec
 
 Roles = dict[str, dict[str, Any]]

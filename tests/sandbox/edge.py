@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from engine.sandbox import Python
+from rolegraph.engine.sandbox import Python
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.errors import DataError, UsageError
-from engine.sandbox import run_tests
+from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.sandbox import run_tests
 
 pytest.importorskip("pydantic_monty", reason="needs the extra `sandbox`")
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from engine.errors import UsageError, WorldError
-from engine.sandbox import Python, Ran, SandboxError
+from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.sandbox import Python, Ran, SandboxError
 from tests.sandbox.edge import alive, environment, interpreters, within
 from tests.waiting import until
 
@@ -263,7 +263,7 @@ def test_a_process_sees_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 AT_ONCE = """
 import asyncio
-from engine.sandbox import Python
+from rolegraph.engine.sandbox import Python
 
 async def main():
     async with Python(processes=8) as python:
@@ -280,7 +280,7 @@ def test_the_first_programs_of_a_host_may_start_at_once_and_it_may_end_soon_afte
 
 PARENT = """
 import asyncio, sys
-from engine.sandbox import Python
+from rolegraph.engine.sandbox import Python
 
 async def main():
     async with Python(seconds=3) as python:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile.compiler import check_file
-from engine.errors import UserError
+from rolegraph.engine.compile.compiler import check_file
+from rolegraph.engine.errors import UserError
 
 BROKEN = Path(__file__).parent.parent / "data" / "broken"
 ROOT = Path(__file__).parent.parent.parent
@@ -42,7 +42,7 @@ def test_there_are_at_least_25_of_them() -> None:
 
 def test_the_command_shows_them_all_with_exit_code_2_and_no_traceback() -> None:
     names = [str(path.relative_to(ROOT)) for path in SPECS]
-    command = [sys.executable, "-m", "engine.cli", "validate", *names]
+    command = [sys.executable, "-m", "rolegraph.engine.cli", "validate", *names]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr + done.stdout

@@ -16,10 +16,10 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from engine.compile import check_file
-from engine.shipped import PROMPTS
-from engine.spec import Role, Spec, Train
-from engine.spec.written import Written
+from rolegraph.engine.compile import check_file
+from rolegraph.engine.shipped import PROMPTS
+from rolegraph.engine.spec import Role, Spec, Train
+from rolegraph.engine.spec.written import Written
 from tests.documents import PAGES, ROOT, is_spec, specs_in, yaml_in
 
 LANGUAGE = ROOT / "docs" / "language.md"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.spec.loader import load_spec
+from rolegraph.engine.spec.loader import load_spec
 from tests.edge import write_spec
 
 SPEC = "rolegraph: 1\nname: x\n{top}\nroles:\n  writer: {{prompt: {{inline: Hi}}, trainable: false{role}}}\n"

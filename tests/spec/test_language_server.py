@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from engine.spec.schema import json_schema
+from rolegraph.engine.spec.schema import json_schema
 from tests.spec.test_schema import FAULTS_OF_FORM, SHIPPED, with_fault
 
 SERVER = shutil.which("yaml-language-server")

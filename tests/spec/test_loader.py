@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import UsageError
-from engine.spec import ModelRef
-from engine.spec.loader import load_spec
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.spec import ModelRef
+from rolegraph.engine.spec.loader import load_spec
 from tests.edge import write_spec
 
 

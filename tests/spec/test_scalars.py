@@ -9,10 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.compile import check_file
-from engine.spec import Diagnostic
-from engine.spec.scalars import place_within
-from engine.spec.yaml_source import parse_yaml
+from rolegraph.engine.compile import check_file
+from rolegraph.engine.spec import Diagnostic
+from rolegraph.engine.spec.scalars import place_within
+from rolegraph.engine.spec.yaml_source import parse_yaml
 from tests.edge import write_spec
 
 HEAD = "rolegraph: 1\nname: x\ndata: {validation: countdown}\nroles:\n  solver:\n    trainable: false\n"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import UsageError
-from engine.spec.sweep import grid, point_name, split_values, swept
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.spec.sweep import grid, point_name, split_values, swept
 
 
 @pytest.mark.parametrize(

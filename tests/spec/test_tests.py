@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import SpecError, UsageError
-from engine.spec.tests import read_tests
+from rolegraph.engine.errors import SpecError, UsageError
+from rolegraph.engine.spec.tests import read_tests
 
 
 def faults(tmp_path: Path, text: str) -> list[str]:

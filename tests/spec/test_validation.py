@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, model_validator
 
-from engine.spec import ModelRef, Role, Spec
-from engine.spec.validation import fit, validate
+from rolegraph.engine.spec import ModelRef, Role, Spec
+from rolegraph.engine.spec.validation import fit, validate
 
 SOLVER: dict[str, Any] = {"prompt": {"inline": "Hi"}, "count": 3}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.spec.loader import load_spec
-from engine.spec.yaml_source import parse_yaml
+from rolegraph.engine.spec.loader import load_spec
+from rolegraph.engine.spec.yaml_source import parse_yaml
 from tests.edge import write_spec
 
 

@@ -1,1 +1,1 @@
-"""Tests of `engine.training`."""
+"""Tests of `rolegraph.engine.training`."""

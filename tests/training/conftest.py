@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.models.tokenizer import load_tokenizer
+from rolegraph.engine.models.tokenizer import load_tokenizer
 from tests.models.edges import write_tokenizer
 from tests.models.tinker_edge import tinker_service
 from tests.training.edge import Training, Workflow
@@ -20,7 +20,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def workflow(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workflow]:
-    monkeypatch.setattr("engine.models.limit.FIRST_WAIT", 0.0)
+    monkeypatch.setattr("rolegraph.engine.models.limit.FIRST_WAIT", 0.0)
     workflow = Workflow(load_tokenizer(tokenizer))
     with tinker_service(workflow, context=4096) as workflow.service:
         yield workflow

@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
-from engine.compile import Plan, compile_file
-from engine.models import Request
-from engine.records import Episode
-from engine.training.advantages import annotated, by_uid, estimate, group_episodes
-from engine.training.credit import notes
+from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.models import Request
+from rolegraph.engine.records import Episode
+from rolegraph.engine.training.advantages import annotated, by_uid, estimate, group_episodes
+from rolegraph.engine.training.credit import notes
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited, write_spec
 
 Roles = dict[str, dict[str, Any]]

@@ -8,18 +8,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from engine.compile import compile_file
-from engine.models import ServedModel
-from engine.prompts.chat import Tokenizer
-from engine.records import Episode, Event, Note, Observer, Task
-from engine.records.episodes import read_episodes
-from engine.records.folder import RunFolder, Split
-from engine.records.info import Checkpoint, RunInfo
-from engine.run import Isolation
-from engine.spec import ModelRef
-from engine.training.loop import train
-from engine.training.policies import Policies, Start
-from engine.training.setup import Setup
+from rolegraph.engine.compile import compile_file
+from rolegraph.engine.models import ServedModel
+from rolegraph.engine.prompts.chat import Tokenizer
+from rolegraph.engine.records import Episode, Event, Note, Observer, Task
+from rolegraph.engine.records.episodes import read_episodes
+from rolegraph.engine.records.folder import RunFolder, Split
+from rolegraph.engine.records.info import Checkpoint, RunInfo
+from rolegraph.engine.run import Isolation
+from rolegraph.engine.spec import ModelRef
+from rolegraph.engine.training.loop import train
+from rolegraph.engine.training.policies import Policies, Start
+from rolegraph.engine.training.setup import Setup
 from tests.edge import COUNTDOWN, RIGHT, WRONG
 from tests.models.tinker_edge import Sampled, Service
 from tests.trainings import CLOCKED

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import AdvantageError
-from engine.records import Episode, GroupKey, Step, Trajectory, TrajectoryGroup
-from engine.training.advantages import Estimated, estimate, group_episodes
-from engine.vocabulary import Call, Estimator, Floats, estimators
+from rolegraph.engine.errors import AdvantageError
+from rolegraph.engine.records import Episode, GroupKey, Step, Trajectory, TrajectoryGroup
+from rolegraph.engine.training.advantages import Estimated, estimate, group_episodes
+from rolegraph.engine.vocabulary import Call, Estimator, Floats, estimators
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent.parent / "data" / "rllm_advantage_cases.json").read_text(encoding="utf-8")

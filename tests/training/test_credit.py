@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.models import Request
-from engine.spec import Credit
-from engine.training.advantages import both, estimate, group_episodes
-from engine.training.credit import credited, loss_weights, notes
-from engine.training.figures import rewards_by_role
-from engine.training.signals import DEMONSTRATION
+from rolegraph.engine.models import Request
+from rolegraph.engine.spec import Credit
+from rolegraph.engine.training.advantages import both, estimate, group_episodes
+from rolegraph.engine.training.credit import credited, loss_weights, notes
+from rolegraph.engine.training.figures import rewards_by_role
+from rolegraph.engine.training.signals import DEMONSTRATION
 from tests.training.credited import (
     advantages,
     drawn,

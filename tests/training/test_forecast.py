@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import rolegraph as rg
-from engine.compile import compile_file
-from engine.records import Episode, Step, Trajectory
-from engine.shipped import MODELS
-from engine.spec import Lora
-from engine.training.adapter_size import adapter_parameters
-from engine.training.forecast import Observed, forecast
-from engine.training.order import batch
+from rolegraph.engine.compile import compile_file
+from rolegraph.engine.records import Episode, Step, Trajectory
+from rolegraph.engine.shipped import MODELS
+from rolegraph.engine.spec import Lora
+from rolegraph.engine.training.adapter_size import adapter_parameters
+from rolegraph.engine.training.forecast import Observed, forecast
+from rolegraph.engine.training.order import batch
 from tests import replays
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.compile import Plan
-from engine.compile.compiler import check_file
-from engine.errors import ModelError
-from engine.models import Request
-from engine.records import Step, TrajectoryGroup
-from engine.records.episodes import read_episodes, write_episodes
-from engine.training.advantages import estimate, group_episodes
-from engine.training.outcomes import Groups, Outcome, outcome_figures
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.compile.compiler import check_file
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.models import Request
+from rolegraph.engine.records import Step, TrajectoryGroup
+from rolegraph.engine.records.episodes import read_episodes, write_episodes
+from rolegraph.engine.training.advantages import estimate, group_episodes
+from rolegraph.engine.training.outcomes import Groups, Outcome, outcome_figures
 from tests.edge import RIGHT, WRONG
 from tests.training.credited import (
     LOOP,

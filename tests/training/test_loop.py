@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from engine.errors import WorldError
-from engine.records import MAIN, Event, Note, StepLogged
-from engine.report.digest import read_digest
-from engine.training.loop import train
-from engine.training.outcomes import Outcome
+from rolegraph.engine.errors import WorldError
+from rolegraph.engine.records import MAIN, Event, Note, StepLogged
+from rolegraph.engine.report.digest import read_digest
+from rolegraph.engine.training.loop import train
+from rolegraph.engine.training.outcomes import Outcome
 from tests.edge import RIGHT, WRONG
 from tests.models.tinker_edge import GAP, GRAD_NORM, failed
 from tests.training.edge import KEY, LOGPROB, Training, comparable

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import WorldError
+from rolegraph.engine.errors import WorldError
 from tests.edge import WRONG
 from tests.models.tinker_edge import GAP, GRAD_NORM, failed
 from tests.training.edge import Training

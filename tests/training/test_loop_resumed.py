@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import WorldError
-from engine.records import MAIN
+from rolegraph.engine.errors import WorldError
+from rolegraph.engine.records import MAIN
 from tests.edge import RIGHT, WRONG
 from tests.models.tinker_edge import failed
 from tests.training.edge import Training, comparable

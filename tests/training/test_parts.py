@@ -11,16 +11,16 @@ import tinker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import UsageError
-from engine.records import Episode, Step, Trajectory
-from engine.spec import Schedule, Train
-from engine.training.advantages import annotated, by_uid, estimate, group_episodes
-from engine.training.batches import Span, datum, policy_batches, sequences, taught
-from engine.training.compare import by_task, controls, difference, interval
-from engine.training.order import batch, planned_steps
-from engine.training.rate import scheduled
-from engine.training.shares import captured, shares
-from engine.vocabulary import Call, LossName, rewards
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import Episode, Step, Trajectory
+from rolegraph.engine.spec import Schedule, Train
+from rolegraph.engine.training.advantages import annotated, by_uid, estimate, group_episodes
+from rolegraph.engine.training.batches import Span, datum, policy_batches, sequences, taught
+from rolegraph.engine.training.compare import by_task, controls, difference, interval
+from rolegraph.engine.training.order import batch, planned_steps
+from rolegraph.engine.training.rate import scheduled
+from rolegraph.engine.training.shares import captured, shares
+from rolegraph.engine.vocabulary import Call, LossName, rewards
 from tests.edge import solver_judge
 
 ROWS = [{"id": str(i)} for i in range(10)]
@@ -172,7 +172,7 @@ def test_a_turn_to_imitate_is_no_part_of_the_conversation_after_it() -> None:
 @settings(deadline=None)
 def test_the_loss_of_a_sequence_is_that_of_its_steps_apart(data: st.DataObject) -> None:
     torch = pytest.importorskip("torch", reason="needs the extra `local`")
-    from engine.local.service.losses import LOSSES, Scored
+    from rolegraph.engine.local.service.losses import LOSSES, Scored
 
     tokens = st.integers(0, 5)
     steps: list[Step] = []

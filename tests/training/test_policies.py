@@ -11,13 +11,13 @@ import pytest
 import tinker
 from starlette.responses import JSONResponse, Response
 
-from engine.errors import UsageError, WorldError
-from engine.models import Request, ServedModel
-from engine.records import MAIN, CallId, NodeId, Saved, Step
-from engine.spec import Lora, Loss, ModelRef, Sampling
-from engine.training.batches import RoleBatch, Taught, datum
-from engine.training.policies import Policies, Start, Updated
-from engine.vocabulary import LossName
+from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.models import Request, ServedModel
+from rolegraph.engine.records import MAIN, CallId, NodeId, Saved, Step
+from rolegraph.engine.spec import Lora, Loss, ModelRef, Sampling
+from rolegraph.engine.training.batches import RoleBatch, Taught, datum
+from rolegraph.engine.training.policies import Policies, Start, Updated
+from rolegraph.engine.vocabulary import LossName
 from tests.models.tinker_edge import GAP, GRAD_NORM, Learnt, Service, failed, tinker_service
 
 KEY = "tml-test-secret"
@@ -335,7 +335,7 @@ async def vanishing(service: Service, operation: str, work: Awaitable[object], g
 def test_a_service_that_goes_away_in_an_update_is_named_instead_of_waited_for(
     tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.models.tinker._PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("rolegraph.engine.models.tinker._PATIENCE_SECONDS", 0.1)
 
     async def run() -> None:
         async with AsyncExitStack() as stack:
@@ -354,7 +354,7 @@ def test_a_service_that_goes_away_in_an_update_is_named_instead_of_waited_for(
 def test_a_service_that_goes_away_while_it_opens_is_named_instead_of_waited_for(
     operation: str, state: str | None, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.models.tinker._PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("rolegraph.engine.models.tinker._PATIENCE_SECONDS", 0.1)
 
     async def run() -> None:
         async with AsyncExitStack() as stack:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from engine.compile import Plan, check_file, compile_file
-from engine.errors import AdvantageError, ModelError, WorldError
-from engine.models import Completion, LimitedModel, Request
-from engine.records import MAIN, Advantage, Episode, Step, Trajectory
-from engine.training.signals import Signalled, apply_signals
+from rolegraph.engine.compile import Plan, check_file, compile_file
+from rolegraph.engine.errors import AdvantageError, ModelError, WorldError
+from rolegraph.engine.models import Completion, LimitedModel, Request
+from rolegraph.engine.records import MAIN, Advantage, Episode, Step, Trajectory
+from rolegraph.engine.training.signals import Signalled, apply_signals
 from tests.edge import COUNTDOWN
 
 DISTILL = ["roles.judge.estimator=precomputed"]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import httpx
 
-from engine.view.pages import Pages
-from engine.view.runs import open_run
-from engine.view.serving import addresses, app
+from rolegraph.engine.view.pages import Pages
+from rolegraph.engine.view.runs import open_run
+from rolegraph.engine.view.serving import addresses, app
 
 KEY = "the-key"
 VOID = {"meta", "input", "br"}

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from engine.compile import Plan, compile_file
-from engine.models import Completion, Request
-from engine.prompts.chat import Tokenizer
-from engine.records import Episode, RunFolder, Task
-from engine.records.episodes import EpisodeWriter
-from engine.run import Isolation, jobs, stream
-from engine.training.advantages import annotated, both, by_uid, estimate, group_episodes
-from engine.training.batches import RoleBatch, policy_batches
-from engine.training.credit import loss_weights, notes
+from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.models import Completion, Request
+from rolegraph.engine.prompts.chat import Tokenizer
+from rolegraph.engine.records import Episode, RunFolder, Task
+from rolegraph.engine.records.episodes import EpisodeWriter
+from rolegraph.engine.run import Isolation, jobs, stream
+from rolegraph.engine.training.advantages import annotated, both, by_uid, estimate, group_episodes
+from rolegraph.engine.training.batches import RoleBatch, policy_batches
+from rolegraph.engine.training.credit import loss_weights, notes
 from rolegraph.running import describe
 from rolegraph.workflow import Source, Workflow
 from tests.edge import COUNTDOWN, RIGHT, WRONG, limited
@@ -26,8 +26,8 @@ ROLLOUTS = 4
 
 @cache
 def base_tokenizer() -> Tokenizer:
-    from engine.models.tokenizer import load_tokenizer
-    from engine.shipped import model_folder
+    from rolegraph.engine.models.tokenizer import load_tokenizer
+    from rolegraph.engine.shipped import model_folder
 
     return load_tokenizer(model_folder(None))
 

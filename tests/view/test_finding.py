@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import DataError, UsageError
-from engine.records import Episode, RunFolder
-from engine.records.episodes import EpisodeWriter
-from engine.view.finding import PAGE, Where, find, neighbours
-from engine.view.runs import ViewedRun, open_run
+from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.records import Episode, RunFolder
+from rolegraph.engine.records.episodes import EpisodeWriter
+from rolegraph.engine.view.finding import PAGE, Where, find, neighbours
+from rolegraph.engine.view.runs import ViewedRun, open_run
 from tests.report.runs import rollout
 from tests.view.runs import episodes, workflow, write_run, write_training
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.records import Episode, Failure, FailureName, RunFolder, Step, Trajectory
-from engine.records.episodes import write_episodes
-from engine.view.pages import HERE
-from engine.view.runs import open_run
-from engine.view.static import write_static
+from rolegraph.engine.records import Episode, Failure, FailureName, RunFolder, Step, Trajectory
+from rolegraph.engine.records.episodes import write_episodes
+from rolegraph.engine.view.pages import HERE
+from rolegraph.engine.view.runs import open_run
+from rolegraph.engine.view.static import write_static
 from tests.view.pages import KEY, Parsed, get
 from tests.view.runs import write_run
 

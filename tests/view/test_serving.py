@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.records import RunFolder
-from engine.records.episodes import EpisodeWriter
+from rolegraph.engine.records import RunFolder
+from rolegraph.engine.records.episodes import EpisodeWriter
 from tests.view.pages import KEY, Parsed, get
 from tests.view.runs import episodes, workflow, write_run, write_training
 
@@ -125,7 +125,7 @@ def test_an_episode_of_a_foreign_form_is_named_and_the_others_are_shown(tmp_path
 
 
 def test_turns_of_a_very_long_episode_are_paged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.view.pages.MOST_CARDS", 2)
+    monkeypatch.setattr("rolegraph.engine.view.pages.MOST_CARDS", 2)
     folder = write_run(tmp_path / "run", tasks=1)
     first = Parsed(get(f"/{KEY}/0/episodes/0", folder).text)
     assert "1 turns come after these" in first.text

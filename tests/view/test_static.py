@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 import rolegraph as rg
-from engine.errors import UsageError
-from engine.records import RunFolder
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import RunFolder
 from tests.cli.conftest import ENVIRONMENT, Command, rolegraph
 from tests.view.pages import Parsed
 from tests.view.runs import write_run, write_training
@@ -103,7 +103,7 @@ def test_a_mistake_is_told_in_a_line(
 
 def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", tasks=1)
-    command = [sys.executable, "-m", "engine.cli", "view", str(folder), "--task", "t0"]
+    command = [sys.executable, "-m", "rolegraph.engine.cli", "view", str(folder), "--task", "t0"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     )

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.compile import compile_file, graph
-from engine.records import Episode, NodeId
-from engine.shipped import SPECS
-from engine.view.runs import open_run
-from engine.view.timeline import MOST_LANES, Bar, Dag, Timeline, drawing, read_dag, timeline
-from engine.view.turns import turns
+from rolegraph.engine.compile import compile_file, graph
+from rolegraph.engine.records import Episode, NodeId
+from rolegraph.engine.shipped import SPECS
+from rolegraph.engine.view.runs import open_run
+from rolegraph.engine.view.timeline import MOST_LANES, Bar, Dag, Timeline, drawing, read_dag, timeline
+from rolegraph.engine.view.turns import turns
 from tests.clock import run_virtually
 from tests.edge import RIGHT, ScriptedModel, by_role, limited, solver_judge
 from tests.edge import episode as played

@@ -9,10 +9,10 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from engine.records import NodeId
-from engine.records.episodes import read_episodes
-from engine.view.runs import Row, ViewedRun, open_run
-from engine.view.trace import Trace, greatest, tokens, traces
+from rolegraph.engine.records import NodeId
+from rolegraph.engine.records.episodes import read_episodes
+from rolegraph.engine.view.runs import Row, ViewedRun, open_run
+from rolegraph.engine.view.trace import Trace, greatest, tokens, traces
 from tests.view.runs import episodes, learnt, workflow, write_run, write_training
 
 EPSILON = 1e-6

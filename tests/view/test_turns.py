@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.models import Completion, Request
-from engine.records import Episode, NodeId, RunFolder, Step, Trajectory
-from engine.records.episodes import write_episodes
-from engine.view.turns import turns
-from engine.vocabulary import ToolCall
+from rolegraph.engine.models import Completion, Request
+from rolegraph.engine.records import Episode, NodeId, RunFolder, Step, Trajectory
+from rolegraph.engine.records.episodes import write_episodes
+from rolegraph.engine.view.turns import turns
+from rolegraph.engine.vocabulary import ToolCall
 from tests.edge import RIGHT, episode, limited
 from tests.view.pages import KEY, Parsed, get
 from tests.view.runs import workflow, write_run

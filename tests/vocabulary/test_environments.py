@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from engine.errors import WorldError
-from engine.vocabulary import (
+from rolegraph.engine.errors import WorldError
+from rolegraph.engine.vocabulary import (
     BadOptions,
     Call,
     Environment,

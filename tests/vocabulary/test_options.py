@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from engine import vocabulary
-from engine.vocabulary import Parser, Registry
-from engine.vocabulary.options import Option, options_of, value_of
+from rolegraph.engine import vocabulary
+from rolegraph.engine.vocabulary import Parser, Registry
+from rolegraph.engine.vocabulary.options import Option, options_of, value_of
 
 KINDS = ("parsers", "rewards", "estimators", "signals", "metrics", "datasets", "environments")
 BUILT_IN = [(kind, name) for kind in KINDS for name in getattr(vocabulary, kind).names()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.vocabulary import checked_url, is_allowed
+from rolegraph.engine.vocabulary import checked_url, is_allowed
 
 
 @pytest.mark.parametrize(

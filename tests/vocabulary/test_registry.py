@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from engine import vocabulary
-from engine.errors import UsageError, did_you_mean
-from engine.vocabulary import BadOptions, Call, CallField, Item, Registry, UnknownName
+from rolegraph.engine import vocabulary
+from rolegraph.engine.errors import UsageError, did_you_mean
+from rolegraph.engine.vocabulary import BadOptions, Call, CallField, Item, Registry, UnknownName
 
 
 @pytest.fixture(autouse=True)
@@ -197,7 +197,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "constant = shouting:CONSTANT\n"
     )
     (tmp_path / "shouting.py").write_text(
-        "from engine.vocabulary import Parser\n"
+        "from rolegraph.engine.vocabulary import Parser\n"
         "CONSTANT = 3\n"
         "def shout(mark: str = '!', /) -> Parser:\n"
         '    """The answer in capitals."""\n'
@@ -241,7 +241,7 @@ def test_a_spec_uses_a_package_s_parser_with_nothing_but_its_name(installed: Pat
         "rolegraph: 1\nname: loud\nroles:\n"
         "  caller: {prompt: {inline: Say yes}, parser: {shout: '?'}, trainable: false}\n"
     )
-    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from engine.cli import main; main()"
+    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from rolegraph.engine.cli import main; main()"
     command = [sys.executable, "-c", code, str(installed), "validate", str(spec)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -253,8 +253,8 @@ def test_a_spec_uses_a_package_s_parser_with_nothing_but_its_name(installed: Pat
 def test_the_vocabulary_loads_without_anything_heavy() -> None:
     code = """
 import sys
-import engine.vocabulary, roles.datasets, roles.environments, roles.estimators, roles.metrics
-import roles.parsers, roles.rewards, roles.signals
+import rolegraph.engine.vocabulary, roles.datasets, roles.environments, roles.estimators, roles.metrics
+import rolegraph.roles.parsers, roles.rewards, roles.signals
 heavy = "torch transformers datasets pyarrow math_verify sympy jsonschema numpy openai tinker networkx jinja2"
 heavy += " textarena"
 print(*sorted(set(heavy.split()) & set(sys.modules)))

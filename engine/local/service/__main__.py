@@ -1,4 +1,6 @@
-"""The service as the child of a run: `python -m engine.local.service OPTIONS`; the key is in the environment.
+"""The service as the child process of a run: `python -P -m rolegraph.engine.local.service OPTIONS`.
+
+The key is in the environment.
 
 It ends when its parent does, however that ends, and leaves nothing behind. Ctrl-C in the terminal, which
 reaches it too, is its parent's business.
@@ -18,9 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.errors import RolegraphError
-from engine.local.launcher import KEY_VARIABLE, model_name
-from engine.local.service.serving import open_state_dir
+from rolegraph.engine.errors import RolegraphError
+from rolegraph.engine.local.launcher import KEY_VARIABLE, model_name
+from rolegraph.engine.local.service.serving import open_state_dir
 
 _PARENT_CHECK_SECONDS = 1.0
 _COLLECT_AFTER = 50_000
@@ -38,7 +40,7 @@ def main() -> None:
             state = open_state_dir(Path(state_dir) if state_dir else None, stack)
             _watch_parent(stack.close)
             # torch takes seconds to import; the watch is on by now
-            from engine.local.service.launch import launch
+            from rolegraph.engine.local.service.launch import launch
 
             launch(
                 model_dir,

@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from engine.errors import UsageError, first_line
-from engine.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of
+from rolegraph.engine.errors import UsageError, first_line
+from rolegraph.engine.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of
 
 LORA_ALPHA = 32
 """As hosted Tinker has it: an adapter's output is scaled by alpha / rank."""

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from engine.local.service.calls import Fault, shape_of
+from rolegraph.engine.local.service.calls import Fault, shape_of
 
 HEALTH = "/api/v1/healthz"
 SIGNED = "/api/v1/files/"

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
 
-from engine.limits import service as limits
-from engine.local.service.batcher import Batcher, Job
-from engine.local.service.checkpoints import PLAIN, Checkpoints, Entry, Kind, Terms, checkpoint_path
-from engine.local.service.memory import give_back
-from engine.local.service.policy import LoraShape, Policy
-from engine.local.service.sampling import SampleRequest
-from engine.local.service.trainer import Datum, Missing, Refused, TrainingRun
-from engine.local.service.worker import Worker
+from rolegraph.engine.limits import service as limits
+from rolegraph.engine.local.service.batcher import Batcher, Job
+from rolegraph.engine.local.service.checkpoints import PLAIN, Checkpoints, Entry, Kind, Terms, checkpoint_path
+from rolegraph.engine.local.service.memory import give_back
+from rolegraph.engine.local.service.policy import LoraShape, Policy
+from rolegraph.engine.local.service.sampling import SampleRequest
+from rolegraph.engine.local.service.trainer import Datum, Missing, Refused, TrainingRun
+from rolegraph.engine.local.service.worker import Worker
 
 if TYPE_CHECKING:
     from tinker import AdamParams

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine.limits import service as limits
-from engine.local.service.decoder import Decoder
-from engine.local.service.policy import Policy, Top, padded_batches
-from engine.local.service.rounds import Rounds
-from engine.local.service.sampling import SampleRequest
+from rolegraph.engine.limits import service as limits
+from rolegraph.engine.local.service.decoder import Decoder
+from rolegraph.engine.local.service.policy import Policy, Top, padded_batches
+from rolegraph.engine.local.service.rounds import Rounds
+from rolegraph.engine.local.service.sampling import SampleRequest
 
 PATIENCE = 8
 """Steps that a few waiting sequences wait for more to join with them: reading prompts holds the others up."""

@@ -12,10 +12,10 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from engine.limits import Limit
-from engine.limits import service as limits
-from engine.local.service.futures import Full
-from engine.local.service.trainer import Missing, Refused
+from rolegraph.engine.limits import Limit
+from rolegraph.engine.limits import service as limits
+from rolegraph.engine.local.service.futures import Full
+from rolegraph.engine.local.service.trainer import Missing, Refused
 
 B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")

@@ -14,18 +14,18 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from engine.errors import ModelError
-from engine.local.service.backend import Backend
-from engine.local.service.calls import read
-from engine.local.service.sampling import SampleRequest
-from engine.local.service.streaming import News, Telling, events
-from engine.local.service.trainer import Refused
-from engine.local.service.v1 import V1, usage
-from engine.local.service.v1_bodies import ChatBody
-from engine.prompts import ChatFormat
-from engine.prompts.chat import CLOSE, OPEN, Prompt
-from engine.prompts.tools import answer_message
-from engine.vocabulary import Function
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.local.service.backend import Backend
+from rolegraph.engine.local.service.calls import read
+from rolegraph.engine.local.service.sampling import SampleRequest
+from rolegraph.engine.local.service.streaming import News, Telling, events
+from rolegraph.engine.local.service.trainer import Refused
+from rolegraph.engine.local.service.v1 import V1, usage
+from rolegraph.engine.local.service.v1_bodies import ChatBody
+from rolegraph.engine.prompts import ChatFormat
+from rolegraph.engine.prompts.chat import CLOSE, OPEN, Prompt
+from rolegraph.engine.prompts.tools import answer_message
+from rolegraph.engine.vocabulary import Function
 
 
 class ChatService:

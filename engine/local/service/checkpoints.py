@@ -25,14 +25,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from engine.limits.service import CHECKPOINT_SECONDS
-from engine.local.launcher import model_name
-from engine.local.service.adapters import write_adapter
-from engine.local.service.parts import NEW, Parts
-from engine.local.service.policy import LoraShape
-from engine.local.service.sealing import seal
-from engine.local.service.trainer import Missing, Refused
-from engine.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, EXPIRES, OPTIMIZER, digest, folder_of
+from rolegraph.engine.limits.service import CHECKPOINT_SECONDS
+from rolegraph.engine.local.launcher import model_name
+from rolegraph.engine.local.service.adapters import write_adapter
+from rolegraph.engine.local.service.parts import NEW, Parts
+from rolegraph.engine.local.service.policy import LoraShape
+from rolegraph.engine.local.service.sealing import seal
+from rolegraph.engine.local.service.trainer import Missing, Refused
+from rolegraph.engine.local.weights import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    EXPIRES,
+    OPTIMIZER,
+    digest,
+    folder_of,
+)
 
 Kind = Literal["weights", "sampler_weights", "external_weights"]
 """A training state; weights to sample from; weights for others to read."""

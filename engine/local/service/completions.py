@@ -11,14 +11,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from engine.local.service.backend import Backend
-from engine.local.service.calls import read
-from engine.local.service.sampling import SampleRequest
-from engine.local.service.streaming import News, Telling, events
-from engine.local.service.trainer import Refused
-from engine.local.service.v1 import V1, usage
-from engine.local.service.v1_bodies import CompletionBody
-from engine.prompts.chat import cut_at_stop
+from rolegraph.engine.local.service.backend import Backend
+from rolegraph.engine.local.service.calls import read
+from rolegraph.engine.local.service.sampling import SampleRequest
+from rolegraph.engine.local.service.streaming import News, Telling, events
+from rolegraph.engine.local.service.trainer import Refused
+from rolegraph.engine.local.service.v1 import V1, usage
+from rolegraph.engine.local.service.v1_bodies import CompletionBody
+from rolegraph.engine.prompts.chat import cut_at_stop
 
 _USUAL_LENGTH = 16
 """Tokens of an answer where nothing is said, as OpenAI has it."""

@@ -21,8 +21,8 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, DynamicLayer
 
-from engine.local.service.policy import Policy
-from engine.local.service.sampling import SampleRequest, sample_next
+from rolegraph.engine.local.service.policy import Policy
+from rolegraph.engine.local.service.sampling import SampleRequest, sample_next
 
 _SPARE_COLUMNS = 64
 """Room for this many steps is made at a time."""

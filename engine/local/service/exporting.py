@@ -13,13 +13,13 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from engine.errors import UsageError
-from engine.local.launcher import model_name
-from engine.local.service.adapters import load_model, write_adapter
-from engine.local.service.checkpoints import Checkpoints, base_name
-from engine.local.service.trainer import Refused
-from engine.local.weights import base_of
-from engine.shipped import model_folder
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.local.launcher import model_name
+from rolegraph.engine.local.service.adapters import load_model, write_adapter
+from rolegraph.engine.local.service.checkpoints import Checkpoints, base_name
+from rolegraph.engine.local.service.trainer import Refused
+from rolegraph.engine.local.weights import base_of
+from rolegraph.engine.shipped import model_folder
 
 
 def export_adapter(path: str, under: Path, out: Path, base: Path | None = None) -> Path:

@@ -7,8 +7,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from engine.limits import Limit
-from engine.limits import service as limits
+from rolegraph.engine.limits import Limit
+from rolegraph.engine.limits import service as limits
 
 T = TypeVar("T")
 

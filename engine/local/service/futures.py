@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from engine.limits import service as limits
+from rolegraph.engine.limits import service as limits
 
 R = TypeVar("R")
 

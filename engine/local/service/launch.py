@@ -15,12 +15,12 @@ from types import FrameType
 import click
 import uvicorn
 
-from engine.errors import WorldError
-from engine.limits import service as limits
-from engine.local.service.backend import Backend
-from engine.local.service.checkpoints import Checkpoints
-from engine.local.service.policy import Policy
-from engine.local.service.server import Service
+from rolegraph.engine.errors import WorldError
+from rolegraph.engine.limits import service as limits
+from rolegraph.engine.local.service.backend import Backend
+from rolegraph.engine.local.service.checkpoints import Checkpoints
+from rolegraph.engine.local.service.policy import Policy
+from rolegraph.engine.local.service.server import Service
 
 
 class _Child(uvicorn.Server):

@@ -32,9 +32,9 @@ from transformers import AutoTokenizer
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
-from engine.errors import UsageError, first_line
-from engine.local.service.adapters import load_model, lora_config
-from engine.local.service.prefixes import Layout, layout, rows_of
+from rolegraph.engine.errors import UsageError, first_line
+from rolegraph.engine.local.service.adapters import load_model, lora_config
+from rolegraph.engine.local.service.prefixes import Layout, layout, rows_of
 
 T = TypeVar("T")
 

@@ -20,14 +20,14 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from engine.limits.service import LISTED
-from engine.local.service.admission import SIGNED
-from engine.local.service.backend import Backend
-from engine.local.service.calls import Endpoint, guarded, read, refusal
-from engine.local.service.checkpoints import Entry, Kind
-from engine.local.service.policy import LoraShape
-from engine.local.service.sessions import Sessions
-from engine.local.service.trainer import Missing, Refused
+from rolegraph.engine.limits.service import LISTED
+from rolegraph.engine.local.service.admission import SIGNED
+from rolegraph.engine.local.service.backend import Backend
+from rolegraph.engine.local.service.calls import Endpoint, guarded, read, refusal
+from rolegraph.engine.local.service.checkpoints import Entry, Kind
+from rolegraph.engine.local.service.policy import LoraShape
+from rolegraph.engine.local.service.sessions import Sessions
+from rolegraph.engine.local.service.trainer import Missing, Refused
 
 URL_LIFE = timedelta(hours=1)
 _TYPES: Mapping[Kind, str] = {

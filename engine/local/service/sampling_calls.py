@@ -6,11 +6,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from engine.local.service import wire
-from engine.local.service.backend import Backend
-from engine.local.service.calls import check_name, guarded, read
-from engine.local.service.sessions import Session, Sessions
-from engine.local.service.trainer import Missing, Refused
+from rolegraph.engine.local.service import wire
+from rolegraph.engine.local.service.backend import Backend
+from rolegraph.engine.local.service.calls import check_name, guarded, read
+from rolegraph.engine.local.service.sessions import Session, Sessions
+from rolegraph.engine.local.service.trainer import Missing, Refused
 
 
 class Sampling:

@@ -7,8 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from engine.limits.service import RECIPIENTS
-from engine.local.service.trainer import Refused
+from rolegraph.engine.limits.service import RECIPIENTS
+from rolegraph.engine.local.service.trainer import Refused
 
 SUFFIX = ".age"
 

@@ -21,19 +21,28 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from engine.limits import service as limits
-from engine.local.launcher import PROCESS
-from engine.local.service import wire
-from engine.local.service.admission import Admission
-from engine.local.service.backend import Backend
-from engine.local.service.calls import PROTOBUF, Endpoint, check_name, guarded, not_served, raw, read, refusal
-from engine.local.service.chat import ChatService
-from engine.local.service.completions import CompletionService
-from engine.local.service.futures import Cancelled, Full
-from engine.local.service.rest import Rest
-from engine.local.service.sampling_calls import Sampling, open_session
-from engine.local.service.sessions import Session, Sessions
-from engine.local.service.trainer import Missing, Refused
+from rolegraph.engine.limits import service as limits
+from rolegraph.engine.local.launcher import PROCESS
+from rolegraph.engine.local.service import wire
+from rolegraph.engine.local.service.admission import Admission
+from rolegraph.engine.local.service.backend import Backend
+from rolegraph.engine.local.service.calls import (
+    PROTOBUF,
+    Endpoint,
+    check_name,
+    guarded,
+    not_served,
+    raw,
+    read,
+    refusal,
+)
+from rolegraph.engine.local.service.chat import ChatService
+from rolegraph.engine.local.service.completions import CompletionService
+from rolegraph.engine.local.service.futures import Cancelled, Full
+from rolegraph.engine.local.service.rest import Rest
+from rolegraph.engine.local.service.sampling_calls import Sampling, open_session
+from rolegraph.engine.local.service.sessions import Session, Sessions
+from rolegraph.engine.local.service.trainer import Missing, Refused
 
 POLL_SECONDS = 20.0
 """How long one retrieve_future waits; the SDK gives up on it after 45."""

@@ -6,8 +6,8 @@ import contextlib
 import tempfile
 from pathlib import Path
 
-from engine.errors import UsageError
-from engine.local.launcher import check_model_folder, model_name
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.local.launcher import check_model_folder, model_name
 
 
 def serve(
@@ -26,7 +26,7 @@ def serve(
     holds no model, WorldError for an address that cannot be listened at.
     """
     check_model_folder(model_dir)
-    from engine.local.service.launch import launch  # torch takes seconds to import
+    from rolegraph.engine.local.service.launch import launch  # torch takes seconds to import
 
     with contextlib.ExitStack() as stack:
         state = open_state_dir(state_dir, stack)

@@ -13,8 +13,8 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from engine.limits import service as limits
-from engine.local.service.futures import Full, Futures
+from rolegraph.engine.limits import service as limits
+from rolegraph.engine.local.service.futures import Full, Futures
 
 _HEARTBEAT_SECONDS = 10.0
 """How often the SDK sends a heartbeat, from a thread of its own."""

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from starlette.responses import StreamingResponse
 
-from engine.local.service.calls import fault_of, openai_error
-from engine.local.service.sampling import SampleRequest
+from rolegraph.engine.local.service.calls import fault_of, openai_error
+from rolegraph.engine.local.service.sampling import SampleRequest
 
 Draw = Callable[[Callable[[], None]], Coroutine[Any, Any, object]]
 """Draws sequences; calls what it is given when there are new tokens, from any thread."""

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from engine.local.service.losses import LOSSES, Config, Loss, Scored
-from engine.local.service.policy import LoraShape, Policy
+from rolegraph.engine.local.service.losses import LOSSES, Config, Loss, Scored
+from rolegraph.engine.local.service.policy import LoraShape, Policy
 
 if TYPE_CHECKING:
     from tinker import AdamParams

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
-from engine.limits import service as limits
-from engine.local.service.backend import Backend
-from engine.local.service.calls import check_name, unless_gone
-from engine.local.service.sampling import SampleRequest
-from engine.local.service.streaming import News, Telling, while_drawn
-from engine.local.service.trainer import Refused
-from engine.local.service.v1_bodies import SampledBody
+from rolegraph.engine.limits import service as limits
+from rolegraph.engine.local.service.backend import Backend
+from rolegraph.engine.local.service.calls import check_name, unless_gone
+from rolegraph.engine.local.service.sampling import SampleRequest
+from rolegraph.engine.local.service.streaming import News, Telling, while_drawn
+from rolegraph.engine.local.service.trainer import Refused
+from rolegraph.engine.local.service.v1_bodies import SampledBody
 
 OWNER = "/v1"
 """Calls of /v1 have no session: together they take turns with the sessions."""

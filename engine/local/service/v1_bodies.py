@@ -11,11 +11,20 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from engine.limits import service as limits
-from engine.local.service.fields import Count, Name, Seed, Stop, Temperature, TopK, at_most, no_longer
-from engine.local.service.trainer import Refused
-from engine.records import Message
-from engine.vocabulary import Function
+from rolegraph.engine.limits import service as limits
+from rolegraph.engine.local.service.fields import (
+    Count,
+    Name,
+    Seed,
+    Stop,
+    Temperature,
+    TopK,
+    at_most,
+    no_longer,
+)
+from rolegraph.engine.local.service.trainer import Refused
+from rolegraph.engine.records import Message
+from rolegraph.engine.vocabulary import Function
 
 T = TypeVar("T")
 

@@ -17,15 +17,15 @@ import torch
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from torch import Tensor
 
-from engine.errors import first_line
-from engine.limits import service as limits
-from engine.local.service.batcher import Job
-from engine.local.service.checkpoints import Terms
-from engine.local.service.fields import Count, Name, Seed, Stop, Temperature, TopK, at_most
-from engine.local.service.messages import public
-from engine.local.service.policy import LoraShape, Top
-from engine.local.service.sampling import SampleRequest
-from engine.local.service.trainer import Datum, Refused
+from rolegraph.engine.errors import first_line
+from rolegraph.engine.limits import service as limits
+from rolegraph.engine.local.service.batcher import Job
+from rolegraph.engine.local.service.checkpoints import Terms
+from rolegraph.engine.local.service.fields import Count, Name, Seed, Stop, Temperature, TopK, at_most
+from rolegraph.engine.local.service.messages import public
+from rolegraph.engine.local.service.policy import LoraShape, Top
+from rolegraph.engine.local.service.sampling import SampleRequest
+from rolegraph.engine.local.service.trainer import Datum, Refused
 
 _NUMPY = {public.DTYPE_FLOAT32: np.float32, public.DTYPE_INT64: np.int64, public.DTYPE_INT32: np.int32}
 

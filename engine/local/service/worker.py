@@ -10,8 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from engine.local.service.batcher import Batcher, Job
-from engine.local.service.rounds import Rounds
+from rolegraph.engine.local.service.batcher import Batcher, Job
+from rolegraph.engine.local.service.rounds import Rounds
 
 T = TypeVar("T")
 

@@ -4,10 +4,10 @@ The stages: `sides` (a folder to plain data), `differences` (specs, key by key),
 intervals, tasks that flipped), `page` (all of it to HTML).
 """
 
-from engine.report.compare.comparison import Comparison, Flip, Flips, Row, compare
-from engine.report.compare.differences import Difference
-from engine.report.compare.page import comparison_page
-from engine.report.compare.sides import Side, read_side
+from rolegraph.engine.report.compare.comparison import Comparison, Flip, Flips, Row, compare
+from rolegraph.engine.report.compare.differences import Difference
+from rolegraph.engine.report.compare.page import comparison_page
+from rolegraph.engine.report.compare.sides import Side, read_side
 
 __all__ = [
     "Comparison",

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
-from engine.errors import UsageError
-from engine.records import Episode, Trajectory
-from engine.records.episodes import Entry
-from engine.report.compare.differences import (
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import Episode, Trajectory
+from rolegraph.engine.records.episodes import Entry
+from rolegraph.engine.report.compare.differences import (
     Changed,
     Difference,
     setting_differences,
     spec_differences,
     template_differences,
 )
-from engine.report.compare.sides import Results, Side
-from engine.report.digest import instance, question
-from engine.training.compare import (
+from rolegraph.engine.report.compare.sides import Results, Side
+from rolegraph.engine.report.digest import instance, question
+from rolegraph.engine.training.compare import (
     LEVEL,
     RESAMPLES,
     Interval,

@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import yaml
 
-from engine.spec import Path
-from engine.spec.models import is_whole
-from engine.spec.validation import validate
-from engine.spec.yaml_source import value_at
+from rolegraph.engine.spec import Path
+from rolegraph.engine.spec.models import is_whole
+from rolegraph.engine.spec.validation import validate
+from rolegraph.engine.spec.yaml_source import value_at
 
 ABSENT = "–"
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from engine.records import Trajectory
-from engine.report import charts
-from engine.report.compare.comparison import Comparison
-from engine.report.digest import clipped
-from engine.report.html import environment, style
-from engine.training.compare import Interval
+from rolegraph.engine.records import Trajectory
+from rolegraph.engine.report import charts
+from rolegraph.engine.report.compare.comparison import Comparison
+from rolegraph.engine.report.digest import clipped
+from rolegraph.engine.report.html import environment, style
+from rolegraph.engine.training.compare import Interval
 
 _HERE = Path(__file__).parent
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.records import Episode, RunFolder, RunInfo
-from engine.records.episodes import Entry, EpisodeFile, read_episodes
-from engine.spec.yaml_source import parse_yaml
-from engine.training.compare import ByTask
+from rolegraph.engine.records import Episode, RunFolder, RunInfo
+from rolegraph.engine.records.episodes import Entry, EpisodeFile, read_episodes
+from rolegraph.engine.spec.yaml_source import parse_yaml
+from rolegraph.engine.training.compare import ByTask
 
 TOKENS_IN, TOKENS_OUT = "tokens in", "tokens out"
 """Figures of an episode that every side has, whatever its spec."""

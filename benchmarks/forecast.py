@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import click
 
 import rolegraph as rg
-from rolegraph.engine.local.launcher import BASE_MODEL, Running, running
+from rolegraph.engine.local.launcher import BASE_MODEL, LocalService, running
 from rolegraph.engine.records import RunFolder, read_episodes
 
 SPECS = ("solver_judge", "solver_judge_validator", "best_of_n", "solver_verifier_loop", "debate")
@@ -53,7 +53,7 @@ class Trial:
         return {role: low <= came <= high for role, (low, high, came) in self.taught.items()}
 
 
-def trial(spec: str, number: int, service: Running, out: Path, apart: int) -> Trial:
+def trial(spec: str, number: int, service: LocalService, out: Path, apart: int) -> Trial:
     """One forecast, and one first step."""
     flow = rg.load(spec, *SIZE, base_url=service.base_url)
     told = rg.forecast(flow, probe=PROBE, seed=apart + number)

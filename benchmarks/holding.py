@@ -27,9 +27,9 @@ from metering import NINES, OPERATIONS
 
 from rolegraph.engine.limits.answers import ANSWER_TEXT
 from rolegraph.engine.prompts import PromptError
-from rolegraph.engine.prompts.checks import Surroundings
+from rolegraph.engine.prompts.checks import TemplateScope
 from rolegraph.engine.prompts.templates import compile_condition, compile_template
-from rolegraph.engine.vocabulary import Call, ParseFailure, View, Views, parsers
+from rolegraph.engine.vocabulary import ItemCall, ParseFailure, View, Views, parsers
 from tests.attack import conditions, prompts
 
 MEMORY = 200 << 20
@@ -51,7 +51,7 @@ class Cost(NamedTuple):
 
 # what is rendered
 
-AROUND = Surroundings({"solver": 4096, "debater": 90})
+AROUND = TemplateScope({"solver": 4096, "debater": 90})
 ANSWER = "Let me see. 3 * (4 + 5) = 27, so the answer is <answer>3 * (4 + 5)</answer>. " * 3
 PARAGRAPH = "The premise holds for even n only; take n = 3, and the second step fails. " * 15
 ROWS = [
@@ -126,21 +126,21 @@ def records(many: int) -> str:
 
 
 WORDS = [f"word {n}" for n in range(200)]
-PARSERS: Mapping[str, Call] = {
-    "text": Call("text"),
-    "tag": Call("tag", "answer", has_value=True),
-    "last tag": Call("tag", "answer", {"which": "last"}, has_value=True),
-    "number": Call("number"),
-    "fractions": Call("number", options={"fractions": True}),
-    "json": Call("json"),
-    "one_of": Call("one_of", WORDS, has_value=True),
-    "regex": Call("regex", r"score: (\d+)", {"which": "last"}, has_value=True),
-    "uuid": Call("regex", r"[a-f0-9]{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}", has_value=True),
-    "nested": Call("regex", "((a{0,30}){0,30}b)", has_value=True),
-    "nested, in groups": Call("regex", "(" * 19 + "a" + "{0,3})" * 6 + ")" * 13 + "b", has_value=True),
-    "all that is left": Call("regex", "a(?:.*z)?", {"which": "last"}, has_value=True),
-    "all that is left, nested": Call("regex", "a(?:(?:a|b){0,500}z)?", {"which": "last"}, has_value=True),
-    "each character": Call("regex", ".", {"which": "last"}, has_value=True),
+PARSERS: Mapping[str, ItemCall] = {
+    "text": ItemCall("text"),
+    "tag": ItemCall("tag", "answer", has_value=True),
+    "last tag": ItemCall("tag", "answer", {"which": "last"}, has_value=True),
+    "number": ItemCall("number"),
+    "fractions": ItemCall("number", options={"fractions": True}),
+    "json": ItemCall("json"),
+    "one_of": ItemCall("one_of", WORDS, has_value=True),
+    "regex": ItemCall("regex", r"score: (\d+)", {"which": "last"}, has_value=True),
+    "uuid": ItemCall("regex", r"[a-f0-9]{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}", has_value=True),
+    "nested": ItemCall("regex", "((a{0,30}){0,30}b)", has_value=True),
+    "nested, in groups": ItemCall("regex", "(" * 19 + "a" + "{0,3})" * 6 + ")" * 13 + "b", has_value=True),
+    "all that is left": ItemCall("regex", "a(?:.*z)?", {"which": "last"}, has_value=True),
+    "all that is left, nested": ItemCall("regex", "a(?:(?:a|b){0,500}z)?", {"which": "last"}, has_value=True),
+    "each character": ItemCall("regex", ".", {"which": "last"}, has_value=True),
 }
 PROSE = "Take n = 3, and the second step fails: 3/4 of it, or 1,250.5 in all. "
 HONEST_ANSWERS = {
@@ -216,14 +216,14 @@ VALUES = {
 }
 
 
-def reading(parser: Call, answer: str) -> Work:
+def reading(parser: ItemCall, answer: str) -> Work:
     parse = parsers.build(parser).parse
     upstream: Mapping[str, Views] = {"solver": VARIABLES["solver"]}
     return lambda: parse(answer, upstream)
 
 
-def of_schema(schema: Mapping[str, Any]) -> Call:
-    return Call("json", options={"schema": dict(schema)})
+def of_schema(schema: Mapping[str, Any]) -> ItemCall:
+    return ItemCall("json", options={"schema": dict(schema)})
 
 
 # all of them

@@ -21,7 +21,7 @@ from typing import Any
 import click
 import httpx
 
-from rolegraph.engine.local.launcher import BASE_MODEL, PROCESS, Running, running
+from rolegraph.engine.local.launcher import BASE_MODEL, PROCESS, LocalService, running
 
 SILENT_SECONDS = 2.0
 PROCESSES = 4
@@ -32,7 +32,7 @@ MIB = 2**20
 class Client:
     """A session with a training run."""
 
-    def __init__(self, service: Running) -> None:
+    def __init__(self, service: LocalService) -> None:
         self._http = httpx.Client(
             base_url=f"{service.base_url}/api/v1", headers={"X-API-Key": service.api_key}, timeout=600
         )
@@ -65,7 +65,7 @@ class Client:
         return self._http.post(path, json=body).raise_for_status().json()
 
 
-def crowd(service: Running, count: int) -> None:
+def crowd(service: LocalService, count: int) -> None:
     """Be `count` clients until killed."""
     for _ in range(count):
         Client(service).draw()
@@ -73,7 +73,7 @@ def crowd(service: Running, count: int) -> None:
     time.sleep(3600)
 
 
-def killed(service: Running, count: int) -> None:
+def killed(service: LocalService, count: int) -> None:
     """Start so many clients, and kill them all when the last is there."""
     words = [sys.executable, __file__, "--clients", str(count // PROCESSES), "--of"]
     words += [service.base_url, service.model_name, service.api_key]
@@ -87,7 +87,7 @@ def killed(service: Running, count: int) -> None:
         process.wait()
 
 
-def show(service: Running, when: str) -> None:
+def show(service: LocalService, when: str) -> None:
     """Print what the service takes now."""
     times = list[float]()
     for _ in range(TRIES):
@@ -100,7 +100,7 @@ def show(service: Running, when: str) -> None:
     click.echo(f"{when:28} {memory:6.0f} MiB {median(times) * 1000:7.0f} ms to create a client")
 
 
-def wait_until_alone(service: Running) -> None:
+def wait_until_alone(service: LocalService) -> None:
     """Wait until the service has seen that the others are gone."""
     client = Client(service)
     while client.sessions() > 1:
@@ -114,7 +114,7 @@ def wait_until_alone(service: Running) -> None:
 def main(clients: int, of: tuple[str, str, str] | None) -> None:
     """Kill clients, and print what they leave."""
     if of is not None:
-        return crowd(Running(*of, 0), clients)
+        return crowd(LocalService(*of, 0), clients)
     with running(BASE_MODEL, threads=1, silent=SILENT_SECONDS) as service:
         show(service, "before")
         for number in ("first", "second"):

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from rolegraph.engine.limits.prompts import PROMPT_WORK
 from rolegraph.engine.prompts import PromptError
-from rolegraph.engine.prompts.checks import Surroundings
-from rolegraph.engine.prompts.scope import Scope
+from rolegraph.engine.prompts.checks import TemplateScope
+from rolegraph.engine.prompts.scope import RenderScope
 from rolegraph.engine.prompts.templates import Template, compile_template
 from rolegraph.engine.vocabulary import View, Views
 
@@ -130,7 +130,7 @@ def main() -> None:
 
 def cost_of(source: str) -> Cost:
     """What a template costs until it is rendered, or stopped."""
-    template, faults = compile_template(source, Surroundings({"solver": 4096}))
+    template, faults = compile_template(source, TemplateScope({"solver": 4096}))
     assert template is not None, faults
     times, units = zip(*(rendered(template) for _ in range(3)), strict=True)
     tracemalloc.start()
@@ -143,13 +143,13 @@ def cost_of(source: str) -> Cost:
 def rendered(template: Template) -> tuple[float, int]:
     """Seconds of this process, and units."""
     scopes: list[Any] = []
-    init = Scope.__init__
+    init = RenderScope.__init__
 
-    def noted(self: Scope, variables: Mapping[str, Any]) -> None:
+    def noted(self: RenderScope, variables: Mapping[str, Any]) -> None:
         init(self, variables)
         scopes.append(self)
 
-    Scope.__init__ = noted
+    RenderScope.__init__ = noted
     began = process_time()
     try:
         template.render(VARIABLES)
@@ -157,7 +157,7 @@ def rendered(template: Template) -> tuple[float, int]:
         assert "limit: prompt_" in str(error), error
     finally:
         seconds = process_time() - began
-        Scope.__init__ = init
+        RenderScope.__init__ = init
     return seconds, scopes[0].spent
 
 

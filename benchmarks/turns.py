@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.records import Episode
-from rolegraph.engine.run import Isolation, Job, run_episode
+from rolegraph.engine.run import EpisodeJob, Isolation, run_episode
 
 TASK = {"id": "t", "question": "Which?"}
 OWN = "{{ task.question }} You are {{ self.index }}."
@@ -120,7 +120,7 @@ async def episodes(plan: Plan, shape: Shape, count: int) -> None:
     models = [model] * len(plan.endpoints)
     for rollout in range(count):
         isolation = Isolation(plan.imports)
-        episode: Episode = await run_episode(plan, Job(TASK, rollout, 0), models, isolation=isolation)
+        episode: Episode = await run_episode(plan, EpisodeJob(TASK, rollout, 0), models, isolation=isolation)
         assert sum(len(t.steps) for t in episode.trajectories) == shape.taken, shape.name
 
 

@@ -17,8 +17,8 @@ from pydantic_core import PydanticUndefined
 from rolegraph.engine.cli.list_ import WRITTEN_AT
 from rolegraph.engine.cli.main import run
 from rolegraph.engine.spec import Spec
-from rolegraph.engine.spec.written import Written, field_lines
-from rolegraph.engine.vocabulary import Call, Option, Registry, registry_of
+from rolegraph.engine.spec.written import SpecModel, field_lines
+from rolegraph.engine.vocabulary import ItemCall, Option, Registry, registry_of
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\
@@ -46,12 +46,12 @@ def page() -> str:
     return "\n".join([HEAD, *map(_table, LINKED), ITEMS, *map(_items, WRITTEN_AT)])
 
 
-def _models(model: type[Written], seen: list[type[Written]]) -> list[type[Written]]:
+def _models(model: type[SpecModel], seen: list[type[SpecModel]]) -> list[type[SpecModel]]:
     """A model and those in it, each once, in the order in which a reader comes to them."""
     seen.append(model)
     for field in model.model_fields.values():
         for part in _parts(field.annotation):
-            if isinstance(part, type) and issubclass(part, Written) and part not in seen:
+            if isinstance(part, type) and issubclass(part, SpecModel) and part not in seen:
                 _models(part, seen)
     return seen
 
@@ -67,7 +67,7 @@ LINKED = _models(Spec, [])
 """The models that have a table of their own."""
 
 
-def _table(model: type[Written]) -> str:
+def _table(model: type[SpecModel]) -> str:
     lines = field_lines(model)
     rows = [
         f"| `{name}` | {_cell(_words(field))} | {_default(field)} | {_cell(lines[name])} |"
@@ -91,7 +91,7 @@ def _said(hint: Any) -> str:
     for part in (hint, *inside):
         if isinstance(part, Registry):
             return _link(part.group.removeprefix("rolegraph."))
-    if isinstance(hint, type) and issubclass(hint, Written):
+    if isinstance(hint, type) and issubclass(hint, SpecModel):
         return _link(hint.__name__)
     if not any(isinstance(part, Registry) or part in LINKED for part in _parts(hint)):
         return Option("", hint).type.removesuffix(", or null")
@@ -108,7 +108,7 @@ def _default(field: FieldInfo) -> str:
     default = field.default
     if field.is_required():
         return "**required**"
-    if isinstance(default, Call):
+    if isinstance(default, ItemCall):
         default = default.dump()
     if isinstance(default, BaseModel) or default in ({}, []):
         return ""

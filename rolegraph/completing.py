@@ -14,14 +14,14 @@ NAMES_ROLES = frozenset({"needs", "correct", "players", "roles"})
 """Keys whose value is a role, or several, where it is no mapping."""
 
 
-class Completion(NamedTuple):
+class CompletionItem(NamedTuple):
     """A word as it may go on, and what it means."""
 
     word: str
     meaning: str = ""
 
 
-def completions(spec: str | None, word: str) -> list[Completion]:
+def completions(spec: str | None, word: str) -> list[CompletionItem]:
     """How an override of a spec may go on: `roles.so` by names and keys, `roles.solver.parser=` by values.
 
     A key that has keys below it ends in a dot, another in `=`. A spec that cannot be read has no names.
@@ -82,14 +82,16 @@ def _at(whole: Schema, keys: Iterable[str]) -> list[Schema]:
     return found
 
 
-def _keys(schemas: Iterable[Schema], whole: Schema, inside: object) -> Iterator[Completion]:
+def _keys(schemas: Iterable[Schema], whole: Schema, inside: object) -> Iterator[CompletionItem]:
     for form in (form for schema in schemas for form in _forms(schema, whole)):
         for name, part in form.get("properties", {}).items():
-            yield from (Completion(f"{name}{end}", part.get("description", "")) for end in _ends(part, whole))
+            yield from (
+                CompletionItem(f"{name}{end}", part.get("description", "")) for end in _ends(part, whole)
+            )
         others = form.get("additionalProperties")
         if isinstance(others, Mapping) and isinstance(inside, Mapping):
             for name in cast("Mapping[object, object]", inside):
-                yield from (Completion(f"{name}{end}") for end in _ends(cast("Schema", others), whole))
+                yield from (CompletionItem(f"{name}{end}") for end in _ends(cast("Schema", others), whole))
 
 
 def _ends(schema: Schema, whole: Schema) -> str:
@@ -106,23 +108,23 @@ def _is_scalar(form: Schema) -> bool:
     return form.get("type") in ("string", "integer", "number", "boolean", "array")
 
 
-def _values(schemas: Iterable[Schema], whole: Schema, roles: Iterable[str]) -> Iterator[Completion]:
+def _values(schemas: Iterable[Schema], whole: Schema, roles: Iterable[str]) -> Iterator[CompletionItem]:
     for role in roles:
-        yield Completion(role, "a role of the spec")
+        yield CompletionItem(role, "a role of the spec")
     for schema in schemas:
         for form in _forms(schema, whole):
             meaning = form.get("description", "")
-            yield from (Completion(_scalar(value), meaning) for value in form.get("enum", ()))
+            yield from (CompletionItem(_scalar(value), meaning) for value in form.get("enum", ()))
             if "const" in form:
-                yield Completion(_scalar(form["const"]), meaning)
+                yield CompletionItem(_scalar(form["const"]), meaning)
             if form.get("type") == "boolean":
-                yield from (Completion("true", meaning), Completion("false", meaning))
+                yield from (CompletionItem("true", meaning), CompletionItem("false", meaning))
             if "default" in form and not isinstance(form["default"], Mapping):
-                yield Completion(_scalar(form["default"]), "the default")
+                yield CompletionItem(_scalar(form["default"]), "the default")
         if _of_items(schema):
             for form in _forms(schema, whole):
                 if form.get("type") == "object" and form.get("required"):
-                    yield Completion(form["required"][0], form.get("description", ""))
+                    yield CompletionItem(form["required"][0], form.get("description", ""))
 
 
 def _of_items(schema: Schema) -> bool:

@@ -26,9 +26,9 @@ from rolegraph.engine.vocabulary import (
     Parser,
     Registry,
     Reward,
+    RewardInputs,
     Row,
     Score,
-    Seen,
     Split,
     Upstream,
     dataset_of,
@@ -70,7 +70,9 @@ def reward(
     return _decorator(rewards, name, ("task", "action"), build)
 
 
-def _score(function: Callable[..., Any], options: Options, task: Task, action: Any, seen: Seen) -> Score:
+def _score(
+    function: Callable[..., Any], options: Options, task: Task, action: Any, seen: RewardInputs
+) -> Score:
     earned = function(task, action, **options)
     if isinstance(earned, Score):
         return earned

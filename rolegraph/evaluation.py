@@ -12,7 +12,7 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
 from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.training.compare import Interval, by_task, difference, interval
-from rolegraph.running import Run, blocking, finished_in, info_of_run, new_folder, nobody
+from rolegraph.running import RunJob, blocking, finished_in, info_of_run, new_folder, nobody
 from rolegraph.workflow import Workflow
 
 EVALUATION = "evaluation.json"
@@ -22,7 +22,7 @@ SIDES = {"base": "the base model …", "checkpoint": "the checkpoint …"}
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedFigure:
     """A figure of both sides, with 95 % confidence intervals over the tasks."""
 
     base: Interval
@@ -35,7 +35,7 @@ class Compared:
 class Evaluation:
     """What weights came to beside their base model."""
 
-    figures: Mapping[str, Compared]
+    figures: Mapping[str, ComparedFigure]
     """`correct`, the spec's metrics, and `reward/{role}`."""
     tasks: int
     episodes: int
@@ -65,13 +65,13 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluating:
+class EvaluationJob:
     """An evaluation that is about to be made, or to go on; see `begin_evaluation`."""
 
     flow: Workflow
     checkpoint: str
     folder: Path
-    sides: tuple[Run, Run]
+    sides: tuple[RunJob, RunJob]
     """That of the base model, and that of the checkpoint."""
 
     async def run(self, observe: Observer | None = None) -> Evaluation:
@@ -86,7 +86,7 @@ class Evaluating:
                     await side.fill(opened, writer, noted, observe, concurrency=256)
         was, now = (by_task(self.flow.plan, [*read_episodes(side.folder.episodes)]) for side in self.sides)
         figures = {
-            name: Compared(interval(was[name]), interval(now[name]), difference(now[name], was[name]))
+            name: ComparedFigure(interval(was[name]), interval(now[name]), difference(now[name], was[name]))
             for name in was
             if name in now
         }
@@ -131,7 +131,7 @@ def begin_evaluation(
     seed: int = 0,
     out: str | Path | None = None,
     resume: bool = False,
-) -> Evaluating:
+) -> EvaluationJob:
     """What `evaluate` is about to do, before any of it is done: arguments and errors as there.
 
     The default folder is `runs/NAME-eval-TIME`. With `resume`, episodes that `out` holds already are not made
@@ -149,13 +149,13 @@ def begin_evaluation(
             SIDES, (info, info.model_copy(update={"checkpoint": str(checkpoint)})), strict=True
         )
     )
-    return Evaluating(flow, str(checkpoint), folder, (base, trained))
+    return EvaluationJob(flow, str(checkpoint), folder, (base, trained))
 
 
-def _side(flow: Workflow, folder: RunFolder, info: RunInfo, rows: Sequence[Task], *, resume: bool) -> Run:
+def _side(flow: Workflow, folder: RunFolder, info: RunInfo, rows: Sequence[Task], *, resume: bool) -> RunJob:
     if not (resume and folder.info_file.exists()):
         folder.check_new("run")
-        return Run(flow, folder, info, rows, finished=(), resumed=False)
+        return RunJob(flow, folder, info, rows, finished=(), resumed=False)
     begun = folder.info()
     if (begun.seed, begun.checkpoint) != (info.seed, info.checkpoint):
         raise UsageError(
@@ -163,4 +163,4 @@ def _side(flow: Workflow, folder: RunFolder, info: RunInfo, rows: Sequence[Task]
             "an evaluation goes on only as it began"
         )
     folder.check_same(info, flow.plan.resolved)
-    return Run(flow, folder, info, rows, finished_in(folder), resumed=True)
+    return RunJob(flow, folder, info, rows, finished_in(folder), resumed=True)

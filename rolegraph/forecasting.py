@@ -12,7 +12,7 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, Note, Observer, RunFolder, derive_seed, read_episodes
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.training.adapter_size import BYTES, adapter_parameters
-from rolegraph.engine.training.forecast import Adapter, Forecast, Observed, Price
+from rolegraph.engine.training.forecast import AdapterMemory, Forecast, ObservedEpisodes, Price
 from rolegraph.engine.training.forecast import forecast as forecast_of
 from rolegraph.engine.training.order import shuffled
 from rolegraph.running import blocking, nobody
@@ -50,7 +50,7 @@ async def forecast_async(
 forecast = blocking(forecast_async)
 
 
-async def _probed(flow: Workflow, wanted: int, seed: int, observe: Observer) -> Observed:
+async def _probed(flow: Workflow, wanted: int, seed: int, observe: Observer) -> ObservedEpisodes:
     """Episodes of the first step of a training with the same seed: a part of what it will make.
 
     Whole groups tell what they teach. Tokens differ more from task to task than from rollout to rollout, so
@@ -75,10 +75,10 @@ async def _probed(flow: Workflow, wanted: int, seed: int, observe: Observer) -> 
             observe=observe,
         )
         episodes = [episode async for episode in stream]
-    return Observed(f"a probe of {len(episodes)} episodes", episodes, time.monotonic() - began)
+    return ObservedEpisodes(f"a probe of {len(episodes)} episodes", episodes, time.monotonic() - began)
 
 
-def _recorded(plan: Plan, folder: RunFolder) -> Observed:
+def _recorded(plan: Plan, folder: RunFolder) -> ObservedEpisodes:
     """A run's episodes, or those of a training's first step."""
     info = folder.info()
     seconds = update = 0.0
@@ -98,7 +98,7 @@ def _recorded(plan: Plan, folder: RunFolder) -> Observed:
         if info.started and info.finished and not info.resumed:
             seconds = (info.finished - info.started).total_seconds()
     _check(plan, folder, episodes)
-    return Observed(str(folder.path), episodes, seconds, update)
+    return ObservedEpisodes(str(folder.path), episodes, seconds, update)
 
 
 def _check(plan: Plan, folder: RunFolder, episodes: list[Episode]) -> None:
@@ -109,14 +109,14 @@ def _check(plan: Plan, folder: RunFolder, episodes: list[Episode]) -> None:
         raise UsageError(f"{folder.path} is of another workflow: {plan.name} has no role {sorted(other)[0]}")
 
 
-def _adapters(plan: Plan) -> dict[str, Adapter]:
+def _adapters(plan: Plan) -> dict[str, AdapterMemory]:
     """Of the policies whose models are on this machine."""
-    found: dict[str, Adapter] = {}
+    found: dict[str, AdapterMemory] = {}
     for name, policy in plan.policies.items():
         if policy.model.provider != "local":
             continue
         with suppress(OSError):
             parameters = adapter_parameters(model_folder(policy.model.name), policy.lora)
             if parameters:
-                found[name] = Adapter(parameters, parameters * BYTES)
+                found[name] = AdapterMemory(parameters, parameters * BYTES)
     return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rolegraph.engine.errors import DataError, ModelError, UsageError, WorldError
 from rolegraph.engine.records import Episode, RunFolder, Task, read_episodes
-from rolegraph.engine.run.preview import Asked, RoleAsked, TaskAsked, preview_task
+from rolegraph.engine.run.preview import RolePrompts, SentPrompt, TaskPrompts, preview_task
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.vocabulary import Split
 from rolegraph.running import blocking
@@ -26,7 +26,7 @@ class Preview:
 
     name: str
     description: str
-    tasks: Sequence[TaskAsked]
+    tasks: Sequence[TaskPrompts]
     """What is asked on each task, role by role."""
     answers: str
     """Whose answers later roles see: that they are made up, or the file they are from."""
@@ -131,8 +131,8 @@ class _Formats:
             self.missing.append(reason)
 
 
-def _with_tokens(task: TaskAsked, models: Sequence[ModelRef], formats: _Formats) -> TaskAsked:
-    def counted(asked: Asked) -> Asked:
+def _with_tokens(task: TaskPrompts, models: Sequence[ModelRef], formats: _Formats) -> TaskPrompts:
+    def counted(asked: SentPrompt) -> SentPrompt:
         chat = formats.of(models[asked.endpoint])
         if chat is None:
             return asked
@@ -142,7 +142,7 @@ def _with_tokens(task: TaskAsked, models: Sequence[ModelRef], formats: _Formats)
             return asked._replace(note=", ".join(filter(None, (asked.note, str(error)))))
         return asked._replace(pieces=chat.pieces(ids), tokens=len(ids))
 
-    def role(of: RoleAsked) -> RoleAsked:
-        return RoleAsked(of.role, [*map(counted, of.asked)], of.facts, of.more, of.values, of.problems)
+    def role(of: RolePrompts) -> RolePrompts:
+        return RolePrompts(of.role, [*map(counted, of.asked)], of.facts, of.more, of.values, of.problems)
 
     return task._replace(roles=[*map(role, task.roles)])

@@ -3,6 +3,6 @@
 from rolegraph.engine.backends import Backend
 from rolegraph.engine.rllm_bridge.eject import script
 from rolegraph.engine.rllm_bridge.estimators import estimator_map
-from rolegraph.engine.rllm_bridge.launch import Job, describe, launch, prepare
+from rolegraph.engine.rllm_bridge.launch import RllmJob, describe, launch, prepare
 
-__all__ = ["Backend", "Job", "describe", "estimator_map", "launch", "prepare", "script"]
+__all__ = ["Backend", "RllmJob", "describe", "estimator_map", "launch", "prepare", "script"]

@@ -31,11 +31,11 @@ def logged(file: Path, command: str, observe: Observer) -> Generator[Observer]:
         handler = logging.FileHandler(file, encoding="utf-8")
     except OSError as error:
         raise WorldError(f"cannot write {file}: {error.strerror}") from error
-    handler.setFormatter(_Lines())
+    handler.setFormatter(_LogFormatter())
     handler.setLevel(logging.WARNING)
     for name in LOUD:
         logging.getLogger(name).addHandler(handler)
-    log = _Log(handler, observe)
+    log = _RunLog(handler, observe)
     log.say("INFO", command)
     try:
         yield log.observe
@@ -51,7 +51,7 @@ def logged(file: Path, command: str, observe: Observer) -> Generator[Observer]:
             handler.close()
 
 
-class _Log:
+class _RunLog:
     """Writes what an observer hears."""
 
     def __init__(self, handler: logging.Handler, observe: Observer) -> None:
@@ -90,7 +90,7 @@ class _Log:
         self._handler.emit(logging.LogRecord("rolegraph", number, "", 0, text, None, None))
 
 
-class _Lines(logging.Formatter):
+class _LogFormatter(logging.Formatter):
     """A time, a level and a text, without what is secret."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -43,7 +43,7 @@ RUNS = Path("runs")
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class RunResult:
     """What a run has left in its folder."""
 
     folder: Path
@@ -76,7 +76,7 @@ def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunJob:
     """A run that is about to begin, or to go on; see `begin_run`."""
 
     flow: Workflow
@@ -99,17 +99,17 @@ class Run:
 
         return self.episodes - sum(1 for _ in missing(jobs(self.tasks, self.info.rollouts), self.finished))
 
-    async def run(self, observe: Observer | None = None, *, concurrency: int = 64) -> Ran:
+    async def run(self, observe: Observer | None = None, *, concurrency: int = 64) -> RunResult:
         """Run what is missing; raises as `run` does."""
         with self.begun(observe) as (told, writer):
             if self.done == self.episodes:
                 told(Note(""))
-                return Ran(self.folder.path)
+                return RunResult(self.folder.path)
             told(Note("starting the model …"))
             async with self.flow.open() as opened:
                 told(Note("", episodes=self.episodes - self.done))
                 await self.fill(opened, writer, told, observe, concurrency=concurrency)
-        return Ran(self.folder.path)
+        return RunResult(self.folder.path)
 
     @contextmanager
     def begun(self, observe: Observer | None) -> Generator[tuple[Observer, EpisodeWriter]]:
@@ -163,7 +163,7 @@ async def run_async(
     out: str | Path | None = None,
     concurrency: int = 64,
     observe: Observer | None = None,
-) -> Ran:
+) -> RunResult:
     """Run a workflow on its tasks, and write each episode as it finishes to `out/episodes.jsonl`.
 
     `limit` is how many tasks of the `split`, `tasks` are given in their place; `rollouts` is how many
@@ -187,14 +187,14 @@ def begin_run(
     seed: int = 0,
     tasks: Iterable[Task] | None = None,
     out: str | Path | None = None,
-) -> Run:
+) -> RunJob:
     """What `run` is about to do, before any of it is done: arguments and errors as there."""
     flow.check_allowed()
     folder = RunFolder(Path(out) if out else new_folder(flow.name))
     folder.check_new("run")
     rows = flow.tasks(split, limit) if tasks is None else list(tasks)
     info = info_of_run(flow, split, limit, rollouts, seed, own_tasks=tasks is not None)
-    return Run(flow, folder, info, rows, finished=(), resumed=False)
+    return RunJob(flow, folder, info, rows, finished=(), resumed=False)
 
 
 def resume_run(
@@ -211,7 +211,7 @@ def resume_run(
     seed: int | None = None,
     tasks: Iterable[Task] | None = None,
     retry_failed: bool = False,
-) -> Run:
+) -> RunJob:
     """A run that goes on with the episodes that are missing; `run` it.
 
     The newest one in `runs/` (of `spec`) unless its folder `out` is named. What is not given is as it began;
@@ -240,7 +240,7 @@ def resume_run(
     wanted = rollouts or begun.rollouts
     info = info_of_run(flow, split, limit, wanted, begun.seed, own_tasks=tasks is not None)
     folder.check_same(info, flow.plan.resolved)
-    return Run(flow, folder, info, rows, finished_in(folder, retry_failed=retry_failed), resumed=True)
+    return RunJob(flow, folder, info, rows, finished_in(folder, retry_failed=retry_failed), resumed=True)
 
 
 def load_begun(

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Literal
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Note, Observer, RunFolder
 from rolegraph.engine.vocabulary import Split
-from rolegraph.evaluation import EVALUATION, Evaluating, Evaluation, begin_evaluation
-from rolegraph.running import RUNS, Run, begin_run, blocking, describe, new_folder, nobody, resume_run
-from rolegraph.training import Training, begin_training, resume_training
+from rolegraph.evaluation import EVALUATION, Evaluation, EvaluationJob, begin_evaluation
+from rolegraph.running import RUNS, RunJob, begin_run, blocking, describe, new_folder, nobody, resume_run
+from rolegraph.training import TrainingJob, begin_training, resume_training
 from rolegraph.workflow import Workflow, load
 
 if TYPE_CHECKING:
     from rolegraph.engine.records.sweep import SweepInfo
-    from rolegraph.engine.report.sweep import SweptPoint
+    from rolegraph.engine.report.sweep import SweepPointFigures
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SweepPoint:
     """One combination of the values of a sweep."""
 
     overrides: tuple[str, ...]
@@ -49,7 +49,7 @@ class Point:
             return begun.finished is not None and begun.figures.get("step", 0) >= begun.steps
         return begun.finished is not None and self._run().done == self._run().episodes
 
-    def job(self) -> Run | Training | Evaluating:
+    def job(self) -> RunJob | TrainingJob | EvaluationJob:
         """What is left to do of it; `run` it."""
         if self.info.kind == "eval":
             return begin_evaluation(
@@ -86,7 +86,7 @@ class Point:
     def _begun(self) -> bool:
         return RunFolder(self.folder).info_file.exists()
 
-    def _run(self) -> Run:
+    def _run(self) -> RunJob:
         info, source = self.info, self.flow.source
         if not self._begun:
             return begin_run(
@@ -113,11 +113,11 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class SweepResult:
     """What a sweep came to, point by point."""
 
     folder: Path
-    points: Sequence[SweptPoint]
+    points: Sequence[SweepPointFigures]
 
     @property
     def picture(self) -> Path:
@@ -133,14 +133,14 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class SweepJob:
     """A sweep that is about to begin, or to go on; see `begin_sweep`."""
 
     folder: Path
     info: SweepInfo
-    points: Sequence[Point]
+    points: Sequence[SweepPoint]
 
-    async def run(self, observe: Observer | None = None) -> Swept:
+    async def run(self, observe: Observer | None = None) -> SweepResult:
         """Do what is left of each point, one after the other; raises as each does."""
         for point in self.points:
             if not point.finished:
@@ -148,14 +148,14 @@ class Sweep:
                 await point.job().run(observe)
         return self.close()
 
-    def close(self) -> Swept:
+    def close(self) -> SweepResult:
         """What the points came to so far, with the picture drawn anew."""
         from rolegraph.engine.limits.records import WHOLE_FILE
         from rolegraph.engine.records.files import read_bytes
         from rolegraph.engine.records.jsonl import write_whole
-        from rolegraph.engine.report.sweep import SweptPoint, figures_of_run, sweep_picture
+        from rolegraph.engine.report.sweep import SweepPointFigures, figures_of_run, sweep_picture
 
-        points: list[SweptPoint] = []
+        points: list[SweepPointFigures] = []
         for point in self.points:
             figures = {}
             if self.info.kind == "eval" and point.finished:
@@ -164,8 +164,8 @@ class Sweep:
                 figures |= {f"{name} gained": row.difference for name, row in read.figures.items()}
             elif RunFolder(point.folder).info_file.exists():
                 figures = figures_of_run(point.folder)
-            points.append(SweptPoint(point.name, point.overrides, figures))
-        swept = Swept(self.folder, points)
+            points.append(SweepPointFigures(point.name, point.overrides, figures))
+        swept = SweepResult(self.folder, points)
         write_whole(swept.picture, sweep_picture(self.folder.name, points).encode())
         return swept
 
@@ -184,7 +184,7 @@ def begin_sweep(
     limit: int | None = None,
     rollouts: int = 1,
     checkpoint: str | Path | None = None,
-) -> Sweep:
+) -> SweepJob:
     """What `sweep` is about to do, before any of it is done: arguments and errors as there."""
     from rolegraph.engine.records.sweep import SweepInfo, write_sweep
 
@@ -211,7 +211,7 @@ def begin_sweep(
 
 def resume_sweep(
     out: str | Path | None = None, *words: str, kind: Literal["run", "train", "eval"] = "run"
-) -> Sweep:
+) -> SweepJob:
     """A sweep that goes on: its folder `out`, or the newest of that kind in `runs/`; `run` it.
 
     Points that are finished are not run again; `words`, where there are any, go before those that it began
@@ -245,7 +245,7 @@ async def sweep_async(
     rollouts: int = 1,
     checkpoint: str | Path | None = None,
     observe: Observer | None = None,
-) -> Swept:
+) -> SweepResult:
     """Run, train or evaluate a workflow at every point of a grid, each in a folder of its own below `out`.
 
     Words are overrides; commas part the values of one, as in `roles.solver.count=1,2,4`, but not in brackets
@@ -274,7 +274,7 @@ async def sweep_async(
 sweep = blocking(sweep_async)
 
 
-def _sweep(folder: Path | None, info: SweepInfo) -> Sweep:
+def _sweep(folder: Path | None, info: SweepInfo) -> SweepJob:
     """The sweep with all its points loaded; raises SpecError for the first that is at fault."""
     from rolegraph.engine.spec.sweep import grid, point_name, seed_of, swept
 
@@ -296,7 +296,7 @@ def _sweep(folder: Path | None, info: SweepInfo) -> Sweep:
     flows = [loaded(overrides) for _, overrides, _ in points]
     where = folder or new_folder(f"{flows[0].name}-sweep")
     made = [
-        Point(own, flow, where / point_name(own), info, info.seed if seed is None else seed)
+        SweepPoint(own, flow, where / point_name(own), info, info.seed if seed is None else seed)
         for (own, _, seed), flow in zip(points, flows, strict=True)
     ]
-    return Sweep(where, info, made)
+    return SweepJob(where, info, made)

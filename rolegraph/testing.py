@@ -21,7 +21,7 @@ from rolegraph.workflow import Workflow
 
 if TYPE_CHECKING:
     from rolegraph.engine.report.verdicts import Verdict
-    from rolegraph.engine.spec.tests import ReadTests, SpecTests
+    from rolegraph.engine.spec.tests import SpecTests, TestsFile
 
 _STARTER = """\
 # What `rolegraph test {spec}` holds against the answers in {answers}.
@@ -30,7 +30,7 @@ _STARTER = """\
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class TestReport:
     """What became of a spec's tests."""
 
     name: str
@@ -51,7 +51,7 @@ class Tested:
 
 async def test_async(
     flow: Workflow, tests: str | Path | None = None, *, junit: str | Path | None = None
-) -> Tested:
+) -> TestReport:
     """Play a workflow's recorded answers again, and hold the episodes against what its tests expect.
 
     `tests` is their file, by default `NAME.test.yaml` beside the spec, or in the working folder for a shipped
@@ -68,7 +68,7 @@ async def test_async(
     recorded = _recorded(read)
     read.check(unknown_names(read.tests, flow.plan, recorded))
     episodes = await _again(flow, recorded, read.tests.seed)
-    tested = Tested(flow.name, verdicts(read.tests, flow.plan, recorded, episodes))
+    tested = TestReport(flow.name, verdicts(read.tests, flow.plan, recorded, episodes))
     if junit:
         write_whole(Path(junit), tested.junit())
     return tested
@@ -86,11 +86,11 @@ async def record_async(
     Returns the files that were written. Raises as `run` does, and SpecError for a fault of the tests.
     """
     from rolegraph.engine.records.jsonl import json_line, write_whole
-    from rolegraph.engine.spec.tests import ReadTests, SpecTests, read_tests
+    from rolegraph.engine.spec.tests import SpecTests, TestsFile, read_tests
     from rolegraph.engine.spec.yaml_source import parse_yaml
 
     path = _path(flow, tests)
-    read = read_tests(path) if path.exists() else ReadTests(path, SpecTests(), parse_yaml("{}", str(path)))
+    read = read_tests(path) if path.exists() else TestsFile(path, SpecTests(), parse_yaml("{}", str(path)))
     if read.answers.is_dir():
         raise UsageError(
             f"{read.answers}, the `answers` of {path}, is a run's folder, which nothing is recorded into; "
@@ -135,7 +135,7 @@ def _path(flow: Workflow, tests: str | Path | None) -> Path:
     return Path(f"{spec.stem}{TESTS}") if spec.parent == SPECS else spec.with_name(f"{spec.stem}{TESTS}")
 
 
-def _recorded(read: ReadTests) -> list[Episode]:
+def _recorded(read: TestsFile) -> list[Episode]:
     answers = read.answers
     file = RunFolder(answers).episodes if answers.is_dir() else answers
     if not file.exists():
@@ -150,9 +150,9 @@ async def _again(flow: Workflow, recorded: Sequence[Episode], seed: int) -> list
     """The recorded episodes, from the same answers; every model is the recording."""
     from rolegraph.engine.models import LimitedModel
     from rolegraph.engine.models.replay import Replay
-    from rolegraph.engine.run import Isolation, Job, stream
+    from rolegraph.engine.run import EpisodeJob, Isolation, stream
 
-    jobs = [Job(_row(episode), episode.rollout, seed) for episode in recorded]
+    jobs = [EpisodeJob(_row(episode), episode.rollout, seed) for episode in recorded]
     models = [LimitedModel(Replay.from_episodes(recorded, any_prompt=True), 1024)] * len(flow.plan.endpoints)
     async with Isolation(flow.plan.imports) as isolation:
         episodes = [episode async for episode in stream(flow.plan, jobs, models, isolation=isolation)]
@@ -164,7 +164,7 @@ def _row(episode: Episode) -> Task:
     return {**episode.task, "id": episode.task_id}
 
 
-def _starter(flow: Workflow, read: ReadTests, episodes: Sequence[Episode]) -> str:
+def _starter(flow: Workflow, read: TestsFile, episodes: Sequence[Episode]) -> str:
     """A tests file that expects what was recorded."""
     from rolegraph.engine.training.compare import by_task, interval
 

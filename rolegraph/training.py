@@ -37,7 +37,7 @@ from rolegraph.workflow import Workflow
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainingResult:
     """A training's folder, when the training is over."""
 
     folder: Path
@@ -72,7 +72,7 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainingJob:
     """A training that is about to begin, or to go on; see `begin_training`."""
 
     flow: Workflow
@@ -93,11 +93,11 @@ class Training:
         """How many of them are done."""
         return self.start.step if self.start else 0
 
-    async def run(self, observe: Observer | None = None, track: Sequence[TrackerName] = ()) -> Trained:
+    async def run(self, observe: Observer | None = None, track: Sequence[TrackerName] = ()) -> TrainingResult:
         """Train to the last step; raises as `train` does."""
         if self.done < self.steps:
             await _run(self, observe or nobody, track)
-        return Trained(self.folder.path)
+        return TrainingResult(self.folder.path)
 
 
 async def train_async(
@@ -107,7 +107,7 @@ async def train_async(
     seed: int = 0,
     track: Sequence[TrackerName] = (),
     observe: Observer | None = None,
-) -> Trained:
+) -> TrainingResult:
     """Train every trainable role of a workflow, and leave metrics, episodes, checkpoints and a report.
 
     `seed` is of data order, draws and new adapters. `track` sends metrics to tensorboard or wandb as well;
@@ -121,7 +121,7 @@ async def train_async(
 train = blocking(train_async)
 
 
-def begin_training(flow: Workflow, *, out: str | Path | None = None, seed: int = 0) -> Training:
+def begin_training(flow: Workflow, *, out: str | Path | None = None, seed: int = 0) -> TrainingJob:
     """What `train` is about to do, before any of it is done: arguments and errors as there."""
     folder = RunFolder(Path(out) if out else new_folder(flow.name))
     folder.check_new("train")
@@ -136,7 +136,7 @@ def resume_training(
     base_url: str | None = None,
     imports: Iterable[str | Path] = (),
     allow: Iterable[str] = (),
-) -> Training:
+) -> TrainingJob:
     """A training that goes on at its last checkpoint, with the seed it had; `run` it.
 
     The newest one in `runs/` (of `spec`) unless its folder `out` is named. What is not given is as it began;
@@ -148,7 +148,7 @@ def resume_training(
     return _training(flow, folder, begun.seed, resumed=True)
 
 
-def _training(flow: Workflow, folder: RunFolder, seed: int, *, resumed: bool) -> Training:
+def _training(flow: Workflow, folder: RunFolder, seed: int, *, resumed: bool) -> TrainingJob:
     flow.check_allowed()
     if any(training_findings(flow.plan)):
         flow.source.check(training_findings).valid()  # raises, with their places
@@ -159,10 +159,10 @@ def _training(flow: Workflow, folder: RunFolder, seed: int, *, resumed: bool) ->
     if resumed:
         folder.check_same(info, flow.plan.resolved)
         start = folder.rewind()
-    return Training(flow, folder, info, tasks, start, resumed)
+    return TrainingJob(flow, folder, info, tasks, start, resumed)
 
 
-async def _run(training: Training, observe: Observer, track: Sequence[TrackerName]) -> None:
+async def _run(training: TrainingJob, observe: Observer, track: Sequence[TrackerName]) -> None:
     from rolegraph.engine.models import Models, Services
     from rolegraph.engine.run import Isolation
 
@@ -179,11 +179,11 @@ async def _run(training: Training, observe: Observer, track: Sequence[TrackerNam
         )
         # The SDK takes seconds to import: the service has been starting meanwhile.
         from rolegraph.engine.training import loop
-        from rolegraph.engine.training.policies import Policies, Start
-        from rolegraph.engine.training.setup import Setup
+        from rolegraph.engine.training.policies import Policies, PolicyStart
+        from rolegraph.engine.training.setup import TrainingSetup
 
         starts = {
-            name: Start(
+            name: PolicyStart(
                 served,
                 policy.lora,
                 info.seed if name == MAIN else derive_seed(info.seed, "policy", name),
@@ -206,7 +206,7 @@ async def _run(training: Training, observe: Observer, track: Sequence[TrackerNam
             names = dict.fromkeys(policies.model(name) for name in plan.policies)
             folder.begin(info.model_copy(update={"model": ", ".join(names)}), plan.resolved)
         told = stack.enter_context(logged(folder.log, command_line(), observe))
-        setup = Setup(
+        setup = TrainingSetup(
             plan=plan,
             seed=info.seed,
             steps=info.steps,

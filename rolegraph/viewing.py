@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RunViewer:
     """Runs to look at; see `view`.
 
     A filter is given as the page's address has it, by keyword: `role`, `failure` (a name, or `any`),
@@ -43,10 +43,10 @@ class View:
                 "an event loop is running here already, as in a notebook: look at the run with "
                 "`rolegraph view` in a terminal, or write a file"
             )
-        from rolegraph.engine.view import Where
+        from rolegraph.engine.view import EpisodeFilter
         from rolegraph.engine.view.serving import serve
 
-        serve(self.runs, port=port, where=Where.of(_known(where)), ready=ready)
+        serve(self.runs, port=port, where=EpisodeFilter.of(_known(where)), ready=ready)
 
     def write(self, file: str | Path, *, hidden: bool, most: int = 200, **where: str) -> int:
         """Write the same as one file that opens offline: the first `most` episodes of each run that fit.
@@ -54,12 +54,14 @@ class View:
         `hidden` says whether it may show hidden fields. Returns how many episodes there are in it. Raises
         DataError and WorldError.
         """
-        from rolegraph.engine.view import Where, write_static
+        from rolegraph.engine.view import EpisodeFilter, write_static
 
-        return write_static(self.runs, Path(file), hidden=hidden, where=Where.of(_known(where)), most=most)
+        return write_static(
+            self.runs, Path(file), hidden=hidden, where=EpisodeFilter.of(_known(where)), most=most
+        )
 
 
-def view(*runs: str | Path) -> View:
+def view(*runs: str | Path) -> RunViewer:
     """Look at the folders of runs and trainings, finished or not.
 
     A folder of runs, such as an evaluation's or a sweep's, stands for all that are in it. Raises UsageError
@@ -70,7 +72,7 @@ def view(*runs: str | Path) -> View:
 
     if not runs:
         raise UsageError("which run? Give the folder of one, such as runs/mine")
-    return View([open_run(folder) for run in runs for folder in runs_in(Path(run))])
+    return RunViewer([open_run(folder) for run in runs for folder in runs_in(Path(run))])
 
 
 def _known(where: dict[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rolegraph.engine.compile import Compiled, Further, Plan, check_file
+from rolegraph.engine.compile import CompileResult, Further, Plan, check_file
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec import load_spec
@@ -31,7 +31,7 @@ class Source:
     imports: tuple[str | Path, ...] = ()
     allow: tuple[str, ...] = ()
 
-    def check(self, further: Further | None = None, *, runs: bool = False) -> Compiled:
+    def check(self, further: Further | None = None, *, runs: bool = False) -> CompileResult:
         """The plan, or every fault; `further` holds it against more than the language. Raises UsageError.
 
         What is not allowed is a warning, and a fault where it `runs` now.
@@ -206,7 +206,7 @@ def check(
     imports: Iterable[str | Path] = (),
     allow: Iterable[str] = (),
     backend: str | None = None,
-) -> Compiled:
+) -> CompileResult:
     """What `load` would find: the plan, or every fault, and warnings. Raises UsageError for a missing file.
 
     `backend` adds what that backend of rLLM (or one of your own, as `package.module:Class`) cannot do, or

@@ -78,7 +78,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
-class Game:
+class ArenaGame:
     """A game of TextArena in one episode. One player moves at a time."""
 
     def __init__(self, game: str, options: Mapping[str, Any]) -> None:

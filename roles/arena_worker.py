@@ -32,12 +32,12 @@ Request = Mapping[str, Any]
 Answer = dict[str, Any]
 
 
-class TooLong(BaseException):
+class GameTimeout(BaseException):
     """A game has taken its time. No game's own `except Exception` shall catch it."""
 
 
 @dataclass(slots=True)
-class Game:
+class WorkerGame:
     """A game, the player that moves next, and the generators that it thinks are the process's."""
 
     env: Any
@@ -47,7 +47,7 @@ class Game:
     numpy: BitGenerator
 
 
-def answer(games: dict[int, Game], request: Request) -> Answer:
+def answer(games: dict[int, WorkerGame], request: Request) -> Answer:
     """What a request asks; where that fails, `error` says why in a line."""
     try:
         with _limit(request["seconds"]):
@@ -61,7 +61,7 @@ def answer(games: dict[int, Game], request: Request) -> Answer:
                 case _:
                     games.pop(request["number"], None)
                     return {}
-    except TooLong:
+    except GameTimeout:
         return {"error": f"it took longer than {request['seconds']:g} s"}
     except (Exception, SystemExit) as error:  # games raise whatever they like
         return {"error": _reason(error)}
@@ -100,9 +100,9 @@ def _options(entry_point: Any) -> Sequence[str] | None:
     return list(parameters)
 
 
-def _reset(games: dict[int, Game], request: Request) -> Answer:
+def _reset(games: dict[int, WorkerGame], request: Request) -> Answer:
     env, shown = _opened(request["game"], request["options"], request["seed"], request["players"])
-    games[request["number"]] = Game(env, shown["player"], random.getstate(), mtrand.get_bit_generator())
+    games[request["number"]] = WorkerGame(env, shown["player"], random.getstate(), mtrand.get_bit_generator())
     return shown
 
 
@@ -115,7 +115,7 @@ def _opened(game: str, options: Mapping[str, Any], seed: int, players: int) -> t
     return env, _shown(env)
 
 
-def _step(game: Game, actions: Mapping[str, str]) -> Answer:
+def _step(game: WorkerGame, actions: Mapping[str, str]) -> Answer:
     with _own_randomness(game):
         done, _ = game.env.step(actions.get(str(game.player), ""))
         if done:
@@ -169,7 +169,7 @@ def _reason(error: BaseException) -> str:
 
 
 @contextmanager
-def _own_randomness(game: Game) -> Generator[None, None, None]:
+def _own_randomness(game: WorkerGame) -> Generator[None, None, None]:
     random.setstate(game.python)
     mtrand.set_bit_generator(game.numpy)
     try:
@@ -189,7 +189,7 @@ def _limit(seconds: float) -> Generator[None, None, None]:
 
 
 def _too_long(*_: object) -> None:
-    raise TooLong
+    raise GameTimeout
 
 
 def _own_output() -> TextIO:
@@ -211,7 +211,7 @@ def main() -> None:
     signal.signal(signal.SIGALRM, _too_long)
     answers, requests = _own_output(), SimpleQueue[str]()
     threading.Thread(target=_read, args=(requests,), daemon=True).start()
-    games: dict[int, Game] = {}
+    games: dict[int, WorkerGame] = {}
     while True:
         answers.write(json.dumps(answer(games, json.loads(requests.get()))) + "\n")
         answers.flush()

@@ -38,7 +38,7 @@ class Passage(NamedTuple):
     text: str
 
 
-class Hit(TypedDict):
+class SearchHit(TypedDict):
     """A passage that was found."""
 
     id: str
@@ -60,7 +60,7 @@ def open_corpus(name: str, *, folder: Path) -> Corpus:
     return Corpus(path, path.stat().st_mtime_ns)
 
 
-def search(corpus: Corpus, query: str, k: int = 3) -> list[Hit]:
+def search(corpus: Corpus, query: str, k: int = 3) -> list[SearchHit]:
     """The best `k` passages for a query, the best first and of equal ones the first in the file.
 
     Fewer where fewer share a word with it. Raises DataError for a line that holds no passage.
@@ -77,7 +77,7 @@ def search(corpus: Corpus, query: str, k: int = 3) -> list[Hit]:
     return [_hit(passages[i], float(scores[i])) for i in best if scores[i] > 0]
 
 
-def _hit(passage: Passage, score: float) -> Hit:
+def _hit(passage: Passage, score: float) -> SearchHit:
     return {"id": passage.id, "title": passage.title, "text": passage.text, "score": score}
 
 

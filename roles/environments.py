@@ -34,13 +34,13 @@ def grid(
     shaping: what coming nearer to the goal earns, in sum over the whole way
     penalty: what an action loses that holds an illegal move, or none at all
     """
-    rules = grid_game.Rules(moves, shaping, penalty)
+    rules = grid_game.GridRules(moves, shaping, penalty)
     return environment_of(partial(_walk, size, walls, rules), grid_game.move)
 
 
 def _walk(
-    size: int, walls: float, rules: grid_game.Rules, seed: int, players: int
-) -> tuple[grid_game.Walk, Transition]:
+    size: int, walls: float, rules: grid_game.GridRules, seed: int, players: int
+) -> tuple[grid_game.WalkState, Transition]:
     return grid_game.begin(grid_game.draw(seed, size, walls), rules)
 
 
@@ -67,4 +67,4 @@ def textarena(game: str, /, **options: Any) -> Environment:
     if importlib.util.find_spec("textarena") is None:
         raise UsageError("TextArena's games need its library: pip install 'rolegraph[textarena]'")
     least, most = arena.players(game, options)
-    return Environment(partial(arena.Game, game, options), least, most)
+    return Environment(partial(arena.ArenaGame, game, options), least, most)

@@ -31,7 +31,7 @@ class Grid(NamedTuple):
     goal: Cell
 
 
-class Rules(NamedTuple):
+class GridRules(NamedTuple):
     """How many moves are made at once, and what they earn beside the 1 at the goal."""
 
     moves: int = 1
@@ -42,11 +42,11 @@ class Rules(NamedTuple):
     """What an action loses that holds an illegal move, or none at all."""
 
 
-class Walk(NamedTuple):
+class WalkState(NamedTuple):
     """Where the walker is, and how far it went."""
 
     grid: Grid
-    rules: Rules
+    rules: GridRules
     at: Cell
     made: int = 0
     """Legal moves so far."""
@@ -115,13 +115,13 @@ def shortest(grid: Grid) -> str:
     return letters
 
 
-def begin(grid: Grid, rules: Rules) -> tuple[Walk, Transition]:
+def begin(grid: Grid, rules: GridRules) -> tuple[WalkState, Transition]:
     """A walk at its start."""
-    walk = Walk(grid, rules, grid.start)
+    walk = WalkState(grid, rules, grid.start)
     return walk, Transition({0: observation(walk)}, info={"optimal": distances(grid)[grid.start]})
 
 
-def move(walk: Walk, actions: Mapping[int, Any]) -> tuple[Walk, Transition]:
+def move(walk: WalkState, actions: Mapping[int, Any]) -> tuple[WalkState, Transition]:
     """What comes of the action of the only player, 0."""
     letters = read(actions.get(0))
     after, fault = go(walk, letters) if letters else (walk, "No move could be read.")
@@ -136,7 +136,7 @@ def read(action: Any) -> str | None:
     return letters if letters and set(letters) <= set(STEPS) else None
 
 
-def go(walk: Walk, letters: str) -> tuple[Walk, str]:
+def go(walk: WalkState, letters: str) -> tuple[WalkState, str]:
     """Move after move, up to the goal or a fault; what is wrong with that one, empty for nothing."""
     for count, letter in enumerate(letters):
         if walk.at == walk.grid.goal:
@@ -150,7 +150,7 @@ def go(walk: Walk, letters: str) -> tuple[Walk, str]:
     return walk, ""
 
 
-def _seen(before: Walk, after: Walk, fault: str) -> Transition:
+def _seen(before: WalkState, after: WalkState, fault: str) -> Transition:
     grid, rules, *_ = after
     far, done = distances(grid), after.at == grid.goal
     nearer = (far[before.at] - far[after.at]) / far[grid.start]
@@ -162,7 +162,7 @@ def _seen(before: Walk, after: Walk, fault: str) -> Transition:
     return Transition({0: told}, {0: earned})
 
 
-def observation(walk: Walk) -> str:
+def observation(walk: WalkState) -> str:
     """The grid as text, where the walker is, and which moves there are."""
     grid, rules, at, _ = walk
     shown = dict.fromkeys(grid.walls, "#") | {grid.goal: "G", at: "A"}

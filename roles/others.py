@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, FiniteFloat
 
 from rolegraph.engine.records import Task
-from rolegraph.engine.vocabulary import Reward, Score, Seen
+from rolegraph.engine.vocabulary import Reward, RewardInputs, Score
 from rolegraph.roles.equality import MATH_SECONDS, Equal, SameMath, as_text, require_math, same_text
 from rolegraph.roles.json_text import value_at
 from rolegraph.roles.numbers import number_of
@@ -28,7 +28,7 @@ def of(role: str, /, *, scale: FiniteFloat = 1.0, offset: FiniteFloat = 0.0) -> 
     return Reward(partial(_of, role, scale, offset), roles=(role,), borrowed=True)
 
 
-def _of(role: str, scale: float, offset: float, task: Task, action: Any, seen: Seen) -> Score | None:
+def _of(role: str, scale: float, offset: float, task: Task, action: Any, seen: RewardInputs) -> Score | None:
     scores = seen.scores[role]
     if not scores:
         return None
@@ -68,7 +68,7 @@ def _rated_by(
     offset: float,
     task: Task,
     action: Any,
-    seen: Seen,
+    seen: RewardInputs,
 ) -> Score | None:
     ratings: list[float] = []
     for view, place in zip(seen.views[role], seen.places[role], strict=True):
@@ -102,7 +102,7 @@ def same_as(
 
 
 def _same_as(
-    role: str, equal: Callable[[Any, Any], bool], task: Task, action: Any, seen: Seen
+    role: str, equal: Callable[[Any, Any], bool], task: Task, action: Any, seen: RewardInputs
 ) -> Score | None:
     views = seen.views[role]
     return Score(_mean([float(equal(view.action, action)) for view in views]), None) if views else None
@@ -120,7 +120,9 @@ def agrees_with(role: str, /, *, right: str = "correct", wrong: str = "incorrect
     return Reward(partial(_agrees_with, role, right.lower(), wrong.lower()), roles=(role,))
 
 
-def _agrees_with(role: str, right: str, wrong: str, task: Task, action: Any, seen: Seen) -> Score | None:
+def _agrees_with(
+    role: str, right: str, wrong: str, task: Task, action: Any, seen: RewardInputs
+) -> Score | None:
     scores = seen.scores[role]
     if not scores:
         return None
@@ -138,5 +140,5 @@ def env() -> Reward:
     return Reward(_env, environment=True)
 
 
-def _env(task: Task, action: Any, seen: Seen) -> Score | None:
+def _env(task: Task, action: Any, seen: RewardInputs) -> Score | None:
     return None if seen.env is None else Score(seen.env, seen.env >= 1.0)

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from rolegraph.engine.records import Task
 from rolegraph.engine.sandbox import evaluate, require_monty, run_tests
-from rolegraph.engine.vocabulary import Reward, Score, Seen
+from rolegraph.engine.vocabulary import Reward, RewardInputs, Score
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -32,7 +32,7 @@ def tests(*, field: str = "tests", seconds: Seconds = 5.0, timeout: Seconds = 60
     return Reward(score, (field,), (field,), timeout=timeout, permissions=("python",))
 
 
-def _tests(field: str, seconds: float, task: Task, action: Any, seen: Seen) -> Score:
+def _tests(field: str, seconds: float, task: Task, action: Any, seen: RewardInputs) -> Score:
     written = cast("list[Any]", task[field]) if isinstance(task[field], list) else [task[field]]
     if not written or not all(isinstance(test, str) for test in written):
         raise TypeError(f"task.{field} must hold tests, such as 'assert add(2, 3) == 5'; got {written!r:.80}")
@@ -72,7 +72,7 @@ def _read_of_task(tree: ast.Module) -> Iterator[str]:
                 pass
 
 
-def _python(code: str, seconds: float, task: Task, action: Any, seen: Seen) -> Score:
+def _python(code: str, seconds: float, task: Task, action: Any, seen: RewardInputs) -> Score:
     value = evaluate(code, {"task": dict(task), "action": action}, seconds=seconds).value
     if not isinstance(value, bool | int | float):
         raise TypeError(f"the program came to {value!r:.80}, which is no number")

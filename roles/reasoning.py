@@ -23,14 +23,14 @@ from rolegraph.engine.records import Split, Task, derive_seed
 from rolegraph.engine.vocabulary import (
     BadOptions,
     BadParts,
-    Call,
     DataError,
     Dataset,
+    ItemCall,
     Option,
     Reward,
+    RewardInputs,
     Row,
     Score,
-    Seen,
     UnknownName,
     UsageError,
     options_of,
@@ -53,7 +53,7 @@ FOLLOW_HASHES = frozenset({"isomorphic_strings", "polynomial_multiplication", "r
 """Their questions depend on the order of sets of text, which is another in each process."""
 
 
-class Share(BaseModel):
+class MixtureShare(BaseModel):
     """A task's part in a mixture."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -70,7 +70,7 @@ def _in_full(written: object) -> object:
     return {"weight": written} if is_weight else written
 
 
-WrittenShare = Annotated[Share, BeforeValidator(_in_full, json_schema_input_type=float | Share)]
+WrittenShare = Annotated[MixtureShare, BeforeValidator(_in_full, json_schema_input_type=float | MixtureShare)]
 
 
 def dataset(
@@ -95,7 +95,7 @@ def dataset(
         raise ValueError("it needs {task: mini_sudoku}, or several, {tasks: {chain_sum: 2, mini_sudoku: 1}}")
     if tasks and config:
         raise ValueError("config is that of one task; of several each has its own, {chain_sum: {config: …}}")
-    shares = tasks or {str(task): Share(config=config or {})}
+    shares = tasks or {str(task): MixtureShare(config=config or {})}
     if faults := dict(_faults(shares, mixed=bool(tasks))):
         raise BadParts(faults)
     return Dataset(COLUMNS, HIDDEN, partial(_rows, shares, size, seed, split))
@@ -107,7 +107,7 @@ def _need_package() -> None:
 
 
 def _faults(
-    shares: Mapping[str, Share], *, mixed: bool
+    shares: Mapping[str, MixtureShare], *, mixed: bool
 ) -> Iterator[tuple[tuple[int | str, ...], UnknownName | BadOptions]]:
     """What is wrong with names and options, each with its place in what was written."""
     kinds = gym.kinds()
@@ -117,11 +117,11 @@ def _faults(
             near = difflib.get_close_matches(name, kinds, n=5, cutoff=0.5)
             yield place, UnknownName(KIND, name, near or sorted(kinds.keys() - REFUSED.keys()))
         elif reason := _refused(name):
-            yield place, BadOptions(KIND, name, Call(name), [_error((), reason)], None, [])
+            yield place, BadOptions(KIND, name, ItemCall(name), [_error((), reason)], None, [])
         else:
             options = options_of(kinds[name][1], context=("seed", "size"))
             if errors := _errors(name, share.config, options):
-                call = Call(name, options=share.config)
+                call = ItemCall(name, options=share.config)
                 inside = (*place, "config") if mixed else ("config",)
                 yield inside, BadOptions(KIND, name, call, errors, None, options)
 
@@ -151,7 +151,7 @@ def _error(loc: tuple[str, ...], message: str, kind: str = "value_error") -> Err
 
 
 def _rows(
-    shares: Mapping[str, Share], size: int, seed: int, split: Split, limit: int | None
+    shares: Mapping[str, MixtureShare], size: int, seed: int, split: Split, limit: int | None
 ) -> Iterator[Task]:
     streams = {
         name: _of_split(name, gym.entries(name, share.config, derive_seed(seed, name, split)), split)
@@ -201,7 +201,7 @@ def reward(*, timeout: Annotated[float, Field(gt=0)] = SECONDS) -> Reward:
 class _Scored:
     """Scores with the package. A worker that receives it loads that before its time starts."""
 
-    def __call__(self, task: Task, action: Any, seen: Seen) -> Score:
+    def __call__(self, task: Task, action: Any, seen: RewardInputs) -> Score:
         answer = action if isinstance(action, str) else json.dumps(action, ensure_ascii=False, default=str)
         metadata: object = task["metadata"]
         name = cast("Row", metadata).get("source_dataset", "") if isinstance(metadata, Mapping) else ""

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field
 
 from rolegraph.engine.records import Task
-from rolegraph.engine.vocabulary import Reward, Score, Seen
+from rolegraph.engine.vocabulary import Reward, RewardInputs, Score
 from rolegraph.roles import countdown as countdown_task
 from rolegraph.roles.equality import MATH_SECONDS, as_text, math_library, require_math, same_math
 from rolegraph.roles.json_text import value_at
@@ -53,7 +53,7 @@ def countdown() -> Reward:
     return Reward(_countdown, fields=("nums", "target"))
 
 
-def _countdown(task: Task, action: Any, seen: Seen) -> Score:
+def _countdown(task: Task, action: Any, seen: RewardInputs) -> Score:
     nums, target = task["nums"], task["target"]
     if not (isinstance(nums, list) and all(type(n) is int for n in cast("list[Any]", nums))):
         raise TypeError(f"task.nums must be a list of whole numbers, such as [3, 4]; got {nums!r}")
@@ -71,7 +71,7 @@ def exact_match(*, field: str = "answer", ignore_case: bool = True, punctuation:
 
 
 def _exact_match(
-    field: str, ignore_case: bool, punctuation: bool, task: Task, action: Any, seen: Seen
+    field: str, ignore_case: bool, punctuation: bool, task: Task, action: Any, seen: RewardInputs
 ) -> Score:
     given = _plain(action, ignore_case, punctuation)
     golds = (_plain(gold, ignore_case, punctuation) for gold in _accepted(task, field))
@@ -111,7 +111,7 @@ class _Math:
         math_library()
         self.__dict__.update(state)
 
-    def __call__(self, task: Task, action: Any, seen: Seen) -> Score:
+    def __call__(self, task: Task, action: Any, seen: RewardInputs) -> Score:
         return _scored(float(same_math(task[self.field], action)))
 
 
@@ -126,7 +126,7 @@ def f1(*, field: str = "answer") -> Reward:
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
-def _f1(field: str, task: Task, action: Any, seen: Seen) -> Score:
+def _f1(field: str, task: Task, action: Any, seen: RewardInputs) -> Score:
     overlaps = (_overlap(str(action), str(gold)) for gold in _accepted(task, field))
     return _scored(max(overlaps, default=0.0))
 
@@ -161,11 +161,11 @@ def json_field(path: str, /, *, field: str | None = None, value: Any = _ABSENT) 
     return Reward(partial(_json_field, path, field), (field,), (field,))
 
 
-def _json_field(path: str, field: str, task: Task, action: Any, seen: Seen) -> Score:
+def _json_field(path: str, field: str, task: Task, action: Any, seen: RewardInputs) -> Score:
     return _json_value(path, task[field], task=task, action=action, seen=seen)
 
 
-def _json_value(path: str, wanted: Any, task: Task, action: Any, seen: Seen) -> Score:
+def _json_value(path: str, wanted: Any, task: Task, action: Any, seen: RewardInputs) -> Score:
     try:
         at = value_at(action, path)
     except LookupError:
@@ -183,7 +183,9 @@ def close_to(*, field: str = "answer", absolute: Tolerance = 1e-6, relative: Tol
     return Reward(partial(_close_to, field, absolute, relative), (field,), (field,))
 
 
-def _close_to(field: str, absolute: float, relative: float, task: Task, action: Any, seen: Seen) -> Score:
+def _close_to(
+    field: str, absolute: float, relative: float, task: Task, action: Any, seen: RewardInputs
+) -> Score:
     given, golds = _number(action), [_number(gold) for gold in _accepted(task, field)]
     if any(map(isnan, golds)):
         raise TypeError(f"task.{field} must hold a number, such as 42, or several; got {task[field]!r}")
@@ -209,7 +211,9 @@ def length(*, over: Bound | None = None, under: Bound | None = None, unit: Unit 
     return Reward(partial(_length, over, under, unit))
 
 
-def _length(over: int | None, under: int | None, unit: Unit, task: Task, action: Any, seen: Seen) -> Score:
+def _length(
+    over: int | None, under: int | None, unit: Unit, task: Task, action: Any, seen: RewardInputs
+) -> Score:
     text = as_text(action)
     size = len(text) if unit == "characters" else len(text.split())
     return _scored(float(_within(size, over, under)))
@@ -250,7 +254,7 @@ def _tool_calls(
     failed: bool,
     task: Task,
     action: Any,
-    seen: Seen,
+    seen: RewardInputs,
 ) -> Score:
     calls = [call for step in seen.steps for call in step.metadata.get("calls", ())]
     count = sum(name in (None, call["name"]) and (not failed or "error" in call) for call in calls)
@@ -268,7 +272,9 @@ def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) 
     return Reward(partial(_matches, pattern, whole, ignore_case), marks=(pattern,))
 
 
-def _matches(pattern: str, whole: bool, ignore_case: bool, task: Task, action: Any, seen: Seen) -> Score:
+def _matches(
+    pattern: str, whole: bool, ignore_case: bool, task: Task, action: Any, seen: RewardInputs
+) -> Score:
     # Compiled where it is asked for: a compiled pattern cannot be sent to another process.
     compiled = _compiled(pattern, ignore_case=ignore_case)
     find = compiled.fullmatch if whole else compiled.search

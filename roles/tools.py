@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from rolegraph.engine.sandbox import Python, SandboxError
+from rolegraph.engine.sandbox import PythonSandbox, SandboxError
 from rolegraph.engine.sandbox.process import require_monty
 from rolegraph.engine.sandbox.python import MEMORY, SECONDS
 from rolegraph.engine.vocabulary import (
@@ -177,9 +177,9 @@ async def _execute(seconds: float, memory: int, code: Any) -> str:
 
 
 @cache
-def _sandbox(seconds: float, memory: int) -> Python:
+def _sandbox(seconds: float, memory: int) -> PythonSandbox:
     """One for all episodes, so that no more programs run at once than there are processors."""
-    return Python(seconds=seconds, memory=memory)
+    return PythonSandbox(seconds=seconds, memory=memory)
 
 
 def _unfenced(code: str) -> str:
@@ -226,7 +226,7 @@ def search(
     return Tool(partial(_always, functions), source=query, example=_FOUND)
 
 
-async def _look_up(corpus: corpora.Corpus, k: int, query: Any) -> list[corpora.Hit]:
+async def _look_up(corpus: corpora.Corpus, k: int, query: Any) -> list[corpora.SearchHit]:
     return await asyncio.to_thread(corpora.search, corpus, str(query), k)
 
 

@@ -12,11 +12,11 @@ from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import (
     BadOptions,
     BadParts,
-    Call,
     CallField,
+    ItemCall,
     Reward,
+    RewardInputs,
     Score,
-    Seen,
     UnknownName,
     did_you_mean,
     rewards,
@@ -44,7 +44,7 @@ class BareTerm(Term):
 
 def _in_full(written: object) -> object:
     """A term from its short form, which is its reward alone; anything else as it is."""
-    return BareTerm(reward=Call.parse(written)) if _is_short(written) else written
+    return BareTerm(reward=ItemCall.parse(written)) if _is_short(written) else written
 
 
 def _is_short(written: object) -> bool:
@@ -101,7 +101,10 @@ def _union(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _weighted(
-    terms: Mapping[str, tuple[float, Callable[..., Score | None], bool]], task: Task, action: Any, seen: Seen
+    terms: Mapping[str, tuple[float, Callable[..., Score | None], bool]],
+    task: Task,
+    action: Any,
+    seen: RewardInputs,
 ) -> Score | None:
     found = {
         name: (weight, borrowed, earned)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from rolegraph.engine.local.launcher import Running
+    from rolegraph.engine.local.launcher import LocalService
 
 OUTSIDE = {**os.environ}
 """The environment of what asks somebody outside, as pip does."""
@@ -77,7 +77,7 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def service(state_dir: Path) -> Iterator[Running]:
+def service(state_dir: Path) -> Iterator[LocalService]:
     """The shipped model, served for all tests of a process."""
     pytest.importorskip("torch", reason="needs the extra `local`")
     from rolegraph.engine.local.launcher import BASE_MODEL, running
@@ -87,7 +87,7 @@ def service(state_dir: Path) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="session")
-def whole(service: Running, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(service: LocalService, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small training that was not interrupted."""
     from tests.trainings import SMALL, train
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.models import Completion, LimitedModel, Model, Request
 from rolegraph.engine.records import Episode, Observer, Task
-from rolegraph.engine.run import Isolation, Job, run_episode
+from rolegraph.engine.run import EpisodeJob, Isolation, run_episode
 
 COUNTDOWN: Task = {
     "id": "t1",
@@ -65,7 +65,7 @@ async def episode(
     seed: int | None = None,
     observe: Observer | None = None,
 ) -> Episode:
-    job = Job(task, rollout, seed)
+    job = EpisodeJob(task, rollout, seed)
     async with Isolation(plan.imports) as isolation:
         return await run_episode(plan, job, models, isolation=isolation, observe=observe)
 

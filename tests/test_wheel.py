@@ -23,8 +23,8 @@ def test_an_installed_wheel_runs_a_shipped_spec_on_the_shipped_model(tmp_path: P
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], env=OUTSIDE, check=True)
     (wheel,) = tmp_path.glob("rolegraph-*.whl")
     written = {"report.html.j2", "report.css", "report.js", "preview.html.j2", "preview.css"}
-    assert written <= files(wheel, "engine/report/")
-    assert {"README.md.j2", "rewards.py.j2", "test.py.j2"} <= files(wheel, "engine/starter/")
+    assert written <= files(wheel, "rolegraph/engine/report/")
+    assert {"README.md.j2", "rewards.py.j2", "test.py.j2"} <= files(wheel, "rolegraph/engine/starter/")
     site = tmp_path / "site"
     subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
     command = [

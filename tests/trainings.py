@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 import rolegraph as rg
-from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.local.launcher import LocalService
 from rolegraph.engine.training.trackers import TrackerName
 from tests.cli.conftest import ENVIRONMENT
 
@@ -41,12 +41,12 @@ TOLERANCE = 1e-3
 """How far metrics of two runs may differ: batches differ in their float noise, and Adam passes it on."""
 
 
-def key(service: Running) -> dict[str, str]:
+def key(service: LocalService) -> dict[str, str]:
     """The environment that a command on a service wants."""
     return {"TINKER_API_KEY": service.api_key}
 
 
-def start(out: Path, *words: str, service: Running | None = None) -> subprocess.Popen[str]:
+def start(out: Path, *words: str, service: LocalService | None = None) -> subprocess.Popen[str]:
     """The command in a process of its own, to be killed."""
     where = ("--base-url", service.base_url) if service else ()
     return subprocess.Popen(
@@ -63,12 +63,12 @@ def train(
     out: Path,
     spec: str,
     *overrides: str,
-    service: Running,
+    service: LocalService,
     seed: int = 0,
     track: Sequence[TrackerName] = (),
     observe: rg.Observer | None = None,
     allow: Sequence[str] = (),
-) -> rg.Trained:
+) -> rg.TrainingResult:
     """Train in this process."""
     flow = rg.load(spec, *overrides, base_url=service.base_url, allow=allow)
     with patch.dict(os.environ, key(service)):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from rolegraph.engine.prompts.checks import Surroundings
+from rolegraph.engine.prompts.checks import TemplateScope
 from rolegraph.engine.prompts.templates import Template, compile_template
 from rolegraph.engine.shipped import PROMPTS
 from rolegraph.engine.vocabulary import View
@@ -182,7 +182,7 @@ def _tagged(expression: str) -> str:
 @cache
 def _template(name: Role, needs: tuple[str, int] | None = None) -> Template:
     source = (PROMPTS / f"{name}.j2").read_text(encoding="utf-8")
-    template, faults = compile_template(source, Surroundings(dict((needs,)) if needs else {}))
+    template, faults = compile_template(source, TemplateScope(dict((needs,)) if needs else {}))
     if template is None:
         raise ValueError(f"prompts/{name}.j2: {faults[0].message}")
     return template

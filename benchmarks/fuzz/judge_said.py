@@ -29,18 +29,18 @@ from rolegraph.engine.models.openai import OpenAIModel
 from rolegraph.engine.prompts.call_forms import HERMES
 from rolegraph.engine.records import CallId, NodeId, read_episodes
 from rolegraph.engine.records.jsonl import json_line
-from rolegraph.engine.run import Isolation, Job, run_episode
+from rolegraph.engine.run import EpisodeJob, Isolation, run_episode
 from rolegraph.engine.spec import Sampling
 from rolegraph.engine.vocabulary import (
-    Call,
     Environment,
     EnvironmentFailure,
     Function,
+    ItemCall,
     ParseFailure,
     Parser,
     Reward,
+    RewardInputs,
     Score,
-    Seen,
     Tool,
     Transition,
     View,
@@ -62,7 +62,7 @@ _ISOLATION = Isolation()
 
 
 PARSERS = [
-    parsers.build(Call.parse(written))
+    parsers.build(ItemCall.parse(written))
     for written in (
         *("text", "number", "json", {"tag": "answer"}, {"tag": "answer", "which": "last"}),
         *({"one_of": ["yes", "no", "not sure"]}, {"regex": r"(\d+)\s*$"}),
@@ -70,7 +70,7 @@ PARSERS = [
     )
 ]
 REWARDS = [
-    rewards.build(Call.parse(written))
+    rewards.build(ItemCall.parse(written))
     for written in (
         "countdown",
         "exact_match",
@@ -94,7 +94,7 @@ def answer(text: str) -> str:
         json.dumps(action, allow_nan=False)
         came = RESULT
         for reward in REWARDS:
-            score = reward.score(TASK, action, Seen(own=View(1, action)))
+            score = reward.score(TASK, action, RewardInputs(own=View(1, action)))
             assert score is None or abs(score.reward) <= 1e9, f"it earns {score}"
     return came
 
@@ -200,7 +200,7 @@ def _plan(text: str) -> Plan:
 
 def _episode(plan: Plan, said: Sequence[str], task: Mapping[str, Any] = TASK) -> str:
     models = [LimitedModel(Scripted(said), 9)] * len(plan.endpoints)
-    job = Job({**TASK, **task}, 0, 0)
+    job = EpisodeJob({**TASK, **task}, 0, 0)
     try:
         episode = _LOOP.run_until_complete(run_episode(plan, job, models, isolation=_ISOLATION))
     except EnvironmentFailure:  # an error of the engine's own ends a run, whoever raises it
@@ -287,7 +287,7 @@ def vocabulary(text: str) -> str:
     return _episode(_plan(OWN), ["<answer>1</answer>"])
 
 
-def _score(task: Any, action: Any, seen: Seen) -> Any:
+def _score(task: Any, action: Any, seen: RewardInputs) -> Any:
     earned = given(_OWN["earned"])
     return Score(**earned) if isinstance(earned, dict) and "reward" in earned else earned
 

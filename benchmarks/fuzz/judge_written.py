@@ -13,13 +13,13 @@ from inputs import as_yaml, spec_data
 from rolegraph.engine.compile import check_file
 from rolegraph.engine.errors import DataError, SpecError, UsageError
 from rolegraph.engine.prompts import PromptError
-from rolegraph.engine.prompts.checks import Fault, Surroundings
+from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope
 from rolegraph.engine.prompts.templates import compile_condition, compile_template
 from rolegraph.engine.spec import Diagnostic
 from rolegraph.engine.spec.tests import read_tests
-from rolegraph.engine.vocabulary import Call, ToolError, View, Views, open_dataset, tools
+from rolegraph.engine.vocabulary import ItemCall, ToolError, View, Views, open_dataset, tools
 
-AROUND = Surroundings({"solver": 2}, ("solver", "judge"), None, frozenset({"answer"}))
+AROUND = TemplateScope({"solver": 2}, ("solver", "judge"), None, frozenset({"answer"}))
 VARIABLES = {
     "task": {"id": "1", "question": "q", "items": [1, "a"], "nested": {"answer": 3}},
     "solver": Views([View(1, "a"), View(2, "b")]),
@@ -82,7 +82,7 @@ def condition(text: str) -> str:
 
 
 def _rendered(
-    text: str, faults: Sequence[Fault], render: Callable[[Mapping[str, Any]], object] | None
+    text: str, faults: Sequence[TemplateFault], render: Callable[[Mapping[str, Any]], object] | None
 ) -> str:
     if render is None:
         assert faults and 0 <= faults[0].at <= len(text), "no place"
@@ -106,7 +106,7 @@ def _table(about: Mapping[str, Any]) -> str:
 def rows(text: str) -> str:
     name = _table(json.loads(text))
     try:
-        for row in open_dataset(Call.parse(name), split="train", folder=Path()).rows(None):
+        for row in open_dataset(ItemCall.parse(name), split="train", folder=Path()).rows(None):
             json.dumps(row, allow_nan=False)
     except DataError as error:
         told(error)
@@ -119,7 +119,7 @@ def corpus(text: str) -> str:
     about = json.loads(text)
     name = _table(about)
     try:
-        tool = tools.build(Call("search", options={"corpus": name}), folder=Path())
+        tool = tools.build(ItemCall("search", options={"corpus": name}), folder=Path())
         found = asyncio.run(_asked(tool, {"query": about["query"]}))
     except (DataError, UsageError, ToolError) as error:
         told(error)

@@ -68,7 +68,7 @@ def items(context: click.Context, parameter: click.Parameter, word: str) -> list
 
 
 @add_completion_class
-class Bash(BashComplete):
+class BashCompletion(BashComplete):
     """Bash, which takes `=` and `:` for words of their own, and adds no space by itself."""
 
     source_template = BashComplete.source_template.replace("-o nosort", "-o nosort -o nospace")

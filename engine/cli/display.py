@@ -23,15 +23,15 @@ from rolegraph import (
     EpisodeDone,
     Event,
     Note,
-    Run,
+    RunJob,
     Trajectory,
     UsageError,
     did_you_mean,
     printable,
     read_episodes,
 )
-from rolegraph.engine.cli.output import Output, flags
-from rolegraph.engine.cli.waiting import REMEMBERED_SECONDS, Left
+from rolegraph.engine.cli.output import OutputOptions, flags
+from rolegraph.engine.cli.waiting import REMEMBERED_SECONDS, TimeLeftColumn
 
 
 @dataclass(slots=True)
@@ -80,9 +80,11 @@ class Display:
     `correct`, the spec's metrics and `reward/{role}`.
     """
 
-    def __init__(self, run: Run, *, floors: Mapping[str, float], output: Output | None = None) -> None:
+    def __init__(
+        self, run: RunJob, *, floors: Mapping[str, float], output: OutputOptions | None = None
+    ) -> None:
         flow, self._folder, self._run = run.flow, run.folder, run
-        self._output = output or Output()
+        self._output = output or OutputOptions()
         self._floors, self._metric_names = floors, [*flow.plan.metrics]
         self._roles = {role.name: _RoleSums(role.run is None) for role in flow.plan.roles}
         rewards = [f"reward/{role.name}" for role in flow.plan.roles if role.reward is not None]
@@ -99,7 +101,7 @@ class Display:
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=12),
             MofNCompleteColumn(),
-            Left(),
+            TimeLeftColumn(),
             TextColumn("{task.fields[live]}"),
             console=self._output.progress(),
             speed_estimate_period=REMEMBERED_SECONDS,

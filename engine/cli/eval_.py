@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rolegraph.engine.cli import completion, options
-from rolegraph.engine.cli.output import Output, speaking
+from rolegraph.engine.cli.output import OutputOptions, speaking
 
 if TYPE_CHECKING:
     from rolegraph import Evaluation
@@ -91,16 +91,16 @@ def command(
     from dataclasses import asdict
 
     import rolegraph as rg
-    from rolegraph.engine.cli.waiting import Waiting, run_until_done
+    from rolegraph.engine.cli.waiting import ProgressLine, run_until_done
 
-    output = Output(quiet, as_json)
+    output = OutputOptions(quiet, as_json)
 
     flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
     begun = rg.begin_evaluation(
         flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, out=out, resume=resume
     )
     try:
-        with Waiting(output, "starting the model …") as waiting:
+        with ProgressLine(output, "starting the model …") as waiting:
             found = run_until_done(begun.run(waiting.observe))
     except KeyboardInterrupt:
         again = [*sys.argv[1:], *(() if resume else ("--resume",)), *(() if out else ("--out", begun.folder))]
@@ -124,7 +124,7 @@ def command(
     return 0
 
 
-def _show(found: Evaluation, output: Output) -> None:
+def _show(found: Evaluation, output: OutputOptions) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

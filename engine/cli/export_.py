@@ -29,10 +29,10 @@ def command(
     An adapter in PEFT's form, or a whole model, with its tokenizer, chat template and model card.
     """
     import rolegraph as rg
-    from rolegraph.engine.cli.output import Output
-    from rolegraph.engine.cli.waiting import Waiting, run_until_done
+    from rolegraph.engine.cli.output import OutputOptions
+    from rolegraph.engine.cli.waiting import ProgressLine, run_until_done
 
-    with Waiting(Output(), f"exporting {run} …"):
+    with ProgressLine(OutputOptions(), f"exporting {run} …"):
         folder = run_until_done(
             rg.export_async(
                 run,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from rolegraph.engine.cli import completion, options
-from rolegraph.engine.cli.output import Output, flags, speaking
+from rolegraph.engine.cli.output import OutputOptions, flags, speaking
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -66,12 +66,12 @@ def command(
     import shlex
 
     import rolegraph as rg
-    from rolegraph.engine.cli.waiting import Waiting, run_until_done
+    from rolegraph.engine.cli.waiting import ProgressLine, run_until_done
 
-    output = Output(quiet, as_json)
+    output = OutputOptions(quiet, as_json)
     table = _prices(prices)
     flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
-    with Waiting(output, "looking at the spec …") as waiting:
+    with ProgressLine(output, "looking at the spec …") as waiting:
         found = run_until_done(
             rg.forecast_async(flow, probe=probe, run=run, prices=table, seed=seed, observe=waiting.observe)
         )
@@ -151,7 +151,7 @@ def _document(found: Forecast) -> dict[str, Any]:
     }
 
 
-def _show(found: Forecast, output: Output) -> None:
+def _show(found: Forecast, output: OutputOptions) -> None:
     import rolegraph as rg
 
     out = output.found()

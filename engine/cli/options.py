@@ -71,7 +71,7 @@ multirun = click.option(
 )
 
 
-class Floor(click.ParamType[tuple[str, float]]):
+class FigureFloor(click.ParamType[tuple[str, float]]):
     """A figure and how low it may be."""
 
     name = "figure=value"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Output(NamedTuple):
+class OutputOptions(NamedTuple):
     """What was asked for on the command line."""
 
     quiet: bool = False

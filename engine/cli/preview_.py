@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from rolegraph import Message, Preview, RoleAsked, Split
+    from rolegraph import Message, Preview, RolePrompts, Split
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 COLOURS = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "yellow"}
@@ -105,7 +105,7 @@ def _show(seen: Preview) -> None:
             _show_role(out, of)
 
 
-def _show_role(out: Console, of: RoleAsked) -> None:
+def _show_role(out: Console, of: RolePrompts) -> None:
     from rich.text import Text
 
     out.print()

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from rolegraph import UsageError, new_folder
-from rolegraph.rllm import Job, describe, estimator_map, launch, prepare
+from rolegraph.rllm import RllmJob, describe, estimator_map, launch, prepare
 
 
 def train_with_rllm(
@@ -62,7 +62,7 @@ def train_with_rllm(
     return 0
 
 
-def show_warnings(job: Job) -> None:
+def show_warnings(job: RllmJob) -> None:
     """Write the warnings of a spec to standard error."""
     for warning in job.warnings:
         click.echo(f"{warning}\n", err=True)

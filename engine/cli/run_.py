@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rolegraph.engine.cli import completion, options
-from rolegraph.engine.cli.output import Output, speaking
+from rolegraph.engine.cli.output import OutputOptions, speaking
 
 if TYPE_CHECKING:
     from rolegraph import Split
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     "floors",
     multiple=True,
     metavar="FIGURE=VALUE",
-    type=options.Floor(),
+    type=options.FigureFloor(),
     help="Exit with 1 where a figure is lower, such as answered=0.99 or judge_acc=0.5; may be given again.",
 )
 @speaking
@@ -135,6 +135,6 @@ def command(
     else:
         flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
         job = rg.begin_run(flow, split, limit=limit or 64, rollouts=rollouts or 1, seed=seed or 0, out=out)
-    with Display(job, floors=dict(floors), output=Output(quiet, as_json)) as display:
+    with Display(job, floors=dict(floors), output=OutputOptions(quiet, as_json)) as display:
         run_until_done(job.run(display.observe, concurrency=concurrency))
     return display.exit_code()

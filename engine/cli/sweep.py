@@ -11,7 +11,7 @@ import click
 from rolegraph.engine.cli.plain import in_a_cell, plain
 
 if TYPE_CHECKING:
-    from rolegraph import Sweep, Swept, TrackerName
+    from rolegraph import SweepJob, SweepResult, TrackerName
 
 
 def sweep(
@@ -42,7 +42,9 @@ def sweep(
     return code
 
 
-def _points(sweep: Sweep, floors: Mapping[str, float], track: Sequence[TrackerName], concurrency: int) -> int:
+def _points(
+    sweep: SweepJob, floors: Mapping[str, float], track: Sequence[TrackerName], concurrency: int
+) -> int:
     from rich.console import Console
 
     import rolegraph as rg
@@ -57,11 +59,11 @@ def _points(sweep: Sweep, floors: Mapping[str, float], track: Sequence[TrackerNa
         if done:
             continue
         job = point.job()
-        if isinstance(job, rg.Run):
+        if isinstance(job, rg.RunJob):
             with Display(job, floors=floors) as display:
                 run_until_done(job.run(display.observe, concurrency=concurrency))
             code = max(code, display.exit_code())
-        elif isinstance(job, rg.Training):
+        elif isinstance(job, rg.TrainingJob):
             with TrainDisplay(job) as trained:
                 run_until_done(job.run(trained.observe, track))
         else:
@@ -77,7 +79,7 @@ def _note(event: object, show: Any) -> None:
         show(event.text)
 
 
-def _show(swept: Swept) -> None:
+def _show(swept: SweepResult) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

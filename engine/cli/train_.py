@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rolegraph.engine.cli import completion, options
-from rolegraph.engine.cli.output import Output, speaking
+from rolegraph.engine.cli.output import OutputOptions, speaking
 
 if TYPE_CHECKING:
     from rolegraph import TrackerName
@@ -117,7 +117,7 @@ def command(
     from rolegraph.engine.cli.train_end import TrainEnd
     from rolegraph.engine.cli.waiting import run_until_done
 
-    output = Output(quiet, as_json)
+    output = OutputOptions(quiet, as_json)
     if resume:
         training = rg.resume_training(
             out, spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow

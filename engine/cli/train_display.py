@@ -16,10 +16,10 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from rolegraph import EpisodeDone, Event, Note, StepLogged, Training, printable
-from rolegraph.engine.cli.output import Output
+from rolegraph import EpisodeDone, Event, Note, StepLogged, TrainingJob, printable
+from rolegraph.engine.cli.output import OutputOptions
 from rolegraph.engine.cli.train_end import VALIDATION, TrainEnd
-from rolegraph.engine.cli.waiting import REMEMBERED_SECONDS, Left, clock
+from rolegraph.engine.cli.waiting import REMEMBERED_SECONDS, TimeLeftColumn, clock
 
 Metrics = Mapping[str, float]
 
@@ -27,9 +27,9 @@ Metrics = Mapping[str, float]
 class TrainDisplay:
     """Looks on: a table on a terminal, lines elsewhere."""
 
-    def __init__(self, training: Training, output: Output | None = None) -> None:
+    def __init__(self, training: TrainingJob, output: OutputOptions | None = None) -> None:
         self._training, self._plan = training, training.flow.plan
-        self._output = output or Output()
+        self._output = output or OutputOptions()
         self._steps, self._done = training.steps, training.done
         self._latest: dict[str, float] = {}
         before = [line for line in training.folder.metrics() if line["step"] == 0]
@@ -46,7 +46,7 @@ class TrainDisplay:
         self._part = Progress(
             TextColumn("[dim]{task.description}"),
             BarColumn(bar_width=12),
-            Left(),
+            TimeLeftColumn(),
             speed_estimate_period=REMEMBERED_SECONDS,
         )
         """What goes on just now: a batch of episodes, an update."""

@@ -11,15 +11,15 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from rolegraph import MAIN, RunFolder, Training
-from rolegraph.engine.cli.output import Output, flags
+from rolegraph import MAIN, RunFolder, TrainingJob
+from rolegraph.engine.cli.output import OutputOptions, flags
 from rolegraph.engine.cli.waiting import clock
 
 VALIDATION = "validation/"
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class ValidationFigure:
     """A figure of the validation before training, and when it was last measured since."""
 
     name: str
@@ -30,7 +30,7 @@ class Figure:
 class TrainEnd:
     """The folder of a training that is over, or was stopped."""
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: TrainingJob) -> None:
         self._plan, self.folder, self._steps = training.flow.plan, training.folder, training.steps
         lines = self.folder.metrics() if self.folder.metrics_file.exists() else []
         self.done = int(max((line["step"] for line in lines), default=0))
@@ -40,12 +40,12 @@ class TrainEnd:
         self.measured = int(self._last.get("step", 0))
         """The step of the latest validation."""
 
-    def figures(self) -> list[Figure]:
+    def figures(self) -> list[ValidationFigure]:
         """Nothing where nothing was measured since the beginning: there is no change to show."""
         if self.measured <= 0:
             return []
         keys = [(name, f"{VALIDATION}{name}") for name in ("correct", *self._plan.metrics)]
-        return [Figure(name, self._first[k], self._last[k]) for name, k in keys if k in self._last]
+        return [ValidationFigure(name, self._first[k], self._last[k]) for name, k in keys if k in self._last]
 
     def next(self) -> list[str]:
         """What a person would do now, as it is typed."""
@@ -67,7 +67,7 @@ class TrainEnd:
             *(f"rolegraph export {folder}{policy}" for policy in taken),
         ]
 
-    def show(self, output: Output, seconds: float) -> None:
+    def show(self, output: OutputOptions, seconds: float) -> None:
         """The closing tables, where it all is, and what to do with it."""
         out = output.found()
         for table in self._tables():

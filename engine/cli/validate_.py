@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from rolegraph.engine.cli import completion, options
-from rolegraph.engine.cli.output import Output, flags, speaking
+from rolegraph.engine.cli.output import OutputOptions, flags, speaking
 
 
 @click.command("validate")
@@ -45,7 +45,7 @@ def command(
     overrides = [name for name in specs if "=" in name]
     if not names:
         raise click.UsageError("no spec named")
-    output = Output(quiet, as_json)
+    output = OutputOptions(quiet, as_json)
     rows = [_checked(name, output, overrides, imports, allow, backend) for name in names]
     valid = [str(row["spec"]) for row in rows if row["valid"]]
     runnable = [name for name in valid if not rg.is_tests(name)]
@@ -59,7 +59,7 @@ def command(
 
 def _checked(
     name: str,
-    output: Output,
+    output: OutputOptions,
     overrides: Sequence[str],
     imports: Sequence[Path],
     allow: Sequence[str],

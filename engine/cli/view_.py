@@ -12,7 +12,7 @@ import click
 from rolegraph.engine.cli import completion, options
 
 if TYPE_CHECKING:
-    from rolegraph import View
+    from rolegraph import RunViewer
 
 
 @click.command("view")
@@ -90,7 +90,7 @@ def command(
     click.echo(f"{file}: {written} episodes")
 
 
-def _may_show(view: View, hidden: bool | None) -> bool:
+def _may_show(view: RunViewer, hidden: bool | None) -> bool:
     """Whether hidden fields may go into a file, which may be sent to others."""
     import rolegraph as rg
 

@@ -12,7 +12,7 @@ from rich.table import Column
 from rich.text import Text
 
 from rolegraph import EpisodeDone, Event, Note, printable
-from rolegraph.engine.cli.output import Output
+from rolegraph.engine.cli.output import OutputOptions
 
 T = TypeVar("T")
 REMEMBERED_SECONDS = 3600.0
@@ -37,7 +37,7 @@ def run_until_done(work: Coroutine[Any, Any, T]) -> T:
             runner.close()
 
 
-class Left(ProgressColumn):
+class TimeLeftColumn(ProgressColumn):
     """The time left; where nobody can know it yet, the time since it began."""
 
     max_refresh = 0.5
@@ -53,15 +53,15 @@ class Left(ProgressColumn):
         return Text(clock(task.elapsed or 0.0), style="dim")
 
 
-class Waiting:
+class ProgressLine:
     """A line on what goes on, with a bar where it is known how many episodes it takes."""
 
-    def __init__(self, output: Output, first: str) -> None:
+    def __init__(self, output: OutputOptions, first: str) -> None:
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(bar_width=12),
-            Left(),
+            TimeLeftColumn(),
             console=output.progress(),
             transient=True,
             speed_estimate_period=REMEMBERED_SECONDS,

@@ -1,17 +1,17 @@
 """A spec to an immutable Plan, or to every fault that stands in the way."""
 
-from rolegraph.engine.compile.compiler import Compiled, Further, check_file, compile_file
+from rolegraph.engine.compile.compiler import CompileResult, Further, check_file, compile_file
 from rolegraph.engine.compile.plan import Endpoint, Plan, PolicyPlan, RolePlan, graph
-from rolegraph.engine.compile.size import Size, size_of
+from rolegraph.engine.compile.size import EpisodeBounds, size_of
 
 __all__ = [
-    "Compiled",
+    "CompileResult",
     "Endpoint",
+    "EpisodeBounds",
     "Further",
     "Plan",
     "PolicyPlan",
     "RolePlan",
-    "Size",
     "check_file",
     "compile_file",
     "graph",

@@ -25,12 +25,12 @@ from rolegraph.engine.compile.graph import (
 )
 from rolegraph.engine.compile.lineage import Instances, instances_of
 from rolegraph.engine.compile.model_files import ModelFiles
-from rolegraph.engine.compile.names import Names, resolve_names
+from rolegraph.engine.compile.names import ResolvedNames, resolve_names
 from rolegraph.engine.compile.plan import EnvPlan, LoopPlan, Node, Plan, RolePlan, own_of
 from rolegraph.engine.compile.policies import check_policies, endpoints_of, samplings_of, trained_policies
 from rolegraph.engine.compile.resolve import digest
 from rolegraph.engine.compile.running import permission_findings, run_findings, withheld
-from rolegraph.engine.compile.size import Size, size_of
+from rolegraph.engine.compile.size import EpisodeBounds, size_of
 from rolegraph.engine.compile.trainable import alike_findings, learning_findings, loss_of, smallest_group
 from rolegraph.engine.compile.unroll import unroll
 from rolegraph.engine.errors import SpecError
@@ -49,7 +49,7 @@ _SETTLED = {"self", *(f"self.{field}" for field in (*OF_SELF, *IN_A_LOOP) if fie
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompileResult:
     """What came of a spec: a plan, if no diagnostic is an error."""
 
     plan: Plan | None
@@ -62,7 +62,7 @@ class Compiled:
         return self.plan
 
     @property
-    def size(self) -> Size | None:
+    def size(self) -> EpisodeBounds | None:
         """How large an episode can become; None without a plan."""
         return None if self.plan is None else size_of(self.plan)
 
@@ -96,7 +96,7 @@ def check_file(
     imports: Sequence[Import] = (),
     allow: Sequence[str] = (),
     runs: bool = False,
-) -> Compiled:
+) -> CompileResult:
     """Load, check and compile; faults and warnings are in the result.
 
     `model` and `base_url` are the command line's flags; `imports` are the files that it allows, already
@@ -112,7 +112,7 @@ def check_file(
         loaded.report(permission_findings(plan.withheld, "error" if runs else "warning"))
     if further is not None and plan is not None and not loaded.faults:
         loaded.report(further(plan))
-    return Compiled(None if loaded.faults else plan, loaded.told())
+    return CompileResult(None if loaded.faults else plan, loaded.told())
 
 
 def _compile(
@@ -156,7 +156,7 @@ def _assemble(
     data: Mapping[str, Any],
     needs: Needs,
     instances: Instances,
-    names: Names,
+    names: ResolvedNames,
     imports: Sequence[Import],
     allow: Sequence[str],
 ) -> Plan:
@@ -277,19 +277,19 @@ def _never(roles: Sequence[RolePlan], nodes: Sequence[Node]) -> frozenset[int]:
     return frozenset(never)
 
 
-def _mentions(names: Names, role: str) -> set[str]:
+def _mentions(names: ResolvedNames, role: str) -> set[str]:
     """What a role's prompts and its condition read."""
     read = (*names.templates[role], names.whens[role])
     return {name for template in read if template for name in template.mentions}
 
 
-def _imports(names: Names, given: Sequence[Import]) -> tuple[Import, ...]:
+def _imports(names: ResolvedNames, given: Sequence[Import]) -> tuple[Import, ...]:
     """What another process must import to know the vocabulary."""
     wanted = (registry.imported_from(name) for registry, name in names.used)
     return tuple(dict.fromkeys([*given, *filter(None, wanted)]))
 
 
-def _hash(data: Mapping[str, Any], names: Names, imports: Sequence[Import]) -> str:
+def _hash(data: Mapping[str, Any], names: ResolvedNames, imports: Sequence[Import]) -> str:
     """A digest of the spec, its templates, the vocabulary it uses and the files imported for it."""
     sources = {name: [t.source if t else None for t in pair] for name, pair in names.templates.items()}
     for name, signal in names.signal_plans.items():

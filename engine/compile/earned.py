@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from rolegraph.engine.compile.graph import Needs, ancestors, circles, env_loop, in_a_circle, players_of
-from rolegraph.engine.compile.names import Names
+from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.spec import Finding, Path, Spec
 from rolegraph.engine.vocabulary import Parser, Reward
@@ -22,7 +22,7 @@ def scored(rewards: Mapping[str, Reward | None]) -> Needs:
     }
 
 
-def earning_findings(spec: Spec, names: Names) -> Iterator[Finding]:
+def earning_findings(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
     """What is wrong, or looks wrong, with what roles earn and with the hidden fields that they are shown."""
     yield from _read(spec, names.rewards)
     yield from _failing(spec)
@@ -83,7 +83,7 @@ def _failing(spec: Spec) -> Iterator[Finding]:
             yield Finding(path, message, "then: zero", "or leave `reward` out", at_key=True)
 
 
-def _shown(spec: Spec, names: Names) -> Iterator[Finding]:
+def _shown(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
     """Fields shown that are not hidden, and words that carry them to who is rewarded by them."""
     columns = {column for dataset in names.data.values() for column in dataset.columns}
     edges: Needs = {

@@ -15,16 +15,16 @@ from rolegraph.engine.compile.model_files import ModelFiles
 from rolegraph.engine.compile.plan import Permission, RunPlan, SignalPlan
 from rolegraph.engine.compile.resolve import resolve, resolve_dataset, resolve_prompt, resolve_teacher
 from rolegraph.engine.compile.running import pairs_of
-from rolegraph.engine.compile.texts import Texts, columns_of
+from rolegraph.engine.compile.texts import TextReader, columns_of
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.prompts import Condition, Template
 from rolegraph.engine.spec import Finding, Path, Role, Spec
 from rolegraph.engine.vocabulary import (
-    Call,
     Dataset,
     Environment,
     Estimator,
     Item,
+    ItemCall,
     Metric,
     Parser,
     Registry,
@@ -48,7 +48,7 @@ ItemT = TypeVar("ItemT", bound=Item)
 SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
-class Names(NamedTuple):
+class ResolvedNames(NamedTuple):
     """What names stand for, by role where nothing else is said; None for none, or for one with a finding."""
 
     parsers: Mapping[str, Parser | None]
@@ -82,7 +82,7 @@ class Names(NamedTuple):
 
 def resolve_names(
     spec: Spec, needs: Needs, instances: Instances | None, files: ModelFiles
-) -> tuple[Names, list[Finding]]:
+) -> tuple[ResolvedNames, list[Finding]]:
     """What the names of a spec stand for, and what is wrong with them.
 
     `needs` are its DAG of roles, `instances` those of each role, None where its graph has a fault. The
@@ -104,7 +104,7 @@ class _Resolver:
     used: dict[tuple[Registry[Any], str], None] = field(default_factory=dict[tuple[Registry[Any], str], None])
     permissions: list[Permission] = field(default_factory=list[Permission])
 
-    def names(self) -> Names:
+    def names(self) -> ResolvedNames:
         spec = self.spec
         parsed = {name: self.parser(name, role) for name, role in spec.roles.items()}
         scored = {name: self.reward(name, role) for name, role in spec.roles.items()}
@@ -122,7 +122,7 @@ class _Resolver:
         data = self.datasets(scored)
         labels = {label for reward in scored.values() if reward for label in reward.labels}
         hidden = frozenset({*spec.data.hidden, *labels, *(f for d in data.values() for f in d.hidden)})
-        texts = Texts(
+        texts = TextReader(
             spec, self.needs, self.instances, self.files.folders, columns_of(data), hidden, self.findings
         )
         run = {name: self.tool(name, role) for name, role in spec.roles.items()}
@@ -130,7 +130,7 @@ class _Resolver:
             name: (texts.value(name, tool), None) if (tool := run[name]) else texts.prompts(name)
             for name in spec.roles
         }
-        return Names(
+        return ResolvedNames(
             parsers=parsed,
             rewards=scored,
             estimators=estimated,
@@ -226,7 +226,7 @@ class _Resolver:
             self.findings.append(Finding((*here, "calls"), message, "", hint, at_key=True))
         return found
 
-    def signal(self, name: str, signal: Signal, call: Call, texts: Texts) -> SignalPlan:
+    def signal(self, name: str, signal: Signal, call: ItemCall, texts: TextReader) -> SignalPlan:
         """A signal with its teacher and template resolved."""
         path = ("roles", name, "signal")
         teacher, findings = resolve_teacher(signal.teacher, path)
@@ -238,7 +238,7 @@ class _Resolver:
         demonstration = texts.demonstration((*path, *call.path_of(("demonstration",))), source, name)
         return SignalPlan(signal, teacher, demonstration)
 
-    def metric(self, name: str, call: Call, scored: Mapping[str, Reward | None]) -> Metric | None:
+    def metric(self, name: str, call: ItemCall, scored: Mapping[str, Reward | None]) -> Metric | None:
         path = ("episode", "metrics", name)
         metric = self.build(metrics, call, path)
         if metric and metric.loop is not None and metric.loop not in self.spec.loops:
@@ -288,7 +288,7 @@ class _Resolver:
                 Finding(path, f"{name} {verb} {other}, which it does not need", "", hint, word=other)
             )
 
-    def build(self, registry: Registry[ItemT], call: Call, path: Path, **context: Any) -> ItemT | None:
+    def build(self, registry: Registry[ItemT], call: ItemCall, path: Path, **context: Any) -> ItemT | None:
         """An item of the vocabulary, or None and findings."""
         with noting(self.used):
             item, findings = resolve(registry, call, path, **context)

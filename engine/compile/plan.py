@@ -21,10 +21,10 @@ from rolegraph.engine.vocabulary import (
     Estimator,
     Import,
     Metric,
-    Own,
     Pairs,
     Parser,
     Reward,
+    SelfView,
     Signal,
     Split,
     Tool,
@@ -188,7 +188,7 @@ class Node:
     """The instance's number under each parent; the last is its own."""
 
 
-class See(NamedTuple):
+class InputEdge(NamedTuple):
     """What the nodes of a block see under a name."""
 
     name: str
@@ -209,8 +209,8 @@ class Block:
     role: int
     round: int
     nodes: Sequence[int]
-    sees: tuple[See, ...]
-    ends: tuple[See, ...] = ()
+    sees: tuple[InputEdge, ...]
+    ends: tuple[InputEdge, ...] = ()
     """What the end of the loop is read from: of the round before, on the same branch."""
     may_skip: bool = False
     """Whether its nodes may be skipped."""
@@ -258,7 +258,7 @@ class Plan:
     """Nodes that never run: their condition is false of them, and reads nothing else."""
     blocks: tuple[Block, ...]
     wiring: Wiring
-    reads: Mapping[int, tuple[See, ...]]
+    reads: Mapping[int, tuple[InputEdge, ...]]
     """By node, the turns that its reward reads, under their role's name."""
     loops: tuple[LoopPlan, ...]
     env: EnvPlan | None
@@ -333,10 +333,10 @@ def _restored(imports: Sequence[Import], values: bytes) -> Plan:
 _NO_TURNS = Views(())
 
 
-def own_of(role: RolePlan, node: Node, history: Views = _NO_TURNS, observation: str = "") -> Own:
+def own_of(role: RolePlan, node: Node, history: Views = _NO_TURNS, observation: str = "") -> SelfView:
     """A node's instance as its own prompts and conditions see it."""
     _, index, number = node.id
-    return Own(role.name, index, node.lineage, role.count, number, role.rounds, history, observation)
+    return SelfView(role.name, index, node.lineage, role.count, number, role.rounds, history, observation)
 
 
 def graph(plan: Plan) -> nx.DiGraph[NodeId]:

@@ -16,10 +16,10 @@ from rolegraph.engine.spec import Finding, ModelRef, Path, PromptSource
 from rolegraph.engine.spec.faults import in_short
 from rolegraph.engine.vocabulary import (
     BadOptions,
-    Call,
     Dataset,
     Import,
     Item,
+    ItemCall,
     Registry,
     Split,
     UnknownName,
@@ -32,14 +32,16 @@ T = TypeVar("T", bound=Item)
 M = TypeVar("M", bound=BaseModel)
 
 
-def resolve(registry: Registry[T], call: Call, path: Path, **context: Any) -> tuple[T | None, list[Finding]]:
+def resolve(
+    registry: Registry[T], call: ItemCall, path: Path, **context: Any
+) -> tuple[T | None, list[Finding]]:
     """The item that a call at `path` of the spec names, or what is wrong with the call; `context` as for
     `Registry.build`."""
     return _resolved(partial(registry.build, call, **context), path)
 
 
 def resolve_dataset(
-    call: Call, path: Path, split: Split, folder: FilePath
+    call: ItemCall, path: Path, split: Split, folder: FilePath
 ) -> tuple[Dataset | None, list[Finding]]:
     """The tasks that a call names, or what is wrong with it; `folder` is where its files may lie."""
     files = ", or the path of a .jsonl, .parquet or .csv file"

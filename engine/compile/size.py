@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rolegraph.engine.compile.plan import Plan, RolePlan
 
 
-class Size(NamedTuple):
+class EpisodeBounds(NamedTuple):
     """Bounds of one episode, if no turn were skipped and no call tried again."""
 
     calls: int
@@ -23,11 +23,11 @@ class Size(NamedTuple):
         return f"at most {self.calls:,} model call{s} an episode, longest chain {self.chain:,}"
 
 
-def size_of(plan: Plan) -> Size:
+def size_of(plan: Plan) -> EpisodeBounds:
     """The bounds of a plan's episodes."""
     calls = [calls_of(role) for role in plan.roles]
     turns: Mapping[int, int] = Counter(node.role for node in plan.nodes)
-    return Size(sum(calls[role] * count for role, count in turns.items()), _longest(plan, calls))
+    return EpisodeBounds(sum(calls[role] * count for role, count in turns.items()), _longest(plan, calls))
 
 
 def calls_of(role: RolePlan) -> int:

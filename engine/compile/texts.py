@@ -15,8 +15,8 @@ from rolegraph.engine.prompts import (
     OF_SELF,
     WITH_AN_ENVIRONMENT,
     Condition,
-    Surroundings,
     Template,
+    TemplateScope,
     read_condition,
     read_template,
     read_text,
@@ -37,7 +37,7 @@ def columns_of(data: Mapping[Split, Dataset]) -> tuple[str, ...] | None:
 
 
 @dataclass(slots=True)
-class Texts:
+class TextReader:
     """Reads the texts of one spec, collecting findings on the way."""
 
     spec: Spec
@@ -84,14 +84,14 @@ class Texts:
         before = ancestors(self.needs, name)
         counts = {other: role.count for other, role in self.spec.roles.items() if other in before}
         fields = (*VIEW_FIELDS, *REWARD_FIELDS)
-        around = Surroundings(counts, tuple(self.spec.roles), self.columns, fields=fields)
+        around = TemplateScope(counts, tuple(self.spec.roles), self.columns, fields=fields)
         return self._template(path, source, around)
 
     def when(self, name: str) -> Condition | None:
         """The condition on which a role runs."""
         return self._condition(("roles", name, "when"), self.spec.roles[name].when, self._around(name))
 
-    def _around(self, name: str) -> Surroundings:
+    def _around(self, name: str) -> TemplateScope:
         """What the prompts and conditions of a role may mention."""
         role, roles = self.spec.roles[name], self.spec.roles
         edges = {key: edge for key, edge in role.needs.items() if (edge.of or key) in roles}
@@ -102,7 +102,7 @@ class Texts:
             own = (*own, *WITH_AN_ENVIRONMENT)
         called = {edge.of: key for key, edge in edges.items() if edge.of not in (None, key, *edges)}
         hidden = self.hidden - {*role.shows}
-        return Surroundings(seen, tuple(roles), self.columns, hidden, own=own, called=called)
+        return TemplateScope(seen, tuple(roles), self.columns, hidden, own=own, called=called)
 
     def _seen(self, name: str, other: str, edge: Edge) -> int:
         """How many of another role's instances are seen at most."""
@@ -113,7 +113,7 @@ class Texts:
         theirs = self.instances[other]
         return max((len(joined(edge, me, theirs)) for me in self.instances[name]), default=0)
 
-    def _condition(self, path: Path, source: str | None, around: Surroundings) -> Condition | None:
+    def _condition(self, path: Path, source: str | None, around: TemplateScope) -> Condition | None:
         if source is None or self.compiled > SPEC_TEMPLATES.most:
             return None
         _, hint = around.outside
@@ -133,14 +133,14 @@ class Texts:
         branch = Edge(join="branch", round="last")
         seen = {other: max(self._seen(role, other, branch) for role in inside) for other in inside}
         path = ("loops", name, "until")
-        around = Surroundings(seen, tuple(self.spec.roles), self.columns, self.hidden)
+        around = TemplateScope(seen, tuple(self.spec.roles), self.columns, self.hidden)
         condition = self._condition(path, loop.until, around)
         if condition is not None and condition.mentions.isdisjoint(inside):
             message = f"the end of {name} depends on none of its roles"
             self.findings.append(Finding(path, message, f"something of {', '.join(inside)}"))
         return condition
 
-    def _template(self, path: Path, source: PromptSource | None, around: Surroundings) -> Template | None:
+    def _template(self, path: Path, source: PromptSource | None, around: TemplateScope) -> Template | None:
         if source is None:
             return None
         if self.compiled > SPEC_TEMPLATES.most:

@@ -9,20 +9,20 @@ from typing import NamedTuple
 
 from rolegraph.engine.compile.graph import env_loop, loop_of
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
-from rolegraph.engine.compile.plan import Block, Node, See, Tail, Wiring
+from rolegraph.engine.compile.plan import Block, InputEdge, Node, Tail, Wiring
 from rolegraph.engine.records import NodeId, salt_of
 from rolegraph.engine.spec import Edge, Spec
 
 NOTHING: Mapping[str, Sequence[str]] = {}
 
 
-class Unrolled(NamedTuple):
+class UnrolledGraph(NamedTuple):
     """The tables of a plan that all its episodes share."""
 
     nodes: tuple[Node, ...]
     blocks: tuple[Block, ...]
     wiring: Wiring
-    reads: Mapping[int, tuple[See, ...]]
+    reads: Mapping[int, tuple[InputEdge, ...]]
     """See `Plan`."""
     tails: Mapping[str, tuple[Tail, ...]]
     """By loop; see `LoopPlan`."""
@@ -42,7 +42,7 @@ def unroll(
     rewards: Mapping[str, Sequence[str]] = NOTHING,
     players: Sequence[str] = (),
     by_turn: Set[str] = frozenset(),
-) -> Unrolled:
+) -> UnrolledGraph:
     """Unroll the roles of a spec, the rounds of its loops one after the other. `endpoints` has one for each
     instance of a role.
 
@@ -55,7 +55,7 @@ def unroll(
     return _Unrolling(spec, instances, endpoints, until, own, rewards, by_turn, players).unrolled()
 
 
-Seen = tuple[See, ...]
+Seen = tuple[InputEdge, ...]
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class _Unrolling:
             self.starts[name] = total
             total += len(self.instances[name]) * self.rounds[name]
 
-    def unrolled(self) -> Unrolled:
+    def unrolled(self) -> UnrolledGraph:
         nodes: list[Node] = []
         blocks: list[Block] = []
         waits: list[list[Sequence[int]]] = []
@@ -124,7 +124,7 @@ class _Unrolling:
             for loop, ends in branches.items()
         }
         counted = {loop: max(1, len(ends)) for loop, ends in branches.items()}
-        return Unrolled(tuple(nodes), tuple(blocks), wiring, self.reads(nodes), tails, counted, turns)
+        return UnrolledGraph(tuple(nodes), tuple(blocks), wiring, self.reads(nodes), tails, counted, turns)
 
     def turns_of_players(self) -> tuple[tuple[int, ...], ...]:
         """By round, the nodes of those who move in the environment."""
@@ -136,12 +136,12 @@ class _Unrolling:
             tuple(self.at(name, place, number) for name, place in members) for number in range(1, times + 1)
         )
 
-    def reads(self, nodes: Sequence[Node]) -> Mapping[int, tuple[See, ...]]:
+    def reads(self, nodes: Sequence[Node]) -> Mapping[int, tuple[InputEdge, ...]]:
         """What each turn's reward reads: of the instances on its own branch the last turn that ran; where
         turns are compared, of those in its loop that of its own round."""
         names = list(self.spec.roles)
-        shared: dict[tuple[str, tuple[int, ...], range], See] = {}
-        read: dict[int, tuple[See, ...]] = {}
+        shared: dict[tuple[str, tuple[int, ...], range], InputEdge] = {}
+        read: dict[int, tuple[InputEdge, ...]] = {}
         for place, node in enumerate(nodes):
             name = names[node.role]
             if others := self.rewards.get(name):
@@ -155,8 +155,8 @@ class _Unrolling:
         number: int,
         other: str,
         me: Instance,
-        shared: dict[tuple[str, tuple[int, ...], range], See],
-    ) -> See:
+        shared: dict[tuple[str, tuple[int, ...], range], InputEdge],
+    ) -> InputEdge:
         """What the reward of one turn reads of another role."""
         members = tuple(joined(Edge(join="branch"), me, self.instances[other]))
         inside = self.loops[other] is not None and self.loops[other] == self.loops[name]
@@ -165,7 +165,7 @@ class _Unrolling:
         key = other, members, rounds
         if key not in shared:
             turns = tuple(self.at(other, member, r) for member in members for r in rounds)
-            shared[key] = See(other, self.positions[other], turns, len(rounds))
+            shared[key] = InputEdge(other, self.positions[other], turns, len(rounds))
         return shared[key]
 
     def tails(
@@ -194,7 +194,7 @@ class _Unrolling:
         """The blocks of a role in a round: members, what they see, what may have ended their loop, and the
         turn of their own that they wait for."""
         found: dict[tuple[Seen, Seen, Sequence[int]], list[int]] = {}
-        shared: dict[str, See] = {}
+        shared: dict[str, InputEdge] = {}
         for place, me in enumerate(self.instances[name]):
             sees = tuple(
                 self.see(name, number, key, edge, me, shared)
@@ -205,7 +205,9 @@ class _Unrolling:
             found.setdefault((sees, ends, before), []).append(place)
         return [(members, *key) for key, members in found.items()]
 
-    def see(self, name: str, number: int, key: str, edge: Edge, me: Instance, shared: dict[str, See]) -> See:
+    def see(
+        self, name: str, number: int, key: str, edge: Edge, me: Instance, shared: dict[str, InputEdge]
+    ) -> InputEdge:
         """What an instance sees under a name in a round."""
         if edge.join == "all" and key in shared:
             return shared[key]
@@ -213,7 +215,7 @@ class _Unrolling:
         members = joined(edge, me, self.instances[other])
         nodes, each = self.turns(name, number, other, edge, members)
         single = members[0] + 1 if len(members) == 1 and edge.round != "history" else 0
-        see = See(key, self.positions[other], nodes, each, single, edge.fans_out)
+        see = InputEdge(key, self.positions[other], nodes, each, single, edge.fans_out)
         if edge.join == "all":
             shared[key] = see
         return see
@@ -238,7 +240,7 @@ class _Unrolling:
             return range(start, start + len(members)), 1
         return tuple(self.at(other, member, r) for member in members for r in rounds), each
 
-    def ends(self, name: str, number: int, me: Instance, shared: dict[str, See]) -> Seen:
+    def ends(self, name: str, number: int, me: Instance, shared: dict[str, InputEdge]) -> Seen:
         """What the condition of a role's loop reads, of the round before, on the instance's own branch."""
         loop = self.loops[name]
         if loop is None or number == 1:

@@ -54,7 +54,7 @@ class Rect(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GraphLayout:
     """Where everything lies."""
 
     width: float
@@ -80,7 +80,7 @@ class _Placed(NamedTuple):
     ways: Mapping[tuple[Hashable, Hashable], Sequence[Point]]
 
 
-def lay_out(picture: Picture) -> Layout:
+def lay_out(picture: Picture) -> GraphLayout:
     """The layout of a picture; the arrows of its rounds have no circle."""
     cluster_of = {role: cluster.name for cluster in picture.clusters for role in cluster.roles}
     forward = [arrow for arrow in picture.arrows if not arrow.earlier]
@@ -119,7 +119,7 @@ def lay_out(picture: Picture) -> Layout:
     for arrow in forward:
         if way := top.ways.get((item(arrow.source), item(arrow.target))):
             ways[arrow] = way
-    return Layout(top.size.width, top.size.height, boxes, clusters, ways, lanes)
+    return GraphLayout(top.size.width, top.size.height, boxes, clusters, ways, lanes)
 
 
 def size_of(box: Box) -> _Size:

@@ -12,7 +12,7 @@ from typing import Literal
 from rolegraph.engine.compile.lineage import instances_of
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import Edge, Role, Spec
-from rolegraph.engine.vocabulary import Call
+from rolegraph.engine.vocabulary import ItemCall
 
 LONGEST = 34
 """Characters of a line in a box; a longer one is cut."""
@@ -136,7 +136,7 @@ def _arrow(name: str, key: str, edge: Edge, *, inside: bool) -> Arrow:
     return Arrow(other, name, ", ".join(words), earlier=inside and edge.round != "this")
 
 
-def shown(call: Call) -> str:
+def shown(call: ItemCall) -> str:
     """A vocabulary item on one line: its name, and its value where that is a word."""
     return f"{call.name} {call.value}" if isinstance(call.value, str | int | float) else call.name
 

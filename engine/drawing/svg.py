@@ -15,7 +15,7 @@ from rolegraph.engine.drawing.layout import (
     LINE_HEIGHT,
     PAD,
     TITLE_HEIGHT,
-    Layout,
+    GraphLayout,
     Point,
     Rect,
     lay_out,
@@ -60,7 +60,7 @@ def svg(picture: Picture) -> str:
     )
 
 
-def _drawn(picture: Picture, layout: Layout) -> Iterator[str]:
+def _drawn(picture: Picture, layout: GraphLayout) -> Iterator[str]:
     """Loops, then arrows, then boxes, then what stands at arrows: the later lies above the earlier."""
     for cluster in picture.clusters:
         at = layout.clusters[cluster.name]
@@ -95,7 +95,7 @@ def _box(box: Box, at: Rect) -> Iterator[str]:
         yield f'<text class="mid" x="{x:.1f}" y="{y + LINE_HEIGHT * number:.1f}">{text(line)}</text>'
 
 
-def _way(arrow: Arrow, layout: Layout) -> tuple[str, Point]:
+def _way(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:
     """Down from one box to another, past what lies between; and where its label stands."""
     source, target = layout.boxes[arrow.source], layout.boxes[arrow.target]
     start, end = Point(source.middle, source.y + source.height), Point(target.middle, target.y - 1)
@@ -116,7 +116,7 @@ def _between(a: Point, b: Point) -> Point:
     return Point(a.x + (b.x - a.x) * 0.6, a.y + (b.y - a.y) * 0.6 + 4)
 
 
-def _back(arrow: Arrow, layout: Layout) -> tuple[str, Point]:
+def _back(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:
     """Out to the right and back to the round that follows: to an earlier layer, or to the same box."""
     source, target = layout.boxes[arrow.source], layout.boxes[arrow.target]
     a, b = source.x + source.width, target.x + target.width + 1

@@ -6,10 +6,10 @@ What is exported is the launcher's, which stands below `rolegraph.engine.models`
 from rolegraph.engine.local.launcher import (
     BASE_MODEL,
     PROCESS,
-    Running,
+    LocalService,
     check_model_folder,
     is_this_machine,
     running,
 )
 
-__all__ = ["BASE_MODEL", "PROCESS", "Running", "check_model_folder", "is_this_machine", "running"]
+__all__ = ["BASE_MODEL", "PROCESS", "LocalService", "check_model_folder", "is_this_machine", "running"]

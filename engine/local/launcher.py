@@ -43,7 +43,7 @@ _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)[^;]*(?:;.*\bextra\s*==\s*[\"']loca
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class LocalService:
     """A service that answers."""
 
     base_url: str
@@ -116,7 +116,7 @@ def running(
     timeout: float = START_SECONDS,
     silent: float | None = None,
     given_up: threading.Event | None = None,
-) -> Generator[Running, None, None]:
+) -> Generator[LocalService, None, None]:
     """A service for a model folder, in a process of its own, for the time of the block.
 
     `timeout` is in seconds, for the start; a start is also over, as one that failed, when another thread says
@@ -148,7 +148,7 @@ def running(
                 _stop(process)
                 log.seek(0)
                 raise _not_started(model_dir, process.returncode, log.read().decode(errors="replace"))
-            yield Running(f"http://127.0.0.1:{port}", model_name(model_dir), key, process.pid)
+            yield LocalService(f"http://127.0.0.1:{port}", model_name(model_dir), key, process.pid)
         finally:
             _stop(process)
 

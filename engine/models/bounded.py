@@ -16,7 +16,7 @@ from rolegraph.engine.records.jsonl import parts_of
 PLAIN = "identity"
 
 
-class Refused(Exception):
+class ResponseRejected(Exception):
     """An answer that is not read to its end."""
 
 
@@ -24,7 +24,7 @@ async def bound(response: Any) -> None:
     """Let a response be read up to the limits; raises Refused for one that is packed."""
     packed: str = response.headers.get("content-encoding", PLAIN)
     if packed != PLAIN:
-        raise Refused(f"it packs its answers ({packed[:40]!r}), and was asked not to")
+        raise ResponseRejected(f"it packs its answers ({packed[:40]!r}), and was asked not to")
     stream: object = response.stream
     response.stream = _kind_of(type(stream))(stream)
 
@@ -41,7 +41,7 @@ class _Bounded:
             size, parts = size + len(chunk), parts + parts_of(chunk)
             for limit, found in ((COMPLETION_BYTES, size), (COMPLETION_PARTS, parts)):
                 if found > limit.most:
-                    raise Refused(limit.past("its answer has"))
+                    raise ResponseRejected(limit.past("its answer has"))
             yield chunk
 
     async def aclose(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TypeVar
 
 from rolegraph.engine.errors import ModelError, UsageError
-from rolegraph.engine.models.types import Completion, Model, Request, Scorer
+from rolegraph.engine.models.types import Completion, LogprobScorer, Model, Request
 from rolegraph.engine.records import CallDone, Observer
 
 ATTEMPTS = 4
@@ -66,7 +66,7 @@ class LimitedModel:
         return (await self._call(self._score, (prompt_ids, response_ids), None, None, None))[0]
 
     async def _score(self, tokens: tuple[Sequence[int], Sequence[int]]) -> Sequence[float]:
-        if not isinstance(self.model, Scorer):
+        if not isinstance(self.model, LogprobScorer):
             raise UsageError("this model gives no log-probabilities of given tokens, so it cannot teach")
         return await self.model.logprobs(*tokens)
 

@@ -20,7 +20,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from openai.types.chat.chat_completion import Choice
 
 from rolegraph.engine.errors import ModelError, UsageError, WorldError
-from rolegraph.engine.models.bounded import PLAIN, Refused, bound
+from rolegraph.engine.models.bounded import PLAIN, ResponseRejected, bound
 from rolegraph.engine.models.keys import OPENAI, past_proxies, redact, same_origin
 from rolegraph.engine.models.retry_after import retry_after
 from rolegraph.engine.models.types import NO_USAGE, Completion, Request
@@ -64,7 +64,7 @@ class OpenAIModel:
         """Answer one request; raises ModelError."""
         try:
             said = await self._ask(request, self._granted or 0)
-        except Refused as error:
+        except ResponseRejected as error:
             raise ModelError(f"{self._url} is not heard out: {error}") from error
         except openai.OpenAIError as error:
             raise self._failure(error) from error
@@ -229,7 +229,7 @@ async def _model_names(client: openai.AsyncOpenAI, url: str, key: str | None) ->
         ) from error
     except openai.AuthenticationError as error:
         raise UsageError(_refused(url, key, redact(_said(error), key))) from error
-    except (openai.OpenAIError, Refused, AttributeError, TypeError, ValueError):
+    except (openai.OpenAIError, ResponseRejected, AttributeError, TypeError, ValueError):
         return []  # a gateway without a list of models, or with one in another shape
 
 

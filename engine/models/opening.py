@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.local import Running, check_model_folder, running
+from rolegraph.engine.local import LocalService, check_model_folder, running
 from rolegraph.engine.local.weights import bring
 from rolegraph.engine.models.limit import LimitedModel
 from rolegraph.engine.records import RunFolder
@@ -58,7 +58,7 @@ class Services:
     def __init__(self, trusted_url: str | None = None, state_dir: Path | None = None) -> None:
         self._trusted_url, self._state_dir = trusted_url, state_dir
         self._stack = ExitStack()
-        self._running: dict[Path, dict[Path | None, Running]] = {}
+        self._running: dict[Path, dict[Path | None, LocalService]] = {}
         """By the model's folder, then by that of the checkpoints."""
         self._starting: dict[Path, threading.Lock] = {}
         """Held while a service starts, so that it starts once; others start meanwhile."""
@@ -127,7 +127,7 @@ class Services:
             trusted_url=served.trusted_url,
         )
 
-    def _service(self, folder: Path, state_dir: Path | None) -> Running:
+    def _service(self, folder: Path, state_dir: Path | None) -> LocalService:
         """The service of a model with the checkpoints of a folder; without one, any that has the model."""
         with self._lock:
             starting = self._starting.setdefault(folder, threading.Lock())

@@ -33,7 +33,7 @@ from rolegraph.engine.records.jsonl import is_cut
 _logger = logging.getLogger(__name__)
 
 
-class Recorded(NamedTuple):
+class RecordedCall(NamedTuple):
     """What a call came to, and what it had asked; no messages where the record does not say."""
 
     answer: Completion | None
@@ -42,9 +42,9 @@ class Recorded(NamedTuple):
     messages: Sequence[Message] = ()
 
 
-def recorded_calls(episodes: Iterable[Episode]) -> dict[CallId, Recorded]:
+def recorded_calls(episodes: Iterable[Episode]) -> dict[CallId, RecordedCall]:
     """Every call of some episodes: what it asked, and what came of it. Each step of a trajectory is one."""
-    calls: dict[CallId, Recorded] = {}
+    calls: dict[CallId, RecordedCall] = {}
     for episode in episodes:
         for node, trajectory in _nodes(episode):
             if trajectory.steps and not trajectory.by_model:
@@ -54,10 +54,10 @@ def recorded_calls(episodes: Iterable[Episode]) -> dict[CallId, Recorded]:
                 asked[step.round] += 1
                 turn = node._replace(round=step.round)
                 call = CallId(episode.task_id, episode.rollout, turn, asked[step.round])
-                calls[call] = Recorded(_completion(step), messages=step.chat_completions[:-1])
+                calls[call] = RecordedCall(_completion(step), messages=step.chat_completions[:-1])
             if not trajectory.steps:
                 reason = trajectory.failure.message if trajectory.failure else "it has no steps"
-                calls[CallId(episode.task_id, episode.rollout, node)] = Recorded(None, reason)
+                calls[CallId(episode.task_id, episode.rollout, node)] = RecordedCall(None, reason)
     return calls
 
 
@@ -67,7 +67,7 @@ class Replay:
     With `any_prompt` it answers what has another prompt now, too.
     """
 
-    def __init__(self, calls: Mapping[CallId, Recorded], *, any_prompt: bool = False) -> None:
+    def __init__(self, calls: Mapping[CallId, RecordedCall], *, any_prompt: bool = False) -> None:
         self._calls, self._any_prompt = calls, any_prompt
         self._changed: dict[tuple[str, int], str] = {}
         """By task and rollout, the first role that was found to be asked something else. Whether others see

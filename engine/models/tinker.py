@@ -21,7 +21,7 @@ from rolegraph.engine.errors import ContextFull, ModelError, WorldError
 from rolegraph.engine.models.keys import redact
 from rolegraph.engine.models.retry_after import retry_after
 from rolegraph.engine.models.types import Completion, Request
-from rolegraph.engine.prompts import ChatFormat, Prompt
+from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
 
 _PROBE_SECONDS = 5.0
 _PATIENCE_SECONDS = 10.0
@@ -119,7 +119,7 @@ class TinkerModel:
             message = redact(said(error), self._key)
             raise ModelError(message, transient=_is_transient(error), after=after) from error
 
-    def _params(self, request: Request, prompt: Prompt) -> tinker.SamplingParams:
+    def _params(self, request: Request, prompt: TokenizedPrompt) -> tinker.SamplingParams:
         sampling = request.sampling
         max_tokens = sampling.max_tokens
         if self._context is not None:

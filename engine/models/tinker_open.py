@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class TinkerSession:
     """An open session with a Tinker service."""
 
     service: tinker.ServiceClient
@@ -48,7 +48,7 @@ class Session:
 
 async def open_session(
     ref: ModelRef, *, api_key: str | None = None, trusted_url: str | None = None
-) -> Session:
+) -> TinkerSession:
     """A session with the service that `ref` lives on. Arguments as in `open_model`."""
     url = TINKER.url(ref.base_url)
     os.environ.setdefault("TINKER_TELEMETRY", "0")
@@ -64,7 +64,7 @@ async def open_session(
     service = tinker.ServiceClient(base_url=url, api_key=key, user_metadata=here)
     try:
         # The SDK's constructors wait for the network.
-        return Session(service, url, key, await asyncio.to_thread(_offered, url, key))
+        return TinkerSession(service, url, key, await asyncio.to_thread(_offered, url, key))
     except BaseException:
         service.close("errored")
         raise
@@ -152,7 +152,7 @@ def _offered(url: str, key: str | None) -> dict[str, int | None]:
     return {m.model_name: m.max_context_length for m in models if m.model_name and m.sampleable is not False}
 
 
-def _connect(session: Session, ref: ModelRef) -> tinker.SamplingClient:
+def _connect(session: TinkerSession, ref: ModelRef) -> tinker.SamplingClient:
     """The sampling client that `ref` asks for. Blocks."""
     try:
         with saying_why(session.url, session.key):
@@ -196,7 +196,7 @@ def _note_leftover(_: asyncio.AbstractEventLoop, context: Mapping[str, object]) 
     _logger.debug("Left over in the SDK's loop: %s", context.get("exception") or context.get("message"))
 
 
-def model_of(session: Session, ref: ModelRef) -> str:
+def model_of(session: TinkerSession, ref: ModelRef) -> str:
     """The name that `ref` gives, or the service's only or first model's."""
     names, url = [*session.lengths], session.url
     if ref.name:
@@ -208,7 +208,7 @@ def model_of(session: Session, ref: ModelRef) -> str:
     return names[0]
 
 
-def _no_such_model(ref: ModelRef, session: Session, reason: str) -> str:
+def _no_such_model(ref: ModelRef, session: TinkerSession, reason: str) -> str:
     wanted, url, names = ref.checkpoint or ref.name, session.url, [*session.lengths]
     close = did_you_mean(ref.name or "", names)
     hint = f" {close[0].upper()}{close[1:]}" if close else f" It offers {_some(names)}." if names else ""

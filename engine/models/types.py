@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from rolegraph.engine.prompts import Continued
+from rolegraph.engine.prompts import ChatPrefix
 from rolegraph.engine.records import CallId, Message
 from rolegraph.engine.spec import Sampling
 from rolegraph.engine.vocabulary import Function, ToolCall
@@ -24,7 +24,7 @@ class Request(NamedTuple):
     """Which call it is; a replayed model answers by it."""
     tools: Sequence[Function] = ()
     """What the model may call."""
-    continues: Continued | None = None
+    continues: ChatPrefix | None = None
     """What it goes on from, for models that answer with token ids."""
 
 
@@ -62,7 +62,7 @@ class Model(Protocol):
 
 
 @runtime_checkable
-class Scorer(Protocol):
+class LogprobScorer(Protocol):
     """A model that says how likely given tokens are."""
 
     async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Sequence[float]:

@@ -1,8 +1,8 @@
 """What `rolegraph.engine.prompts` gives; `rolegraph.engine.lazily` reads here where each name comes from."""
 
 from rolegraph.engine.prompts.chat import ChatFormat as ChatFormat
-from rolegraph.engine.prompts.chat import Continued as Continued
-from rolegraph.engine.prompts.chat import Prompt as Prompt
+from rolegraph.engine.prompts.chat import ChatPrefix as ChatPrefix
+from rolegraph.engine.prompts.chat import TokenizedPrompt as TokenizedPrompt
 from rolegraph.engine.prompts.chat import Tokenizer as Tokenizer
 from rolegraph.engine.prompts.checks import IN_A_LOOP as IN_A_LOOP
 from rolegraph.engine.prompts.checks import OF_SELF as OF_SELF
@@ -14,5 +14,5 @@ from rolegraph.engine.prompts.messages import render_messages as render_messages
 from rolegraph.engine.prompts.meter import PromptError as PromptError
 from rolegraph.engine.prompts.sandbox import SELF as SELF
 from rolegraph.engine.prompts.templates import Condition as Condition
-from rolegraph.engine.prompts.templates import Surroundings as Surroundings
 from rolegraph.engine.prompts.templates import Template as Template
+from rolegraph.engine.prompts.templates import TemplateScope as TemplateScope

@@ -71,7 +71,7 @@ class Tokenizer(Protocol):
         ...
 
 
-class Continued(NamedTuple):
+class ChatPrefix(NamedTuple):
     """What a chat goes on from: its first `messages`, the last of them the model's, are `ids`."""
 
     ids: Sequence[int]
@@ -80,7 +80,7 @@ class Continued(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class TokenizedPrompt:
     """A rendered chat: its token ids, and whether the template has already opened a block of reasoning."""
 
     ids: tuple[int, ...]
@@ -99,7 +99,7 @@ class ChatFormat:
         # Solvers of one task, and its K rollouts, ask the same thing.
         self._render = lru_cache(maxsize=_RENDERS_KEPT)(self._render_whole)
 
-    def prompt(self, messages: Sequence[Message], tools: Sequence[Function] = ()) -> Prompt:
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Function] = ()) -> TokenizedPrompt:
         """Render `messages` and the opening of the model's turn; raises ModelError if the template cannot."""
         return self._render(tuple(map(_turn, messages)), self._told(tools) if tools else "")
 
@@ -115,8 +115,8 @@ class ChatFormat:
         return parts
 
     def extended(
-        self, continued: Continued, messages: Sequence[Message], tools: Sequence[Function] = ()
-    ) -> Prompt:
+        self, continued: ChatPrefix, messages: Sequence[Message], tools: Sequence[Function] = ()
+    ) -> TokenizedPrompt:
         """As `prompt`, but what the model has seen and said stays as it is, token for token.
 
         A template that writes an earlier turn otherwise once more follows, or leaves out its reasoning, has
@@ -126,7 +126,7 @@ class ChatFormat:
         if added is None:
             return self.prompt(messages, tools)
         ids = self._tokenizer.encode(added, add_special_tokens=False)
-        return Prompt((*continued.ids, *ids), thinking=_opens(added))
+        return TokenizedPrompt((*continued.ids, *ids), thinking=_opens(added))
 
     def answer(self, ids: Sequence[int], *, stop: Sequence[str], thinking: bool) -> tuple[str, str]:
         """`(thought, text)` of response `ids`, without the token or the stop text that ended it."""
@@ -145,15 +145,15 @@ class ChatFormat:
         """Whether both models mean the same by every token id."""
         return self._tokenizer.get_vocab() == other._tokenizer.get_vocab()
 
-    def _render_whole(self, turns: _Turns, told: str) -> Prompt:
+    def _render_whole(self, turns: _Turns, told: str) -> TokenizedPrompt:
         try:
             text = self._text(turns, told, add_generation_prompt=True)
         except TemplateError as error:
             raise ModelError(f"The chat template of {self._name} refuses these messages: {error}") from error
         ids = self._tokenizer.encode(text, add_special_tokens=False)
-        return Prompt(ids=tuple(ids), thinking=_opens(text))
+        return TokenizedPrompt(ids=tuple(ids), thinking=_opens(text))
 
-    def _added(self, continued: Continued, messages: Sequence[Message], told: str) -> str | None:
+    def _added(self, continued: ChatPrefix, messages: Sequence[Message], told: str) -> str | None:
         """What follows the response that ends `continued`; None where the template does not keep that."""
         turns, last = tuple(map(_turn, messages)), continued.messages - 1
         try:

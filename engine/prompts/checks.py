@@ -44,7 +44,7 @@ one, whose fields can be read directly), one instance out of them, or anything e
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class TemplateFault:
     """Something wrong in a template: `word`, the first at or behind a position, which counts from 0."""
 
     at: int
@@ -54,7 +54,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class TemplateScope:
     """What a template may mention."""
 
     needs: Mapping[str, int]
@@ -80,7 +80,7 @@ class Surroundings:
     """Whether it is an expression, which cannot loop."""
 
 
-def check_tree(tree: nodes.Template, around: Surroundings) -> tuple[list[Fault], frozenset[str]]:
+def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[TemplateFault], frozenset[str]]:
     """The faults of a template, and what it reads: roles, `task`, `self` and each field of that."""
     walk = _Walk(around)
     scope: dict[str, Kind] = {
@@ -95,15 +95,15 @@ def check_tree(tree: nodes.Template, around: Surroundings) -> tuple[list[Fault],
 class _Walk:
     """Follows what each name stands for, and collects faults and mentions."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: TemplateScope) -> None:
         self.around = around
-        self.found: dict[Fault, None] = {}
+        self.found: dict[TemplateFault, None] = {}
         self.mentions: set[str] = set()
 
     def fault(self, node: nodes.Node, word: str, message: str, hint: str = "") -> Kind:
         # In our trees `lineno` is a position; nodes that stand for no token have none.
         at = node.lineno or next((part.lineno for part in node.find_all(nodes.Node) if part.lineno), 0)
-        self.found[Fault(at, word, message, hint)] = None
+        self.found[TemplateFault(at, word, message, hint)] = None
         return "other"
 
     def visit(self, node: nodes.Node, scope: dict[str, Kind]) -> Kind:

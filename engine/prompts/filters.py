@@ -19,7 +19,7 @@ from markupsafe import escape
 from rolegraph.engine.limits.prompts import PROMPT_DIGITS, PROMPT_INDENT
 from rolegraph.engine.prompts import operations
 from rolegraph.engine.prompts.meter import ITEM, Meter, PromptError
-from rolegraph.engine.prompts.scope import Scope
+from rolegraph.engine.prompts.scope import RenderScope
 
 Filter = Callable[..., Any]
 FILTERS: dict[str, Filter] = {}
@@ -48,7 +48,7 @@ def _filter(*names: str) -> Callable[[Filter], Filter]:
     return register
 
 
-def _made(scope: Scope, text: str) -> str:
+def _made(scope: RenderScope, text: str) -> str:
     scope.make_text(len(text))
     return text
 
@@ -57,7 +57,7 @@ def _text_filter(name: str, change: Callable[[str], str], units: int) -> None:
     """A filter of a text, and nothing else, that costs so many units for a character."""
 
     @_filter(name)
-    def _(scope: Scope, s: object) -> str:
+    def _(scope: RenderScope, s: object) -> str:
         text = scope.text(s)
         scope.spend(units * len(text))
         return _made(scope, change(text))
@@ -74,28 +74,28 @@ for _name, _change, _units in (
 
 
 @_filter("escape", "e")
-def _escape(scope: Scope, s: object) -> str:
+def _escape(scope: RenderScope, s: object) -> str:
     text = scope.text(s)
     scope.spend(_TEXT_GROWS * len(text))
     return _made(scope, str(escape(text)))
 
 
 @_filter("trim")
-def _trim(scope: Scope, value: object, chars: str | None = None) -> str:
+def _trim(scope: RenderScope, value: object, chars: str | None = None) -> str:
     text = scope.text(value)
     scope.spend(len(text) * len(chars or " "))
     return text.strip(chars)
 
 
 @_filter("wordcount")
-def _wordcount(scope: Scope, s: object) -> int:
+def _wordcount(scope: RenderScope, s: object) -> int:
     text = scope.text(s)
     scope.spend(_WORD * len(text))
     return jinja.do_wordcount(text)
 
 
 @_filter("replace")
-def _replace(scope: Scope, s: object, old: object, new: object, count: int | None = None) -> str:
+def _replace(scope: RenderScope, s: object, old: object, new: object, count: int | None = None) -> str:
     text, old, new = scope.text(s), scope.text(old), scope.text(new)
     limit = -1 if count is None else count
     times = text.count(old)
@@ -106,7 +106,7 @@ def _replace(scope: Scope, s: object, old: object, new: object, count: int | Non
 
 @_filter("truncate")
 def _truncate(
-    scope: Scope,
+    scope: RenderScope,
     s: object,
     length: int = 255,
     killwords: bool = False,
@@ -125,7 +125,7 @@ _FORMAT = re.compile(r"%(?:\(\w+\))?[-+ #0]*(\d{0,3})(?:\.(\d{0,3}))?([sdifgex%]
 
 
 @_filter("format")
-def _format(scope: Scope, value: object, *args: object, **kwargs: object) -> str:
+def _format(scope: RenderScope, value: object, *args: object, **kwargs: object) -> str:
     pattern = scope.text(value)
     if "%" in _FORMAT.sub("", pattern):
         raise PromptError(f"format cannot use the pattern {pattern[:80]!r}")
@@ -146,7 +146,7 @@ def _format(scope: Scope, value: object, *args: object, **kwargs: object) -> str
 
 
 @_filter("tojson")
-def _tojson(scope: Scope, value: object, indent: int | None = None) -> str:
+def _tojson(scope: RenderScope, value: object, indent: int | None = None) -> str:
     if indent is not None and not 0 <= indent <= PROMPT_INDENT.most:
         raise PromptError(f"tojson indents by 0 to {PROMPT_INDENT}, not {indent}")
     scope.spend(_SET_UP)
@@ -169,7 +169,7 @@ def _round(_: Any, value: object, precision: int = 0, method: str = "common") ->
 
 
 @_filter("int")
-def _int(scope: Scope, value: object, default: int = 0, base: int = 10) -> int:
+def _int(scope: RenderScope, value: object, default: int = 0, base: int = 10) -> int:
     if isinstance(value, str):
         scope.spend(len(value))
     number = jinja.do_int(value, default, base)
@@ -178,7 +178,7 @@ def _int(scope: Scope, value: object, default: int = 0, base: int = 10) -> int:
 
 
 @_filter("float")
-def _float(scope: Scope, value: object, default: float = 0.0) -> float:
+def _float(scope: RenderScope, value: object, default: float = 0.0) -> float:
     if isinstance(value, str):
         scope.spend(len(value))
     return jinja.do_float(value, default)
@@ -195,36 +195,36 @@ def _length(_: Any, value: Any) -> int:
 
 
 @_filter("first")
-def _first(scope: Scope, seq: Iterable[object]) -> object:
+def _first(scope: RenderScope, seq: Iterable[object]) -> object:
     return next(iter(seq), scope.environment.undefined("No first item, sequence was empty."))
 
 
 @_filter("last")
-def _last(scope: Scope, seq: Any) -> object:
+def _last(scope: RenderScope, seq: Any) -> object:
     return next(iter(reversed(seq)), scope.environment.undefined("No last item, sequence was empty."))
 
 
 @_filter("list")
-def _list(scope: Scope, value: Iterable[Any]) -> list[Any]:
+def _list(scope: RenderScope, value: Iterable[Any]) -> list[Any]:
     return scope.items(value)
 
 
 @_filter("items")
-def _items(scope: Scope, value: object) -> list[Any]:
+def _items(scope: RenderScope, value: object) -> list[Any]:
     found = list(jinja.do_items(cast("Any", value)))
     scope.make_list(2 * len(found))
     return found
 
 
 @_filter("reverse")
-def _reverse(scope: Scope, value: Any) -> object:
+def _reverse(scope: RenderScope, value: Any) -> object:
     if isinstance(value, str):
         return scope.text(value)[::-1]
     return scope.items(value)[::-1]
 
 
 @_filter("join")
-def _join(scope: Scope, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
+def _join(scope: RenderScope, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
     items = scope.items(value)
     if attribute is not None:
         _pay_for_fields(scope, attribute, len(items))
@@ -235,7 +235,7 @@ def _join(scope: Scope, value: Iterable[Any], d: str = "", attribute: str | int 
 
 
 @_filter("map")
-def _map(scope: Scope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
+def _map(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
     items = scope.items(value)
     if args and args[0] not in FILTERS:
         raise PromptError(f"no filter {str(args[0])[:80]!r} in prompts")
@@ -247,7 +247,7 @@ def _map(scope: Scope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[
 
 def _selection(name: str, *, by_field: bool, keep: bool) -> None:
     @_filter(name)
-    def _(scope: Scope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
+    def _(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
         items = scope.items(value)
         _pay_for_fields(scope, args[0] if by_field and args else None, len(items))
         scope.spend(_SET_UP + _CALL * len(items))
@@ -265,7 +265,9 @@ _selection("selectattr", by_field=True, keep=True)
 _selection("rejectattr", by_field=True, keep=False)
 
 
-def _compared(scope: Scope, value: Iterable[Any], attribute: object, *, sorts: bool = True) -> list[Any]:
+def _compared(
+    scope: RenderScope, value: Iterable[Any], attribute: object, *, sorts: bool = True
+) -> list[Any]:
     """The items of a list that are about to be compared with one another: each with one, or to sort them."""
     scope.spend(_SET_UP)
     items = scope.items(value)
@@ -277,7 +279,7 @@ def _compared(scope: Scope, value: Iterable[Any], attribute: object, *, sorts: b
 
 @_filter("sort")
 def _sort(
-    scope: Scope,
+    scope: RenderScope,
     value: Iterable[Any],
     reverse: bool = False,
     case_sensitive: bool = False,
@@ -289,7 +291,7 @@ def _sort(
 
 @_filter("groupby")
 def _groupby(
-    scope: Scope,
+    scope: RenderScope,
     value: Iterable[Any],
     attribute: str | int,
     default: object = None,
@@ -303,7 +305,7 @@ def _groupby(
 
 @_filter("dictsort")
 def _dictsort(
-    scope: Scope,
+    scope: RenderScope,
     value: Mapping[Any, Any],
     case_sensitive: bool = False,
     by: str = "key",
@@ -317,7 +319,10 @@ def _dictsort(
 def _extreme(name: str, find: Callable[..., object]) -> None:
     @_filter(name)
     def _(
-        scope: Scope, value: Iterable[Any], case_sensitive: bool = False, attribute: str | int | None = None
+        scope: RenderScope,
+        value: Iterable[Any],
+        case_sensitive: bool = False,
+        attribute: str | int | None = None,
     ) -> object:
         items = _compared(scope, value, attribute, sorts=False)
         return find(scope.environment, items, case_sensitive, attribute)
@@ -329,7 +334,7 @@ _extreme("max", jinja.do_max)
 
 @_filter("unique")
 def _unique(
-    scope: Scope, value: Iterable[Any], case_sensitive: bool = False, attribute: str | int | None = None
+    scope: RenderScope, value: Iterable[Any], case_sensitive: bool = False, attribute: str | int | None = None
 ) -> list[Any]:
     items = _compared(scope, value, attribute, sorts=False)
     of = (
@@ -349,7 +354,7 @@ def _unique(
 
 @_filter("sum")
 def _sum(
-    scope: Scope, iterable: Iterable[Any], attribute: str | int | None = None, start: object = 0
+    scope: RenderScope, iterable: Iterable[Any], attribute: str | int | None = None, start: object = 0
 ) -> object:
     items = scope.items(iterable)
     scope.spend(5 * ITEM * len(items))

@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits.prompts import TEMPLATE_BYTES
-from rolegraph.engine.prompts.checks import Surroundings
+from rolegraph.engine.prompts.checks import TemplateScope
 from rolegraph.engine.prompts.templates import Condition, Template, compile_condition, compile_template
 from rolegraph.engine.records.files import is_file, is_folder, is_no_file
 from rolegraph.engine.shipped import PROMPTS
@@ -19,7 +19,7 @@ from rolegraph.engine.spec.files import shown
 
 
 def read_template(
-    path: Path, source: PromptSource, folders: Sequence[FilePath], around: Surroundings
+    path: Path, source: PromptSource, folders: Sequence[FilePath], around: TemplateScope
 ) -> tuple[Template | None, list[Finding]]:
     """The template at `path` of a spec that lies in `folders[0]`, or findings."""
     if (source.file is None) == (source.inline is None):
@@ -43,13 +43,13 @@ def read_template(
     ]
 
 
-def read_text(path: Path, source: str, around: Surroundings) -> tuple[Template | None, list[Finding]]:
+def read_text(path: Path, source: str, around: TemplateScope) -> tuple[Template | None, list[Finding]]:
     """The template that is the text at `path` of a spec, or findings."""
     template, faults = compile_template(source, around)
     return template, [Finding(path, f.message, hint=f.hint, word=f.word, offset=f.at) for f in faults]
 
 
-def read_condition(path: Path, source: str, around: Surroundings) -> tuple[Condition | None, list[Finding]]:
+def read_condition(path: Path, source: str, around: TemplateScope) -> tuple[Condition | None, list[Finding]]:
     """The condition at `path` of a spec, or findings."""
     condition, faults = compile_condition(source, around)
     return condition, [Finding(path, f.message, hint=f.hint, word=f.word, offset=f.at) for f in faults]

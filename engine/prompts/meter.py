@@ -12,7 +12,7 @@ from typing import Any, cast
 from jinja2 import Undefined
 
 from rolegraph.engine.limits.prompts import PROMPT_BITS, PROMPT_ITEMS, PROMPT_TEXT, PROMPT_WORK
-from rolegraph.engine.vocabulary import Own, ScoredView, View, Views
+from rolegraph.engine.vocabulary import ScoredView, SelfView, View, Views
 
 ITEM = 20
 """Units for a value of a list that is made or looked through."""
@@ -24,7 +24,7 @@ _SCALAR = 32
 """Characters that a value takes that is neither text, a whole number, a list nor a mapping."""
 _PLAIN: frozenset[type] = frozenset({float, bool, type(None)})
 _LISTS = (list, tuple, Views)
-RECORDS: frozenset[type] = frozenset({View, ScoredView, Views, Own})
+RECORDS: frozenset[type] = frozenset({View, ScoredView, Views, SelfView})
 """What prompts see of roles: it has fields, and is no text."""
 _WRITTEN = 24 * ITEM
 """Units for writing a value that is measured first, whatever its size."""

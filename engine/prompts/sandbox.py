@@ -29,7 +29,7 @@ from rolegraph.engine.prompts.filters import FILTERS
 from rolegraph.engine.prompts.meter import ITEM, NODE, RECORDS, Meter
 from rolegraph.engine.prompts.operations import OPERATIONS, binary
 from rolegraph.engine.prompts.predicates import TESTS
-from rolegraph.engine.prompts.scope import GLOBALS, Scope
+from rolegraph.engine.prompts.scope import GLOBALS, RenderScope
 from rolegraph.engine.prompts.shape import ShallowParser, cost_of, text_of
 
 SELF = "_self"
@@ -174,4 +174,4 @@ def _environment() -> _Environment:
 
 
 ENVIRONMENT = _environment()
-Scope.environment, Scope.eval_ctx = ENVIRONMENT, EvalContext(ENVIRONMENT)
+RenderScope.environment, RenderScope.eval_ctx = ENVIRONMENT, EvalContext(ENVIRONMENT)

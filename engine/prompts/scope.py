@@ -16,7 +16,7 @@ GLOBALS: dict[str, Any] = {"range": safe_range}
 """What a prompt may call."""
 
 
-class Scope(Meter):
+class RenderScope(Meter):
     """What one rendering sees and may spend: Jinja2's Context, with a meter on it, less the inheritance and
     exports that prompts cannot use."""
 

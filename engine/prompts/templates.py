@@ -16,10 +16,10 @@ from jinja2 import Template as JinjaTemplate
 from jinja2 import TemplateSyntaxError, nodes
 
 from rolegraph.engine.limits.prompts import PROMPT_SOURCE, PROMPT_TEXT
-from rolegraph.engine.prompts.checks import Fault, Surroundings, check_tree
+from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope, check_tree
 from rolegraph.engine.prompts.meter import PromptError
 from rolegraph.engine.prompts.sandbox import ENVIRONMENT, metered
-from rolegraph.engine.prompts.scope import Scope
+from rolegraph.engine.prompts.scope import RenderScope
 from rolegraph.engine.prompts.shape import ShallowParser, check_shape
 
 _MOST_TEXT = PROMPT_TEXT.most
@@ -42,7 +42,7 @@ class Template:
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The prompt's text; raises PromptError."""
-        scope: Any = Scope(variables)
+        scope: Any = RenderScope(variables)
         try:
             text = "".join(self._jinja.root_render_func(scope))  # whose parts were paid for
         except PromptError:
@@ -75,7 +75,7 @@ class Condition:
         return _condition, (self.source, self.mentions, self.parts)
 
 
-def compile_condition(source: str, around: Surroundings) -> tuple[Condition | None, list[Fault]]:
+def compile_condition(source: str, around: TemplateScope) -> tuple[Condition | None, list[TemplateFault]]:
     """As `compile_template`, of an expression."""
     template, faults = _checked(source, _as_template, around, "condition")
     if template is None:
@@ -114,16 +114,16 @@ def _condition(source: str, mentions: frozenset[str], parts: int) -> Condition:
     return Condition(source, mentions, Template(source, mentions, parts, _compiled(_as_template(source))))
 
 
-def compile_template(source: str, around: Surroundings) -> tuple[Template | None, list[Fault]]:
+def compile_template(source: str, around: TemplateScope) -> tuple[Template | None, list[TemplateFault]]:
     """Parse, check and compile. Faults and no template, or a template and no faults."""
     return _checked(source, ENVIRONMENT.parse, around, "template")
 
 
 def _checked(
-    source: str, parse: Callable[[str], nodes.Template], around: Surroundings, kind: str
-) -> tuple[Template | None, list[Fault]]:
+    source: str, parse: Callable[[str], nodes.Template], around: TemplateScope, kind: str
+) -> tuple[Template | None, list[TemplateFault]]:
     if len(source) > PROMPT_SOURCE.most:
-        return None, [Fault(PROMPT_SOURCE.most, "", PROMPT_SOURCE.past(f"the {kind} has"))]
+        return None, [TemplateFault(PROMPT_SOURCE.most, "", PROMPT_SOURCE.past(f"the {kind} has"))]
     try:
         tree = parse(source)
         parts = check_shape(tree)
@@ -131,9 +131,11 @@ def _checked(
         return (None, faults) if faults else (Template(source, mentions, parts, _compiled(tree)), [])
     except TemplateSyntaxError as error:
         at = min(error.lineno, len(source))
-        return None, [Fault(at, "", f"not a valid {kind}: {error.message}")]
+        return None, [TemplateFault(at, "", f"not a valid {kind}: {error.message}")]
     except (RecursionError, SyntaxError, ValueError, MemoryError) as error:  # Python's own limits
-        return None, [Fault(0, "", f"not a valid {kind}: Python cannot compile it: {in_short(error)}")]
+        return None, [
+            TemplateFault(0, "", f"not a valid {kind}: Python cannot compile it: {in_short(error)}")
+        ]
 
 
 def in_short(error: Exception) -> str:

@@ -33,6 +33,6 @@ from rolegraph.engine.records.identity import salt_of as salt_of
 from rolegraph.engine.records.info import Checkpoint as Checkpoint
 from rolegraph.engine.records.info import Control as Control
 from rolegraph.engine.records.info import RunInfo as RunInfo
-from rolegraph.engine.records.info import Saved as Saved
+from rolegraph.engine.records.info import SavedPolicy as SavedPolicy
 from rolegraph.engine.records.plain import check_plain as check_plain
 from rolegraph.engine.records.plain import check_recordable as check_recordable

@@ -36,7 +36,7 @@ from rolegraph.engine.records.jsonl import (
 
 
 @dataclass(frozen=True, slots=True)
-class RoleEntry:
+class RoleIndexEntry:
     """How a role did in an episode, over all its trajectories."""
 
     count: int = 0
@@ -48,7 +48,7 @@ class RoleEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """One line of the index. `offset` and `length` are bytes of the episodes file, the newline included."""
 
     offset: int
@@ -57,7 +57,7 @@ class Entry:
     rollout: int
     is_correct: bool
     metrics: Mapping[str, float]
-    roles: Mapping[str, RoleEntry]
+    roles: Mapping[str, RoleIndexEntry]
 
     @property
     def end(self) -> int:
@@ -111,14 +111,14 @@ class EpisodeFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def entries(self, broken: Callable[[DataError], object] = refuse) -> list[Entry]:
+    def entries(self, broken: Callable[[DataError], object] = refuse) -> list[IndexEntry]:
         """An entry for each episode, in order, most from the index; `broken` as for `read_episodes`."""
         entries = self._indexed()
         end, number = (entries[-1].end, len(entries) + 1) if entries else (0, 1)
         rest = read_jsonl(self.path, _entry, _EPISODE, broken, start=end, number=number)
         return [*entries, *(replace(line.value, offset=line.start) for line in rest)]
 
-    def read(self, entry: Entry) -> Episode:
+    def read(self, entry: IndexEntry) -> Episode:
         """The episode of an entry; raises DataError where the file does not hold it any more."""
         try:
             with self.path.open("rb") as file:
@@ -141,13 +141,13 @@ class EpisodeFile:
             raise self._changed(entry)
         return episode
 
-    def _changed(self, entry: Entry) -> DataError:
+    def _changed(self, entry: IndexEntry) -> DataError:
         lost = f"the episode {entry.task}:{entry.rollout} at byte {entry.offset}"
         return DataError(f"{self.path} was changed while it was read: it has lost {lost}")
 
-    def _indexed(self) -> list[Entry]:
+    def _indexed(self) -> list[IndexEntry]:
         """The index as far as it fits the file: entries that lie end to end, the last at a line's end."""
-        entries: list[Entry] = []
+        entries: list[IndexEntry] = []
         end = 0
         with contextlib.suppress(DataError, OSError):  # what the index does not say, the file does
             size = self.path.stat().st_size
@@ -213,7 +213,7 @@ def drop_episodes(path: Path, dropped: Callable[[Episode], bool]) -> None:
         part.unlink(missing_ok=True)
 
 
-def figures(entries: Sequence[Entry]) -> dict[str, float]:
+def figures(entries: Sequence[IndexEntry]) -> dict[str, float]:
     """`episodes`, the means of `correct` and of each metric, and `failures/{role}/{name}`, how many."""
     counts: Counter[str] = Counter(episodes=len(entries))
     sums: dict[str, float] = {}
@@ -283,22 +283,22 @@ def _episode(text: bytes) -> Episode:
 
 
 @cache
-def _entry_adapter() -> TypeAdapter[Entry]:
+def _entry_adapter() -> TypeAdapter[IndexEntry]:
     """Made when it is needed: whoever checks a spec imports this, and reads no index."""
-    return TypeAdapter(Entry)
+    return TypeAdapter(IndexEntry)
 
 
-def _indexed_entry(text: bytes) -> Entry:
+def _indexed_entry(text: bytes) -> IndexEntry:
     return _entry_adapter().validate_python(parse_json(text))
 
 
-def _entry(text: bytes) -> Entry:
+def _entry(text: bytes) -> IndexEntry:
     """The entry of an episode that is at the beginning of its file."""
     return _entry_adapter().validate_python(_outcome(_episode(text), 0, len(text)))
 
 
 def _outcome(episode: Episode, offset: int, length: int) -> dict[str, Any]:
-    """What an `Entry` holds, in plain mappings, because every episode of a run pays for it."""
+    """What an `IndexEntry` holds, in plain mappings, because every episode of a run pays for it."""
     roles: dict[str, dict[str, Any]] = {}
     for trajectory in episode.trajectories:
         role = roles.get(trajectory.name)

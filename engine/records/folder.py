@@ -28,14 +28,14 @@ from rolegraph.engine.records.info import (
     Checkpoint,
     Control,
     Kind,
-    Resumed,
+    ResumeRecord,
     RunInfo,
-    Saved,
+    SavedPolicy,
     without_credentials,
 )
 from rolegraph.engine.records.jsonl import (
+    JsonLine,
     JsonlWriter,
-    Line,
     json_line,
     parse_json,
     read_json,
@@ -99,7 +99,7 @@ class RunFolder:
     def resume(self, command: str, now: Mapping[str, object] | None = None) -> None:
         """Note that a run or a training is taken up again, and what of it is otherwise `now`."""
         info = self.info()
-        resumed = (*info.resumed, Resumed(time=_now(), command=command))
+        resumed = (*info.resumed, ResumeRecord(time=_now(), command=command))
         self._write_info(
             info.model_copy(update={"resumed": resumed, "finished": None, "figures": {}, **(now or {})})
         )
@@ -224,7 +224,7 @@ class RunFolder:
             raise UsageError(f"{self.path} has no checkpoint yet{self._model_instead()}")
         return next((c for c in reversed(checkpoints) if c.best), checkpoints[-1])
 
-    def best_of(self, policy: str | None) -> Saved:
+    def best_of(self, policy: str | None) -> SavedPolicy:
         """A policy's weights in the best checkpoint; without a name, `main`'s or the only one's.
 
         Raises UsageError where there are none, naming those that there are.
@@ -279,7 +279,9 @@ class RunFolder:
             **{f"best/{name.removeprefix(_VALIDATION)}": value for name, value in best.items()},
         }
 
-    def _metrics(self, broken: Callable[[DataError], object] = refuse) -> Iterator[Line[dict[str, float]]]:
+    def _metrics(
+        self, broken: Callable[[DataError], object] = refuse
+    ) -> Iterator[JsonLine[dict[str, float]]]:
         return _lines(self.metrics_file, _step_metrics, "a step's metrics", broken)
 
     def _step_files(self) -> Iterator[tuple[re.Match[str], Path]]:
@@ -327,7 +329,7 @@ def _lines(
     parse: Callable[[bytes], T],
     what: str,
     broken: Callable[[DataError], object] = refuse,
-) -> Iterator[Line[T]]:
+) -> Iterator[JsonLine[T]]:
     return read_jsonl(file, parse, what, broken) if file.exists() else iter(())
 
 

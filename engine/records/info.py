@@ -43,7 +43,7 @@ class RoleInfo(_Record):
     """Whose weights each instance has; one for all of them stands once. None for models as they are."""
 
 
-class Resumed(_Record):
+class ResumeRecord(_Record):
     """One time that a run or a training was taken up again."""
 
     time: datetime
@@ -64,7 +64,7 @@ class RunInfo(_Record):
     started: datetime | None = None
     finished: datetime | None = None
     """None while it goes on, and where it was killed."""
-    resumed: tuple[Resumed, ...] = ()
+    resumed: tuple[ResumeRecord, ...] = ()
     spec: Typed = ""
     """The spec as it was given: a file, or the name of a shipped one."""
     overrides: tuple[Typed, ...] = ()
@@ -125,7 +125,7 @@ class Control(_Record):
     n: int = 0
 
 
-class Saved(_Record):
+class SavedPolicy(_Record):
     """A policy's weights after `version` updates."""
 
     version: int
@@ -139,7 +139,7 @@ class Checkpoint(_Record):
     """A place to go on from: after `step` batches."""
 
     step: int
-    policies: dict[str, Saved]
+    policies: dict[str, SavedPolicy]
     """By name."""
     best: bool = False
     """Whether its validation was the best so far."""
@@ -155,7 +155,7 @@ class Checkpoint(_Record):
             return {**written, "policies": {MAIN: main}}
         return cast("object", value)
 
-    def of(self, policy: str | None) -> Saved | None:
+    def of(self, policy: str | None) -> SavedPolicy | None:
         """A policy's weights; without a name those of `main`, or of the only one there is."""
         if policy is None:
             policy = next(iter(self.policies)) if len(self.policies) == 1 else MAIN

@@ -28,7 +28,7 @@ _LONG = 1 << 20
 """Bytes of a line that is measured before it is held."""
 
 
-class Line(NamedTuple, Generic[T]):
+class JsonLine(NamedTuple, Generic[T]):
     """One line of a file, and what it says."""
 
     number: int
@@ -53,7 +53,7 @@ def read_jsonl(
     *,
     start: int = 0,
     number: int = 1,
-) -> Iterator[Line[T]]:
+) -> Iterator[JsonLine[T]]:
     """The lines of a file, each read by `parse`; empty ones and a last one that was cut are passed over.
 
     A line that `parse` refuses (ValueError, TypeError, KeyError or AttributeError) is not `what` says, such
@@ -73,7 +73,7 @@ def read_jsonl(
                     return
                 if not text.isspace():
                     try:
-                        line = Line(at, start, text, parse(text))
+                        line = JsonLine(at, start, text, parse(text))
                     except (ValueError, TypeError, KeyError, AttributeError) as error:
                         fault = DataError(f"{path}:{at}: not {what}: {reason(error)}")
                         fault.__cause__ = error

@@ -46,7 +46,7 @@ class Stroke(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """One line, with a band around it where `band` has (step, low, high)."""
 
     label: str
@@ -57,7 +57,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ChartSize:
     """Of a chart, and of the room around its plot for tick labels."""
 
     width: float = 400
@@ -68,7 +68,7 @@ class Size:
     bottom: float = 28
 
 
-WIDE = Size(width=540, height=246, bottom=34)
+WIDE = ChartSize(width=540, height=246, bottom=34)
 """Of a chart that has half a page."""
 
 
@@ -115,9 +115,9 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Point]:
     return [_middle(points[start : start + size]) for start in range(0, len(points), size)]
 
 
-def line_chart(label: str, lines: Sequence[Line], size: Size | None = None) -> str:
+def line_chart(label: str, lines: Sequence[ChartLine], size: ChartSize | None = None) -> str:
     """Lines over steps, as an `<svg>` to stand in a page; the values to show on hover are in `data-hover`."""
-    size = size or Size()
+    size = size or ChartSize()
     lines = [thinned(line) for line in lines]
     tips: dict[float, list[str]] = {}
     for line in lines:
@@ -127,7 +127,7 @@ def line_chart(label: str, lines: Sequence[Line], size: Size | None = None) -> s
     return _svg(label, size, inner, x=x, tips=tips)
 
 
-def plot(lines: Sequence[Line], size: Size) -> tuple[Axis, str]:
+def plot(lines: Sequence[ChartLine], size: ChartSize) -> tuple[Axis, str]:
     """The inside of a line chart: its grid, tick labels, bands and lines."""
     values = [value for line in lines for _, value in line.points]
     values += [value for line in lines for _, low, high in line.band for value in (low, high)]
@@ -139,7 +139,7 @@ def plot(lines: Sequence[Line], size: Size) -> tuple[Axis, str]:
     return x, "".join(parts)
 
 
-def thinned(line: Line) -> Line:
+def thinned(line: ChartLine) -> ChartLine:
     """The line with fewer points, where it has very many."""
     lows = thin([(step, low) for step, low, _ in line.band])
     highs = thin([(step, high) for step, _, high in line.band])
@@ -151,7 +151,7 @@ def stack_chart(
     label: str, layers: Sequence[tuple[str, str, Sequence[Point]]], whole: float | None = None
 ) -> str:
     """Bars over steps, each a stack of (label, class, points); `whole` is the axis' end, if it is known."""
-    size = Size()
+    size = ChartSize()
     thinned_layers = [(name, kind, dict(thin(points, MOST_BARS))) for name, kind, points in layers]
     steps = sorted({step for _, _, points in thinned_layers for step in points})
     sums = {step: sum(points.get(step, 0.0) for _, _, points in thinned_layers) for step in steps}
@@ -188,7 +188,7 @@ def interval(mean: float, low: float, high: float, ends: tuple[float, float]) ->
     )
 
 
-def _svg(label: str, size: Size, inner: str, *, x: Axis, tips: Mapping[float, Sequence[str]]) -> str:
+def _svg(label: str, size: ChartSize, inner: str, *, x: Axis, tips: Mapping[float, Sequence[str]]) -> str:
     hover = [[round(x.at(step), 1), "\n".join([f"step {step:g}", *tips[step]])] for step in sorted(tips)]
     kind = "chart wide" if size == WIDE else "chart"
     return (
@@ -198,7 +198,7 @@ def _svg(label: str, size: Size, inner: str, *, x: Axis, tips: Mapping[float, Se
     )
 
 
-def _steps_axis(steps: Sequence[float], size: Size, whole_steps: Sequence[float] = ()) -> Axis:
+def _steps_axis(steps: Sequence[float], size: ChartSize, whole_steps: Sequence[float] = ()) -> Axis:
     low, high = (min(steps), max(steps)) if steps else (0.0, 1.0)
     if high == low:
         low, high = low - 1, high + 1
@@ -207,12 +207,12 @@ def _steps_axis(steps: Sequence[float], size: Size, whole_steps: Sequence[float]
     return Axis(low, high, start=size.left, end=size.width - size.right, ticks=ticks or [first])
 
 
-def _values_axis(values: Sequence[float], size: Size) -> Axis:
+def _values_axis(values: Sequence[float], size: ChartSize) -> Axis:
     ticks = nice_ticks(min(values), max(values), 4) if values else [0.0, 1.0]
     return Axis(ticks[0], ticks[-1], start=size.height - size.bottom, end=size.top, ticks=ticks)
 
 
-def _grid(x: Axis, y: Axis, size: Size) -> str:
+def _grid(x: Axis, y: Axis, size: ChartSize) -> str:
     step = y.ticks[1] - y.ticks[0] if len(y.ticks) > 1 else 1.0
     parts: list[str] = []
     for tick in y.ticks:
@@ -252,13 +252,13 @@ def _middle(points: Sequence[Point]) -> Point:
     return points[len(points) // 2][0], sum(value for _, value in points) / len(points)
 
 
-def _band(line: Line, x: Axis, y: Axis) -> str:
+def _band(line: ChartLine, x: Axis, y: Axis) -> str:
     there = [f"{x.at(step):.1f},{y.at(high):.1f}" for step, _, high in line.band]
     back = [f"{x.at(step):.1f},{y.at(low):.1f}" for step, low, _ in reversed(line.band)]
     return f'<polygon class="band c{line.colour % COLOURS}" points="{" ".join(there + back)}"/>'
 
 
-def _path(line: Line, x: Axis, y: Axis) -> str:
+def _path(line: ChartLine, x: Axis, y: Axis) -> str:
     kind = f"c{line.colour % COLOURS}"
     places = [(f"{x.at(step):.1f}", f"{y.at(value):.1f}") for step, value in line.points]
     joined = " ".join(f"{a},{b}" for a, b in places)

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode, GroupKey, RunFolder, Trajectory, read_episodes
-from rolegraph.engine.training.outcomes import Groups, Outcome, Outcomes, advantages
+from rolegraph.engine.training.outcomes import GroupOutcome, Outcomes, StepGroups, advantages
 
 SAMPLES = 2
 """How many of the best episodes of a role are shown, and of the worst; each of another task."""
@@ -38,7 +38,7 @@ class TaskGroups:
     @property
     def barren(self) -> int:
         """How many taught nothing."""
-        return self.outcomes.total() - self.outcomes[Outcome.TAUGHT]
+        return self.outcomes.total() - self.outcomes[GroupOutcome.TAUGHT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class RoleGroups:
         return [row for row in rows[:MOST_TASKS] if row.barren]
 
 
-class Reason(NamedTuple):
+class SampleReason(NamedTuple):
     """Why an episode is shown: a role instance was among the best or the worst of its role, by what."""
 
     side: Literal["best", "worst"]
@@ -77,20 +77,20 @@ class Reason(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampleEpisode:
     """An episode to show, and why."""
 
     episode: Episode
-    reasons: Sequence[Reason]
+    reasons: Sequence[SampleReason]
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class StepSamples:
     """The sample episodes of one step: of the last that has any."""
 
     split: str
     step: int
-    samples: Sequence[Sample]
+    samples: Sequence[SampleEpisode]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Digest:
     """What the report shows of a run's episodes."""
 
     groups: Sequence[RoleGroups] = ()
-    samples: Sequence[Samples] = ()
+    samples: Sequence[StepSamples] = ()
     unreadable: int = 0
     """Lines that are no episode and were passed over, not counting last ones cut short."""
 
@@ -108,16 +108,16 @@ def read_digest(folder: Path, roles: Iterable[str]) -> Digest:
     run = RunFolder(folder)
     broken: list[DataError] = []
     by_role = {role: RoleGroups(role) for role in roles}
-    train: Samples | None = None
+    train: StepSamples | None = None
     for step, path in run.episodes_files("train"):
-        best, groups, questions = _Best(), Groups(), dict[str, str]()
+        best, groups, questions = _Best(), StepGroups(), dict[str, str]()
         for episode in read_episodes(path, broken.append):
             groups.add(episode)
             best.add(episode)
             questions.setdefault(episode.task_id, question(episode.task, episode.task_id))
         _count(step, groups.outcomes(), questions, by_role)
         train = best.samples("train", step) or train
-    validation: Samples | None = None
+    validation: StepSamples | None = None
     for step, path in reversed(run.episodes_files("validation")):
         best = _Best()
         for episode in read_episodes(path, broken.append):
@@ -149,7 +149,7 @@ def clipped(value: object, most: int = MOST_TEXT) -> str:
 
 def _count(
     step: int,
-    outcomes: Mapping[GroupKey, Outcome],
+    outcomes: Mapping[GroupKey, GroupOutcome],
     questions: Mapping[str, str],
     roles: dict[str, RoleGroups],
 ) -> None:
@@ -164,7 +164,7 @@ class _Best:
     """The best and the worst episodes for each role, by the role's mean advantage, else its reward."""
 
     def __init__(self) -> None:
-        self._kept: defaultdict[tuple[str, str], list[tuple[Reason, Episode]]] = defaultdict(list)
+        self._kept: defaultdict[tuple[str, str], list[tuple[SampleReason, Episode]]] = defaultdict(list)
 
     def add(self, episode: Episode) -> None:
         for trajectory in episode.trajectories:
@@ -176,21 +176,21 @@ class _Best:
             else:
                 continue
             name = instance(episode, trajectory)
-            self._offer(trajectory.name, Reason("best", name, measure, value), episode)
-            self._offer(trajectory.name, Reason("worst", name, measure, value), episode)
+            self._offer(trajectory.name, SampleReason("best", name, measure, value), episode)
+            self._offer(trajectory.name, SampleReason("worst", name, measure, value), episode)
 
-    def samples(self, split: str, step: int) -> Samples | None:
+    def samples(self, split: str, step: int) -> StepSamples | None:
         """What was kept; None where there was no episode."""
-        reasons: dict[int, list[Reason]] = {}
+        reasons: dict[int, list[SampleReason]] = {}
         episodes: dict[int, Episode] = {}
         for _, kept in sorted(self._kept.items(), key=lambda item: item[0][0]):
             for reason, episode in kept:
                 episodes[id(episode)] = episode
                 reasons.setdefault(id(episode), []).append(reason)
-        samples = [Sample(episode, tuple(reasons[key])) for key, episode in episodes.items()]
-        return Samples(split, step, samples) if samples else None
+        samples = [SampleEpisode(episode, tuple(reasons[key])) for key, episode in episodes.items()]
+        return StepSamples(split, step, samples) if samples else None
 
-    def _offer(self, role: str, reason: Reason, episode: Episode) -> None:
+    def _offer(self, role: str, reason: SampleReason, episode: Episode) -> None:
         kept = self._kept[reason.side, role]
         same = next((item for item in kept if item[1].task_id == episode.task_id), None)
         if same is not None:
@@ -204,5 +204,5 @@ class _Best:
         del kept[SAMPLES:]
 
 
-def _worth(reason: Reason) -> float:
+def _worth(reason: SampleReason) -> float:
     return reason.value if reason.side == "best" else -reason.value

@@ -22,7 +22,7 @@ from rolegraph.engine.report.charts import MOST_BARS, interval
 from rolegraph.engine.report.digest import Digest, clipped, instance, question, read_digest
 from rolegraph.engine.report.html import environment, script, signed, style
 from rolegraph.engine.report.panels import REASONS, sections
-from rolegraph.engine.report.reading import Run, read_run
+from rolegraph.engine.report.reading import RunRecord, read_run
 from rolegraph.engine.spec import load_spec
 from rolegraph.engine.training.outcomes import advantages
 
@@ -30,7 +30,7 @@ _HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class HeadlineFigure:
     """A figure of the spec at its best. `first` is the untrained model's."""
 
     name: str
@@ -42,7 +42,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class OtherFigure:
     """A figure that no chart shows."""
 
     key: str
@@ -53,7 +53,7 @@ class Other:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ControlRow:
     """A row of the comparison with controls; `drawn` is its interval."""
 
     control: Control
@@ -72,7 +72,7 @@ def write_report(folder: Path) -> Path:
     return report
 
 
-def render(run: Run, digest: Digest) -> str:
+def render(run: RunRecord, digest: Digest) -> str:
     """The page's text."""
     code, code_hash = script(_HERE / "report.js")
     shown = sections(run, digest)
@@ -103,7 +103,7 @@ def render(run: Run, digest: Digest) -> str:
     )
 
 
-def workflow(run: Run) -> str:
+def workflow(run: RunRecord) -> str:
     """The spec's roles as SVG; nothing where the spec is missing, or cannot be read any more."""
     if not run.spec:
         return ""
@@ -112,35 +112,39 @@ def workflow(run: Run) -> str:
     return "" if faulty else svg(picture_of(loaded.spec))
 
 
-def figures(run: Run) -> list[Figure]:
+def figures(run: RunRecord) -> list[HeadlineFigure]:
     """Each of the spec's figures at its best validation, or its best batch where nothing was validated."""
-    best_of: list[Figure] = []
+    best_of: list[HeadlineFigure] = []
     for name in run.info.metrics:
         for split, key in (("validation", f"validation/{name}"), ("training batch", f"episode/{name}")):
             if points := run.series(key):
                 step, best = max(points, key=lambda point: point[1])
                 first = points[0][1] if points[0][0] == 0 and len(points) > 1 else None
                 best_of.append(
-                    Figure(name, best=best, step=int(step), last=points[-1][1], first=first, split=split)
+                    HeadlineFigure(
+                        name, best=best, step=int(step), last=points[-1][1], first=first, split=split
+                    )
                 )
                 break
     return best_of
 
 
-def measured(run: Run) -> list[Measured]:
+def measured(run: RunRecord) -> list[ControlRow]:
     """The controls in the order of their file, all drawn to one scale."""
     values = [end for control in run.controls for end in (control.low, control.high, control.mean)]
     ends = (min(values, default=0.0), max(values, default=1.0))
-    return [Measured(c, Markup(interval(c.mean, c.low, c.high, ends))) for c in run.controls]
+    return [ControlRow(c, Markup(interval(c.mean, c.low, c.high, ends))) for c in run.controls]
 
 
-def others(run: Run, drawn: set[str]) -> list[Other]:
+def others(run: RunRecord, drawn: set[str]) -> list[OtherFigure]:
     """The figures that no chart shows."""
-    undrawn: list[Other] = []
+    undrawn: list[OtherFigure] = []
     for key in run.keys:
         if key not in drawn:
             values = [value for _, value in run.series(key)]
-            undrawn.append(Other(key, first=values[0], last=values[-1], low=min(values), high=max(values)))
+            undrawn.append(
+                OtherFigure(key, first=values[0], last=values[-1], low=min(values), high=max(values))
+            )
     return undrawn
 
 

@@ -1,6 +1,6 @@
 """A run's figures arranged into charts, in the order in which a person asks about them.
 
-In go a `Run` and its `Digest`; out come sections of panels, each with its SVG, its legend and the figures
+Input: a `RunRecord` and its `Digest`. Output: sections of panels, each with its SVG, its legend and the figures
 that it drew, so that what no panel drew can be listed. A panel without data does not come out.
 """
 
@@ -12,12 +12,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rolegraph.engine.records import Control
-from rolegraph.engine.report.charts import COLOURS, WIDE, Line, Size, Stroke, line_chart, stack_chart
+from rolegraph.engine.report.charts import (
+    COLOURS,
+    WIDE,
+    ChartLine,
+    ChartSize,
+    Stroke,
+    line_chart,
+    stack_chart,
+)
 from rolegraph.engine.report.digest import Digest, RoleGroups
-from rolegraph.engine.report.reading import Point, Run
-from rolegraph.engine.training.outcomes import Outcome
+from rolegraph.engine.report.reading import Point, RunRecord
+from rolegraph.engine.training.outcomes import GroupOutcome
 
-REASONS = {Outcome.EASY: "easy", Outcome.HARD: "hard", Outcome.SMALL: "small", Outcome.NEITHER: "rest"}
+REASONS = {
+    GroupOutcome.EASY: "easy",
+    GroupOutcome.HARD: "hard",
+    GroupOutcome.SMALL: "small",
+    GroupOutcome.NEITHER: "rest",
+}
 """Why a group taught nothing, and the reason's class."""
 STAGES = ("rollout", "advantage", "update", "validate")
 """In the order of a step; a stage of another name comes after them."""
@@ -45,7 +58,7 @@ class Section:
     panels: Sequence[Panel]
 
 
-def sections(run: Run, digest: Digest) -> list[Section]:
+def sections(run: RunRecord, digest: Digest) -> list[Section]:
     """Every section that has something to show."""
     roles = list(run.info.roles)
     candidates = [
@@ -105,7 +118,7 @@ def sections(run: Run, digest: Digest) -> list[Section]:
     ]
 
 
-def _sharing(run: Run) -> list[str]:
+def _sharing(run: RunRecord) -> list[str]:
     """The roles that do not have all of their policies for themselves: the others' share is 1, always."""
     policies = {name: {*role.policies} for name, role in run.info.roles.items() if role.trainable}
     held = Counter(policy for mine in policies.values() for policy in mine)
@@ -117,7 +130,11 @@ def _present(panels: Sequence[Panel | None]) -> list[Panel]:
 
 
 def _lines(
-    title: str, lines: Sequence[Line], keys: Sequence[str], size: Size | None = None, named: bool = True
+    title: str,
+    lines: Sequence[ChartLine],
+    keys: Sequence[str],
+    size: ChartSize | None = None,
+    named: bool = True,
 ) -> Panel | None:
     lines = [line for line in lines if line.points]
     if not lines:
@@ -126,27 +143,29 @@ def _lines(
     return Panel(title, line_chart(title, lines, size), legend, frozenset(keys))
 
 
-def _metric(run: Run, name: str) -> Panel | None:
+def _metric(run: RunRecord, name: str) -> Panel | None:
     train, validation = run.series(f"episode/{name}"), run.series(f"validation/{name}")
     steps = [step for step, _ in [*train, *validation]]
     controls = [
-        Line(control.name, [(min(steps), control.mean), (max(steps), control.mean)], 3 + at, Stroke.DASHED)
+        ChartLine(
+            control.name, [(min(steps), control.mean), (max(steps), control.mean)], 3 + at, Stroke.DASHED
+        )
         for at, control in enumerate(_controls(run, name))
         if steps
     ]
     lines = [
-        Line("train", train, 0, Stroke.THIN if validation else Stroke.PLAIN),
-        Line("validation", validation, 0, Stroke.BOLD),
+        ChartLine("train", train, 0, Stroke.THIN if validation else Stroke.PLAIN),
+        ChartLine("validation", validation, 0, Stroke.BOLD),
         *controls,
     ]
     return _lines(name, lines, [f"episode/{name}", f"validation/{name}"], WIDE)
 
 
-def _controls(run: Run, figure: str) -> list[Control]:
+def _controls(run: RunRecord, figure: str) -> list[Control]:
     return [control for control in run.controls if control.figure == figure]
 
 
-def _reward(run: Run, role: str, colour: int) -> Panel | None:
+def _reward(run: RunRecord, role: str, colour: int) -> Panel | None:
     keys = [f"reward/{role}/{part}" for part in ("mean", "std", "min", "max")]
     means = run.series(keys[0])
     spread, least, most = (dict(run.series(key)) for key in keys[1:])
@@ -159,24 +178,26 @@ def _reward(run: Run, role: str, colour: int) -> Panel | None:
         for step, value in means
         if step in spread
     ]
-    validation = Line("validation", run.series(f"validation/reward/{role}"), colour, Stroke.BOLD)
+    validation = ChartLine("validation", run.series(f"validation/reward/{role}"), colour, Stroke.BOLD)
     stroke = Stroke.THIN if validation.points else Stroke.PLAIN
     label = "train, mean ± std" if band else "train, mean"
-    lines = [Line(label, means, colour, stroke=stroke, band=band), validation]
+    lines = [ChartLine(label, means, colour, stroke=stroke, band=band), validation]
     return _lines(f"Reward: {role}", lines, [*keys, f"validation/reward/{role}"])
 
 
-def _advantage(run: Run, roles: Sequence[str]) -> Panel | None:
+def _advantage(run: RunRecord, roles: Sequence[str]) -> Panel | None:
     return _by_role(run, "Standard deviation of advantages", "advantage/{}/std", roles)
 
 
-def _by_role(run: Run, title: str, key: str, roles: Sequence[str]) -> Panel | None:
+def _by_role(run: RunRecord, title: str, key: str, roles: Sequence[str]) -> Panel | None:
     keys = [key.format(role) for role in roles]
     pairs = zip(roles, keys, strict=True)
-    return _lines(title, [Line(role, run.series(name), at) for at, (role, name) in enumerate(pairs)], keys)
+    return _lines(
+        title, [ChartLine(role, run.series(name), at) for at, (role, name) in enumerate(pairs)], keys
+    )
 
 
-def _by_policy(run: Run) -> list[Panel | None]:
+def _by_policy(run: RunRecord) -> list[Panel | None]:
     """What is one figure where one policy is trained, and a line for each where there are several."""
     policies = run.info.trained_policies
     figures = {"Gradient norm": "grad_norm", "Learning rate": "learning_rate"}
@@ -186,14 +207,14 @@ def _by_policy(run: Run) -> list[Panel | None]:
     return [_by_role(run, title, f"optim/{name}/{{}}", policies) for title, name in figures.items()]
 
 
-def _single(run: Run, title: str, key: str) -> Panel | None:
-    return _lines(title, [Line(title.lower(), run.series(key))], [key], named=False)
+def _single(run: RunRecord, title: str, key: str) -> Panel | None:
+    return _lines(title, [ChartLine(title.lower(), run.series(key))], [key], named=False)
 
 
-def _shares(run: Run, groups: RoleGroups) -> Panel:
-    outcomes = {Outcome.TAUGHT: "good", **REASONS}
-    if not any(counts[Outcome.SMALL] for counts in groups.steps.values()):
-        del outcomes[Outcome.SMALL]
+def _shares(run: RunRecord, groups: RoleGroups) -> Panel:
+    outcomes = {GroupOutcome.TAUGHT: "good", **REASONS}
+    if not any(counts[GroupOutcome.SMALL] for counts in groups.steps.values()):
+        del outcomes[GroupOutcome.SMALL]
     layers: list[tuple[str, str, list[Point]]] = [
         (outcome, kind, [(step, counts[outcome] / counts.total()) for step, counts in groups.steps.items()])
         for outcome, kind in outcomes.items()
@@ -201,23 +222,23 @@ def _shares(run: Run, groups: RoleGroups) -> Panel:
     title = f"Groups of {groups.role}"
     estimator = run.info.roles[groups.role].estimator if groups.role in run.info.roles else None
     legend = [(outcome.value, kind) for outcome, kind in outcomes.items()]
-    keys = frozenset(outcome.figure(groups.role) for outcome in Outcome)
+    keys = frozenset(outcome.figure(groups.role) for outcome in GroupOutcome)
     return Panel(title, stack_chart(title, layers, whole=1.0), legend, keys, note=estimator or "")
 
 
-def _group_rewards(run: Run, roles: Sequence[str]) -> Panel | None:
-    lines: list[Line] = []
+def _group_rewards(run: RunRecord, roles: Sequence[str]) -> Panel | None:
+    lines: list[ChartLine] = []
     keys: list[str] = []
     for at, role in enumerate(roles):
         names = [f"batch/{role}/group_reward_mean/{part}" for part in ("p10", "p50", "p90")]
         low, middle, high = (dict(run.series(name)) for name in names)
         band = [(step, low[step], high[step]) for step in sorted(low) if step in high]
-        lines.append(Line(f"{role}, median and 10–90 %", sorted(middle.items()), at, band=band))
+        lines.append(ChartLine(f"{role}, median and 10–90 %", sorted(middle.items()), at, band=band))
         keys += names
     return _lines("Mean reward of a group", lines, keys)
 
 
-def _time(run: Run) -> Panel | None:
+def _time(run: RunRecord) -> Panel | None:
     written = {key.removeprefix("time/") for key in run.keys if key.startswith("time/")} - {"step"}
     stages = [*(stage for stage in STAGES if stage in written), *sorted(written.difference(STAGES))]
     layers = [(stage, f"c{at % COLOURS}", run.counts(f"time/{stage}")) for at, stage in enumerate(stages)]
@@ -228,7 +249,7 @@ def _time(run: Run) -> Panel | None:
     return Panel(title, stack_chart(title, layers), [(name, kind) for name, kind, _ in layers], keys)
 
 
-def _signals(run: Run) -> list[Panel | None]:
+def _signals(run: RunRecord) -> list[Panel | None]:
     roles = list(run.info.roles)
     panels: list[Panel | None] = []
     for key in run.keys:
@@ -236,11 +257,13 @@ def _signals(run: Run) -> list[Panel | None]:
             role, _, name = key.removeprefix("signal/").partition("/")
             colour = roles.index(role) if role in roles else 0
             title = f"Signal {name}: {role}" if name else f"Signal {role}"
-            panels.append(_lines(title, [Line(name or role, run.series(key), colour)], [key], named=False))
+            panels.append(
+                _lines(title, [ChartLine(name or role, run.series(key), colour)], [key], named=False)
+            )
     return panels
 
 
-def _failures(run: Run, role: str) -> Panel | None:
+def _failures(run: RunRecord, role: str) -> Panel | None:
     start = f"failures/{role}/"
     keys = [key for key in run.keys if key.startswith(start) and any(value for _, value in run.series(key))]
     if not keys:

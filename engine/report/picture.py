@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rolegraph.engine.drawing.ink import INK, PALETTE, text
 from rolegraph.engine.errors import UsageError, did_you_mean
-from rolegraph.engine.report.charts import COLOURS, Line, Size, Stroke, plot, thinned
-from rolegraph.engine.report.reading import Point, Run, read_run
+from rolegraph.engine.report.charts import COLOURS, ChartLine, ChartSize, Stroke, plot, thinned
+from rolegraph.engine.report.reading import Point, RunRecord, read_run
 from rolegraph.engine.vocabulary.foreign import in_short
 
 TEXT = (
@@ -23,7 +23,7 @@ TEXT = (
     f"fill:{INK}}}.title{{font-size:15px;font-weight:600}}"
 )
 """The style of letters in a picture that stands alone."""
-_SIZE = Size(width=440, height=264, left=50, right=20, top=40, bottom=30)
+_SIZE = ChartSize(width=440, height=264, left=50, right=20, top=40, bottom=30)
 _ACROSS = 3
 _LEGEND = 30
 
@@ -48,11 +48,11 @@ def draw_curves(folders: Sequence[Path], figures: Sequence[str] = ()) -> str:
     return _picture(runs, shown)
 
 
-def _series(run: Run, name: str) -> list[Point]:
+def _series(run: RunRecord, name: str) -> list[Point]:
     return run.series(f"validation/{name}") or run.series(f"episode/{name}") or run.series(name)
 
 
-def _missing(runs: Sequence[Run], name: str) -> str:
+def _missing(runs: Sequence[RunRecord], name: str) -> str:
     if not any(run.lines for run in runs):
         return f"{runs[0].folder}: no step is finished yet, so there is nothing to draw"
     known = {key.removeprefix("validation/").removeprefix("episode/") for run in runs for key in run.keys}
@@ -60,11 +60,11 @@ def _missing(runs: Sequence[Run], name: str) -> str:
     return "; ".join(filter(None, (f"no run has the figure {in_short(name)}", hint)))
 
 
-def _lines(runs: Sequence[Run], name: str) -> list[Line]:
+def _lines(runs: Sequence[RunRecord], name: str) -> list[ChartLine]:
     specs = dict.fromkeys((run.info.name, run.info.hash) for run in runs)
     times = Counter(spec for spec, _ in specs)
     several = len(specs) > 1
-    lines: list[Line] = []
+    lines: list[ChartLine] = []
     for spec, digest in specs:
         of_spec = [
             (at, run) for at, run in enumerate(runs) if (run.info.name, run.info.hash) == (spec, digest)
@@ -77,11 +77,11 @@ def _lines(runs: Sequence[Run], name: str) -> list[Line]:
             if sum(other.info.seed == run.info.seed for _, other in members) > 1:
                 label = f"{label} ({run.folder.name})"
             colour = at if several or len(members) == 1 else 1 + at % (COLOURS - 1)
-            lines.append(thinned(Line(label, _series(run, name), colour, stroke)))
+            lines.append(thinned(ChartLine(label, _series(run, name), colour, stroke)))
         if len(members) > 1:
             label = f"{named}, mean" if several else "mean"
             mean = _mean([_series(run, name) for _, run in members])
-            lines.append(thinned(Line(label, mean, members[0][0] if several else 0, Stroke.MEAN)))
+            lines.append(thinned(ChartLine(label, mean, members[0][0] if several else 0, Stroke.MEAN)))
     return lines
 
 
@@ -92,7 +92,7 @@ def _mean(series: Sequence[Sequence[Point]]) -> list[Point]:
     return [(step, math.fsum(value[step] for value in values) / len(values)) for step in steps]
 
 
-def _picture(runs: Sequence[Run], panels: dict[str, list[Line]]) -> str:
+def _picture(runs: Sequence[RunRecord], panels: dict[str, list[ChartLine]]) -> str:
     across = min(_ACROSS, len(panels))
     legend = list({line.label: line for lines in panels.values() for line in lines}.values())
     width = across * _SIZE.width
@@ -113,7 +113,7 @@ def _picture(runs: Sequence[Run], panels: dict[str, list[Line]]) -> str:
     )
 
 
-def _keys(lines: Sequence[Line], width: float) -> tuple[str, float]:
+def _keys(lines: Sequence[ChartLine], width: float) -> tuple[str, float]:
     parts: list[str] = []
     x, y = _SIZE.left, 20.0
     for line in lines:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from rolegraph.engine.report.html import environment, style
 
 if TYPE_CHECKING:
-    from rolegraph.engine.run.preview import TaskAsked
+    from rolegraph.engine.run.preview import TaskPrompts
 
 _HERE = Path(__file__).parent
 
 
-def preview_page(name: str, description: str, tasks: Sequence[TaskAsked], notes: tuple[str, str]) -> str:
+def preview_page(name: str, description: str, tasks: Sequence[TaskPrompts], notes: tuple[str, str]) -> str:
     """The page's text. `notes` say whose answers are shown, and why there are no tokens."""
     answers, no_tokens = notes
     return (

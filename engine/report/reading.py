@@ -19,7 +19,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunRecord:
     """All that a run's folder says, but for its episodes."""
 
     folder: Path
@@ -51,7 +51,7 @@ class Run:
         return int(max((line["step"] for line in self.lines), default=0))
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> RunRecord:
     """Read a run's folder. Raises UsageError where it is none, DataError where a file is no run's."""
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}; give the folder that a training run writes")
@@ -69,4 +69,6 @@ def read_run(folder: Path) -> Run:
     for metrics in run.metrics(broken.append):
         steps.setdefault(metrics["step"], {}).update(metrics)
     lines = tuple(steps[step] for step in sorted(steps))
-    return Run(folder, info, spec=run.spec(), lines=lines, controls=run.controls(), unreadable=len(broken))
+    return RunRecord(
+        folder, info, spec=run.spec(), lines=lines, controls=run.controls(), unreadable=len(broken)
+    )

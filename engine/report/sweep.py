@@ -21,7 +21,7 @@ _LETTER = 7.2
 """About how wide a letter of a label is."""
 
 
-class SweptPoint(NamedTuple):
+class SweepPointFigures(NamedTuple):
     """What a point came to."""
 
     name: str
@@ -44,12 +44,12 @@ def figures_of_run(folder: Path) -> dict[str, Interval]:
     return {name: interval(results.figures[name]) for name in names}
 
 
-def figure_names(points: Sequence[SweptPoint]) -> list[str]:
+def figure_names(points: Sequence[SweepPointFigures]) -> list[str]:
     """The names of the figures that some point has."""
     return list(dict.fromkeys(name for point in points for name in point.figures))
 
 
-def sweep_picture(title: str, points: Sequence[SweptPoint]) -> str:
+def sweep_picture(title: str, points: Sequence[SweepPointFigures]) -> str:
     """The picture's text: an SVG with a row for each point and a panel for each figure."""
     figures = figure_names(points)
     labels = [" ".join(point.overrides) or point.name for point in points]

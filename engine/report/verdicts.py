@@ -15,11 +15,11 @@ from xml.etree import ElementTree
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.drawing.ink import in_xml
 from rolegraph.engine.errors import did_you_mean
-from rolegraph.engine.models.replay import Recorded, recorded_calls
+from rolegraph.engine.models.replay import RecordedCall, recorded_calls
 from rolegraph.engine.records import CallId, Episode, FailureName, Message, Trajectory
 from rolegraph.engine.report.compare.differences import text_difference
 from rolegraph.engine.spec import Finding
-from rolegraph.engine.spec.tests import Action, Bounds, SpecTests, TaskExpected
+from rolegraph.engine.spec.tests import ExpectedAction, FigureBounds, SpecTests, TaskExpectations
 from rolegraph.engine.training.compare import by_task, interval
 
 
@@ -111,7 +111,7 @@ def _unknown(what: str, name: str, known: Sequence[str], path: tuple[str, ...]) 
 
 
 def _answered(
-    was: Mapping[CallId, Recorded], now: Mapping[CallId, Recorded], episodes: Sequence[Episode]
+    was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCall], episodes: Sequence[Episode]
 ) -> Verdict:
     """Whether every model call that is made now has an answer on record."""
     before = {(c.task, c.rollout, c.node.role, c.node.index) for c, of in was.items() if of.failure}
@@ -129,7 +129,7 @@ def _answered(
     return Verdict("answers on record", False, told, missing[0])
 
 
-def _prompts(was: Mapping[CallId, Recorded], now: Mapping[CallId, Recorded]) -> Iterator[Verdict]:
+def _prompts(was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCall]) -> Iterator[Verdict]:
     """A verdict for each role: whether what it is asked is what it was asked."""
     calls: defaultdict[str, list[CallId]] = defaultdict(list)
     for call in now:
@@ -189,7 +189,7 @@ def _tokens(what: str, most: int | None, episodes: Sequence[Episode]) -> Iterato
     yield Verdict(f"tokens of {what}", totals[worst] <= most, told)
 
 
-def _task(task: str, expected: TaskExpected, episodes: Sequence[Episode]) -> Iterator[Verdict]:
+def _task(task: str, expected: TaskExpectations, episodes: Sequence[Episode]) -> Iterator[Verdict]:
     if expected.correct is not None:
         other = [episode.id for episode in episodes if episode.is_correct is not expected.correct]
         word = "correct" if expected.correct else "not correct"
@@ -201,7 +201,9 @@ def _task(task: str, expected: TaskExpected, episodes: Sequence[Episode]) -> Ite
         yield _each(f"{task}: reward of {instance}", instance, bounds, episodes)
 
 
-def _each(name: str, instance: str, expected: Action | Bounds, episodes: Sequence[Episode]) -> Verdict:
+def _each(
+    name: str, instance: str, expected: ExpectedAction | FigureBounds, episodes: Sequence[Episode]
+) -> Verdict:
     """Whether an action, or a reward, of every trajectory of a role or an instance is as expected."""
     role, _, index = instance.partition(" ")
     of = [
@@ -216,11 +218,11 @@ def _each(name: str, instance: str, expected: Action | Bounds, episodes: Sequenc
     if not of:
         return Verdict(name, False, f"it took no part; expected {expected}")
     episode, t = wrong[0]
-    got = t.action if isinstance(expected, Action) else t.reward
+    got = t.action if isinstance(expected, ExpectedAction) else t.reward
     return Verdict(name, False, f"{got!r} in rollout {episode.rollout}, expected {expected}")
 
 
-def _holds(expected: Action | Bounds, trajectory: Trajectory) -> bool:
-    if isinstance(expected, Action):
+def _holds(expected: ExpectedAction | FigureBounds, trajectory: Trajectory) -> bool:
+    if isinstance(expected, ExpectedAction):
         return expected.hold(trajectory.action)
     return trajectory.reward is not None and expected.hold(trajectory.reward)

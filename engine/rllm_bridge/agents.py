@@ -30,8 +30,8 @@ from rolegraph.engine.prompts.chat import split_reasoning
 from rolegraph.engine.records import CallDone, Episode, Event
 from rolegraph.engine.rllm_bridge.convert import calls, unit_to_rllm, units
 from rolegraph.engine.rllm_bridge.models import Call
-from rolegraph.engine.rllm_bridge.prepared import OfLoop, prepared, task_of
-from rolegraph.engine.run import Job, run_episode
+from rolegraph.engine.rllm_bridge.prepared import PerEventLoop, prepared, task_of
+from rolegraph.engine.run import EpisodeJob, run_episode
 from rolegraph.engine.shipped import SPECS
 
 SPEC_VARIABLE = "ROLEGRAPH_SPEC"
@@ -39,7 +39,9 @@ ALLOW_VARIABLE = "ROLEGRAPH_ALLOW"
 """What `--allow` names elsewhere, between spaces."""
 
 _NO_KEY = "none"
-_clients = OfLoop(lambda: openai.AsyncOpenAI(base_url="http://127.0.0.1", api_key=_NO_KEY, max_retries=0))
+_clients = PerEventLoop(
+    lambda: openai.AsyncOpenAI(base_url="http://127.0.0.1", api_key=_NO_KEY, max_retries=0)
+)
 """Whose connections all sessions of an event loop share; each session has its own URL."""
 
 
@@ -93,7 +95,7 @@ class SpecFlow:
                     answered.append((node, event.id.call))
 
         table = await shared.table(policy, None)
-        job = Job(row, rollout)
+        job = EpisodeJob(row, rollout)
         episode = await run_episode(self.plan, job, table, isolation=shared.isolation, observe=note)
         if not answered:
             raise RuntimeError(f"no call of {episode.id} was answered: {episode.metadata['failures'][0]}")

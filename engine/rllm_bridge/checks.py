@@ -22,7 +22,14 @@ from rolegraph.engine.rllm_bridge.estimators import (
     is_precomputed,
 )
 from rolegraph.engine.rllm_bridge.prepared import is_rllms
-from rolegraph.engine.rllm_bridge.words import LOSSES, ROLLOUTS, Smallest, Word, alone, word_findings
+from rolegraph.engine.rllm_bridge.words import (
+    LOSSES,
+    ROLLOUTS,
+    ConfigOverride,
+    SmallestGroup,
+    alone,
+    word_findings,
+)
 from rolegraph.engine.spec import Finding, Loss, Path
 
 UNNAMED = "default_traj_name"
@@ -49,10 +56,10 @@ def findings(plan: Plan, backend: Backend, words: Sequence[str] = ()) -> Iterato
     yield from word_findings(words, backend, smallest(plan))
 
 
-def smallest(plan: Plan) -> Smallest | None:
+def smallest(plan: Plan) -> SmallestGroup | None:
     """The trained role with the fewest instances in a rollout; None where nobody is trained."""
     roles = sorted(plan.trained.values(), key=lambda role: role.count)
-    return Smallest(roles[0].name, roles[0].count) if roles else None
+    return SmallestGroup(roles[0].name, roles[0].count) if roles else None
 
 
 def _policies(plan: Plan) -> Iterator[Finding]:
@@ -170,7 +177,7 @@ def _loss(role: str, loss: Loss, backend: Backend) -> Iterator[Finding]:
 
 def _groups(plan: Plan, words: Sequence[str]) -> Iterator[Finding]:
     """Groups that are too small for rLLM, unless a word (which has checks of its own) says otherwise."""
-    said = {word.key: word.value for word in map(Word, words)}
+    said = {word.key: word.value for word in map(ConfigOverride, words)}
     if said.get("rllm.rejection_sample.min_trajs_per_group") == 1 or said.keys() & ROLLOUTS:
         return
     for role in plan.trained.values():

@@ -61,7 +61,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class KeyMapping:
     """What in a spec sets which keys. A value of None leaves rLLM's own."""
 
     spec: str
@@ -82,14 +82,14 @@ class Row:
         }[backend]
 
 
-def _everywhere(spec: str, value: Callable[[Launch], Value | None], key: str) -> Row:
-    return Row(spec, value, tinker=key, verl=key, fireworks=key, custom=key)
+def _everywhere(spec: str, value: Callable[[Launch], Value | None], key: str) -> KeyMapping:
+    return KeyMapping(spec, value, tinker=key, verl=key, fireworks=key, custom=key)
 
 
-TABLE: tuple[Row, ...] = (
+TABLE: tuple[KeyMapping, ...] = (
     # Of the run
     # A backend that is not rLLM's own has no config there: see `unset`.
-    Row(
+    KeyMapping(
         "--backend",
         lambda run: run.backend,
         tinker="rllm/backend",
@@ -100,17 +100,17 @@ TABLE: tuple[Row, ...] = (
     _everywhere("", lambda run: "rolegraph", "rllm.trainer.project_name"),
     _everywhere("--track", lambda run: ("console", *run.trackers), "rllm.trainer.logger"),
     _everywhere("--seed", lambda run: run.seed, "rllm.data.seed"),
-    Row(
+    KeyMapping(
         "--out", lambda run: run.folder, tinker="training.default_local_dir", verl="trainer.default_local_dir"
     ),
-    Row(
+    KeyMapping(
         "--resume",
         lambda run: "auto" if run.resume else "disable",
         tinker="training.resume_mode",
         verl="trainer.resume_mode",
     ),
     # The model
-    Row(
+    KeyMapping(
         "model.name",
         lambda run: model_name(run.plan.spec.model),
         tinker="model.name",
@@ -118,16 +118,18 @@ TABLE: tuple[Row, ...] = (
         fireworks="model.name",
         custom="++model.name",
     ),
-    Row(
+    KeyMapping(
         "model.base_url",
         lambda run: run.base_url or run.plan.spec.model.base_url,
         tinker="tinker_base_url",
         fireworks="fireworks_base_url",
     ),
-    Row("model.name", lambda run: renderer(run.plan.spec.model), tinker="rollout_engine.renderer_name"),
+    KeyMapping(
+        "model.name", lambda run: renderer(run.plan.spec.model), tinker="rollout_engine.renderer_name"
+    ),
     # rLLM's own 2,048 would take the place of either backend's limit, and a longer prompt gets no answer.
-    Row("model.name", lambda run: run.context, tinker="training.max_length"),
-    Row(
+    KeyMapping("model.name", lambda run: run.context, tinker="training.max_length"),
+    KeyMapping(
         "model.name",
         lambda run: _longest_prompt(run),
         tinker="rllm.data.max_prompt_length",
@@ -135,18 +137,18 @@ TABLE: tuple[Row, ...] = (
         fireworks="rllm.data.max_prompt_length",
         custom="rllm.data.max_prompt_length",
     ),
-    Row(
+    KeyMapping(
         "train.lora.rank",
         lambda run: _policy(run).lora.rank,
         tinker="model.lora_rank",
         verl="actor_rollout_ref.model.lora_rank",
         fireworks="model.lora_rank",
     ),
-    Row("train.lora.attention", lambda run: _policy(run).lora.attention, tinker="model.train_attn"),
-    Row("train.lora.mlp", lambda run: _policy(run).lora.mlp, tinker="model.train_mlp"),
-    Row("train.lora.unembed", lambda run: _policy(run).lora.unembed, tinker="model.train_unembed"),
+    KeyMapping("train.lora.attention", lambda run: _policy(run).lora.attention, tinker="model.train_attn"),
+    KeyMapping("train.lora.mlp", lambda run: _policy(run).lora.mlp, tinker="model.train_mlp"),
+    KeyMapping("train.lora.unembed", lambda run: _policy(run).lora.unembed, tinker="model.train_unembed"),
     # Rollouts
-    Row(
+    KeyMapping(
         "train.rollouts",
         lambda run: run.train.rollouts,
         tinker="training.group_size",
@@ -155,7 +157,7 @@ TABLE: tuple[Row, ...] = (
         custom="rllm.rollout.n",
     ),
     _everywhere("train.batch_size", lambda run: run.train.batch_size, "rllm.data.train_batch_size"),
-    Row(
+    KeyMapping(
         "train.batch_size",
         lambda run: run.train.batch_size,
         verl="actor_rollout_ref.actor.ppo_mini_batch_size",
@@ -181,7 +183,7 @@ TABLE: tuple[Row, ...] = (
         "rllm.trainer.total_batches",
     ),
     _everywhere("train.steps, train.epochs", lambda run: _epochs(run), "rllm.trainer.total_epochs"),
-    Row(
+    KeyMapping(
         "train.learning_rate",
         lambda run: _policy(run).learning_rate,
         tinker="training.learning_rate",
@@ -194,12 +196,12 @@ TABLE: tuple[Row, ...] = (
         lambda run: run.train.schedule.warmup or None,
         "rllm.algorithm.warmup_steps",
     ),
-    Row(
+    KeyMapping(
         "train.schedule.floor",
         lambda run: run.train.schedule.floor,
         verl="actor_rollout_ref.actor.optim.min_lr_ratio",
     ),
-    Row(
+    KeyMapping(
         "train.gradient_clip",
         lambda run: run.train.gradient_clip,
         verl="++actor_rollout_ref.actor.optim.clip_grad",
@@ -210,7 +212,7 @@ TABLE: tuple[Row, ...] = (
         lambda run: deviation(run.plan),
         "rllm.algorithm.norm_adv_by_std_in_grpo",
     ),
-    Row(
+    KeyMapping(
         "roles.*.estimator: precomputed",
         lambda run: any(is_precomputed(role) for role in run.plan.trained.values()) or None,
         tinker="rllm.algorithm.use_precomputed_advantage",
@@ -234,7 +236,7 @@ TABLE: tuple[Row, ...] = (
         "rllm.workflow.raise_on_error",
     ),
     # Measuring and keeping
-    Row(
+    KeyMapping(
         "train.validation.rollouts",
         lambda run: run.train.validation.rollouts,
         tinker="validation.group_size",

@@ -23,7 +23,7 @@ Roles = Mapping[str, RolePlan]
 """Those that are trained, by name."""
 
 
-class Unit(NamedTuple):
+class ExportedTrajectory(NamedTuple):
     """What leaves as one of rLLM's trajectories: one of ours, or a turn where turns are compared."""
 
     name: str
@@ -33,17 +33,17 @@ class Unit(NamedTuple):
     """What sets its group apart, which our grouping hook goes by."""
 
 
-def units(episode: Episode, trajectory: Trajectory, roles: Roles) -> list[Unit]:
+def units(episode: Episode, trajectory: Trajectory, roles: Roles) -> list[ExportedTrajectory]:
     """What leaves of a trajectory; a turn that is in no group is masked."""
     role = roles.get(trajectory.name)
     if role is None or not role.compares_turns or not trajectory.steps:
-        return [Unit(trajectory.name, trajectory, {})]
+        return [ExportedTrajectory(trajectory.name, trajectory, {})]
     compared = {turn.uid: (turn, key.apart) for key, turn in members(episode, trajectory, role)}
-    found: list[Unit] = []
+    found: list[ExportedTrajectory] = []
     for steps in turns(trajectory):
         uid = turn_uid(trajectory, steps[0].round)
         masked = trajectory._replace(steps=steps, uid=uid, masked=True)
-        found.append(Unit(name_of(role, steps[0].round), *compared.get(uid, (masked, {}))))
+        found.append(ExportedTrajectory(name_of(role, steps[0].round), *compared.get(uid, (masked, {}))))
     return found
 
 
@@ -79,7 +79,7 @@ def episode_to_rllm(
     )
 
 
-def unit_to_rllm(unit: Unit, outputs: Outputs, trained: Roles | None) -> theirs.Trajectory:
+def unit_to_rllm(unit: ExportedTrajectory, outputs: Outputs, trained: Roles | None) -> theirs.Trajectory:
     """One trajectory, its reward on itself and on its last step: rLLM adds up those of steps.
 
     rLLM trains on every step it sees and has no mark to keep one from that, on any backend. So what is to be

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rolegraph.engine.rllm_bridge.config import as_words, overrides, unset
 from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
-from rolegraph.engine.rllm_bridge.launch import Job
+from rolegraph.engine.rllm_bridge.launch import RllmJob
 from rolegraph.engine.rllm_bridge.prepared import others
 from rolegraph.engine.rllm_bridge.services import is_served
 from rolegraph.engine.shipped import BASE_NAME, MODELS
@@ -22,7 +22,7 @@ FOLDER_KEYS = ("model.name", "actor_rollout_ref.model.path")
 """Keys that hold a local model's folder, which the script looks up where it runs."""
 
 
-def script(job: Job) -> str:
+def script(job: RllmJob) -> str:
     """The script, formatted."""
     run = job.run
     ref = run.plan.spec.model

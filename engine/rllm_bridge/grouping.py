@@ -25,7 +25,7 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.records import Advantage, GroupKey, TrajectoryGroup, plain_advantage
 from rolegraph.engine.rllm_bridge.convert import trajectory_from_rllm
 from rolegraph.engine.rllm_bridge.estimators import roles_by_name
-from rolegraph.engine.training.advantages import Estimated, estimate, reward_metrics
+from rolegraph.engine.training.advantages import EstimatedGroups, estimate, reward_metrics
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def _set_advantages(group: theirs.TrajectoryGroup, advantages: Sequence[Sequence
             step.advantage = plain_advantage(value)
 
 
-def _report(estimated: Estimated, estimators: dict[str, str]) -> None:
+def _report(estimated: EstimatedGroups, estimators: dict[str, str]) -> None:
     for warning in estimated.warnings[:8]:
         log.warning(warning.text)
     for role, estimator in estimators.items():

@@ -40,7 +40,7 @@ FIREWORKS = KeyRule("FIREWORKS_API_KEY", "FIREWORKS_BASE_URL", "https://api.fire
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RllmJob:
     """A spec that the backend can train, and how."""
 
     spec: str
@@ -85,7 +85,7 @@ def prepare(
     folder: Path | None = None,
     resume: bool = False,
     trackers: Sequence[str] = (),
-) -> Job:
+) -> RllmJob:
     """Compile and check a spec for a backend of rLLM's, or one of your own as `package.module:Class`.
 
     Raises SpecError, or UsageError where there is no file.
@@ -121,7 +121,7 @@ def prepare(
         resume=resume,
         trackers=trackers,
     )
-    return Job(
+    return RllmJob(
         spec,
         words=tuple(spec_words),
         model=model,
@@ -143,7 +143,7 @@ def _check_keys(ref: ModelRef, backend: str, trusted_url: str | None) -> None:
             raise UsageError(rule.withheld(url))
 
 
-def describe(job: Job) -> str:
+def describe(job: RllmJob) -> str:
     """What would be launched, as YAML: the composed config, or without rLLM the overrides alone."""
     run = job.run
     plain: dict[str, Any] = {
@@ -167,7 +167,7 @@ def describe(job: Job) -> str:
     return "\n".join([*head, as_yaml(compose(job.overrides(), run.backend))])
 
 
-def launch(job: Job) -> None:
+def launch(job: RllmJob) -> None:
     """Train. A local model on tinker is served for the time of the run."""
     require(job.run.backend)
     from rolegraph.engine.rllm_bridge.trainer import backend_class, trainer

@@ -17,7 +17,7 @@ from rolegraph.engine.spec import ModelRef
 T = TypeVar("T")
 
 
-class OfLoop(Generic[T]):
+class PerEventLoop(Generic[T]):
     """A value for each event loop, made when it is first asked for; those of closed loops are forgotten."""
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -40,7 +40,7 @@ class OfLoop(Generic[T]):
         return self._values.pop(asyncio.get_running_loop(), None)
 
 
-class Prepared:
+class PreparedPlan:
     """What every episode of a plan needs under rLLM."""
 
     def __init__(self, plan: Plan) -> None:
@@ -61,7 +61,7 @@ class Prepared:
             if any(is_rllms(plan, endpoint) for endpoint in plan.endpoints_of(role))
         )
         self.isolation = Isolation(plan.imports)
-        self._opened: OfLoop[dict[Open, Models]] = OfLoop(dict)
+        self._opened: PerEventLoop[dict[Open, Models]] = PerEventLoop(dict)
 
     def check_opening(self, open_: Open | None) -> None:
         """Raises UsageError for a model of this machine, which the default cannot open."""
@@ -101,13 +101,13 @@ def others(plan: Plan) -> list[ModelRef]:
     return list(dict.fromkeys([*frozen, *plan.teachers]))
 
 
-_prepared: dict[str, Prepared] = {}
+_prepared: dict[str, PreparedPlan] = {}
 
 
-def prepared(plan: Plan) -> Prepared:
+def prepared(plan: Plan) -> PreparedPlan:
     """A plan, made ready once in each process, however often it is sent there."""
     if plan.hash not in _prepared:
-        _prepared[plan.hash] = Prepared(plan)
+        _prepared[plan.hash] = PreparedPlan(plan)
     return _prepared[plan.hash]
 
 

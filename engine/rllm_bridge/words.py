@@ -63,7 +63,7 @@ ADDED = ("rllm.rollout.train", "rllm.rollout.val", "rllm.transform", "rllm.rejec
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ConfigOverride:
     """`key=value` for rLLM, as it was written."""
 
     text: str
@@ -90,21 +90,23 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Smallest:
+class SmallestGroup:
     """The smallest group of a role in a batch: as many instances in each rollout."""
 
     role: str
     count: int
 
 
-def word_findings(words: Sequence[str], backend: Backend, smallest: Smallest | None) -> Iterator[Finding]:
+def word_findings(
+    words: Sequence[str], backend: Backend, smallest: SmallestGroup | None
+) -> Iterator[Finding]:
     """A warning for each word without effect, an error for one that would undo what the spec says.
 
     `smallest` is of the roles that are trained.
     """
     keys = ((row.key(backend), row.spec) for row in TABLE if row.spec.startswith("train"))
     ours = {key.lstrip("+~"): spec for key, spec in keys if key is not None}
-    read = [Word(word) for word in words]
+    read = [ConfigOverride(word) for word in words]
     values = {word.key: word.value for word in read}
     for word in read:
         key = word.key
@@ -134,7 +136,7 @@ def known_keys() -> frozenset[str]:
     return frozenset(KEYS.read_text(encoding="utf-8").split())
 
 
-def _misspelt(word: Word, backend: Backend) -> Iterator[Finding]:
+def _misspelt(word: ConfigOverride, backend: Backend) -> Iterator[Finding]:
     """A key that rLLM has not got: hydra refuses it, or with `++` adds it, and nothing reads it."""
     key, known = word.key, known_keys()
     if not key.startswith("rllm.") or key in known or key == "rllm.backend":
@@ -151,7 +153,7 @@ def _misspelt(word: Word, backend: Backend) -> Iterator[Finding]:
 
 
 def _fault(
-    word: Word, values: Mapping[str, object], backend: Backend, smallest: Smallest | None
+    word: ConfigOverride, values: Mapping[str, object], backend: Backend, smallest: SmallestGroup | None
 ) -> Finding | None:
     """What a key's value would do, where it is not one that a person wants."""
     key, value = word.key, word.value
@@ -190,7 +192,7 @@ def _fault(
     return None
 
 
-def _loss_fault(word: Word, backend: Backend) -> Finding | None:
+def _loss_fault(word: ConfigOverride, backend: Backend) -> Finding | None:
     known = LOSSES.get(backend)
     if known is None:
         return None

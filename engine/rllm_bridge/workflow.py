@@ -25,7 +25,7 @@ from rolegraph.engine.records import TerminationReason as Reason
 from rolegraph.engine.rllm_bridge.convert import episode_to_rllm, unit_to_rllm, units
 from rolegraph.engine.rllm_bridge.models import PolicyModel
 from rolegraph.engine.rllm_bridge.prepared import prepared, task_of
-from rolegraph.engine.run import Job, run_episode
+from rolegraph.engine.run import EpisodeJob, run_episode
 from rolegraph.engine.training.advantages import annotated
 from rolegraph.engine.training.signals import apply_signals
 
@@ -78,7 +78,7 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
         policy = PolicyModel(engine)
         limited = LimitedModel(policy, self.plan.spec.model.concurrency)
         table = await shared.table(limited, self._open_model)
-        job, observe = Job(row, rollout), partial(self._hear, policy)
+        job, observe = EpisodeJob(row, rollout), partial(self._hear, policy)
         episode = await run_episode(self.plan, job, table, isolation=shared.isolation, observe=observe)
         reason = _reason(episode, policy, shared.ending)
         if engine.is_validation:

@@ -10,7 +10,7 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.records import Episode, Failure, FailureName, Step, Task, TerminationReason, Trajectory
 from rolegraph.engine.run.endings import Endings
 from rolegraph.engine.run.seeing import Results
-from rolegraph.engine.run.session import Answered, NodeResult, Ran
+from rolegraph.engine.run.session import ModelCall, NodeResult, ToolRun
 from rolegraph.engine.vocabulary import Score, View
 from rolegraph.engine.vocabulary.foreign import FOREIGN, described, finite
 
@@ -192,7 +192,7 @@ def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:
     return steps
 
 
-def _noted(role: RolePlan, view: View, asked: Answered | Ran, *, masked: bool) -> dict[str, object]:
+def _noted(role: RolePlan, view: View, asked: ModelCall | ToolRun, *, masked: bool) -> dict[str, object]:
     """What is recorded of anything that a turn asked for: when and how long, in seconds, which of several
     rounds and attempts it was, and whether it teaches nothing."""
     noted: dict[str, object] = {"started": asked.started, "seconds": asked.seconds}

@@ -43,7 +43,7 @@ async def offered(tools: Sequence[Tool], opened: OpenTools) -> Functions:
     return found
 
 
-class Result(NamedTuple):
+class CallResult(NamedTuple):
     """What came of a call."""
 
     message: Message
@@ -54,13 +54,13 @@ class Result(NamedTuple):
 
 async def results_of(
     functions: Functions, calls: Sequence[ToolCall], seconds: float | None
-) -> Sequence[Result]:
+) -> Sequence[CallResult]:
     """What came of the calls of one answer, in their order, side by side; `seconds` bounds each.
 
     Only so many are made of one answer, and only so much is said of them together.
     """
     made = await asyncio.gather(*(_result(functions, call, seconds) for call in calls[: ANSWER_CALLS.most]))
-    results, left = list[Result](), TOOL_TEXT.most
+    results, left = list[CallResult](), TOOL_TEXT.most
     for call, result in zip(calls, made, strict=False):
         length = len(result.message["content"])
         fits = length <= left
@@ -70,16 +70,16 @@ async def results_of(
     return [*results, *(_failed(call, f"not called: {past}") for call in calls[ANSWER_CALLS.most :])]
 
 
-async def _result(functions: Functions, call: ToolCall, seconds: float | None) -> Result:
+async def _result(functions: Functions, call: ToolCall, seconds: float | None) -> CallResult:
     try:
         text = await _called(functions, call, seconds)
     except ToolError as error:
         return _failed(call, str(error))
-    return Result(result_message(call, text), {"name": call.name})
+    return CallResult(result_message(call, text), {"name": call.name})
 
 
-def _failed(call: ToolCall, why: str) -> Result:
-    return Result(result_message(call, f"Error: {why}"), {"name": call.name, "error": why})
+def _failed(call: ToolCall, why: str) -> CallResult:
+    return CallResult(result_message(call, f"Error: {why}"), {"name": call.name, "error": why})
 
 
 async def _called(functions: Functions, call: ToolCall, seconds: float | None) -> str:

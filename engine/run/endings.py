@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from rolegraph.engine.compile import Plan
-from rolegraph.engine.compile.plan import Block, See
+from rolegraph.engine.compile.plan import Block, InputEdge
 from rolegraph.engine.run.frontier import Frontier
-from rolegraph.engine.run.seeing import Results, Sight
-from rolegraph.engine.run.world import World
+from rolegraph.engine.run.seeing import EpisodeContext, Results
+from rolegraph.engine.run.world import EnvironmentSession
 
 Ending = Literal["until", "env"]
 """What ends a loop before its last round: its condition, or its environment."""
-Endings = Mapping[int, Mapping[tuple[See, ...], Ending]]
+Endings = Mapping[int, Mapping[tuple[InputEdge, ...], Ending]]
 """By loop, what ended it; by what the end was read from, where its branches end each for itself."""
 
 
@@ -23,7 +23,12 @@ class LoopEnds:
     __slots__ = ("_ended", "_frontier", "_plan", "_results", "_sight", "_verdicts", "_world", "endings")
 
     def __init__(
-        self, plan: Plan, results: Results, sight: Sight, frontier: Frontier, world: World | None
+        self,
+        plan: Plan,
+        results: Results,
+        sight: EpisodeContext,
+        frontier: Frontier,
+        world: EnvironmentSession | None,
     ) -> None:
         self._plan, self._results, self._sight = plan, results, sight
         self._frontier, self._world = frontier, world
@@ -31,7 +36,7 @@ class LoopEnds:
         """By block, whether its loop ended before it."""
         self._ended: set[tuple[int, int]] = set()
         """The loops that ended as a whole, each with the round that was spared first."""
-        self.endings: dict[int, dict[tuple[See, ...], Ending]] = {}
+        self.endings: dict[int, dict[tuple[InputEdge, ...], Ending]] = {}
 
     def is_over(self, block: int, loop: int) -> bool:
         """Whether the loop of a block's nodes ended before their round; once ended, it stays so."""

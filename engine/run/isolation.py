@@ -40,7 +40,7 @@ LOOK_SECONDS = 1.0
 """How often who waits for an answer looks whether its workers are still there."""
 
 
-class LimitError(Exception):
+class CallTimeout(Exception):
     """The time of a call is up."""
 
 
@@ -85,7 +85,7 @@ class Isolation:
                         raise BrokenProcessPool
             return answer.result()
         except TimeoutError as error:
-            raise LimitError(f"{limit:g} s") from error
+            raise CallTimeout(f"{limit:g} s") from error
         except ProcessExpired as error:
             raise RuntimeError(f"the process that ran it died with exit code {error.exitcode}") from error
         finally:

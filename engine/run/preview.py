@@ -18,8 +18,8 @@ from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode, Message, NodeId, Task
 from rolegraph.engine.run.isolation import Isolation
 from rolegraph.engine.run.scheduler import run_episode
-from rolegraph.engine.run.session import Job
-from rolegraph.engine.run.standins import Answers, asked_only, still, told_only
+from rolegraph.engine.run.session import EpisodeJob
+from rolegraph.engine.run.standins import PreviewModel, asked_only, still, told_only
 from rolegraph.engine.spec import Edge, OnFailure
 from rolegraph.engine.vocabulary import Function, Tool
 
@@ -33,7 +33,7 @@ UNREACHED = "not reached with these answers"
 _MARK = re.compile(r"\[(\w+)(?: \d+)?(?:, round \d+)?\]")
 
 
-class Asked(NamedTuple):
+class SentPrompt(NamedTuple):
     """One prompt, and who is sent it."""
 
     nodes: Sequence[NodeId]
@@ -52,11 +52,11 @@ class Asked(NamedTuple):
 
 
 @dataclass(slots=True)
-class RoleAsked:
+class RolePrompts:
     """What a role is asked on one task."""
 
     role: RolePlan
-    asked: list[Asked] = field(default_factory=list[Asked])
+    asked: list[SentPrompt] = field(default_factory=list[SentPrompt])
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
     """What else there is to know of it, by a word for it: its loop, its condition, its tools."""
     more: int = 0
@@ -71,7 +71,7 @@ class RoleAsked:
         if _unmarked(value) not in map(_unmarked, self.values) and len(self.values) < MOST:
             self.values.append(value)
 
-    def who(self, asked: Asked) -> str:
+    def who(self, asked: SentPrompt) -> str:
         """Whose prompt it is, in words: `solver 1–2, round 2`."""
         name = self.role.name
         if self.role.count > 1:
@@ -82,16 +82,16 @@ class RoleAsked:
         return name
 
 
-class TaskAsked(NamedTuple):
+class TaskPrompts(NamedTuple):
     """What is asked on one task."""
 
     task: Task
     """Each hidden field holds its name."""
     hidden: Sequence[str]
-    roles: Sequence[RoleAsked]
+    roles: Sequence[RolePrompts]
 
 
-async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) -> TaskAsked:
+async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) -> TaskPrompts:
     """What each role is asked on a task: with made-up answers, or those of an episode on record.
 
     An answer that is not on record is made up. What conditions keep from being reached is asked once more as
@@ -108,7 +108,7 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
             await runs.run(plan, way)
     if plan.may_skip:
         await runs.run(_without_conditions(plan), 0, note=UNREACHED)
-    return TaskAsked(shown, hidden, runs.roles)
+    return TaskPrompts(shown, hidden, runs.roles)
 
 
 async def made_up(plan: Plan, task: Task, said: str) -> Episode:
@@ -133,7 +133,7 @@ class _Runs:
         self._replay = Replay.from_episodes([recorded], any_prompt=True) if recorded else None
         withheld = {permission.name for permission in plan.withheld}
         self._closed = {role.name: _not_allowed(role, withheld) for role in plan.roles}
-        self.roles = [RoleAsked(role, facts=facts_of(plan, role)) for role in plan.roles]
+        self.roles = [RolePrompts(role, facts=facts_of(plan, role)) for role in plan.roles]
         self._by_name = {asked.role.name: asked for asked in self.roles}
         self._seen: dict[str, dict[object, int]] = {asked.role.name: {} for asked in self.roles}
         """By role, the prompts by what tells them apart: their places in `asked`, or -1 for one left out."""
@@ -147,12 +147,12 @@ class _Runs:
             name: {node.round for prompt in of.asked for node in prompt.nodes}
             for name, of in self._by_name.items()
         }
-        model = Answers({name: of.role for name, of in self._by_name.items()}, way, said, self._replay)
+        model = PreviewModel({name: of.role for name, of in self._by_name.items()}, way, said, self._replay)
         harmless = self._harmless(plan, stopped=self._recorded is None or bool(note))
         limited = LimitedModel(model, 4096)
         async with Isolation(plan.imports) as isolation:
             rollout = self._recorded.rollout if self._recorded else 0
-            job = Job({"id": "task", **self._task}, rollout, 0)
+            job = EpisodeJob({"id": "task", **self._task}, rollout, 0)
             models = [limited] * len(plan.endpoints)
             episode = await run_episode(harmless, job, models, isolation=isolation)
         endpoints = {node.id: node.endpoint or 0 for node in plan.nodes}
@@ -176,7 +176,7 @@ class _Runs:
             seen[key] = len(of.asked)
             call = f"call {request.id.call} of the turn" if request.id.call > 1 else ""
             said = ", ".join(filter(None, (call, note)))
-            of.asked.append(Asked((node,), endpoint, request.messages, request.tools, said))
+            of.asked.append(SentPrompt((node,), endpoint, request.messages, request.tools, said))
         elif place is None:
             seen[key] = -1
             of.more += 1

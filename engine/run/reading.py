@@ -8,27 +8,27 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.run.assembly import steps_of
 from rolegraph.engine.run.seeing import Results, turns
 from rolegraph.engine.run.session import NodeResult
-from rolegraph.engine.run.world import World
-from rolegraph.engine.vocabulary import Reward, Seen
+from rolegraph.engine.run.world import EnvironmentSession
+from rolegraph.engine.vocabulary import Reward, RewardInputs
 
-NOTHING_SEEN = Seen()
+NOTHING_SEEN = RewardInputs()
 
 
-def own(role: RolePlan, result: NodeResult) -> Seen:
+def own(role: RolePlan, result: NodeResult) -> RewardInputs:
     """What a reward that is `of_turn` reads."""
-    return Seen(own=result.view, steps=tuple(steps_of(role, result, masked=False)))
+    return RewardInputs(own=result.view, steps=tuple(steps_of(role, result, masked=False)))
 
 
-class Reader:
+class RewardReader:
     """What the rewards of one episode read, when those that they read are settled."""
 
     __slots__ = ("_places", "_plan", "_results", "_world")
 
-    def __init__(self, plan: Plan, results: Results, world: World | None) -> None:
+    def __init__(self, plan: Plan, results: Results, world: EnvironmentSession | None) -> None:
         self._plan, self._results, self._world = plan, results, world
         self._places: dict[tuple[int, int], Mapping[tuple[int, int], int]] = {}
 
-    def all(self, node: int, result: NodeResult, reward: Reward) -> Seen:
+    def all(self, node: int, result: NodeResult, reward: Reward) -> RewardInputs:
         """What it reads of its own turn, of others and of the environment."""
         results, at = self._results, self._plan.nodes[node]
         ran = {see.name: turns(see, results) for see in self._plan.reads.get(node, ())}

@@ -12,19 +12,19 @@ from functools import partial
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.records import Task
 from rolegraph.engine.run.isolation import Isolation
-from rolegraph.engine.run.reading import NOTHING_SEEN, Reader, own
+from rolegraph.engine.run.reading import NOTHING_SEEN, RewardReader, own
 from rolegraph.engine.run.scoring import is_earned, score, score_isolated
 from rolegraph.engine.run.seeing import Results
 from rolegraph.engine.run.session import NodeResult
-from rolegraph.engine.run.world import World
-from rolegraph.engine.vocabulary import Reward, Seen
+from rolegraph.engine.run.world import EnvironmentSession
+from rolegraph.engine.vocabulary import Reward, RewardInputs
 
 Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 """Starts work that belongs to the episode, which ends where the work raises. Nothing here keeps it: an
 episode that knew itself through its rewards would be left to the garbage collector."""
 
 
-class Stop(Exception):
+class EpisodeStop(Exception):
     """A node with `then: fail` failed: the episode ends here."""
 
 
@@ -50,7 +50,7 @@ class LateRewards:
     __slots__ = ("_isolation", "_plan", "_results", "_task", "_world")
 
     def __init__(
-        self, plan: Plan, task: Task, results: Results, world: World | None, isolation: Isolation
+        self, plan: Plan, task: Task, results: Results, world: EnvironmentSession | None, isolation: Isolation
     ) -> None:
         self._plan, self._task, self._results = plan, task, results
         self._world, self._isolation = world, isolation
@@ -58,7 +58,7 @@ class LateRewards:
     async def score(self, spawn: Spawn) -> None:
         """Score each turn once those that its reward reads are scored; raises Stop."""
         scoring: dict[int, asyncio.Task[None]] = {}
-        reader = Reader(self._plan, self._results, self._world)
+        reader = RewardReader(self._plan, self._results, self._world)
         for position in self._plan.scoring:
             role = self._plan.roles[position]
             for node, result in self._of_role(position):
@@ -87,7 +87,7 @@ class LateRewards:
         before: Sequence[asyncio.Task[None]],
         role: RolePlan,
         result: NodeResult,
-        seen: Callable[[], Seen],
+        seen: Callable[[], RewardInputs],
     ) -> None:
         if before:
             await asyncio.wait(before)
@@ -102,11 +102,13 @@ class LateRewards:
         ]
 
 
-async def _beside(role: RolePlan, task: Task, result: NodeResult, seen: Seen, isolation: Isolation) -> None:
+async def _beside(
+    role: RolePlan, task: Task, result: NodeResult, seen: RewardInputs, isolation: Isolation
+) -> None:
     await score_isolated(role, task, result, seen, isolation=isolation)
     _stop_at_failure(role, result)
 
 
 def _stop_at_failure(role: RolePlan, result: NodeResult) -> None:
     if result.failure is not None and role.on_failure.then == "fail":
-        raise Stop
+        raise EpisodeStop

@@ -16,7 +16,7 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import Block, Node
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Clock, LimitedModel
-from rolegraph.engine.prompts import Continued, PromptError, render_messages
+from rolegraph.engine.prompts import ChatPrefix, PromptError, render_messages
 from rolegraph.engine.records import (
     Episode,
     EpisodeDone,
@@ -30,22 +30,22 @@ from rolegraph.engine.run.assembly import assemble
 from rolegraph.engine.run.endings import LoopEnds
 from rolegraph.engine.run.frontier import Frontier
 from rolegraph.engine.run.isolation import Isolation
-from rolegraph.engine.run.rewarding import LateRewards, Stop, settle
-from rolegraph.engine.run.seeing import Sight
-from rolegraph.engine.run.session import Job, NodeResult, take_turn
+from rolegraph.engine.run.rewarding import EpisodeStop, LateRewards, settle
+from rolegraph.engine.run.seeing import EpisodeContext
+from rolegraph.engine.run.session import EpisodeJob, NodeResult, take_turn
 from rolegraph.engine.run.task_group import TaskGroup
 from rolegraph.engine.run.tool_turn import run_turn
 from rolegraph.engine.run.tools import OpenTools
-from rolegraph.engine.run.world import World
+from rolegraph.engine.run.world import EnvironmentSession
 from rolegraph.engine.vocabulary import EnvironmentFailure, View
 
 
-def jobs(tasks: Iterable[Task], rollouts: int = 1, seed: int | None = None) -> Iterator[Job]:
+def jobs(tasks: Iterable[Task], rollouts: int = 1, seed: int | None = None) -> Iterator[EpisodeJob]:
     """A job for each task and rollout."""
-    return (Job(task, rollout, seed) for task in tasks for rollout in range(rollouts))
+    return (EpisodeJob(task, rollout, seed) for task in tasks for rollout in range(rollouts))
 
 
-def missing(planned: Iterable[Job], finished: Iterable[tuple[str, int]]) -> Iterator[Job]:
+def missing(planned: Iterable[EpisodeJob], finished: Iterable[tuple[str, int]]) -> Iterator[EpisodeJob]:
     """The jobs of whose episodes there is none yet: `finished` ones by their task's id and their rollout."""
     there = Counter(finished)
     for job in planned:
@@ -58,7 +58,7 @@ def missing(planned: Iterable[Job], finished: Iterable[tuple[str, int]]) -> Iter
 
 def run_episode(
     plan: Plan,
-    job: Job,
+    job: EpisodeJob,
     models: Sequence[LimitedModel],
     *,
     isolation: Isolation,
@@ -97,7 +97,7 @@ class _Run:
     def __init__(
         self,
         plan: Plan,
-        job: Job,
+        job: EpisodeJob,
         models: Sequence[LimitedModel],
         *,
         isolation: Isolation,
@@ -107,8 +107,8 @@ class _Run:
         self.seed = None if job.seed is None else job.seeded(job.seed)
         self.frontier = Frontier(plan.wiring)
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
-        self.world = None if plan.env is None else World(plan.env, job.task)
-        self.sight = Sight(plan, job.task, self.results, self.world)
+        self.world = None if plan.env is None else EnvironmentSession(plan.env, job.task)
+        self.sight = EpisodeContext(plan, job.task, self.results, self.world)
         self.ends: LoopEnds | None = None
         if plan.loops:
             self.ends = LoopEnds(plan, self.results, self.sight, self.frontier, self.world)
@@ -177,7 +177,7 @@ class _Run:
                 late = LateRewards(self.plan, self.job.task, self.results, self.world, self.isolation)
                 tasks.spawn(late.score(tasks.spawn))
                 await tasks.settled()
-        except Stop:
+        except EpisodeStop:
             return True
         return False
 
@@ -252,10 +252,10 @@ class _Run:
             await self.world.go_on(self.results)
         except EnvironmentFailure as error:
             self.stop_at_environment(self.world, str(error))
-            raise Stop from None
+            raise EpisodeStop from None
         self.start(self.opened(self.frontier.done(transition)))
 
-    def stop_at_environment(self, world: World, message: str) -> None:
+    def stop_at_environment(self, world: EnvironmentSession, message: str) -> None:
         """Say in each player's last turn that nothing came of it."""
         for place in world.stopped():
             node = self.plan.nodes[place]
@@ -326,7 +326,7 @@ class _Run:
 
     def next_of_chat(
         self, role: RolePlan, position: int
-    ) -> tuple[Sequence[Message] | Failure, Continued | None]:
+    ) -> tuple[Sequence[Message] | Failure, ChatPrefix | None]:
         """What goes on with the last turn of its instance that was neither skipped nor failed, and the tokens
         which that left."""
         number = self.plan.nodes[position].id.round

@@ -5,15 +5,15 @@ from __future__ import annotations
 from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.records import Failure, FailureName, Task
 from rolegraph.engine.records.plain import LARGEST
-from rolegraph.engine.run.isolation import Isolation, LimitError
+from rolegraph.engine.run.isolation import CallTimeout, Isolation
 from rolegraph.engine.run.session import NodeResult, failing_earns
-from rolegraph.engine.vocabulary import Score, Seen
+from rolegraph.engine.vocabulary import RewardInputs, Score
 from rolegraph.engine.vocabulary.foreign import FOREIGN, described, finite
 
 _RIGHT = (bool, type(None))
 
 
-def score(role: RolePlan, task: Task, result: NodeResult, seen: Seen) -> None:
+def score(role: RolePlan, task: Task, result: NodeResult, seen: RewardInputs) -> None:
     """Set a result's score, here and now; a reward that fails is a `reward_error` and earns nothing."""
     if role.reward is None:
         return
@@ -24,7 +24,7 @@ def score(role: RolePlan, task: Task, result: NodeResult, seen: Seen) -> None:
 
 
 async def score_isolated(
-    role: RolePlan, task: Task, result: NodeResult, seen: Seen, *, isolation: Isolation
+    role: RolePlan, task: Task, result: NodeResult, seen: RewardInputs, *, isolation: Isolation
 ) -> None:
     """As `score`; a reward with a time limit runs in a process that is stopped at it."""
     reward = role.reward
@@ -34,7 +34,7 @@ async def score_isolated(
     try:
         arguments = (task, result.view.action, seen)
         _earn(role, result, await isolation.run(reward.score, *arguments, limit=reward.timeout))
-    except LimitError:
+    except CallTimeout:
         _fail(role, result, f"the reward took longer than {reward.timeout:g} s")
     except FOREIGN as error:
         _fail(role, result, f"the reward raised {described(error)}")

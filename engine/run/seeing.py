@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.compile.plan import See, own_of
+from rolegraph.engine.compile.plan import InputEdge, own_of
 from rolegraph.engine.prompts import SELF, Condition, PromptError
 from rolegraph.engine.records import Task
 from rolegraph.engine.run.session import NodeResult
-from rolegraph.engine.run.world import World
+from rolegraph.engine.run.world import EnvironmentSession
 from rolegraph.engine.vocabulary import Upstream, View, Views
 
 SEES_NOTHING: Upstream = {}
@@ -18,7 +18,7 @@ Results = Sequence[NodeResult | None]
 """By node; None where it has not run."""
 
 
-def turns(see: See, results: Results) -> list[int]:
+def turns(see: InputEdge, results: Results) -> list[int]:
     """Of each instance its turns that ran, or the last of them: their nodes."""
     if see.each == 1:
         return [node for node in see.nodes if results[node] is not None]
@@ -29,12 +29,12 @@ def turns(see: See, results: Results) -> list[int]:
     return found
 
 
-class Sight:
+class EpisodeContext:
     """What is seen in one episode. Nodes and blocks are known by their positions in the plan."""
 
     __slots__ = ("_plan", "_results", "_task", "_visible", "_world", "uncomputed", "upstream")
 
-    def __init__(self, plan: Plan, task: Task, results: Results, world: World | None) -> None:
+    def __init__(self, plan: Plan, task: Task, results: Results, world: EnvironmentSession | None) -> None:
         self._plan, self._task, self._results, self._world = plan, task, results, world
         self._visible = _without(task, plan.hidden)
         self.upstream: list[Upstream] = [SEES_NOTHING] * len(plan.blocks)
@@ -42,11 +42,11 @@ class Sight:
         self.uncomputed = 0
         """How many conditions could not be computed."""
 
-    def join(self, number: int, sees: Sequence[See]) -> None:
+    def join(self, number: int, sees: Sequence[InputEdge]) -> None:
         """Note what the nodes of a block see of others: all of these have ended."""
         self.upstream[number] = {see.name: self.views(see) for see in sees}
 
-    def views(self, see: See) -> Views:
+    def views(self, see: InputEdge) -> Views:
         """What is seen under a name; a single instance that has not run still answers for its fields."""
         results = self._results
         nodes = see.nodes if see.each == 1 else turns(see, results)
@@ -72,7 +72,7 @@ class Sight:
         shown = self._shown(role) if role.shows else self._visible
         return {"task": shown, SELF: own, **self.upstream[at.block]}
 
-    def of_end(self, sees: Sequence[See]) -> Mapping[str, Any]:
+    def of_end(self, sees: Sequence[InputEdge]) -> Mapping[str, Any]:
         """What the end of a loop is read from."""
         return {"task": self._visible, **{see.name: self.views(see) for see in sees}}
 

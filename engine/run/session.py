@@ -15,7 +15,7 @@ from rolegraph.engine.compile.plan import Node
 from rolegraph.engine.errors import ContextFull, ModelError, RolegraphError
 from rolegraph.engine.limits.answers import ANSWER_TEXT
 from rolegraph.engine.models import Clock, Completion, LimitedModel, Request
-from rolegraph.engine.prompts import Continued
+from rolegraph.engine.prompts import ChatPrefix
 from rolegraph.engine.prompts.tools import answer_message
 from rolegraph.engine.records import (
     CallId,
@@ -27,7 +27,7 @@ from rolegraph.engine.records import (
     call_seed,
     derive_seed,
 )
-from rolegraph.engine.run.calls import Functions, Result, offered, results_of
+from rolegraph.engine.run.calls import CallResult, Functions, offered, results_of
 from rolegraph.engine.run.tools import OpenTools
 from rolegraph.engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
 from rolegraph.engine.vocabulary.foreign import FOREIGN, described, plain
@@ -47,7 +47,7 @@ def failing_earns(role: RolePlan) -> Score:
     return Score(role.on_failure.reward or 0.0, False)
 
 
-class Job(NamedTuple):
+class EpisodeJob(NamedTuple):
     """An episode to run. With a seed, the same model gives the same episode."""
 
     task: Task
@@ -60,7 +60,7 @@ class Job(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Answered:
+class ModelCall:
     """One call of a model, and what it said."""
 
     messages: Sequence[Message]
@@ -73,7 +73,7 @@ class Answered:
     """Which it is, from 0."""
     number: int
     """Which of the turn's calls it is, from 1."""
-    results: Sequence[Result] = ()
+    results: Sequence[CallResult] = ()
     """What the tools gave that it asked for."""
 
     @property
@@ -83,15 +83,15 @@ class Answered:
         return (*self.messages, answer_message(said.text, said.thought, said.calls))
 
     @property
-    def continued(self) -> Continued | None:
+    def continued(self) -> ChatPrefix | None:
         """The same as the tokens that it is, where the model gives them."""
         said = self.completion
         if not said.response_ids:
             return None
-        return Continued((*said.prompt_ids, *said.response_ids), len(self.messages) + 1)
+        return ChatPrefix((*said.prompt_ids, *said.response_ids), len(self.messages) + 1)
 
 
-class Ran(NamedTuple):
+class ToolRun(NamedTuple):
     """One run of a tool in place of a model."""
 
     tool: str
@@ -107,11 +107,11 @@ class NodeResult:
     """What a node came to; its score is set when its reward is computed."""
 
     view: View
-    calls: Sequence[Answered] = ()
+    calls: Sequence[ModelCall] = ()
     """Every call of the turn that was answered, each a Step."""
     failure: Failure | None = None
     score: Score | None = None
-    ran: Ran | None = None
+    ran: ToolRun | None = None
     """The run of a tool where no model was asked."""
 
     @property
@@ -125,7 +125,7 @@ async def take_turn(
     role: RolePlan,
     node: Node,
     model: LimitedModel,
-    job: Job,
+    job: EpisodeJob,
     episode_seed: int | None,
     observe: Observer | None,
     clock: Clock,
@@ -133,7 +133,7 @@ async def take_turn(
     messages: Sequence[Message] | Failure,
     upstream: Upstream,
     tools: OpenTools | None = None,
-    continues: Continued | None = None,
+    continues: ChatPrefix | None = None,
 ) -> NodeResult:
     """A node's turn, which has failed where there are no messages to send.
 
@@ -149,10 +149,10 @@ async def take_turn(
         episode_seed = job.seeded(sampling.seed)
     functions: Functions | None = None
     told: Sequence[Function] = ()
-    earlier: list[Answered] = []  # the calls that asked for tools
+    earlier: list[ModelCall] = []  # the calls that asked for tools
     call, attempt = 1, 0
     while True:
-        answered: Answered | None = None
+        answered: ModelCall | None = None
         # By position: with keywords here too, they would cost more than 1 % of an episode.
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, call, attempt)
         id = CallId(job.task["id"], job.rollout, node.id, call, attempt)
@@ -163,7 +163,7 @@ async def take_turn(
             request = Request(messages, sampling, seed, id, told, continues)
             completion, start, seconds = await model.complete(request, role.timeout, observe, clock)
             text, calls = completion.text, completion.calls
-            answered = Answered(messages, completion, start - began, seconds, attempt, call)
+            answered = ModelCall(messages, completion, start - began, seconds, attempt, call)
             if calls:
                 chat = answered.chat  # fails here, where a client's own calls cannot be written
                 if functions and call < role.calls:
@@ -206,8 +206,8 @@ def _failed(
     role: RolePlan,
     node: Node,
     failure: Failure,
-    earlier: Sequence[Answered] = (),
-    answered: Answered | None = None,
+    earlier: Sequence[ModelCall] = (),
+    answered: ModelCall | None = None,
 ) -> NodeResult:
     """The result of a failed node: later roles see the parser's default as its action."""
     said = answered.completion if answered else Completion("")

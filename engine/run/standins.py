@@ -26,7 +26,7 @@ SAID = "…"
 """In an example, what somebody would have said."""
 
 
-class Answers:
+class PreviewModel:
     """A model that answers what is on record, or else with an example of what the role's parser can read.
 
     Of several examples it takes the one of that number, or the last. It says `said`, or else who it is.

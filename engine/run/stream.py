@@ -13,12 +13,12 @@ from rolegraph.engine.compile import Plan
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.records import Episode, Observer
 from rolegraph.engine.run.isolation import Isolation
-from rolegraph.engine.run.scheduler import Job, run_episode
+from rolegraph.engine.run.scheduler import EpisodeJob, run_episode
 
 
 async def stream(
     plan: Plan,
-    jobs: Iterable[Job],
+    jobs: Iterable[EpisodeJob],
     models: Sequence[LimitedModel],
     *,
     isolation: Isolation,

@@ -13,8 +13,8 @@ from rolegraph.engine.limits.tools import TOOL_TEXT
 from rolegraph.engine.models import Clock
 from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.records import Failure, FailureName
-from rolegraph.engine.run.isolation import Isolation, LimitError
-from rolegraph.engine.run.session import NodeResult, Ran, failing_earns
+from rolegraph.engine.run.isolation import CallTimeout, Isolation
+from rolegraph.engine.run.session import NodeResult, ToolRun, failing_earns
 from rolegraph.engine.run.tools import OpenTools, result_text
 from rolegraph.engine.vocabulary import ToolError, Upstream, View
 from rolegraph.engine.vocabulary.foreign import FOREIGN, described, plain
@@ -50,7 +50,7 @@ async def run_turn(
             result = plain(result, TOOL_TEXT)
         except ToolError as error:
             result = Failure(FailureName.TOOL_ERROR, str(error))
-        except (TimeoutError, LimitError):
+        except (TimeoutError, CallTimeout):
             limit = role.timeout or run.tool.timeout
             within = "in time" if limit is None else f"within {limit:g} s"
             result = Failure(FailureName.TIMEOUT, f"no result {within}")
@@ -59,7 +59,7 @@ async def run_turn(
         except FOREIGN as error:  # a tool from elsewhere: its fault ends this node only
             result = Failure(FailureName.TOOL_ERROR, described(error))
         if not isinstance(result, Failure) or attempt == role.on_failure.retry:
-            ran = Ran(run.name, start - began, clock() - start, attempt)
+            ran = ToolRun(run.name, start - began, clock() - start, attempt)
             return _result(role, node, result, ran, text)
     raise AssertionError("there is at least one attempt")
 
@@ -80,7 +80,9 @@ async def _call(
     return await function.call({first: value})
 
 
-def _result(role: RolePlan, node: Node, result: object, ran: Ran | None = None, text: str = "") -> NodeResult:
+def _result(
+    role: RolePlan, node: Node, result: object, ran: ToolRun | None = None, text: str = ""
+) -> NodeResult:
     """What a turn came to. A failure's message is its result, so that later roles can see what went wrong."""
     failure = result if isinstance(result, Failure) else None
     action, text = (failure.message, failure.message) if failure else (result, text)

@@ -25,7 +25,7 @@ def seed_of(task: Task) -> int:
     return seed if type(seed) is int else derive_seed(0, "environment", task["id"])
 
 
-class World:
+class EnvironmentSession:
     """One environment while it goes on. It is opened with its first transition."""
 
     __slots__ = ("_early", "_earned", "_live", "_plan", "_seed", "_transitions", "_turns", "info")

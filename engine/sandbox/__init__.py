@@ -3,6 +3,6 @@
 from rolegraph.engine.errors import SandboxError
 from rolegraph.engine.sandbox.grading import run_tests
 from rolegraph.engine.sandbox.process import require_monty
-from rolegraph.engine.sandbox.python import Python, Ran, evaluate
+from rolegraph.engine.sandbox.python import ProgramResult, PythonSandbox, evaluate
 
-__all__ = ["Python", "Ran", "SandboxError", "evaluate", "require_monty", "run_tests"]
+__all__ = ["ProgramResult", "PythonSandbox", "SandboxError", "evaluate", "require_monty", "run_tests"]

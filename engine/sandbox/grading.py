@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from rolegraph.engine.errors import DataError, SandboxError, UsageError, first_line
-from rolegraph.engine.sandbox.process import Limits, Process
+from rolegraph.engine.sandbox.process import ProgramLimits, SandboxProcess
 from rolegraph.engine.sandbox.python import MEMORY, SECONDS, execute, given
 
 
@@ -32,10 +32,10 @@ def run_tests(code: str, tests: Sequence[str], *, seconds: float = SECONDS, memo
     if not tests:
         raise UsageError("a program is judged by at least one test")
     read = [_read(test) for test in tests]
-    limits, names = Limits(seconds, memory), given({})
+    limits, names = ProgramLimits(seconds, memory), given({})
     passed = 0
     for test in read:
-        with Process(limits) as process:
+        with SandboxProcess(limits) as process:
             try:
                 execute(process, code, names)
             except SandboxError:

@@ -29,7 +29,7 @@ _LOOKING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProgramLimits:
     """What a program may use; raises UsageError for what no process could keep to."""
 
     seconds: float
@@ -50,13 +50,13 @@ def require_monty() -> None:
         raise UsageError("the sandbox needs the library pydantic-monty: pip install 'rolegraph[sandbox]'")
 
 
-class Process:
+class SandboxProcess:
     """Runs one piece of code after the other, among the same names; a context manager.
 
     `stop` may come from another thread, and before the process starts.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ProgramLimits) -> None:
         self._limits = limits
         self._monty: Any = None
         self._session: Any = None

@@ -21,13 +21,13 @@ from pydantic_core import to_jsonable_python
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.limits.tools import PROGRAM_DEPTH, PROGRAM_TEXT
 from rolegraph.engine.sandbox import inside
-from rolegraph.engine.sandbox.process import Limits, Process, require_monty
+from rolegraph.engine.sandbox.process import ProgramLimits, SandboxProcess, require_monty
 
 SECONDS = 5.0
 MEMORY = 64 << 20
 
 
-class Ran(NamedTuple):
+class ProgramResult(NamedTuple):
     """What came of a program."""
 
     value: Any
@@ -39,7 +39,7 @@ class Ran(NamedTuple):
     """What it printed, cut likewise."""
 
 
-class Python:
+class PythonSandbox:
     """Runs programs; use it as an async context manager. Event loops of several threads may share one.
 
     Each program has `seconds` by the clock and `memory` bytes. At most `processes` run at once, by default as
@@ -49,11 +49,11 @@ class Python:
     def __init__(
         self, *, seconds: float = SECONDS, memory: int = MEMORY, processes: int | None = None
     ) -> None:
-        self._limits = Limits(seconds, memory)
+        self._limits = ProgramLimits(seconds, memory)
         self._threads = ThreadPoolExecutor(processes or max(2, os.cpu_count() or 2))
-        self._running: set[Process] = set()
+        self._running: set[SandboxProcess] = set()
 
-    async def run(self, code: str, inputs: Mapping[str, Any] = MappingProxyType({})) -> Ran:
+    async def run(self, code: str, inputs: Mapping[str, Any] = MappingProxyType({})) -> ProgramResult:
         """Run a program that finds `inputs`, plain data, under their names.
 
         It waits its turn. Raises SandboxError where the program raises or is over a limit, UsageError for
@@ -61,7 +61,7 @@ class Python:
         """
         require_monty()
         names = given(inputs)
-        process = Process(self._limits)
+        process = SandboxProcess(self._limits)
         self._running.add(process)
         try:
             loop = asyncio.get_running_loop()
@@ -82,22 +82,24 @@ class Python:
         await asyncio.to_thread(self._threads.shutdown)
 
 
-def execute(process: Process, code: str, names: Mapping[str, Any]) -> Ran:
+def execute(process: SandboxProcess, code: str, names: Mapping[str, Any]) -> ProgramResult:
     """Run a program in a process that is new; what it defines stays there, in the mapping `names`."""
     around = f"{_inside()}\nexecute(code, names, longest, deepest)"
     value, output = process.run(
         around, code=code, names=dict(names), longest=PROGRAM_TEXT.most, deepest=PROGRAM_DEPTH.most
     )
-    return Ran(json.loads(value), output)
+    return ProgramResult(json.loads(value), output)
 
 
-def evaluate(code: str, inputs: Mapping[str, Any], *, seconds: float = SECONDS, memory: int = MEMORY) -> Ran:
-    """Run one program, here and now; as `Python.run`."""
+def evaluate(
+    code: str, inputs: Mapping[str, Any], *, seconds: float = SECONDS, memory: int = MEMORY
+) -> ProgramResult:
+    """Run one program, here and now; as `PythonSandbox.run`."""
     require_monty()
-    return _alone(Process(Limits(seconds, memory)), code, given(inputs))
+    return _alone(SandboxProcess(ProgramLimits(seconds, memory)), code, given(inputs))
 
 
-def _alone(process: Process, code: str, names: Mapping[str, Any]) -> Ran:
+def _alone(process: SandboxProcess, code: str, names: Mapping[str, Any]) -> ProgramResult:
     with process:
         return execute(process, code, names)
 

@@ -100,7 +100,7 @@ def _around(place: Place) -> tuple[str, int]:
     return f"{before}{shown}{after}", place.column - 1 - start + len(before)
 
 
-class Lines:
+class SourceLines:
     """A file's text by its lines, which end where an editor ends them. Positions in it count from 0."""
 
     def __init__(self, file: str, text: str) -> None:
@@ -125,7 +125,7 @@ def point_at(file: str, source: str, offset: int, word: str) -> Place:
 
     Where it is not found, that of the first character in the line.
     """
-    lines = Lines(file, source)
+    lines = SourceLines(file, source)
     found = source.find(word, offset) if word else -1
     if found >= 0:
         return lines.place(found, len(word))

@@ -17,7 +17,7 @@ from rolegraph.engine.limits.records import VALUE_SHOWN
 from rolegraph.engine.limits.specs import SPEC_FAULTS
 from rolegraph.engine.spec.diagnostics import Finding, Path
 from rolegraph.engine.spec.models import Spec, kind_at
-from rolegraph.engine.spec.written import Written, field_lines
+from rolegraph.engine.spec.written import SpecModel, field_lines
 from rolegraph.engine.spec.yaml_source import value_at
 
 _EXPECTED = {
@@ -44,7 +44,7 @@ _WORDS = {
 
 
 def findings_of(
-    error: ValidationError, at: Path = (), written: object = None, root: type[Written] = Spec
+    error: ValidationError, at: Path = (), written: object = None, root: type[SpecModel] = Spec
 ) -> list[Finding]:
     """One finding for each of pydantic's errors with the part that stands, `written`, at a path of a spec, or
     of another file that `root` is the model of."""
@@ -57,7 +57,7 @@ def findings_of(
     ]
 
 
-def _finding(detail: ErrorDetails, at: Path, written: object, root: type[Written]) -> Finding:
+def _finding(detail: ErrorDetails, at: Path, written: object, root: type[SpecModel]) -> Finding:
     kind, context = detail["type"], detail.get("ctx", {})
     path: Path = (*at, *detail["loc"])
     is_name = kind.startswith("string_") and path[-1:] == ("[key]",)
@@ -144,12 +144,12 @@ def _listed(names: list[str], last: str = ", ") -> str:
     return ", ".join(names[:-1]) + last + names[-1] if len(names) > 1 else "".join(names)
 
 
-def _model_at(path: Path, root: type[Written]) -> type[BaseModel] | None:
+def _model_at(path: Path, root: type[SpecModel]) -> type[BaseModel] | None:
     kind = kind_at(path, root)
     return kind if kind is not None and issubclass(kind, BaseModel) else None
 
 
-def _limit_at(path: Path, root: type[Written]) -> Limit | None:
+def _limit_at(path: Path, root: type[SpecModel]) -> Limit | None:
     """The limit that a field is marked with."""
     model = _model_at(path[:-1], root)
     field = model.model_fields.get(str(path[-1])) if model else None
@@ -163,25 +163,25 @@ def _marks(annotation: object) -> Iterator[object]:
         yield from _marks(part)
 
 
-def _shorts(path: Path, root: type[Written]) -> list[str]:
+def _shorts(path: Path, root: type[SpecModel]) -> list[str]:
     """The words that stand for a mapping at a path."""
     short = getattr(_model_at(path, root), "SHORT", None)
     nested = [get_args(part) or (part,) for part in get_args(short)]
     return [word for words in nested for word in words if isinstance(word, str)]
 
 
-def _needs_value(path: Path, word: str, root: type[Written]) -> str:
+def _needs_value(path: Path, word: str, root: type[SpecModel]) -> str:
     """A hint where a bare word is a key of what it stands for."""
     model = _model_at(path, root)
     return f"write {{{word}: …}}" if model and word in model.model_fields else ""
 
 
-def _keys_at(path: Path, root: type[Written]) -> list[str]:
+def _keys_at(path: Path, root: type[SpecModel]) -> list[str]:
     model = _model_at(path, root)
     return [*(["extends"] if root is Spec and not path else []), *(model.model_fields if model else [])]
 
 
-def _unnamed(path: Path, root: type[Written]) -> str:
+def _unnamed(path: Path, root: type[SpecModel]) -> str:
     """A hint where a key of one of several, which have names, stands in the place of a name."""
     model = _model_at(path, root)
     if model is None or len(path) < 2 or path[-1] not in model.model_fields or _model_at(path[:-1], root):
@@ -189,7 +189,7 @@ def _unnamed(path: Path, root: type[Written]) -> str:
     return f"each of `{path[-2]}` has a name: {path[-2]}: {{mine: {{{path[-1]}: …}}}}"
 
 
-def _belongs(path: Path, root: type[Written]) -> str:
+def _belongs(path: Path, root: type[SpecModel]) -> str:
     """A hint where the key of a path is another mapping's: `temperature`, one of `sampling` beside it."""
     if root is Spec and len(path) == 3 and path[-1] in Spec.model_fields:
         return f"`{path[-1]}` stands at the top of the spec"
@@ -201,7 +201,7 @@ def _belongs(path: Path, root: type[Written]) -> str:
     return ""
 
 
-def _meant(path: Path, value: object, root: type[Written]) -> str:
+def _meant(path: Path, value: object, root: type[SpecModel]) -> str:
     """The mapping that a bare value was meant for, as YAML: the first of its keys that takes the value."""
     model = _model_at(path, root)
     if model is None or isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -216,6 +216,6 @@ def _meant(path: Path, value: object, root: type[Written]) -> str:
     return ""
 
 
-def _about(path: Path, root: type[Written]) -> str:
+def _about(path: Path, root: type[SpecModel]) -> str:
     model = _model_at(path[:-1], root)
     return field_lines(model).get(str(path[-1]), "").rstrip(".") if model else ""

@@ -24,14 +24,14 @@ from rolegraph.engine.spec.merge import choose_model, merge, override
 from rolegraph.engine.spec.models import Spec
 from rolegraph.engine.spec.scalars import place_within
 from rolegraph.engine.spec.validation import REQUIRED, validate
-from rolegraph.engine.spec.yaml_source import Source, Spots, parse_yaml, paths_of, refused, value_at
+from rolegraph.engine.spec.yaml_source import Spots, YamlSource, parse_yaml, paths_of, refused, value_at
 
 TESTS = ".test.yaml"
 """How the file of a spec's tests ends."""
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedSpec:
     """A spec as far as it could be read. Usable when no diagnostic is an error."""
 
     spec: Spec
@@ -143,7 +143,7 @@ def load_spec(
     *,
     model: str | None = None,
     base_url: str | None = None,
-) -> Loaded:
+) -> LoadedSpec:
     """Read a spec. Faults are in the result; only a file that is not there raises (UsageError)."""
     path = find_spec(name)
     source, folders = _read(path, ())
@@ -154,20 +154,20 @@ def load_spec(
         choose_model(source, model, base_url)
     source.data.pop("extends", None)
     fitting, unread = validate(source.data), _unread(source)
-    loaded = Loaded(fitting.value, source.data, folders, list(source.faults), source.spots, source.texts)
+    loaded = LoadedSpec(fitting.value, source.data, folders, list(source.faults), source.spots, source.texts)
     if not unreadable:
         loaded.report(finding for finding in fitting.findings if finding.path not in unread)
     loaded.broken = fitting.left_out | unread
     return loaded
 
 
-def _unread(source: Source) -> set[Path]:
+def _unread(source: YamlSource) -> set[Path]:
     """Paths whose value the YAML reader refused."""
     places = {fault.place for fault in source.faults}
     return {path for path, spot in source.spots.items() if path and spot.value in places}
 
 
-def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[FilePath, ...]]:
+def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[YamlSource, tuple[FilePath, ...]]:
     try:
         source = parse_yaml(read_text(path, SPEC_BYTES), shown(path))
     except UnicodeDecodeError:
@@ -224,7 +224,7 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[Source, tuple[Fi
     )
 
 
-def _completed(source: Source) -> Source:
+def _completed(source: YamlSource) -> YamlSource:
     """With stand-ins for what a spec that cannot be extended would have given."""
     missing = {key: value for key, value in REQUIRED.items() if not source.data.get(key)}
     return replace(source, data={**source.data, **missing})

@@ -17,16 +17,16 @@ from rolegraph.engine.spec.diagnostics import Diagnostic, Path, Place
 from rolegraph.engine.spec.faults import no_role
 from rolegraph.engine.spec.models import is_whole, kind_at
 from rolegraph.engine.spec.sources import ModelRef, served_as
-from rolegraph.engine.spec.yaml_source import Source, Spot, Spots, is_half, parse_yaml, paths_of
-from rolegraph.engine.vocabulary import Call
+from rolegraph.engine.spec.yaml_source import KeyPosition, Spots, YamlSource, is_half, parse_yaml, paths_of
+from rolegraph.engine.vocabulary import ItemCall
 
 
-def merge(base: Source, child: Source) -> Source:
+def merge(base: YamlSource, child: YamlSource) -> YamlSource:
     """The child laid over the base."""
     spots: Spots = dict(base.spots)
     data = _merge(base.data, child.data, (), spots, child.spots)
     spots[()] = child.spots.get((), base.spots[()])
-    return Source(data, spots, [*base.faults, *child.faults], {**base.texts, **child.texts})
+    return YamlSource(data, spots, [*base.faults, *child.faults], {**base.texts, **child.texts})
 
 
 def _merge(
@@ -58,7 +58,7 @@ def _forget(spots: Spots, value: object, path: Path) -> None:
         spots.pop(at, None)
 
 
-def override(source: Source, text: str, position: int) -> None:
+def override(source: YamlSource, text: str, position: int) -> None:
     """Apply one `key.path=value` from the command line, in place. A bad one is added to `source.faults`."""
     file = "command line" if position == 0 else f"command line, override {position + 1}"
     dotted, equals, raw = text.partition("=")
@@ -86,10 +86,10 @@ def override(source: Source, text: str, position: int) -> None:
         named = replace(place, column=dotted.index(keys[1], len("roles.")) + 1, width=len(keys[1]))
         source.faults.append(no_role(keys[1], roles).at(named))
         return
-    _put(source, tuple(keys), parsed.data["value"], Spot(place, value_place))
+    _put(source, tuple(keys), parsed.data["value"], KeyPosition(place, value_place))
 
 
-def _put(source: Source, path: tuple[str, ...], value: object, spot: Spot) -> None:
+def _put(source: YamlSource, path: tuple[str, ...], value: object, spot: KeyPosition) -> None:
     """Set the value at a path, in place; None removes it. What is in short on the way is written in full."""
     at: dict[str, Any] = source.data
     for depth, key in enumerate(path[:-1], 1):
@@ -99,7 +99,7 @@ def _put(source: Source, path: tuple[str, ...], value: object, spot: Spot) -> No
             source.faults.append(Diagnostic(message, spot.key or spot.value))
             return
         at[key] = at = dict(cast("dict[str, Any]", inner or {}))
-        source.spots.setdefault(path[:depth], Spot(spot.key, spot.key or spot.value))
+        source.spots.setdefault(path[:depth], KeyPosition(spot.key, spot.key or spot.value))
     _forget(source.spots, at.get(path[-1]), path)
     if value is None:
         at.pop(path[-1], None)
@@ -113,12 +113,12 @@ def _in_full(value: object, path: Path) -> object:
     kind = kind_at(path)
     if kind is None:
         return value
-    if issubclass(kind, Call):
+    if issubclass(kind, ItemCall):
         return {value: None} if isinstance(value, str) else value
     return kind.in_full(value)
 
 
-def choose_model(source: Source, model: str | None, base_url: str | None) -> None:
+def choose_model(source: YamlSource, model: str | None, base_url: str | None) -> None:
     """Apply the flags `--model` and `--base-url`, in place: they go before the spec and its overrides.
 
     Another model keeps how the spec asks one, and of the same provider the endpoint, but no checkpoint. An
@@ -138,7 +138,7 @@ def choose_model(source: Source, model: str | None, base_url: str | None) -> Non
                 _put(source, (key, name, "model", "base_url"), base_url, spot)
 
 
-def _replace_model(source: Source, model: str) -> None:
+def _replace_model(source: YamlSource, model: str) -> None:
     before = source.data.get("model")
     of_the_model = {"provider", "name", "checkpoint"}
     of_the_model |= {"base_url"} if _provider(before) != _provider(model) else set()
@@ -148,9 +148,9 @@ def _replace_model(source: Source, model: str) -> None:
     source.spots |= spots
 
 
-def _flag(name: str, value: str) -> Spot:
+def _flag(name: str, value: str) -> KeyPosition:
     """Where the value of a flag stands."""
-    return Spot(None, Place("command line", 1, len(name) + 2, f"{name} {value}", max(1, len(value))))
+    return KeyPosition(None, Place("command line", 1, len(name) + 2, f"{name} {value}", max(1, len(value))))
 
 
 def _provider(model: object) -> str:

@@ -20,11 +20,11 @@ from rolegraph.engine.spec.diagnostics import Path
 from rolegraph.engine.spec.role import Role
 from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
 from rolegraph.engine.spec.train import Policy, Train
-from rolegraph.engine.spec.written import WHOLE, Identifier, Strings, Written
-from rolegraph.engine.vocabulary import Call, CallField
+from rolegraph.engine.spec.written import WHOLE, Identifier, SpecModel, Strings
+from rolegraph.engine.vocabulary import CallField, ItemCall
 
 
-class Loop(Written):
+class Loop(SpecModel):
     """Roles that take turns for several rounds."""
 
     roles: Annotated[Strings, Field(min_length=1)]
@@ -40,7 +40,7 @@ class Loop(Written):
     are named."""
 
 
-class Data(Written):
+class Data(SpecModel):
     """Where tasks come from: a registered dataset, or the path of a .jsonl, .parquet or .csv file."""
 
     train: Annotated[CallField, vocabulary.datasets] | None = None
@@ -51,7 +51,7 @@ class Data(Written):
     """Fields that no prompt may show, beside those that the dataset and the rewards hide themselves."""
 
 
-class EpisodeSpec(Written):
+class EpisodeSpec(SpecModel):
     """What is said of a whole episode."""
 
     correct: str | None = None
@@ -60,7 +60,7 @@ class EpisodeSpec(Written):
     """Numbers reported for each episode."""
 
 
-class Spec(Written):
+class Spec(SpecModel):
     """One multi-role workflow."""
 
     rolegraph: Literal[1]
@@ -90,14 +90,14 @@ class Spec(Written):
 def is_whole(path: Path) -> bool:
     """Whether the value at a path is one, which `extends` and overrides replace: half of a parser mixed with
     another means nothing."""
-    if kind_at(path) in (Call, PromptSource):
+    if kind_at(path) in (ItemCall, PromptSource):
         return True
     around = kind_at(path[:-1])
-    field = around.model_fields.get(str(path[-1])) if around and issubclass(around, Written) else None
+    field = around.model_fields.get(str(path[-1])) if around and issubclass(around, SpecModel) else None
     return field is not None and WHOLE in field.metadata
 
 
-def kind_at(path: Path, root: type[Written] = Spec) -> type[Written] | type[Call] | None:
+def kind_at(path: Path, root: type[SpecModel] = Spec) -> type[SpecModel] | type[ItemCall] | None:
     """What is at a path of a spec (of a file that `root` is the model of): a model or a call, if either."""
     annotation: Any = root
     for key in path:
@@ -105,8 +105,8 @@ def kind_at(path: Path, root: type[Written] = Spec) -> type[Written] | type[Call
     return _kind(annotation)
 
 
-def _kind(annotation: Any) -> type[Written] | type[Call] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Written | Call):
+def _kind(annotation: Any) -> type[SpecModel] | type[ItemCall] | None:
+    if isinstance(annotation, type) and issubclass(annotation, SpecModel | ItemCall):
         return annotation
     if get_origin(annotation) in (Union, types.UnionType, Annotated):
         return next(filter(None, map(_kind, get_args(annotation))), None)
@@ -115,7 +115,7 @@ def _kind(annotation: Any) -> type[Written] | type[Call] | None:
 
 def _inner(annotation: Any, key: str | int) -> Any:
     kind = _kind(annotation)
-    if kind is not None and issubclass(kind, Written):
+    if kind is not None and issubclass(kind, SpecModel):
         info = kind.model_fields.get(str(key))
         return info.annotation if info else None
     if get_origin(annotation) is Annotated:

@@ -16,12 +16,12 @@ from rolegraph.engine.limits.specs import (
     SPEC_WEIGHT,
 )
 from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
-from rolegraph.engine.spec.written import WHOLE, Strings, Written
-from rolegraph.engine.vocabulary import Call, CallField, LossName, LossSetting
+from rolegraph.engine.spec.written import WHOLE, SpecModel, Strings
+from rolegraph.engine.vocabulary import CallField, ItemCall, LossName, LossSetting
 from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
 
 
-class OnFailure(Written):
+class OnFailure(SpecModel):
     """What happens when a role instance fails."""
 
     retry: Annotated[int, Field(ge=0, le=SPEC_RETRIES.most), SPEC_RETRIES] = 0
@@ -41,7 +41,7 @@ def _as_it_is(value: object) -> object:
     return value
 
 
-class Edge(Written):
+class Edge(SpecModel):
     """Which instances of another role, of which round, a role joins."""
 
     SHORT = Join | JoinedRound
@@ -112,7 +112,7 @@ def _of_two_shapes(schema: dict[str, Any]) -> None:
 Discount = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
-class Credit(Written):
+class Credit(SpecModel):
     """What each turn of a trajectory is credited with."""
 
     SHORT = Literal["trajectory", "turn", "margin"] | Mapping[Literal["return"], Discount]
@@ -138,7 +138,7 @@ class Credit(Written):
         return self
 
 
-class Loss(Written):
+class Loss(SpecModel):
     """The loss that a role is trained with, as the Tinker API defines it."""
 
     SHORT = LossName | Mapping[LossName, Mapping[LossSetting, float]]
@@ -181,7 +181,7 @@ def _as_items(value: object) -> object:
     return cast("list[object]", value) if isinstance(value, list) else [value]
 
 
-class Role(Written):
+class Role(SpecModel):
     """Who takes part, what it is asked, how its answer is read, what it earns and how it learns."""
 
     model_config = ConfigDict(json_schema_extra=_of_two_shapes)
@@ -206,7 +206,7 @@ class Role(Written):
     """The system turn before it."""
     memory: Literal["chat"] | None = None
     """`chat`, in a loop: each instance keeps one conversation for the episode, to which its turns add."""
-    parser: Annotated[CallField, vocabulary.parsers] = Call("text")
+    parser: Annotated[CallField, vocabulary.parsers] = ItemCall("text")
     """How its answer is read."""
     tools: Annotated[
         list[ToolField],

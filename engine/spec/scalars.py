@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import yaml
 
-from rolegraph.engine.spec.diagnostics import Lines, Place
+from rolegraph.engine.spec.diagnostics import Place, SourceLines
 
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
 """An anchor and a tag before the value."""
@@ -30,7 +30,7 @@ def place_within(value: Place, source: str, text: str, offset: int, word: str) -
     """
     found = text.find(word, offset) if word else -1
     nth = sum(not character.isspace() for character in text[: found if found >= 0 else offset])
-    lines = Lines(value.file, source)
+    lines = SourceLines(value.file, source)
     at = start = lines.position(value)
     for count, at in enumerate(_characters(source, start)):  # noqa: B007  # the last where there are fewer
         if count == nth:

@@ -16,7 +16,7 @@ from pydantic_core import core_schema
 
 from rolegraph.engine.spec.models import Spec
 from rolegraph.engine.spec.written import field_lines
-from rolegraph.engine.vocabulary import SUFFIXES, Call, Option, Registry, datasets, registry_of
+from rolegraph.engine.vocabulary import SUFFIXES, ItemCall, Option, Registry, datasets, registry_of
 from rolegraph.engine.vocabulary.registry import NAMES_ITEMS_OF
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
@@ -80,7 +80,7 @@ class _Generator(GenerateJsonSchema):
         """A field's: only a default that a person would write is worth being shown."""
         made = self.generate_inner(schema["schema"])
         default = schema.get("default")
-        if isinstance(default, Call):
+        if isinstance(default, ItemCall):
             default = default.dump()
         return {**made, "default": default} if isinstance(default, str | int | float) else made
 

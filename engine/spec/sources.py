@@ -6,10 +6,10 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
-from rolegraph.engine.spec.written import Count, Strings, Written
+from rolegraph.engine.spec.written import Count, SpecModel, Strings
 
 
-class PromptSource(Written):
+class PromptSource(SpecModel):
     """A template: the name of a file, or `{inline: "…"}`."""
 
     SHORT = str
@@ -32,7 +32,7 @@ def served_as(provider: str) -> str:
 Provider = Literal["local", "tinker", "openai", "replay"]
 
 
-class ModelRef(Written):
+class ModelRef(SpecModel):
     """Where answers come from: `provider:name`, or a mapping with these keys."""
 
     SHORT = Annotated[str, StringConstraints(pattern=rf"^({'|'.join(get_args(Provider))})(:|$)")]
@@ -66,7 +66,7 @@ class ModelRef(Written):
         return self.provider == "local" and self.base_url is None
 
 
-class Sampling(Written):
+class Sampling(SpecModel):
     """How answers are drawn."""
 
     temperature: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0

@@ -20,8 +20,8 @@ from rolegraph.engine.spec.diagnostics import Finding
 from rolegraph.engine.spec.files import read_text, shown
 from rolegraph.engine.spec.loader import TESTS, place_of
 from rolegraph.engine.spec.validation import fit
-from rolegraph.engine.spec.written import Written
-from rolegraph.engine.spec.yaml_source import Source, parse_yaml
+from rolegraph.engine.spec.written import SpecModel
+from rolegraph.engine.spec.yaml_source import YamlSource, parse_yaml
 
 CLOSE = 1e-6
 """How far a figure may be from one that it must equal."""
@@ -29,7 +29,7 @@ Most = Annotated[int, Field(ge=0)]
 """How many there may be."""
 
 
-class Bounds(Written):
+class FigureBounds(SpecModel):
     """Within what a figure must lie; a number alone is what it must be."""
 
     at_least: float | None = None
@@ -64,7 +64,7 @@ class Bounds(Written):
         return ", ".join(f"{word} {value:g}" for word, value in said.items() if value is not None)
 
 
-class Action(Written):
+class ExpectedAction(SpecModel):
     """What a role's action must be; anything but a mapping is what it must equal."""
 
     equals: Any = None
@@ -88,18 +88,18 @@ class Action(Written):
         return ", ".join(parts + ([f"with {self.contains!r} in it"] if self.contains is not None else []))
 
 
-class TaskExpected(Written):
+class TaskExpectations(SpecModel):
     """What the episodes of one task must come to, in every rollout."""
 
     correct: bool | None = None
     """Whether they are correct."""
-    action: Mapping[str, Action] = {}
+    action: Mapping[str, ExpectedAction] = {}
     """Actions by role; of one instance where its number follows, as in `solver 2`."""
-    reward: Mapping[str, Bounds] = {}
+    reward: Mapping[str, FigureBounds] = {}
     """Rewards by role, or instance, likewise."""
 
 
-class Tokens(Written):
+class TokenBounds(SpecModel):
     """How many tokens an episode may take, as they were recorded."""
 
     prompts: Most | None = None
@@ -108,20 +108,20 @@ class Tokens(Written):
     """Of all answers of an episode, at most."""
 
 
-class Expected(Written):
+class Expectations(SpecModel):
     """What must hold of the recorded episodes."""
 
-    figures: Mapping[str, Bounds] = {}
+    figures: Mapping[str, FigureBounds] = {}
     """`correct`, the spec's metrics and `reward/{role}`: means over tasks."""
     failures: Most | Mapping[str, Most] | None = None
     """How many failures there may be: in all, or by `role` or `role/name`. None asks for nothing."""
-    tokens: Tokens = Tokens()
+    tokens: TokenBounds = TokenBounds()
     """What an episode may take."""
-    tasks: Mapping[str, TaskExpected] = {}
+    tasks: Mapping[str, TaskExpectations] = {}
     """What single tasks must come to, by their id."""
 
 
-class SpecTests(Written):
+class SpecTests(SpecModel):
     """A spec's tests."""
 
     answers: str | None = None
@@ -137,17 +137,17 @@ class SpecTests(Written):
     """Of the recording, and of what is played again."""
     prompts: Literal["same", "any"] = "same"
     """Whether each prompt must be the recorded one."""
-    expect: Expected = Expected()
+    expect: Expectations = Expectations()
     """What must hold."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReadTests:
+class TestsFile:
     """A tests file, read and of the right form."""
 
     path: FilePath
     tests: SpecTests
-    source: Source
+    source: YamlSource
 
     @property
     def answers(self) -> FilePath:
@@ -160,7 +160,7 @@ class ReadTests:
         _refuse(findings, self.source)
 
 
-def read_tests(path: FilePath) -> ReadTests:
+def read_tests(path: FilePath) -> TestsFile:
     """Read a tests file. Raises UsageError where there is none, SpecError with every fault of it."""
     try:
         text = read_text(path, SPEC_BYTES)
@@ -175,10 +175,10 @@ def read_tests(path: FilePath) -> ReadTests:
         raise SpecError(source.faults)
     fitting = fit(SpecTests, source.data, {}, (), SpecTests)
     _refuse(fitting.findings, source)
-    return ReadTests(path, fitting.value, source)
+    return TestsFile(path, fitting.value, source)
 
 
-def _refuse(findings: Iterable[Finding], source: Source) -> None:
+def _refuse(findings: Iterable[Finding], source: YamlSource) -> None:
     placed = [
         finding.at(place_of(finding, source.data, source.spots, source.texts))
         for finding in islice(findings, SPEC_FAULTS.most)  # as many as are shown of a spec

@@ -8,12 +8,12 @@ from pydantic import Field
 
 from rolegraph.engine.limits.specs import SPEC_COUNT, SPEC_RANK, SPEC_STALENESS
 from rolegraph.engine.spec.sources import ModelRef, Sampling
-from rolegraph.engine.spec.written import Count, Written
+from rolegraph.engine.spec.written import Count, SpecModel
 
 RateCurve = Literal["constant", "linear", "cosine"]
 
 
-class Schedule(Written):
+class Schedule(SpecModel):
     """How the learning rate goes on after the warm-up."""
 
     SHORT = RateCurve
@@ -30,7 +30,7 @@ class Schedule(Written):
         return {"kind": value} if isinstance(value, str) else value
 
 
-class Lora(Written):
+class Lora(SpecModel):
     """The adapter that training changes."""
 
     rank: Annotated[int, Field(ge=1, le=SPEC_RANK.most), SPEC_RANK] = 32
@@ -43,7 +43,7 @@ class Lora(Written):
     """Whether it changes the layer that gives the logits."""
 
 
-class Policy(Written):
+class Policy(SpecModel):
     """Weights that roles share, trained apart from others; what is left out is the spec's."""
 
     model: ModelRef | None = None
@@ -59,7 +59,7 @@ class Policy(Written):
     """How answers are drawn from it, unless a role says otherwise; what it leaves out is the spec's."""
 
 
-class Validation(Written):
+class Validation(SpecModel):
     """How the policy is measured on the validation data, with the same seeds every time."""
 
     every: Annotated[int, Field(ge=0, le=SPEC_COUNT.most), SPEC_COUNT] = 10
@@ -72,7 +72,7 @@ class Validation(Written):
     """The figure by which the best checkpoint is chosen: `correct`, or one of the spec's metrics."""
 
 
-class Train(Written):
+class Train(SpecModel):
     """How the roles are trained."""
 
     rollouts: Count = 8

@@ -18,7 +18,7 @@ from rolegraph.engine.spec.diagnostics import Finding, Path
 from rolegraph.engine.spec.faults import findings_of
 from rolegraph.engine.spec.models import Spec
 from rolegraph.engine.spec.role import Role
-from rolegraph.engine.spec.written import Written
+from rolegraph.engine.spec.written import SpecModel
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -31,7 +31,7 @@ REQUIRED: Mapping[str, Any] = {
 """What every spec must have, in a form that no check has anything against. Stands in for what is missing."""
 
 
-class Fitting(NamedTuple, Generic[M]):
+class FittedPart(NamedTuple, Generic[M]):
     """As much of a part of a spec as fits its model."""
 
     value: M
@@ -40,7 +40,7 @@ class Fitting(NamedTuple, Generic[M]):
     """Paths whose value did not fit; whatever later checks say of them is a consequence."""
 
 
-def validate(data: Mapping[str, Any]) -> Fitting[Spec]:
+def validate(data: Mapping[str, Any]) -> FittedPart[Spec]:
     """The spec that resolved data describe, as far as they describe one. Never raises for YAML's values."""
     written = data.get("roles")
     named = cast("dict[str, Any]", written) if isinstance(written, dict) else {}
@@ -49,7 +49,7 @@ def validate(data: Mapping[str, Any]) -> Fitting[Spec]:
         message, here = f"the spec has {len(named):,} roles", ("roles",)
         found = [Finding(here, message, f"at most {SPEC_ROLES}", at_key=True)]
         top = fit(Spec, {**data, "roles": REQUIRED["roles"]}, REQUIRED, ())
-        return Fitting(top.value, [*found, *top.findings], {here, *top.left_out})
+        return FittedPart(top.value, [*found, *top.findings], {here, *top.left_out})
     parts = {name: fit(Role, role, _REQUIRED_OF_ROLE, ("roles", name)) for name, role in named.items()}
     roles = {name: part.value for name, part in parts.items()}
     top = fit(Spec, {**data, "roles": roles} if roles else data, REQUIRED, ())
@@ -60,12 +60,12 @@ def validate(data: Mapping[str, Any]) -> Fitting[Spec]:
         left_out |= part.left_out
     # A role is there for others to need, even if its name is at fault.
     spec = top.value.model_copy(update={"roles": roles}) if roles else top.value
-    return Fitting(spec, findings, left_out)
+    return FittedPart(spec, findings, left_out)
 
 
 def fit(
-    model: type[M], written: object, required: Mapping[str, Any], at: Path, root: type[Written] = Spec
-) -> Fitting[M]:
+    model: type[M], written: object, required: Mapping[str, Any], at: Path, root: type[SpecModel] = Spec
+) -> FittedPart[M]:
     """What of the value at a path fits a model; `required` stands in for what the model insists on.
 
     The path is one of a spec, or of another file that `root` is the model of.
@@ -73,7 +73,7 @@ def fit(
     Where faults show only when others have gone, nothing but `required` is left.
     """
     try:
-        return Fitting(model.model_validate(written), [], set())
+        return FittedPart(model.model_validate(written), [], set())
     except ValidationError as error:
         findings = findings_of(error, at, written, root)
     wrong = {_written_at(written, finding.path[len(at) :]) for finding in findings}
@@ -85,7 +85,7 @@ def fit(
         more = findings_of(error, at, written, root)
         findings += [found for found in more if found.path[len(at) :] not in wrong]
         value, wrong = model.model_validate(required), {()}
-    return Fitting(value, findings, {(*at, *_outside_lists(path)) for path in wrong})
+    return FittedPart(value, findings, {(*at, *_outside_lists(path)) for path in wrong})
 
 
 def _written_at(value: Any, path: Path) -> Path:

@@ -21,7 +21,7 @@ WHOLE = "whole"
 """Marks a mapping that is one value: what is laid over it replaces it."""
 
 
-class Written(BaseModel):
+class SpecModel(BaseModel):
     """A mapping of a spec, strict about types and about keys that it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)

@@ -15,24 +15,24 @@ from typing import Any, cast
 import yaml
 
 from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_DEPTH, SPEC_DIGITS, SPEC_VALUES
-from rolegraph.engine.spec.diagnostics import Diagnostic, Lines, Path, Place
+from rolegraph.engine.spec.diagnostics import Diagnostic, Path, Place, SourceLines
 
 _DEPTH = SPEC_DEPTH.most
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class KeyPosition:
     """Where a path was written: its key (None for list items and the top) and its value."""
 
     key: Place | None
     value: Place
 
 
-Spots = dict[Path, Spot]
+Spots = dict[Path, KeyPosition]
 
 
 @dataclass(slots=True)
-class Source:
+class YamlSource:
     """One parsed file."""
 
     data: dict[str, Any]
@@ -122,12 +122,12 @@ def _scalar(tag: str, text: str) -> object:
 A_SPEC = ("a spec is a mapping", "keys such as rolegraph, name and roles")
 
 
-def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> Source:
+def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlSource:
     """Parse one file. What is wrong with it is in `faults`; the rest is still read.
 
     `mapping` says what the file should have been, and what was expected, where it holds no mapping.
     """
-    lines = Lines(file, text)
+    lines = SourceLines(file, text)
     top = lines.place(0)
     if len(text.encode(errors="surrogatepass")) > SPEC_BYTES.most:
         return refused(top, SPEC_BYTES.past("the file has"))
@@ -154,8 +154,8 @@ def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> Sourc
     except _TooLarge as error:
         limits = f"at most {SPEC_DEPTH}, and {SPEC_VALUES} in all"
         return refused(error.place, "nested too deeply, or aliases that grow too large", limits)
-    reader.spots[()] = Spot(None, top)
-    return Source(data, reader.spots, reader.faults, {file: text})
+    reader.spots[()] = KeyPosition(None, top)
+    return YamlSource(data, reader.spots, reader.faults, {file: text})
 
 
 _EXPRESSION = re.compile(r"\b(when|until):\s+(?=\S)(.*?)\s*$")
@@ -170,10 +170,10 @@ def _quoted(line: str) -> str:
     return f"quote the expression: {found[1]}: '{inside}'"
 
 
-def refused(place: Place, message: str, expected: str = "", hint: str = "") -> Source:
+def refused(place: Place, message: str, expected: str = "", hint: str = "") -> YamlSource:
     """What is known of a file of which nothing can be read: its one fault."""
     top = Place(place.file, 1, 1, place.text if place.line == 1 else "")
-    return Source({}, {(): Spot(None, top)}, [Diagnostic(message, place, expected, hint)])
+    return YamlSource({}, {(): KeyPosition(None, top)}, [Diagnostic(message, place, expected, hint)])
 
 
 def paths_of(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
@@ -211,7 +211,7 @@ class _TooLarge(Exception):
 class _Reader:
     """Walks the node graph once."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: SourceLines) -> None:
         self.lines = lines
         self.spots: Spots = {}
         self.faults: list[Diagnostic] = []
@@ -234,7 +234,7 @@ class _Reader:
         if isinstance(node, yaml.SequenceNode):
             items: list[Any] = []
             for index, child in enumerate(node.value):
-                self.spots[*path, index] = Spot(None, self.place(child))
+                self.spots[*path, index] = KeyPosition(None, self.place(child))
                 items.append(self.value(child, (*path, index)))
             return items
         try:
@@ -246,7 +246,7 @@ class _Reader:
     def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = {}
         for key, (key_node, value_node) in self.pairs(node).items():
-            self.spots[*path, key] = Spot(self.place(key_node), self.place(value_node))
+            self.spots[*path, key] = KeyPosition(self.place(key_node), self.place(value_node))
             data[key] = self.value(value_node, (*path, key))
         return data
 

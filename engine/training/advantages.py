@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Estimated:
+class EstimatedGroups:
     """What estimators made of groups."""
 
     advantages: Sequence[Sequence[Sequence[Advantage]]]
@@ -114,7 +114,7 @@ def estimate(
     groups: Sequence[TrajectoryGroup],
     estimators: Mapping[str, Estimator],
     precomputed: StepAdvantages | None = None,
-) -> Estimated:
+) -> EstimatedGroups:
     """Every step's advantage, each role's by its own estimator.
 
     A role whose estimator is precomputed keeps what is in `precomputed`, or what its steps carry: a number
@@ -155,7 +155,7 @@ def estimate(
         metrics |= _advantage_metrics(role, values)
         by_group |= zip((group.key for group in members), steps, strict=True)
     advantages = [by_group.get(group.key, [()] * len(group.trajectories)) for group in groups]
-    return Estimated(advantages, metrics, tuple(warnings), baselines)
+    return EstimatedGroups(advantages, metrics, tuple(warnings), baselines)
 
 
 def _rewards(group: TrajectoryGroup) -> Floats:
@@ -290,7 +290,7 @@ def per_token(advantage: object, length: int, where: str) -> Sequence[float]:
     return cast("Sequence[float]", values)
 
 
-def by_uid(groups: Sequence[TrajectoryGroup], estimated: Estimated) -> StepAdvantages:
+def by_uid(groups: Sequence[TrajectoryGroup], estimated: EstimatedGroups) -> StepAdvantages:
     """The advantages of groups, by their members' uids."""
     return {
         trajectory.uid: steps

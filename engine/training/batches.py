@@ -25,7 +25,7 @@ from rolegraph.engine.training.signals import DEMONSTRATION
 from rolegraph.engine.vocabulary import LossName
 
 
-class Span(NamedTuple):
+class SampledSpan(NamedTuple):
     """What was sampled of a datum: the place of its first token among the targets, and log-probabilities."""
 
     start: int
@@ -39,7 +39,7 @@ class RoleBatch:
     role: str
     loss: Loss
     data: Sequence[tinker.Datum]
-    sampled: Sequence[Sequence[Span]]
+    sampled: Sequence[Sequence[SampledSpan]]
     """Of each datum, the answers that are learnt from; none of a demonstration."""
     steps: int
     """How many Steps are learnt from."""
@@ -53,7 +53,7 @@ class RoleBatch:
         return float(sum(np.abs(datum.loss_fn_inputs[key].data).sum() for datum in self.data))
 
 
-class Taught(NamedTuple):
+class StepAdvantages(NamedTuple):
     """A Step with the advantages of its T tokens, all of them 0 where nothing is learnt from it."""
 
     step: Step
@@ -97,7 +97,7 @@ def role_batches(
     batches: list[RoleBatch] = []
     for name, role in roles.items():
         data: list[tinker.Datum] = []
-        sampled: list[Sequence[Span]] = []
+        sampled: list[Sequence[SampledSpan]] = []
         steps = rewritten = 0
         for episode, trajectory in compared:
             if trajectory.name != name:
@@ -113,7 +113,7 @@ def role_batches(
     return batches
 
 
-def taught(episode: Episode, trajectory: Trajectory) -> Iterator[Taught]:
+def taught(episode: Episode, trajectory: Trajectory) -> Iterator[StepAdvantages]:
     """The Steps of a trajectory with what each of their tokens counts; nothing where its turn is masked.
 
     Raises AdvantageError for a Step that should have an advantage, and has none.
@@ -124,13 +124,15 @@ def taught(episode: Episode, trajectory: Trajectory) -> Iterator[Taught]:
         masked = any(step.masked for step in turn)
         for step in turn:
             where, length = f"{uid}, step {number}", len(step.response_ids)
-            yield Taught(step, (0.0,) * length if masked else per_token(step.advantage, length, where), where)
+            yield StepAdvantages(
+                step, (0.0,) * length if masked else per_token(step.advantage, length, where), where
+            )
             number += 1
 
 
-def sequences(steps: Iterator[Taught]) -> Iterator[Sequence[Taught]]:
+def sequences(steps: Iterator[StepAdvantages]) -> Iterator[Sequence[StepAdvantages]]:
     """Steps that continue each other, token for token, up to the last of them that teaches anything."""
-    run: list[Taught] = []
+    run: list[StepAdvantages] = []
     for own in steps:
         if run and not own.alone and not run[-1].alone and continues(own.step, run[-1].step):
             run.append(own)
@@ -140,7 +142,7 @@ def sequences(steps: Iterator[Taught]) -> Iterator[Sequence[Taught]]:
     yield from _teaching(run)
 
 
-def _teaching(run: Sequence[Taught]) -> Iterator[Sequence[Taught]]:
+def _teaching(run: Sequence[StepAdvantages]) -> Iterator[Sequence[StepAdvantages]]:
     last = max((place for place, own in enumerate(run, 1) if teaches(own.values)), default=0)
     if last:
         yield run[:last]
@@ -157,12 +159,14 @@ def continues(step: Step, before: Step) -> bool:
     )
 
 
-def datum(sequence: Sequence[Taught], loss: LossName, share: float) -> tuple[tinker.Datum, list[Span]]:
+def datum(
+    sequence: Sequence[StepAdvantages], loss: LossName, share: float
+) -> tuple[tinker.Datum, list[SampledSpan]]:
     """One sequence's Datum, and what was sampled of it. Raises UsageError for a Step without tokens."""
     tokens: list[int] = []
     weights: list[float] = []
     logprobs: list[float] = []
-    spans: list[Span] = []
+    spans: list[SampledSpan] = []
     for step, values, where in sequence:
         response: Sequence[int] = step.response_ids
         sampled: Sequence[float] = step.logprobs
@@ -179,7 +183,7 @@ def datum(sequence: Sequence[Taught], loss: LossName, share: float) -> tuple[tin
             raise UsageError(f"{where} has {len(sampled)} log-probabilities for {len(response)} tokens")
         asked = [0.0] * (len(step.prompt_ids) - len(tokens))
         if sampled:
-            spans.append(Span(len(step.prompt_ids) - 1, sampled))
+            spans.append(SampledSpan(len(step.prompt_ids) - 1, sampled))
         weights += [*asked, *(value * share for value in values)]
         logprobs += [*asked, *(sampled or [0.0] * len(response))]
         tokens = [*step.prompt_ids, *response]

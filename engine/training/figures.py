@@ -12,7 +12,7 @@ from rolegraph.engine.training.advantages import Metrics
 from rolegraph.engine.training.credit import own_rewards
 
 if TYPE_CHECKING:
-    from rolegraph.engine.training.policies import Updated
+    from rolegraph.engine.training.policies import UpdateResult
 
 
 def episode_figures(plan: Plan, episode: Episode) -> Metrics:
@@ -62,7 +62,7 @@ def rewards_by_role(plan: Plan, episodes: Sequence[Episode]) -> Mapping[str, lis
     return {name: earned for name, earned in rewards.items() if earned}
 
 
-def update_figures(updates: Mapping[str, Updated], *, several: bool) -> Metrics:
+def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Metrics:
     """`loss/{role}/mean`, `kl/{role}` and `optim/grad_norm` of an update, by policy.
 
     Where there are `several` policies, each has its own `optim/{grad_norm,loss,kl}/{policy}`.

@@ -29,7 +29,7 @@ DRAWS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedEpisodes:
     """Episodes that the forecast is made from."""
 
     source: str
@@ -73,7 +73,7 @@ class RoleForecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
+class AdapterMemory:
     """The memory of one policy's adapter while it trains."""
 
     parameters: int
@@ -93,7 +93,7 @@ class Forecast:
     chain: int
     """Model calls after one another in an episode, at most."""
     roles: Mapping[str, RoleForecast]
-    adapters: Mapping[str, Adapter] = field(default_factory=dict[str, Adapter])
+    adapters: Mapping[str, AdapterMemory] = field(default_factory=dict[str, AdapterMemory])
     """By policy; those of models that are not on this machine are left out."""
     seconds: float | None = None
     cost: float | None = None
@@ -113,10 +113,10 @@ class Forecast:
 
 def forecast(
     plan: Plan,
-    observed: Observed | None = None,
+    observed: ObservedEpisodes | None = None,
     *,
     prices: Mapping[str, Price] | None = None,
-    adapters: Mapping[str, Adapter] | None = None,
+    adapters: Mapping[str, AdapterMemory] | None = None,
 ) -> Forecast:
     """What the first step of a plan's training comes to.
 
@@ -189,7 +189,7 @@ class _Groups:
         return Interval(hits / n, float(low), float(high), n)
 
 
-def _compared(plan: Plan, observed: Observed) -> dict[str, _Groups]:
+def _compared(plan: Plan, observed: ObservedEpisodes) -> dict[str, _Groups]:
     """Groups of as many rollouts as the step has, by role; tasks with fewer episodes have none."""
     rollouts = plan.spec.train.rollouts
     by_task: defaultdict[str, list[Episode]] = defaultdict(list)
@@ -236,7 +236,7 @@ def _shares(plan: Plan, found: Mapping[str, _Groups]) -> dict[str, float]:
     return shares
 
 
-def _tokens(role: RolePlan, observed: Observed, episodes: int) -> tuple[Interval, Interval]:
+def _tokens(role: RolePlan, observed: ObservedEpisodes, episodes: int) -> tuple[Interval, Interval]:
     """Prompt and response tokens of the step."""
     asked: defaultdict[str, list[float]] = defaultdict(list)
     answered: defaultdict[str, list[float]] = defaultdict(list)
@@ -252,7 +252,7 @@ def _times(by_task: Mapping[str, Sequence[float]], episodes: int) -> Interval:
     return Interval(mean.mean * episodes, mean.low * episodes, mean.high * episodes, mean.n)
 
 
-def _seconds(observed: Observed, episodes: int) -> float | None:
+def _seconds(observed: ObservedEpisodes, episodes: int) -> float | None:
     """At the speed of the episodes that there are."""
     if not observed.seconds or not observed.episodes:
         return None
@@ -291,7 +291,7 @@ def _model_of(plan: Plan, role: RolePlan) -> str:
 def _warnings(
     plan: Plan,
     rows: Mapping[str, RoleForecast],
-    observed: Observed | None,
+    observed: ObservedEpisodes | None,
     prices: Mapping[str, Price] | None,
 ) -> Iterator[str]:
     """Why a role will not learn, and what could not be told."""
@@ -320,7 +320,7 @@ def _warnings(
             yield f"no price for the model of {', '.join(unknown)}: its tokens are not in the cost"
 
 
-def _flat(observed: Observed, name: str) -> str:
+def _flat(observed: ObservedEpisodes, name: str) -> str:
     rewards = {t.reward for e in observed.episodes for t in e.trajectories if t.name == name}
     earned = {reward for reward in rewards if reward is not None}
     if len(earned) == 1:

@@ -40,12 +40,12 @@ from rolegraph.engine.training.order import batch
 from rolegraph.engine.training.outcomes import outcome_figures
 from rolegraph.engine.training.rate import scheduled
 from rolegraph.engine.training.rollouts import Rollouts
-from rolegraph.engine.training.setup import Setup
+from rolegraph.engine.training.setup import TrainingSetup
 from rolegraph.engine.training.shares import captured, shares
 from rolegraph.engine.training.signals import apply_signals
 
 
-async def train(setup: Setup, start: Checkpoint | None = None) -> None:
+async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
     """Train to the last step, from the beginning or from a checkpoint that the policies hold.
 
     Raises WorldError where the service, a teacher or the disk fails, and AdvantageError for a reward or an
@@ -58,7 +58,7 @@ async def train(setup: Setup, start: Checkpoint | None = None) -> None:
 class _Loop:
     """One run while it goes on."""
 
-    def __init__(self, setup: Setup, rollouts: Rollouts) -> None:
+    def __init__(self, setup: TrainingSetup, rollouts: Rollouts) -> None:
         self.setup, self.rollouts = setup, rollouts
         self.train = setup.plan.spec.train
         self.trained_roles = setup.plan.trained

@@ -17,7 +17,7 @@ from rolegraph.engine.training.advantages import Metrics, teaches
 from rolegraph.engine.training.credit import on_record
 
 
-class Outcome(StrEnum):
+class GroupOutcome(StrEnum):
     """What became of a group."""
 
     TAUGHT = "taught"
@@ -36,7 +36,7 @@ class Outcome(StrEnum):
         return f"outcome/{role}/{self.replace(' ', '_')}"
 
 
-Outcomes = Counter[Outcome]
+Outcomes = Counter[GroupOutcome]
 """How many groups came to what."""
 
 
@@ -49,17 +49,17 @@ class _Group:
     rewards: list[float] = field(default_factory=list[float])
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> GroupOutcome:
         if self.taught:
-            return Outcome.TAUGHT
+            return GroupOutcome.TAUGHT
         if self.too_small:
-            return Outcome.SMALL
+            return GroupOutcome.SMALL
         if self.rewards and min(self.rewards) >= 1:
-            return Outcome.EASY
-        return Outcome.HARD if self.rewards and max(self.rewards) <= 0 else Outcome.NEITHER
+            return GroupOutcome.EASY
+        return GroupOutcome.HARD if self.rewards and max(self.rewards) <= 0 else GroupOutcome.NEITHER
 
 
-class Groups:
+class StepGroups:
     """The groups of one step's episodes: what has advantages and was compared."""
 
     def __init__(self) -> None:
@@ -76,14 +76,14 @@ class Groups:
                 if member.reward is not None:
                     group.rewards.append(member.reward)
 
-    def outcomes(self) -> Mapping[GroupKey, Outcome]:
+    def outcomes(self) -> Mapping[GroupKey, GroupOutcome]:
         """What became of each, so far."""
         return {key: group.outcome for key, group in self._groups.items()}
 
 
 def outcome_figures(episodes: Iterable[Episode]) -> Metrics:
     """`outcome/{role}/*`: the share of a role's groups that came to each outcome."""
-    groups = Groups()
+    groups = StepGroups()
     for episode in episodes:
         groups.add(episode)
     by_role: dict[str, Outcomes] = {}
@@ -92,7 +92,7 @@ def outcome_figures(episodes: Iterable[Episode]) -> Metrics:
     return {
         outcome.figure(role): counts[outcome] / counts.total()
         for role, counts in by_role.items()
-        for outcome in Outcome
+        for outcome in GroupOutcome
     }
 
 

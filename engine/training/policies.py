@@ -15,7 +15,7 @@ from rolegraph.engine.models.keys import redact
 from rolegraph.engine.models.tinker import Pulse, TinkerModel, said
 from rolegraph.engine.models.tinker_open import (
     NO_RETRIES,
-    Session,
+    TinkerSession,
     model_of,
     open_chat,
     open_session,
@@ -23,13 +23,13 @@ from rolegraph.engine.models.tinker_open import (
     saying_why,
 )
 from rolegraph.engine.prompts import ChatFormat
-from rolegraph.engine.records import Saved
+from rolegraph.engine.records import SavedPolicy
 from rolegraph.engine.spec import Lora
 from rolegraph.engine.training.batches import RoleBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class PolicyStart:
     """What a policy starts from: its model, that model's checkpoint, or what was saved of its own."""
 
     served: ServedModel
@@ -37,11 +37,11 @@ class Start:
     lora: Lora
     seed: int
     """Of a new adapter."""
-    saved: Saved | None = None
+    saved: SavedPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Updated:
+class UpdateResult:
     """What one update came to. Losses are means over the batch's trajectories."""
 
     loss: dict[str, float]
@@ -56,7 +56,7 @@ class Updated:
 class _Policy:
     """A LoRA training client and its chat format; `version` counts updates, from 0 for the model itself."""
 
-    session: Session
+    session: TinkerSession
     client: tinker.TrainingClient
     model: str
     chat: ChatFormat
@@ -83,7 +83,7 @@ class Policies:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, starts: Mapping[str, Start]) -> AsyncGenerator[Policies, None]:
+    async def open(cls, starts: Mapping[str, PolicyStart]) -> AsyncGenerator[Policies, None]:
         """A new adapter for each policy, or the one that was saved with its optimizer.
 
         Raises UsageError (no key, no such model or checkpoint) and WorldError (nothing answers).
@@ -130,7 +130,7 @@ class Policies:
 
     async def update(
         self, batches: Mapping[str, Sequence[RoleBatch]], rates: Mapping[str, float], clip: float
-    ) -> Mapping[str, Updated]:
+    ) -> Mapping[str, UpdateResult]:
         """One step of Adam for each policy that has something to learn, on all its batches together."""
         learning = {name: theirs for name, theirs in batches.items() if theirs}
         updates = (
@@ -138,14 +138,14 @@ class Policies:
         )
         return dict(zip(learning, await asyncio.gather(*updates), strict=True))
 
-    async def save(self, label: str) -> Mapping[str, Saved]:
+    async def save(self, label: str) -> Mapping[str, SavedPolicy]:
         """Write a checkpoint of each policy, in place of one of that label."""
         saved = await asyncio.gather(*(_save(policy, label) for policy in self._policies.values()))
         return dict(zip(self._policies, saved, strict=True))
 
 
 @asynccontextmanager
-async def _open(start: Start) -> AsyncGenerator[_Policy, None]:
+async def _open(start: PolicyStart) -> AsyncGenerator[_Policy, None]:
     served = start.served
     session = await open_session(served.ref, api_key=served.api_key, trusted_url=served.trusted_url)
     pulse, service = Pulse(session.url), session.service
@@ -177,7 +177,7 @@ async def _open(start: Start) -> AsyncGenerator[_Policy, None]:
 
 
 def _client(
-    service: tinker.ServiceClient, name: str, start: Start
+    service: tinker.ServiceClient, name: str, start: PolicyStart
 ) -> tinker.APIFuture[tinker.TrainingClient]:
     """A training client with what a policy starts from; `name` is its model's."""
     if start.saved is not None:
@@ -195,7 +195,7 @@ def _client(
     )
 
 
-async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, clip: float) -> Updated:
+async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, clip: float) -> UpdateResult:
     # Adam's other settings are the SDK's.
     adam = tinker.AdamParams(learning_rate=rate, grad_clip_norm=clip)
     try:
@@ -231,15 +231,15 @@ async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, cl
         if gaps:
             kl[batch.role] = sum(gaps) / len(gaps)
             tokens[batch.role] = len(gaps)
-    return Updated(loss, kl, tokens, (stepped.metrics or {}).get("unclipped_grad_l2:mean"))
+    return UpdateResult(loss, kl, tokens, (stepped.metrics or {}).get("unclipped_grad_l2:mean"))
 
 
-async def _save(policy: _Policy, label: str) -> Saved:
+async def _save(policy: _Policy, label: str) -> SavedPolicy:
     version = policy.version
     try:
         state = policy.client.save_state(label, overwrite=True)
         sampler = policy.client.save_weights_for_sampler(label)
-        return Saved(
+        return SavedPolicy(
             version=version,
             state=(await policy.pulse.result(state)).path,
             sampler=(await policy.pulse.result(sampler)).path,

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.records import Episode, Task
 from rolegraph.engine.run import jobs, stream
-from rolegraph.engine.training.setup import Setup
+from rolegraph.engine.training.setup import TrainingSetup
 
 
 class Rollouts:
     """Starts batches of episodes, and cancels those that nobody took."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: TrainingSetup) -> None:
         self._setup = setup
         self._ahead: set[asyncio.Task[list[Episode]]] = set()
 

@@ -14,7 +14,7 @@ from rolegraph.engine.training.policies import Policies
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class TrainingSetup:
     """What a run trains with. Whoever opened the models, services and workers in it closes them."""
 
     plan: Plan

@@ -27,7 +27,7 @@ DEMONSTRATION = "demonstration"
 
 
 @dataclass(slots=True)
-class Signalled:
+class SignalResult:
     """What signals say of some episodes, and what was seen on the way."""
 
     advantages: dict[str, list[Advantage]] = field(default_factory=dict[str, list[Advantage]])
@@ -52,14 +52,14 @@ async def apply_signals(
     episodes: Sequence[Episode],
     teachers: Mapping[ModelRef, LimitedModel],
     encode: Mapping[str, Callable[[str], Sequence[int]]],
-) -> Signalled:
+) -> SignalResult:
     """The advantages of every trainable role that has a signal. `encode` gives a turn's token ids, by policy.
 
     A demonstration that cannot be written for a row is warned of and counted, and teaches nothing there.
     Raises WorldError for a teacher that does not answer, AdvantageError for a signal that raises; both name
     role, task and step.
     """
-    done = Signalled()
+    done = SignalResult()
     tallies: defaultdict[str, _Tally] = defaultdict(_Tally)
     signals = plan.signals
 

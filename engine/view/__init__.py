@@ -5,8 +5,8 @@ spec. One walk: `runs` (folders to rows by the index) → `finding` (the rows th
 `timeline`, `trace` (an episode to plain data) → `pages` (plain data to HTML) → `serving` or `static`.
 """
 
-from rolegraph.engine.view.finding import Where
+from rolegraph.engine.view.finding import EpisodeFilter
 from rolegraph.engine.view.runs import ViewedRun, open_run
 from rolegraph.engine.view.static import write_static
 
-__all__ = ["ViewedRun", "Where", "open_run", "write_static"]
+__all__ = ["EpisodeFilter", "ViewedRun", "open_run", "write_static"]

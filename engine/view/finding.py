@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 from rolegraph.engine.errors import DataError, UsageError
 from rolegraph.engine.records import Episode
-from rolegraph.engine.view.runs import Row, ViewedRun
+from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun
 
 PAGE = 50
 """Episodes on a page."""
@@ -27,7 +27,7 @@ ANY = "any"
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class EpisodeFilter:
     """A filter; what is empty does not count. With a role, rewards and failures are that role's."""
 
     role: str = ""
@@ -50,7 +50,7 @@ class Where:
     """`low` or `high`: by the mean reward, lowest or highest first; else as written, newest step first."""
 
     @classmethod
-    def of(cls, written: Mapping[str, str]) -> Where:
+    def of(cls, written: Mapping[str, str]) -> EpisodeFilter:
         """As an address has it; raises UsageError for a value that does not fit."""
         values: dict[str, Any] = {}
         for name, value in written.items():
@@ -78,9 +78,9 @@ class Where:
     @property
     def filters(self) -> bool:
         """Whether there are episodes that do not fit it."""
-        return replace(self, sort="") != Where()
+        return replace(self, sort="") != EpisodeFilter()
 
-    def fits(self, row: Row) -> bool:
+    def fits(self, row: EpisodeLocation) -> bool:
         """Whether an episode fits in all but its text."""
         part, entry = row.part, row.entry
         roles = entry.roles.values() if not self.role else filter(None, (entry.roles.get(self.role),))
@@ -101,7 +101,7 @@ class Where:
     def _in_range(self, reward: float) -> bool:
         return (self.low is None or reward >= self.low) and (self.high is None or reward <= self.high)
 
-    def measure(self, row: Row) -> float:
+    def measure(self, row: EpisodeLocation) -> float:
         """What it is sorted by: a role's mean reward, or that of all; lowest where there is none."""
         roles = row.entry.roles.values()
         if self.role:
@@ -110,7 +110,7 @@ class Where:
         return sum(rewards) / len(rewards) if rewards else -math.inf
 
 
-FIELDS = tuple(field.name for field in fields(Where))
+FIELDS = tuple(field.name for field in fields(EpisodeFilter))
 """What a filter may name."""
 _NUMBERS: Mapping[str, type[float] | type[int]] = {"low": float, "high": float, "step": int}
 _CHOICES: Mapping[str, Sequence[str]] = {
@@ -120,10 +120,10 @@ _CHOICES: Mapping[str, Sequence[str]] = {
 }
 
 
-class Found(NamedTuple):
+class SearchPage(NamedTuple):
     """A page of episodes."""
 
-    rows: Sequence[Row]
+    rows: Sequence[EpisodeLocation]
     start: int
     """How many that fit come before."""
     total: int | None
@@ -134,7 +134,7 @@ class Found(NamedTuple):
     """How many there are in all."""
 
 
-def find(run: ViewedRun, where: Where, start: int = 0, most: int = PAGE) -> Found:
+def find(run: ViewedRun, where: EpisodeFilter, start: int = 0, most: int = PAGE) -> SearchPage:
     """The episodes that fit, from the `start`-th on; raises DataError where a file cannot be read."""
     everything = [row for part in run.parts() for row in run.rows(part)]
     fitting = [row for row in everything if where.fits(row)] if where.filters else everything
@@ -142,13 +142,15 @@ def find(run: ViewedRun, where: Where, start: int = 0, most: int = PAGE) -> Foun
         fitting = sorted(fitting, key=where.measure, reverse=where.sort == "high")
     if not where.text:
         rows = fitting[start : start + most]
-        return Found(rows, start, len(fitting), start + len(rows) < len(fitting), len(everything))
+        return SearchPage(rows, start, len(fitting), start + len(rows) < len(fitting), len(everything))
     rows = list(islice(_with_text(run, fitting, where.text), start, start + most + 1))
     more = len(rows) > most
-    return Found(rows[:most], start, None if more else start + len(rows), more, len(everything))
+    return SearchPage(rows[:most], start, None if more else start + len(rows), more, len(everything))
 
 
-def neighbours(run: ViewedRun, where: Where, row: Row) -> tuple[Row | None, Row | None]:
+def neighbours(
+    run: ViewedRun, where: EpisodeFilter, row: EpisodeLocation
+) -> tuple[EpisodeLocation | None, EpisodeLocation | None]:
     """The episodes before and after one, among those that fit."""
     rows = find(run, replace(where, text=""), most=sys.maxsize).rows
     place = next((at for at, other in enumerate(rows) if other[:2] == row[:2]), None)
@@ -188,7 +190,7 @@ _KEY = re.compile(rb'"[a-z_]+":')
 """A key of JSON; within a text, the quotes would have backslashes."""
 
 
-def _with_text(run: ViewedRun, rows: Iterable[Row], text: str) -> Iterator[Row]:
+def _with_text(run: ViewedRun, rows: Iterable[EpisodeLocation], text: str) -> Iterator[EpisodeLocation]:
     """The rows whose episodes have a text somewhere."""
     if not text:
         yield from rows

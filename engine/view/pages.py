@@ -15,12 +15,12 @@ from rolegraph.engine.errors import DataError, RolegraphError
 from rolegraph.engine.records import Episode, NodeId
 from rolegraph.engine.report.digest import clipped, question
 from rolegraph.engine.report.html import environment, script, style
-from rolegraph.engine.view.finding import ANY, PAGE, Found, Where, find, neighbours
+from rolegraph.engine.view.finding import ANY, PAGE, EpisodeFilter, SearchPage, find, neighbours
 from rolegraph.engine.view.pieces import PiecesOf, pieces_of
-from rolegraph.engine.view.runs import Row, ViewedRun
-from rolegraph.engine.view.timeline import LANE, Dag, Drawing, Timeline, drawing, read_dag, timeline
-from rolegraph.engine.view.trace import Token, Trace, greatest, tokens, traces
-from rolegraph.engine.view.turns import Asked, Turn, turns
+from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun
+from rolegraph.engine.view.timeline import LANE, Dag, Timeline, TimelineDrawing, drawing, read_dag, timeline
+from rolegraph.engine.view.trace import GroupTrace, SampledToken, greatest, tokens, traces
+from rolegraph.engine.view.turns import CallRecord, TurnRecord, turns
 
 HERE = Path(__file__).parent
 MOST_CARDS = 150
@@ -31,14 +31,14 @@ _KNOWN = ("spec", "hash", "failures")
 """What of an episode's metadata is shown elsewhere."""
 
 
-class Links(Protocol):
+class PageLinks(Protocol):
     """Where things are; None for what cannot be reached from the page."""
 
-    def listing(self, run: int, where: Where, start: int = 0) -> str:
+    def listing(self, run: int, where: EpisodeFilter, start: int = 0) -> str:
         """A page of a run's episodes."""
         ...
 
-    def episode(self, run: int, row: Row, where: Where, start: int = 0) -> str | None:
+    def episode(self, run: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str | None:
         """An episode."""
         ...
 
@@ -52,47 +52,47 @@ class RoleSummary(NamedTuple):
     failures: Sequence[str]
 
 
-class Line(NamedTuple):
+class EpisodeRow(NamedTuple):
     """An episode in a list."""
 
-    row: Row
+    row: EpisodeLocation
     href: str | None
     question: str
     roles: Sequence[RoleSummary]
 
 
-class Call(NamedTuple):
+class CallCard(NamedTuple):
     """One call of a turn, with its answer's tokens."""
 
-    asked: Asked
-    tokens: Sequence[Token]
+    asked: CallRecord
+    tokens: Sequence[SampledToken]
     left_out: int
     """Tokens that are not shown in colour."""
 
 
-class Card(NamedTuple):
+class TurnCard(NamedTuple):
     """A turn to show."""
 
-    turn: Turn
+    turn: TurnRecord
     name: str
     anchor: str
-    calls: Sequence[Call]
-    trace: Trace | None
+    calls: Sequence[CallCard]
+    trace: GroupTrace | None
     reward: float | None
     """What it earned itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class EpisodePage:
     """An episode to show."""
 
-    row: Row
+    row: EpisodeLocation
     episode: Episode
     anchor: str
     timeline: Timeline
-    drawing: Drawing
+    drawing: TimelineDrawing
     anchors: Mapping[NodeId, str]
-    cards: Sequence[Card]
+    cards: Sequence[TurnCard]
     start: int
     fields: Sequence[tuple[str, str, bool]]
     """Of the task: name, value, whether it is hidden."""
@@ -101,7 +101,7 @@ class Shown:
     """Turns that were not taken."""
 
 
-def anchor_of(run: int, row: Row) -> str:
+def anchor_of(run: int, row: EpisodeLocation) -> str:
     """Where an episode is in a page that has several."""
     return f"e{run}-{row.part.name}-{row.number}"
 
@@ -109,14 +109,14 @@ def anchor_of(run: int, row: Row) -> str:
 class Pages:
     """The pages of some runs. `hidden` says whether hidden fields are shown."""
 
-    def __init__(self, runs: Sequence[ViewedRun], links: Links, *, hidden: bool = True) -> None:
+    def __init__(self, runs: Sequence[ViewedRun], links: PageLinks, *, hidden: bool = True) -> None:
         self.runs, self.links, self.hidden = runs, links, hidden
         self._script, self.script_hash = script(HERE / "view.js")
         self._style = style(HERE / "view.css")
         self._dags: dict[int, Dag | None] = {}
         self._pieces: dict[int, PiecesOf] = {}
 
-    def listing(self, number: int, where: Where, start: int = 0) -> str:
+    def listing(self, number: int, where: EpisodeFilter, start: int = 0) -> str:
         """A page of a run's episodes; raises as `find` does."""
         run = self.runs[number]
         found = find(run, where, start)
@@ -133,7 +133,7 @@ class Pages:
             any=ANY,
         )
 
-    def episode(self, number: int, row: Row, where: Where, start: int = 0) -> str:
+    def episode(self, number: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str:
         """One episode; `start` is the first of its turns to show. Raises DataError."""
         run = self.runs[number]
         shown = self.shown(number, row, start)
@@ -151,9 +151,11 @@ class Pages:
 
     def error(self, message: str) -> str:
         """What could not be shown, and why."""
-        return self._render("error.html.j2", title="Not shown", message=message, number=0, where=Where())
+        return self._render(
+            "error.html.j2", title="Not shown", message=message, number=0, where=EpisodeFilter()
+        )
 
-    def static(self, chosen: Sequence[tuple[int, Found, Where]]) -> str:
+    def static(self, chosen: Sequence[tuple[int, SearchPage, EpisodeFilter]]) -> str:
         """Lists and episodes of several runs in one page."""
         parts = [
             (number, self.runs[number], found, self.lines(number, found, where), where)
@@ -163,14 +165,14 @@ class Pages:
             "static.html.j2",
             title=", ".join(dict.fromkeys(self.runs[number].info.name for number, *_ in chosen)),
             number=0,
-            where=Where(),
+            where=EpisodeFilter(),
             parts_of=parts,
             shown_of=self.shown,
         )
 
-    def lines(self, number: int, found: Found, where: Where) -> list[Line]:
+    def lines(self, number: int, found: SearchPage, where: EpisodeFilter) -> list[EpisodeRow]:
         """The rows of a list; a task that cannot be read any more is shown by its id."""
-        run, lines = self.runs[number], list[Line]()
+        run, lines = self.runs[number], list[EpisodeRow]()
         for row in found.rows:
             try:
                 asked = question(self._public(run, run.read(row)).task, row.entry.task)
@@ -184,10 +186,10 @@ class Pages:
                 )
                 for name, role in row.entry.roles.items()
             ]
-            lines.append(Line(row, self.links.episode(number, row, where), asked, roles))
+            lines.append(EpisodeRow(row, self.links.episode(number, row, where), asked, roles))
         return lines
 
-    def shown(self, number: int, row: Row, start: int = 0) -> Shown:
+    def shown(self, number: int, row: EpisodeLocation, start: int = 0) -> EpisodePage:
         """Everything of an episode; raises DataError, also for one that is not as a run writes it."""
         try:
             return self._shown(number, row, start)
@@ -197,7 +199,7 @@ class Pages:
             where = f"{row.part.path}: the episode {row.entry.task}:{row.entry.rollout}"
             raise DataError(f"{where} is not as a run writes it: {error!r}") from error
 
-    def _shown(self, number: int, row: Row, start: int) -> Shown:
+    def _shown(self, number: int, row: EpisodeLocation, start: int) -> EpisodePage:
         run = self.runs[number]
         together = run.same_task(row)
         episode = self._public(run, next(episode for other, episode in together if other[:2] == row[:2]))
@@ -211,7 +213,7 @@ class Pages:
         anchors = {node: f"{anchor}-t{place}" for place, node in enumerate(order, start)}
         scale = greatest(step for trajectory in episode.trajectories for step in trajectory.steps)
         names = {lane.instance: lane.name for lane in line.lanes}
-        cards: list[Card] = []
+        cards: list[TurnCard] = []
         for node in order:
             turn = taken[node]
             name = names.get(node[:2], f"{node.role} {node.index}")
@@ -219,8 +221,8 @@ class Pages:
             if trace is not None and len(trace.members) > MOST_MEMBERS:
                 trace = replace(trace, members=trace.members[:MOST_MEMBERS])
             calls = [self._call(number, turn.node, asked, scale) for asked in turn.calls]
-            cards.append(Card(turn, name, anchors[node], calls, trace, _earned(turn)))
-        return Shown(
+            cards.append(TurnCard(turn, name, anchors[node], calls, trace, _earned(turn)))
+        return EpisodePage(
             row=row,
             episode=episode,
             anchor=anchor,
@@ -234,13 +236,13 @@ class Pages:
             skipped=sum(bar.state == "skipped" for lane in line.lanes for bar in lane.bars),
         )
 
-    def _call(self, number: int, node: NodeId, asked: Asked, scale: float) -> Call:
+    def _call(self, number: int, node: NodeId, asked: CallRecord, scale: float) -> CallCard:
         if number not in self._pieces:
             self._pieces[number] = pieces_of(self.runs[number].spec)
         ids = asked.step.response_ids
         texts = self._pieces[number](node.role, node.index, ids) if ids else ()
         coloured = list(tokens(asked.step, texts, scale))
-        return Call(asked, coloured, len(texts) - len(coloured))
+        return CallCard(asked, coloured, len(texts) - len(coloured))
 
     def _public(self, run: ViewedRun, episode: Episode) -> Episode:
         return episode if self.hidden else run.without_hidden(episode)
@@ -273,7 +275,7 @@ def _failures(run: ViewedRun) -> list[str]:
     return [name for name, _ in counts.most_common()]
 
 
-def _earned(turn: Turn) -> float | None:
+def _earned(turn: TurnRecord) -> float | None:
     if turn.calls:
         return turn.calls[-1].step.reward
     return turn.trajectory.reward if turn.trajectory is not None else None

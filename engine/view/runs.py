@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rolegraph.engine.errors import DataError, UsageError
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
-from rolegraph.engine.records.episodes import Entry, EpisodeFile
+from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
 from rolegraph.engine.spec import Spec, load_spec
 from rolegraph.engine.training.signals import DEMONSTRATION
 
@@ -25,7 +25,7 @@ _LOOKED_AT = 20
 _PART = re.compile(r"(?P<split>train|validation)-(?P<step>\d{1,12})")
 
 
-class Part(NamedTuple):
+class RunPart(NamedTuple):
     """A file of episodes: a run's one, or one step's of a training."""
 
     name: str
@@ -35,12 +35,12 @@ class Part(NamedTuple):
     step: int = 0
 
 
-class Row(NamedTuple):
+class EpisodeLocation(NamedTuple):
     """An episode by its place: the `number`-th of a part, from 0."""
 
-    part: Part
+    part: RunPart
     number: int
-    entry: Entry
+    entry: IndexEntry
 
 
 @dataclass(slots=True)
@@ -50,8 +50,8 @@ class ViewedRun:
     folder: RunFolder
     spec: Spec | None
     """What it is of; None where that cannot be read."""
-    _known: dict[Path, tuple[tuple[int, int, int], Sequence[Row]]] = field(
-        default_factory=dict[Path, tuple[tuple[int, int, int], Sequence[Row]]]
+    _known: dict[Path, tuple[tuple[int, int, int], Sequence[EpisodeLocation]]] = field(
+        default_factory=dict[Path, tuple[tuple[int, int, int], Sequence[EpisodeLocation]]]
     )
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -60,23 +60,23 @@ class ViewedRun:
         """What is known of the run by now; raises DataError where its file is damaged."""
         return self.folder.info()
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[RunPart]:
         """The files of episodes by now, the newest step first."""
         if self.info.kind == "run":
-            return [Part("episodes", self.folder.episodes)] if self.folder.episodes.exists() else []
+            return [RunPart("episodes", self.folder.episodes)] if self.folder.episodes.exists() else []
         files = [(step, split, path) for split in _SPLITS for step, path in self.folder.episodes_files(split)]
         files.sort(key=lambda file: (-file[0], file[1]))
-        return [Part(path.stem, path, split, step) for step, split, path in files]
+        return [RunPart(path.stem, path, split, step) for step, split, path in files]
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> RunPart:
         """A file of episodes by its name; raises UsageError."""
         if self.info.kind == "run" and name == "episodes":
-            return Part(name, self.folder.episodes)
+            return RunPart(name, self.folder.episodes)
         if (match := _PART.fullmatch(name)) and self.info.kind == "train":
-            return Part(name, self.folder.steps / f"{name}.jsonl", match["split"], int(match["step"]))
+            return RunPart(name, self.folder.steps / f"{name}.jsonl", match["split"], int(match["step"]))
         raise UsageError(f"the run has no episodes called {name!r}")
 
-    def rows(self, part: Part) -> Sequence[Row]:
+    def rows(self, part: RunPart) -> Sequence[EpisodeLocation]:
         """Every episode of a part, in the order of the file; lines that are none are passed over.
 
         Raises DataError where the file cannot be read.
@@ -90,22 +90,22 @@ class ViewedRun:
             known = self._known.get(part.path)
             if known is None or known[0] != state:
                 entries = EpisodeFile(part.path).entries(lambda fault: None)
-                known = state, [Row(part, number, entry) for number, entry in enumerate(entries)]
+                known = state, [EpisodeLocation(part, number, entry) for number, entry in enumerate(entries)]
                 self._known[part.path] = known
         return known[1]
 
-    def row(self, part: Part, number: int) -> Row:
+    def row(self, part: RunPart, number: int) -> EpisodeLocation:
         """One episode's; raises UsageError where there is none, DataError as `rows`."""
         rows = self.rows(part)
         if not 0 <= number < len(rows):
             raise UsageError(f"{part.name} has {len(rows)} episodes; there is none with the number {number}")
         return rows[number]
 
-    def read(self, row: Row) -> Episode:
+    def read(self, row: EpisodeLocation) -> Episode:
         """The episode itself; raises DataError where the file does not hold it any more."""
         return EpisodeFile(row.part.path).read(row.entry)
 
-    def same_task(self, row: Row) -> list[tuple[Row, Episode]]:
+    def same_task(self, row: EpisodeLocation) -> list[tuple[EpisodeLocation, Episode]]:
         """The episodes that one's turns may have been compared with: of its task and step, with itself."""
         rows = [other for other in self.rows(row.part) if other.entry.task == row.entry.task]
         return [(other, self.read(other)) for other in rows]

@@ -19,9 +19,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, WorldError
-from rolegraph.engine.view.finding import Where
-from rolegraph.engine.view.pages import Links, Pages
-from rolegraph.engine.view.runs import Row, ViewedRun
+from rolegraph.engine.view.finding import EpisodeFilter
+from rolegraph.engine.view.pages import PageLinks, Pages
+from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun
 
 HOST = "127.0.0.1"
 _HEADERS = {
@@ -39,14 +39,14 @@ class _Addresses:
     def __init__(self, key: str) -> None:
         self.key = key
 
-    def listing(self, run: int, where: Where, start: int = 0) -> str:
+    def listing(self, run: int, where: EpisodeFilter, start: int = 0) -> str:
         return _with(f"/{self.key}/{run}", where.query, start)
 
-    def episode(self, run: int, row: Row, where: Where, start: int = 0) -> str | None:
+    def episode(self, run: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str | None:
         return _with(f"/{self.key}/{run}/{row.part.name}/{row.number}", where.query, start)
 
 
-def addresses(key: str) -> Links:
+def addresses(key: str) -> PageLinks:
     """Where the pages are that `app` serves."""
     return _Addresses(key)
 
@@ -102,14 +102,14 @@ def serve(
     runs: Sequence[ViewedRun],
     *,
     port: int = 0,
-    where: Where | None = None,
+    where: EpisodeFilter | None = None,
     ready: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve until interrupted; port 0 takes a free one. `ready` is given the address of the first page.
 
     Raises DataError for a run that cannot be read, WorldError for a port that cannot be listened at.
     """
-    key, where = secrets.token_urlsafe(16), where or Where()
+    key, where = secrets.token_urlsafe(16), where or EpisodeFilter()
     pages = Pages(runs, addresses(key))
     pages.listing(0, where)  # what is wrong with a run is told here, and the index is read
     with socket.socket() as listener:
@@ -133,11 +133,11 @@ def serve(
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def _asked(query: Mapping[str, str]) -> tuple[Where, int]:
+def _asked(query: Mapping[str, str]) -> tuple[EpisodeFilter, int]:
     start = query.get("from", "0")
     if not start.isdecimal() or len(start) > 12:
         raise UsageError(f"from is {start!r}; expected a number from 0")
-    return Where.of(query), int(start)
+    return EpisodeFilter.of(query), int(start)
 
 
 def _with(path: str, query: str, start: int) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rolegraph.engine.records.jsonl import write_whole
-from rolegraph.engine.view.finding import Where, find
+from rolegraph.engine.view.finding import EpisodeFilter, find
 from rolegraph.engine.view.pages import Pages, anchor_of
-from rolegraph.engine.view.runs import Row, ViewedRun
+from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun
 
 
 class _Anchors:
@@ -17,22 +17,27 @@ class _Anchors:
     def __init__(self) -> None:
         self.known: set[str] = set()
 
-    def listing(self, run: int, where: Where, start: int = 0) -> str:
+    def listing(self, run: int, where: EpisodeFilter, start: int = 0) -> str:
         return "#"
 
-    def episode(self, run: int, row: Row, where: Where, start: int = 0) -> str | None:
+    def episode(self, run: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str | None:
         anchor = anchor_of(run, row)
         return f"#{anchor}" if anchor in self.known and not start else None
 
 
 def write_static(
-    runs: Sequence[ViewedRun], file: Path, *, hidden: bool, where: Where | None = None, most: int = 200
+    runs: Sequence[ViewedRun],
+    file: Path,
+    *,
+    hidden: bool,
+    where: EpisodeFilter | None = None,
+    most: int = 200,
 ) -> int:
     """Write the episodes that fit, at most so many of each run, with `hidden` fields or not; return how many.
 
     Raises DataError where a run cannot be read, WorldError where the disk does not take the file.
     """
-    where, links = where or Where(), _Anchors()
+    where, links = where or EpisodeFilter(), _Anchors()
     chosen = [(number, find(run, where, most=most), where) for number, run in enumerate(runs)]
     links.known = {anchor_of(number, row) for number, found, _ in chosen for row in found.rows}
     page = Pages(runs, links, hidden=hidden).static(chosen)

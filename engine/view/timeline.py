@@ -16,10 +16,10 @@ from jinja2 import Environment, TemplateSyntaxError, meta
 
 from rolegraph.engine.compile.graph import env_loop, players_of
 from rolegraph.engine.compile.lineage import instances_of
-from rolegraph.engine.compile.unroll import Unrolled, unroll
+from rolegraph.engine.compile.unroll import UnrolledGraph, unroll
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.spec import Spec
-from rolegraph.engine.view.turns import Turn
+from rolegraph.engine.view.turns import TurnRecord
 
 MOST_LANES = 120
 MOST_JOINS = 1_500
@@ -112,7 +112,7 @@ def read_dag(spec: Spec | None, templates: Mapping[str, str]) -> Dag | None:
     return Dag(before)
 
 
-def timeline(dag: Dag | None, turns: Mapping[NodeId, Turn]) -> Timeline:
+def timeline(dag: Dag | None, turns: Mapping[NodeId, TurnRecord]) -> Timeline:
     """The time line of an episode; without a DAG all turns of a round are drawn side by side."""
     before = dag.before if dag is not None and turns.keys() <= dag.before.keys() else _by_round(turns)
     timed = any(turn.seconds for turn in turns.values())
@@ -158,7 +158,7 @@ def timeline(dag: Dag | None, turns: Mapping[NodeId, Turn]) -> Timeline:
     return Timeline(shown, joins, length, timed, measured, len(lanes) - len(shown), order)
 
 
-class Rect(NamedTuple):
+class BarRect(NamedTuple):
     """A bar, in a drawing that is 1000 wide and stretched to its room."""
 
     bar: Bar
@@ -167,10 +167,10 @@ class Rect(NamedTuple):
     width: float
 
 
-class Drawing(NamedTuple):
+class TimelineDrawing(NamedTuple):
     """A time line in lanes of `LANE` pixels."""
 
-    rects: Sequence[Rect]
+    rects: Sequence[BarRect]
     lines: Sequence[tuple[str, bool]]
     """The path of each join, and whether it is on the longest way."""
     height: int
@@ -181,14 +181,14 @@ _BAR = 14
 _WIDE = 1000
 
 
-def drawing(line: Timeline) -> Drawing:
+def drawing(line: Timeline) -> TimelineDrawing:
     """Where the bars and joins of a time line are drawn."""
     scale = (_WIDE - 8) / (line.length or 1.0)
 
     def x(seconds: float) -> float:
         return round(4 + seconds * scale, 1)
 
-    rects: list[Rect] = []
+    rects: list[BarRect] = []
     for lane, its in enumerate(line.lanes):
         y = lane * LANE + (LANE - _BAR) / 2
         last: Bar | None = None
@@ -196,7 +196,7 @@ def drawing(line: Timeline) -> Drawing:
             # Rounds that a loop was spared lie on one another.
             if last is None or bar.state != "skipped" or (last.state, last.start) != (bar.state, bar.start):
                 width = max(4.0, round((bar.end - bar.start) * scale, 1))
-                rects.append(Rect(bar, x(bar.start), y, width))
+                rects.append(BarRect(bar, x(bar.start), y, width))
             last = bar
     lines: list[tuple[str, bool]] = []
     for join in line.joins:
@@ -205,10 +205,10 @@ def drawing(line: Timeline) -> Drawing:
         bend = max(8.0, (end - start) / 2)
         path = f"M{start:g} {top:g}C{start + bend:g} {top:g} {end - bend:g} {bottom:g} {end:g} {bottom:g}"
         lines.append((path, join.on_path))
-    return Drawing(rects, lines, len(line.lanes) * LANE)
+    return TimelineDrawing(rects, lines, len(line.lanes) * LANE)
 
 
-def _after(unrolled: Unrolled, place: int) -> Iterator[int]:
+def _after(unrolled: UnrolledGraph, place: int) -> Iterator[int]:
     """The nodes that wait for one, or for an environment's answer to it."""
     for join in unrolled.wiring.feeds[place]:
         for block in unrolled.wiring.releases[join]:
@@ -227,7 +227,7 @@ def _mentioned(expression: str | None) -> set[str]:
         return set()
 
 
-def _by_round(turns: Mapping[NodeId, Turn]) -> dict[NodeId, Sequence[NodeId]]:
+def _by_round(turns: Mapping[NodeId, TurnRecord]) -> dict[NodeId, Sequence[NodeId]]:
     """What is known without a spec: that rounds follow one another."""
     rounds: dict[int, list[NodeId]] = {}
     for node in turns:

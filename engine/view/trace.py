@@ -13,13 +13,13 @@ from typing import NamedTuple
 from rolegraph.engine.records import Episode, GroupKey, NodeId, Step, Trajectory
 from rolegraph.engine.training.credit import on_record, turns
 from rolegraph.engine.training.outcomes import advantages
-from rolegraph.engine.view.runs import Row
+from rolegraph.engine.view.runs import EpisodeLocation
 
 
-class Compared(NamedTuple):
+class GroupMember(NamedTuple):
     """One member of a group: a trajectory, or a turn of one."""
 
-    row: Row
+    row: EpisodeLocation
     """Of its episode."""
     node: NodeId
     """Its turn; a trajectory's last."""
@@ -39,12 +39,12 @@ class Compared(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class GroupTrace:
     """What a turn was compared in."""
 
     key: GroupKey
-    members: Sequence[Compared]
-    mine: Compared
+    members: Sequence[GroupMember]
+    mine: GroupMember
     too_small: bool
     of_turns: bool
     """Whether turns were compared, and not whole trajectories."""
@@ -55,28 +55,30 @@ class Trace:
         return any(member.advantage is not None for member in self.members)
 
 
-def traces(row: Row, episodes: Sequence[tuple[Row, Episode]]) -> dict[NodeId, Trace]:
+def traces(
+    row: EpisodeLocation, episodes: Sequence[tuple[EpisodeLocation, Episode]]
+) -> dict[NodeId, GroupTrace]:
     """The groups that the turns of an episode were compared in, by turn; `episodes` are those of its task."""
-    groups: dict[GroupKey, list[tuple[Compared, Trajectory, bool]]] = {}
+    groups: dict[GroupKey, list[tuple[GroupMember, Trajectory, bool]]] = {}
     for other, episode in episodes:
         for key, member in on_record(episode):
             compared = _compared(other, member)
             groups.setdefault(key, []).append((compared, member, "too_small" in member.steps[0].metadata))
-    found: dict[NodeId, Trace] = {}
+    found: dict[NodeId, GroupTrace] = {}
     for key, members in groups.items():
         rows = [compared for compared, _, _ in members]
         for compared, member, too_small in members:
             if compared.row[:2] != row[:2]:
                 continue
             of_turns = any("credit" in step.metadata for step in member.steps)
-            trace = Trace(key, rows, compared, too_small, of_turns)
+            trace = GroupTrace(key, rows, compared, too_small, of_turns)
             found |= {NodeId(member.name, member.index, steps[0].round): trace for steps in turns(member)}
     return found
 
 
-def _compared(row: Row, member: Trajectory) -> Compared:
+def _compared(row: EpisodeLocation, member: Trajectory) -> GroupMember:
     values, logprobs = advantages(member.steps), [value for step in member.steps for value in step.logprobs]
-    return Compared(
+    return GroupMember(
         row=row,
         node=NodeId(member.name, member.index, member.steps[-1].round),
         reward=member.reward,
@@ -95,7 +97,7 @@ def _noted(steps: Iterable[Step], key: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-class Token(NamedTuple):
+class SampledToken(NamedTuple):
     """One sampled token."""
 
     text: str
@@ -112,7 +114,7 @@ MOST_TOKENS = 3_000
 """Of an answer, that are coloured."""
 
 
-def tokens(step: Step, pieces: Sequence[str], scale: float) -> Iterator[Token]:
+def tokens(step: Step, pieces: Sequence[str], scale: float) -> Iterator[SampledToken]:
     """The tokens of an answer with their colours; `scale` is the greatest |advantage| to show."""
     values, logprobs = step.advantages, step.logprobs
     for place, text in enumerate(pieces[:MOST_TOKENS]):
@@ -120,7 +122,7 @@ def tokens(step: Step, pieces: Sequence[str], scale: float) -> Iterator[Token]:
         logprob = logprobs[place] if place < len(logprobs) else None
         tint = 0 if not advantage or not scale else max(-3, min(3, _away(advantage / scale * 3)))
         doubt = 0 if logprob is None else sum(logprob < bound for bound in _DOUBTS)
-        yield Token(text, logprob, advantage, f"a{tint}" if tint else "", f"p{doubt}" if doubt else "")
+        yield SampledToken(text, logprob, advantage, f"a{tint}" if tint else "", f"p{doubt}" if doubt else "")
 
 
 def greatest(steps: Iterable[Step]) -> float:

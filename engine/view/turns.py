@@ -12,7 +12,7 @@ from rolegraph.engine.training.credit import turns as turns_of
 from rolegraph.engine.training.signals import DEMONSTRATION
 
 
-class Said(NamedTuple):
+class ChatMessage(NamedTuple):
     """One message of a chat."""
 
     role: str
@@ -25,13 +25,13 @@ class Said(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CallRecord:
     """One call of a model, or what a role without one did."""
 
     step: Step
-    earlier: Sequence[Said]
+    earlier: Sequence[ChatMessage]
     """What it was asked that the call before was asked or said already."""
-    prompt: Sequence[Said]
+    prompt: Sequence[ChatMessage]
     """What it was asked besides."""
     calls: Sequence[str]
     """The tools that the answer calls, each with its arguments."""
@@ -42,11 +42,11 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TurnRecord:
     """One turn of one role instance. One that failed without an answer has no calls."""
 
     node: NodeId
-    calls: Sequence[Asked] = ()
+    calls: Sequence[CallRecord] = ()
     trajectory: Trajectory | None = None
     failure: Mapping[str, Any] | None = None
     """Its `name` and `message`."""
@@ -81,15 +81,15 @@ class Turn:
         return "failed" if self.failure is not None else "masked" if self.masked else "done"
 
 
-def turns(episode: Episode) -> dict[NodeId, Turn]:
+def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
     """Every turn that was taken, by role, instance and round."""
     failures = {_node(failed): failed for failed in _failures(episode)}
-    found: dict[NodeId, Turn] = {}
+    found: dict[NodeId, TurnRecord] = {}
     for trajectory in episode.trajectories:
         before: Sequence[Message] = ()
         steps_by_turn = turns_of(trajectory)
         for number, steps in enumerate(steps_by_turn, 1):
-            calls: list[Asked] = []
+            calls: list[CallRecord] = []
             for step in steps:
                 calls.append(_asked(step, before))
                 before = step.chat_completions
@@ -98,21 +98,21 @@ def turns(episode: Episode) -> dict[NodeId, Turn]:
             failure = failures.get(node)
             if failure is None and is_last and trajectory.failure is not None and not failures:
                 failure = trajectory.failure.to_dict()  # of another writer, who notes no failures of turns
-            found[node] = Turn(node, calls, trajectory, failure, is_last)
+            found[node] = TurnRecord(node, calls, trajectory, failure, is_last)
         if not trajectory.steps and trajectory.failure is not None:
             failed = next((node for node in failures if node[:2] == trajectory.node[:2]), trajectory.node)
-            found[failed] = Turn(failed, (), trajectory, trajectory.failure.to_dict())
+            found[failed] = TurnRecord(failed, (), trajectory, trajectory.failure.to_dict())
     for node, failure in failures.items():
-        found.setdefault(node, Turn(node, failure=failure, is_last=False))
+        found.setdefault(node, TurnRecord(node, failure=failure, is_last=False))
     return found
 
 
-def _asked(step: Step, before: Sequence[Message]) -> Asked:
+def _asked(step: Step, before: Sequence[Message]) -> CallRecord:
     chat = [*step.chat_completions]
     answer: Message = chat.pop() if chat and chat[-1].get("role") == "assistant" else {}
     known = len(before) if before and chat[: len(before)] == [*before] else 0
     shown: object = step.metadata.get(DEMONSTRATION)
-    return Asked(
+    return CallRecord(
         step=step,
         earlier=list(map(_said, chat[:known])),
         prompt=list(map(_said, chat[known:])),
@@ -127,8 +127,8 @@ def _asked(step: Step, before: Sequence[Message]) -> Asked:
     )
 
 
-def _said(message: Message) -> Said:
-    return Said(
+def _said(message: Message) -> ChatMessage:
+    return ChatMessage(
         role=str(message.get("role", "")),
         name=str(message.get("name") or ""),
         reasoning=message.get("reasoning"),

@@ -6,7 +6,7 @@ Whoever writes a parser, reward, estimator, signal, metric, dataset, environment
 
 from rolegraph.engine.errors import DataError, UsageError, did_you_mean
 from rolegraph.engine.records import Split
-from rolegraph.engine.vocabulary.call import Call, CallField
+from rolegraph.engine.vocabulary.call import CallField, ItemCall
 from rolegraph.engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, open_dataset, plain_row, seeds
 from rolegraph.engine.vocabulary.environments import (
     Environment,
@@ -27,8 +27,8 @@ from rolegraph.engine.vocabulary.items import (
     ParseFailure,
     Parser,
     Reward,
+    RewardInputs,
     Score,
-    Seen,
     Signal,
     datasets,
     environments,
@@ -55,8 +55,8 @@ from rolegraph.engine.vocabulary.tools import Function, Pairs, Tool, ToolCall, T
 from rolegraph.engine.vocabulary.views import (
     REWARD_FIELDS,
     VIEW_FIELDS,
-    Own,
     ScoredView,
+    SelfView,
     Upstream,
     View,
     Views,
@@ -68,7 +68,6 @@ __all__ = [
     "VIEW_FIELDS",
     "BadOptions",
     "BadParts",
-    "Call",
     "CallField",
     "DataError",
     "Dataset",
@@ -79,21 +78,22 @@ __all__ = [
     "Function",
     "Import",
     "Item",
+    "ItemCall",
     "LiveEnvironment",
     "LossName",
     "LossSetting",
     "Metric",
     "Option",
-    "Own",
     "Pairs",
     "ParseFailure",
     "Parser",
     "Registry",
     "Reward",
+    "RewardInputs",
     "Row",
     "Score",
     "ScoredView",
-    "Seen",
+    "SelfView",
     "Signal",
     "Split",
     "Tool",

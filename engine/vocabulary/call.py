@@ -1,7 +1,7 @@
 """A vocabulary item as a spec writes it, before anybody knows whether there is such an item.
 
 A vocabulary item is made by a factory: a function whose parameters are the options a spec may write. In YAML
-it is called in one of three ways, and `Call.parse` reads them all:
+it is called in one of three ways, and `ItemCall.parse` reads them all:
 
     reward: countdown                                   # a name
     parser: {choice: solver}                            # a name and its value (the positional-only parameter)
@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ItemCall:
     """A vocabulary item as written in a spec: its name, its value if any, and its options."""
 
     name: str
@@ -28,9 +28,9 @@ class Call:
     has_value: bool = False
 
     @classmethod
-    def parse(cls, raw: object) -> Call:
+    def parse(cls, raw: object) -> ItemCall:
         """Read the YAML form; raises ValueError with what was expected."""
-        if isinstance(raw, Call):
+        if isinstance(raw, ItemCall):
             return raw
         if isinstance(raw, str) and raw:
             return cls(raw)
@@ -58,9 +58,11 @@ class Call:
 
 
 CallField = Annotated[
-    Call,
-    BeforeValidator(Call.parse),
-    PlainSerializer(Call.dump),
+    ItemCall,
+    BeforeValidator(ItemCall.parse),
+    PlainSerializer(ItemCall.dump),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
 ]
-"""A `Call` as a field of a pydantic model. `Annotated[CallField, registry]` says whose items it may name."""
+"""An `ItemCall` as a field of a pydantic model.
+
+`Annotated[CallField, registry]` says whose items it may name."""

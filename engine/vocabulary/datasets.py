@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import SEEDS, Split, Task
-from rolegraph.engine.vocabulary.call import Call
+from rolegraph.engine.vocabulary.call import ItemCall
 from rolegraph.engine.vocabulary.foreign import in_short
 from rolegraph.engine.vocabulary.items import Dataset, checked_rows, datasets
 from rolegraph.engine.vocabulary.registry import BadOptions
@@ -24,7 +24,7 @@ SUFFIXES = (".jsonl", ".parquet", ".csv")
 """How the names end that stand for a file of tasks, which the dataset `file` reads."""
 
 
-def open_dataset(call: Call, *, split: Split, folder: Path) -> Dataset:
+def open_dataset(call: ItemCall, *, split: Split, folder: Path) -> Dataset:
     """The dataset that a spec's `data` names: a registered one, or a file at or below `folder`.
 
     Raises UnknownName or BadOptions as `Registry.build` does, and DataError.
@@ -32,7 +32,7 @@ def open_dataset(call: Call, *, split: Split, folder: Path) -> Dataset:
     if not call.name.endswith(SUFFIXES):
         made = datasets.build(call, split=split, folder=folder)
         return replace(made, rows=partial(checked_rows, call.name, made.rows))
-    file = Call("file", call.name, datasets.keywords(call, "file"), has_value=True)
+    file = ItemCall("file", call.name, datasets.keywords(call, "file"), has_value=True)
     try:
         return datasets.build(file, split=split, folder=folder)
     except BadOptions as error:

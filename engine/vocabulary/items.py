@@ -69,7 +69,7 @@ class Score(NamedTuple):
     """The named parts of a composite reward."""
 
 
-class Seen(NamedTuple):
+class RewardInputs(NamedTuple):
     """What a reward may read beside the task and the action that it scores.
 
     Of other roles, the turns on its own branch that ran, in order of index.
@@ -94,7 +94,7 @@ class Seen(NamedTuple):
 class Reward(Item):
     """Task and action to Score."""
 
-    score: Callable[[Task, Any, Seen], Score | None]
+    score: Callable[[Task, Any, RewardInputs], Score | None]
     """None where nobody ran whom it reads: then there is no reward."""
     fields: tuple[str, ...] = ()
     """Task fields it reads; the dataset must have them."""

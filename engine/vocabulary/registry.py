@@ -1,6 +1,6 @@
 """Names that a spec may use: a dict, a decorator, and the entry points of installed packages.
 
-A vocabulary item is made by a factory, which a spec calls (see `Call`). Options are checked by pydantic
+A vocabulary item is made by a factory, which a spec calls (see `ItemCall`). Options are checked by pydantic
 against the factory's annotations. This file knows no particular vocabulary.
 """
 
@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
 
 from rolegraph.engine.errors import RolegraphError, UsageError, did_you_mean, first_line
-from rolegraph.engine.vocabulary.call import Call
+from rolegraph.engine.vocabulary.call import ItemCall
 from rolegraph.engine.vocabulary.foreign import FOREIGN, described
 from rolegraph.engine.vocabulary.imports import Definition, Import
 from rolegraph.engine.vocabulary.options import Option, options_of, takes_more, takes_value, value_of
@@ -38,14 +38,14 @@ class Origin:
     """What an item was made by, so that another process can make it again."""
 
     registry: Registry[Any]
-    call: Call
+    call: ItemCall
     context: Mapping[str, Any]
 
     def remake(self) -> Item:
         """The item, made anew."""
         return self.registry.build(self.call, **self.context)
 
-    def __reduce__(self) -> tuple[Callable[..., Origin], tuple[str, Call, Mapping[str, Any]]]:
+    def __reduce__(self) -> tuple[Callable[..., Origin], tuple[str, ItemCall, Mapping[str, Any]]]:
         return _origin, (self.registry.group, self.call, self.context)
 
 
@@ -102,7 +102,7 @@ class BadOptions(ValueError):
         self,
         kind: str,
         name: str,
-        call: Call,
+        call: ItemCall,
         errors: Sequence[ErrorDetails],
         value: Option | None,
         options: list[Option],
@@ -225,7 +225,7 @@ class Registry(Generic[T]):
         """Whether the item has options beside these, which only its factory knows."""
         return takes_more(self.factory(name))
 
-    def build(self, call: Call, **context: Any) -> T:
+    def build(self, call: ItemCall, **context: Any) -> T:
         """Check a call's options and make the item; raises UnknownName or BadOptions.
 
         `context` is what the engine gives the factory (a dataset's folder, say); only the parameters that it
@@ -273,7 +273,7 @@ class Registry(Generic[T]):
         """Say whose items a field names that this stands beside, as in `Annotated[CallField, rewards]`."""
         return {**handler(schema), NAMES_ITEMS_OF: self.group}
 
-    def keywords(self, call: Call, name: str) -> Mapping[str, Any]:
+    def keywords(self, call: ItemCall, name: str) -> Mapping[str, Any]:
         """The options for the item of that name, of a call whose value can only be a mapping of more of them.
 
         Raises BadOptions for any other value.
@@ -284,7 +284,7 @@ class Registry(Generic[T]):
             return call.options
         raise self._bad(call, name, [_no_value(call)])
 
-    def _bad(self, call: Call, name: str, errors: Sequence[ErrorDetails]) -> BadOptions:
+    def _bad(self, call: ItemCall, name: str, errors: Sequence[ErrorDetails]) -> BadOptions:
         return BadOptions(self.kind, name, call, errors, self.value(name), self.options(name))
 
     def _giver(self, name: str) -> str:
@@ -322,7 +322,7 @@ def noting(used: MutableMapping[tuple[Registry[Any], str], None]) -> Generator[N
         _used.reset(token)
 
 
-def _origin(group: str, call: Call, context: Mapping[str, Any]) -> Origin:
+def _origin(group: str, call: ItemCall, context: Mapping[str, Any]) -> Origin:
     return Origin(registry_of(group), call, context)
 
 
@@ -353,7 +353,7 @@ def _installed_points(group: str) -> Mapping[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=group)}
 
 
-def _are_options(call: Call, parameters: Mapping[str, inspect.Parameter]) -> bool:
+def _are_options(call: ItemCall, parameters: Mapping[str, inspect.Parameter]) -> bool:
     """Whether a mapping beside the name holds options, of an item that may have no value of its own."""
     first = next(iter(parameters.values()))
     return isinstance(call.value, Mapping) and first.default is None
@@ -369,5 +369,5 @@ def _part(loc: tuple[int | str, ...], error: UnknownName | BadOptions) -> ErrorD
     return {**_error(loc, "value_error", said), "ctx": {"error": error}}
 
 
-def _no_value(call: Call) -> ErrorDetails:
+def _no_value(call: ItemCall) -> ErrorDetails:
     return _error((), "unexpected_positional_argument", "takes no value of its own, only options", call.value)

@@ -27,7 +27,7 @@ _FAULT = 8
 """Units for a fault, beside one for each value in what is said of it: it is written out whole."""
 
 
-class Problem(NamedTuple):
+class SchemaProblem(NamedTuple):
     """What does not fit: where in the value, and what is said of it."""
 
     path: str
@@ -40,7 +40,7 @@ class TooMuchWork(ValueError):
 
 def checker(
     schema: Mapping[str, Any], own: Mapping[str, Keyword], registry: Any = None
-) -> Callable[[object], Problem | None]:
+) -> Callable[[object], SchemaProblem | None]:
     """What finds the worst problem of a value, None where it fits. `own` are keywords in place of the usual.
 
     `registry` is where references lead, by default nowhere but into the schema. The check raises TooMuchWork,
@@ -75,14 +75,14 @@ def checker(
     nowhere = import_module("referencing").Registry()
     validator = kind(schema, registry=nowhere if registry is None else registry)
 
-    def check(value: object) -> Problem | None:
+    def check(value: object) -> SchemaProblem | None:
         nonlocal left
         left = SCHEMA_WORK.most
         try:
             problem = library.exceptions.best_match(validator.iter_errors(value))
         except RecursionError:
             raise TooMuchWork("it is beyond what the schema can check") from None
-        return None if problem is None else Problem(problem.json_path, problem.message)
+        return None if problem is None else SchemaProblem(problem.json_path, problem.message)
 
     return check
 

@@ -34,7 +34,7 @@ class View(NamedTuple):
     """Whose instance it is."""
 
 
-class Own(NamedTuple):
+class SelfView(NamedTuple):
     """An instance as its own prompts and conditions see it: `self`."""
 
     role: str

@@ -18,7 +18,16 @@ from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.records import RunFolder
 from rolegraph.engine.records.episodes import EpisodeWriter, read_episodes
 from rolegraph.engine.records.jsonl import json_line
-from rolegraph.engine.vocabulary import BadOptions, Call, ParseFailure, Reward, Score, Seen, parsers, rewards
+from rolegraph.engine.vocabulary import (
+    BadOptions,
+    ItemCall,
+    ParseFailure,
+    Reward,
+    RewardInputs,
+    Score,
+    parsers,
+    rewards,
+)
 from tests.attack import records
 from tests.attack.cases import Came
 from tests.edge import episode, limited
@@ -61,7 +70,7 @@ def _demonstration(source: str) -> Came:
 def _parser(source: str) -> Came:
     name, value, options, answer = eval(source, {"json": json})
     try:
-        parse = parsers.build(Call(name, value, options, has_value=value is not None)).parse
+        parse = parsers.build(ItemCall(name, value, options, has_value=value is not None)).parse
         return Came("text", str(parse(answer, {}))[:200])
     except (BadOptions, ParseFailure) as error:
         return Came("error", str(error))
@@ -70,8 +79,8 @@ def _parser(source: str) -> Came:
 def _reward(source: str) -> Came:
     pattern, action = eval(source)
     try:
-        reward = rewards.build(Call("matches", pattern, has_value=True))
-        return Came("text", str(reward.score({"id": "t"}, action, Seen({}))))
+        reward = rewards.build(ItemCall("matches", pattern, has_value=True))
+        return Came("text", str(reward.score({"id": "t"}, action, RewardInputs({}))))
     except ValueError as error:
         return Came("error", str(error))
 

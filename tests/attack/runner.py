@@ -24,9 +24,9 @@ from rolegraph.engine.cli.main import run as run_command
 from rolegraph.engine.compile import check_file
 from rolegraph.engine.errors import DataError, SpecError
 from rolegraph.engine.prompts import PromptError
-from rolegraph.engine.prompts.checks import Fault, Surroundings
+from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope
 from rolegraph.engine.prompts.meter import Meter
-from rolegraph.engine.prompts.scope import Scope
+from rolegraph.engine.prompts.scope import RenderScope
 from rolegraph.engine.prompts.templates import compile_condition, compile_template
 from rolegraph.engine.vocabulary import View, Views
 from rolegraph.roles.corpus import open_corpus, search
@@ -48,7 +48,7 @@ from tests.attack.looker import look
 
 MORE = 200 << 20
 """Bytes that hostile input may take."""
-AROUND = Surroundings({"solver": 2}, ("solver", "judge"), None, frozenset({"answer"}))
+AROUND = TemplateScope({"solver": 2}, ("solver", "judge"), None, frozenset({"answer"}))
 VARIABLES = {
     "task": {"id": "1", "question": "q", "items": [1], "nested": {"answer": 3}},
     "solver": Views([View(1, "a"), View(2, "b")]),
@@ -62,19 +62,19 @@ def render(source: str) -> Came:
     if template is None:
         return of_faults(source, faults)
     meters: list[Meter] = []
-    init = Scope.__init__
+    init = RenderScope.__init__
 
-    def noted(self: Scope, variables: Mapping[str, object]) -> None:
+    def noted(self: RenderScope, variables: Mapping[str, object]) -> None:
         init(self, variables)
         meters.append(self)
 
-    Scope.__init__ = noted
+    RenderScope.__init__ = noted
     try:
         return Came("text", template.render(VARIABLES)[:200], meters[0].spent)
     except PromptError as error:
         return Came("error", str(error), meters[0].spent)
     finally:
-        Scope.__init__ = init
+        RenderScope.__init__ = init
 
 
 def hold(source: str) -> Came:
@@ -88,7 +88,7 @@ def hold(source: str) -> Came:
         return Came("error", str(error))
 
 
-def of_faults(source: str, faults: list[Fault]) -> Came:
+def of_faults(source: str, faults: list[TemplateFault]) -> Came:
     first = faults[0]
     assert 0 <= first.at <= len(source)
     return Came("fault", first.message)

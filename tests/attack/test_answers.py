@@ -17,7 +17,7 @@ from rolegraph.engine.limits.answers import ANSWER_TEXT, COMPLETION_BYTES, COMPL
 from rolegraph.engine.models import Request, open_model
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.spec import ModelRef, Sampling
-from rolegraph.engine.vocabulary import Call, ParseFailure, Score, parsers
+from rolegraph.engine.vocabulary import ItemCall, ParseFailure, Score, parsers
 from tests.cli.conftest import Command, rolegraph
 from tests.models.edges import CALL, chat_answer, serving
 
@@ -105,7 +105,7 @@ DEEP = "[" * 60 + "1," * 100_000 + "1" + "]" * 60
     ids=["faults that show all", "references", "a fault for each name", "an item each"],
 )
 def test_what_a_check_against_a_schema_takes_is_paid_for(schema: object, answer: str) -> None:
-    parse = parsers.build(Call("json", options={"schema": schema})).parse
+    parse = parsers.build(ItemCall("json", options={"schema": schema})).parse
     with pytest.raises(ParseFailure, match="limit: schema_work"):
         parse(answer, {})
 
@@ -142,7 +142,9 @@ def test_a_term_that_is_no_finite_number_is_a_reward_error(tmp_path: Path, value
 
 
 def test_two_hundred_words_are_looked_for_in_a_long_answer() -> None:
-    parse = parsers.build(Call("one_of", [f"word {n}" for n in range(199)] + ["İx"], has_value=True)).parse
+    parse = parsers.build(
+        ItemCall("one_of", [f"word {n}" for n in range(199)] + ["İx"], has_value=True)
+    ).parse
     assert parse("\n" * ANSWER_TEXT.most + "WORD 7", {}) == "word 7"
     assert parse("word 17 and Word 17.", {}) == "word 17"
     with pytest.raises(ParseFailure, match=r"found word 1, word 2$"):

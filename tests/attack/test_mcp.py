@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from rolegraph.engine.limits.tools import TOOL_FUNCTIONS
-from rolegraph.engine.run.calls import Result, offered, results_of
+from rolegraph.engine.run.calls import CallResult, offered, results_of
 from rolegraph.engine.run.tools import OpenTools
-from rolegraph.engine.vocabulary import Call, ToolCall, ToolError, tools
+from rolegraph.engine.vocabulary import ItemCall, ToolCall, ToolError, tools
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`")
 ROOT = Path(__file__).parents[2]
@@ -50,11 +50,11 @@ def hostile(listing: str) -> Iterator[str]:
             process.kill()
 
 
-async def ask(url: str, *names: str, seconds: float = 60.0) -> list[Result]:
+async def ask(url: str, *names: str, seconds: float = 60.0) -> list[CallResult]:
     """What comes of calls in one turn, one after the other."""
     opened = OpenTools()
     try:
-        tool = tools.build(Call.parse({"mcp": url, "timeout": seconds}))
+        tool = tools.build(ItemCall.parse({"mcp": url, "timeout": seconds}))
         functions = await offered([tool], opened)
         return [(await results_of(functions, [ToolCall(name, {})], None))[0] for name in names]
     finally:

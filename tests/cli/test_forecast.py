@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     pass
 
 if TYPE_CHECKING:
-    from rolegraph.engine.local.launcher import Running
+    from rolegraph.engine.local.launcher import LocalService
 
 SIZE = ("train.batch_size=5", "train.rollouts=1", "roles.solver.estimator=reinforce")
 
@@ -65,7 +65,7 @@ def test_what_cannot_be_told_is_said(rolegraph: Command, words: tuple[str, ...],
 
 @pytest.mark.service
 def test_a_probe_tells_the_tokens_of_the_first_step(
-    rolegraph: Command, service: Running, state_dir: Path, tmp_path: Path
+    rolegraph: Command, service: LocalService, state_dir: Path, tmp_path: Path
 ) -> None:
     spec = ("solver_judge", "train.batch_size=8", "train.rollouts=4", "train.steps=1")
     where = ("--base-url", service.base_url)

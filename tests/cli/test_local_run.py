@@ -25,7 +25,7 @@ from tests.waiting import soon
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.local.launcher import LocalService
 from tests.local.conftest import make_model
 
 pytestmark = pytest.mark.service
@@ -98,7 +98,7 @@ def assert_tokens_and_logprobs(episodes: list[Episode]) -> None:
 
 
 def test_the_same_seed_gives_the_same_episodes_and_another_seed_others(
-    service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: LocalService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TINKER_API_KEY", service.api_key)
     flow = rg.load("solver_judge", *SHORT, base_url=service.base_url)
@@ -112,7 +112,7 @@ def test_the_same_seed_gives_the_same_episodes_and_another_seed_others(
 
 
 def test_a_run_killed_in_the_middle_loses_no_episode_that_was_counted(
-    service: Running, tmp_path: Path
+    service: LocalService, tmp_path: Path
 ) -> None:
     words = ("run", "solver_judge", *SHORT, "--limit", "400", "--concurrency", "4", "--out", "out")
     with started(tmp_path, *words, "--base-url", service.base_url, **key(service)) as (process, terminal):

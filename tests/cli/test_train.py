@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.local.launcher import LocalService
 from rolegraph.engine.records.folder import RunFolder
 from tests.cli.conftest import Command
 from tests.trainings import STEP, key, train
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.service
 
 
 def test_eval_compares_a_checkpoint_with_the_base_and_keeps_both_as_runs(
-    whole: Path, service: Running, rolegraph: Command, tmp_path: Path
+    whole: Path, service: LocalService, rolegraph: Command, tmp_path: Path
 ) -> None:
     words = ("eval", "solver_judge", "--checkpoint", str(whole), "--base-url", service.base_url)
     words += ("--tasks", "4", "--rollouts", "1", "--json")
@@ -55,7 +55,7 @@ def test_eval_compares_a_checkpoint_with_the_base_and_keeps_both_as_runs(
 
 
 def test_an_evaluation_goes_on_with_the_episodes_that_are_missing(
-    whole: Path, service: Running, rolegraph: Command, tmp_path: Path
+    whole: Path, service: LocalService, rolegraph: Command, tmp_path: Path
 ) -> None:
     words = ("eval", "solver_judge", "--checkpoint", str(whole), "--base-url", service.base_url)
     words += ("--tasks", "2", "--rollouts", "1", "--json", "--out", "kept")
@@ -90,7 +90,7 @@ def test_a_training_leaves_a_log(whole: Path) -> None:
     assert " INFO done: " in lines[-1]
 
 
-def test_metrics_go_to_tensorboard_through_its_own_library(service: Running, tmp_path: Path) -> None:
+def test_metrics_go_to_tensorboard_through_its_own_library(service: LocalService, tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     out = tmp_path / "run"
     train(out, "solver_judge", *STEP, service=service, track=["tensorboard"])

@@ -11,7 +11,7 @@ import pytest
 
 import rolegraph as rg
 from rolegraph.engine.cli.train_display import TrainDisplay
-from rolegraph.engine.records import RunFolder, Saved
+from rolegraph.engine.records import RunFolder, SavedPolicy
 from rolegraph.running import describe
 
 METRICS = {
@@ -68,7 +68,7 @@ def test_its_end_says_where_the_best_weights_are_and_how_to_use_them(
     flow = rg.load("solver_judge")
     folder.begin(describe(flow, "train", seed=0), flow.plan.resolved)
     for step, best in ((2, True), (4, False)):
-        saved = {name: Saved(version=step, state="", sampler="") for name in policies}
+        saved = {name: SavedPolicy(version=step, state="", sampler="") for name in policies}
         folder.add_checkpoint(rg.Checkpoint(step=step, policies=saved, best=best))
     training = SimpleNamespace(flow=flow, folder=folder, steps=4, done=4)
     with TrainDisplay(cast("rg.Training", training)):

@@ -12,7 +12,7 @@ import rolegraph as rg
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.errors import WorldError
-from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.local.launcher import LocalService
 from tests.cli.conftest import Command
 from tests.local.conftest import make_model
 from tests.trainings import SMALL, assert_same, key, metrics, train
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.service
 
 
 def test_a_full_disk_at_a_checkpoint_is_named_and_the_last_good_one_stays_usable(
-    whole: Path, service: Running, rolegraph: Command, tmp_path: Path
+    whole: Path, service: LocalService, rolegraph: Command, tmp_path: Path
 ) -> None:
     out, disk = tmp_path / "run", resource.RLIMIT_FSIZE
 
@@ -73,14 +73,14 @@ def test_a_service_that_is_not_there_is_named(rolegraph: Command) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_teacher_of_another_vocabulary_is_refused(service: Running, tmp_path: Path) -> None:
+def test_a_teacher_of_another_vocabulary_is_refused(service: LocalService, tmp_path: Path) -> None:
     other = make_model(tmp_path / "other")
     teacher = f"roles.judge.signal={{reverse_kl: {{teacher: {{provider: local, name: '{other}'}}}}}}"
     with pytest.raises(rg.UserError, match="the teacher of judge has another vocabulary"):
         train(tmp_path / "run", "solver_judge_distill", *SMALL, teacher, service=service)
 
 
-def test_a_refused_key_is_named(service: Running, rolegraph: Command) -> None:
+def test_a_refused_key_is_named(service: LocalService, rolegraph: Command) -> None:
     words = ("train", "solver_judge", *SMALL, "--base-url", service.base_url)
     done = rolegraph(*words, TINKER_API_KEY="tml-wrong")
     assert done.returncode == 2
@@ -88,7 +88,9 @@ def test_a_refused_key_is_named(service: Running, rolegraph: Command) -> None:
     assert "tml-wrong" not in done.stdout + done.stderr
 
 
-def test_a_teacher_that_is_down_is_named_before_anything_is_trained(service: Running, tmp_path: Path) -> None:
+def test_a_teacher_that_is_down_is_named_before_anything_is_trained(
+    service: LocalService, tmp_path: Path
+) -> None:
     at = f"provider: tinker, name: t, base_url: '{NOWHERE}'"
     teacher = f"roles.judge.signal={{reverse_kl: {{teacher: {{{at}}}}}}}"
     with pytest.raises(WorldError, match=f"No Tinker service answers at {NOWHERE}"):

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.local.launcher import LocalService
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.folder import RunFolder
 from tests.cli.conftest import Command
@@ -48,7 +48,7 @@ LOOP = (
 
 
 def test_a_loop_of_two_policies_that_is_killed_twice_goes_on_as_if_it_had_not_been(
-    service: Running, rolegraph: Command, tmp_path: Path
+    service: LocalService, rolegraph: Command, tmp_path: Path
 ) -> None:
     few = ("train.batch_size=2", "train.rollouts=2", "train.steps=3", "train.validation.tasks=2")
     words = ("two_policies", *SMALL, *LOOP, *few)
@@ -82,7 +82,7 @@ def test_a_loop_of_two_policies_that_is_killed_twice_goes_on_as_if_it_had_not_be
     assert info.figures["step"] == 3 and "validation/judge_acc" in info.figures
 
 
-def test_an_interrupted_run_says_so_and_leaves_a_report(service: Running, tmp_path: Path) -> None:
+def test_an_interrupted_run_says_so_and_leaves_a_report(service: LocalService, tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start(out, "solver_judge", *SMALL, service=service)
     wait_for_lines(out, 1, process)  # of the validation before training

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from rolegraph.engine.cli.main import run
-from rolegraph.engine.vocabulary import Call, estimators
+from rolegraph.engine.vocabulary import ItemCall, estimators
 from tests.cli.conftest import SETTINGS, Command
 from tests.documents import ROOT, TUTORIAL, blocks
 
 if TYPE_CHECKING:
-    from rolegraph.engine.local.launcher import Running
+    from rolegraph.engine.local.launcher import LocalService
 
 SMALLER = {
     "run": ["--limit", "2"],
@@ -50,7 +50,7 @@ def test_who_follows_the_tutorial_gets_to_its_end(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     registries: None,
-    service: Running,
+    service: LocalService,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)
@@ -96,7 +96,7 @@ def test_what_contributing_adds_to_the_vocabulary_is_used_by_its_spec(
     assert done.returncode == 0, done.stderr
     assert "Guess my number, 1 to 5." in done.stdout  # the environment's start
     assert "You were told: ['first', 'second']" in done.stdout  # read by the parser, chosen by the tool
-    compute = estimators.build(Call("over_median")).compute
+    compute = estimators.build(ItemCall("over_median")).compute
     assert compute is not None
     (advantages,) = compute([np.array([0.0, 1.0, 5.0])], [])
     assert advantages.tolist() == [-1.0, 0.0, 4.0]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rolegraph.engine.compile import check_file
-from rolegraph.engine.compile.compiler import Compiled
+from rolegraph.engine.compile.compiler import CompileResult
 
 SPEC = """rolegraph: 1
 name: x
@@ -20,13 +20,13 @@ roles:
 
 def checked(
     folder: Path, *overrides: str, top: str = "", role: str = "trainable: false", model: str | None = None
-) -> Compiled:
+) -> CompileResult:
     path = folder / "x.yaml"
     path.write_text(SPEC.format(top=top, role=role))
     return check_file(path, overrides, model=model)
 
 
-def names(compiled: Compiled) -> list[str | None]:
+def names(compiled: CompileResult) -> list[str | None]:
     return [endpoint.model.name for endpoint in compiled.valid().endpoints]
 
 

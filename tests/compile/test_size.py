@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 import rolegraph as rg
-from rolegraph.engine.compile import Size, check_file, graph, size_of
+from rolegraph.engine.compile import EpisodeBounds, check_file, graph, size_of
 from rolegraph.engine.compile.size import calls_of
 from tests.counting import calls
 from tests.edge import write_spec
@@ -19,21 +19,21 @@ from tests.workflows import Workflow, compiled, workflows
 @pytest.mark.parametrize(
     ("spec", "overrides", "size"),
     [
-        ("solver_only", (), Size(2, 1)),
-        ("solver_judge", ("roles.solver.count=8",), Size(9, 2)),
-        ("debate", ("loops.debate.times=4",), Size(12, 4)),
-        ("solver_verifier_loop", (), Size(12, 6)),
+        ("solver_only", (), EpisodeBounds(2, 1)),
+        ("solver_judge", ("roles.solver.count=8",), EpisodeBounds(9, 2)),
+        ("debate", ("loops.debate.times=4",), EpisodeBounds(12, 4)),
+        ("solver_verifier_loop", (), EpisodeBounds(12, 6)),
     ],
 )
 def test_calls_are_instances_times_rounds_and_the_chain_is_the_critical_path(
-    spec: str, overrides: tuple[str, ...], size: Size
+    spec: str, overrides: tuple[str, ...], size: EpisodeBounds
 ) -> None:
     assert rg.check(spec, *overrides).size == size
 
 
 def test_it_is_said_in_words_and_there_is_none_without_a_plan() -> None:
-    assert str(Size(47, 9)) == "at most 47 model calls an episode, longest chain 9"
-    assert str(Size(1, 1)) == "at most 1 model call an episode, longest chain 1"
+    assert str(EpisodeBounds(47, 9)) == "at most 47 model calls an episode, longest chain 9"
+    assert str(EpisodeBounds(1, 1)) == "at most 1 model call an episode, longest chain 1"
     assert rg.check("solver_judge", "roles.judge.needs=[nobody]").size is None
 
 

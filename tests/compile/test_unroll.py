@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from rolegraph.engine.compile import graph
 from rolegraph.engine.compile.lineage import instances_of
-from rolegraph.engine.compile.unroll import Unrolled, unroll
+from rolegraph.engine.compile.unroll import UnrolledGraph, unroll
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.spec import Spec
 from tests.edge import solver_judge
 
 
-def unrolled(needs: dict[str, list[str]], counts: dict[str, int]) -> Unrolled:
+def unrolled(needs: dict[str, list[str]], counts: dict[str, int]) -> UnrolledGraph:
     roles = {
         name: {"prompt": {"inline": "x"}, "needs": needed, "count": counts[name]}
         for name, needed in needs.items()

@@ -8,7 +8,7 @@ import tinker
 import torch
 from tinker import types
 
-from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.local.launcher import LocalService
 
 PROMPT = [5, 80, 90, 100, 110]
 ADAM = types.AdamParams(learning_rate=1e-2)
@@ -18,12 +18,12 @@ def prompt(tokens: list[int] = PROMPT) -> types.ModelInput:
     return types.ModelInput.from_ints(tokens)
 
 
-def sampler(client: tinker.ServiceClient, service: Running) -> tinker.SamplingClient:
+def sampler(client: tinker.ServiceClient, service: LocalService) -> tinker.SamplingClient:
     return client.create_sampling_client(base_model=service.model_name).result()
 
 
 def trainer(
-    client: tinker.ServiceClient, service: Running, rank: int = 8, seed: int = 1
+    client: tinker.ServiceClient, service: LocalService, rank: int = 8, seed: int = 1
 ) -> tinker.TrainingClient:
     return client.create_lora_training_client(base_model=service.model_name, rank=rank, seed=seed).result()
 

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 tinker = pytest.importorskip("tinker")
 
-from rolegraph.engine.local.launcher import Running, running  # noqa: E402
+from rolegraph.engine.local.launcher import LocalService, running  # noqa: E402
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
@@ -63,12 +63,12 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def service(model_dir: Path, state_dir: Path) -> Iterator[Running]:
+def service(model_dir: Path, state_dir: Path) -> Iterator[LocalService]:
     with running(model_dir, state_dir=state_dir, threads=1) as started:
         yield started
 
 
 @pytest.fixture
-def client(service: Running, monkeypatch: pytest.MonkeyPatch) -> tinker.ServiceClient:
+def client(service: LocalService, monkeypatch: pytest.MonkeyPatch) -> tinker.ServiceClient:
     monkeypatch.setenv("TINKER_TELEMETRY", "0")
     return tinker.ServiceClient(base_url=service.base_url, api_key=service.api_key)

@@ -11,18 +11,18 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.local.service.adapters import lora_config  # noqa: E402
-from rolegraph.engine.local.service.policy import LoraShape, Policy  # noqa: E402
+from rolegraph.engine.local.service.policy import LocalModel, LoraShape  # noqa: E402
 from rolegraph.engine.local.service.trainer import Datum, TrainingRun  # noqa: E402
 
 RANK = 40  # beyond the 32 that most of the layers have
 
 
 @pytest.fixture(scope="module")
-def policy(model_dir: Path) -> Policy:
-    return Policy(model_dir, threads=1)
+def policy(model_dir: Path) -> LocalModel:
+    return LocalModel(model_dir, threads=1)
 
 
-def test_a_new_adapter_is_the_one_that_peft_makes(policy: Policy) -> None:
+def test_a_new_adapter_is_the_one_that_peft_makes(policy: LocalModel) -> None:
     from peft import LoraConfig, get_peft_model
     from peft.utils import get_peft_model_state_dict
 
@@ -42,7 +42,7 @@ def test_a_new_adapter_is_the_one_that_peft_makes(policy: Policy) -> None:
         policy.drop_adapter(name)
 
 
-def test_one_client_more_takes_tensors_and_no_model_of_its_own(policy: Policy) -> None:
+def test_one_client_more_takes_tensors_and_no_model_of_its_own(policy: LocalModel) -> None:
     def objects() -> int:
         gc.collect()
         return len(gc.get_objects())
@@ -67,7 +67,7 @@ def test_one_client_more_takes_tensors_and_no_model_of_its_own(policy: Policy) -
 
 @pytest.mark.parametrize("small", [True, False])
 def test_two_that_are_trained_in_turn_learn_what_each_would_alone(model_dir: Path, small: bool) -> None:
-    policy, alone = Policy(model_dir, threads=1), Policy(model_dir, threads=1)
+    policy, alone = LocalModel(model_dir, threads=1), LocalModel(model_dir, threads=1)
     alone.small, policy.small = True, small
     from tinker import AdamParams
 

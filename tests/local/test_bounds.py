@@ -18,7 +18,7 @@ tinker = pytest.importorskip("tinker")
 
 from tinker.proto import tinker_public_pb2 as public  # noqa: E402
 
-from rolegraph.engine.local.launcher import Running  # noqa: E402
+from rolegraph.engine.local.launcher import LocalService  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, sampler, trainer  # noqa: E402
 
 pytestmark = pytest.mark.service
@@ -191,14 +191,14 @@ BAD: list[tuple[str, Any, int]] = [
 
 
 @pytest.fixture
-def http(service: Running) -> Iterator[httpx.Client]:
+def http(service: LocalService) -> Iterator[httpx.Client]:
     with httpx.Client(
         base_url=service.base_url, headers={"X-API-Key": service.api_key}, timeout=None
     ) as client:
         yield client
 
 
-def losses(client: tinker.ServiceClient, service: Running) -> Iterator[float]:
+def losses(client: tinker.ServiceClient, service: LocalService) -> Iterator[float]:
     """Those of a training, step by step."""
     training = trainer(client, service)
     while True:
@@ -208,7 +208,7 @@ def losses(client: tinker.ServiceClient, service: Running) -> Iterator[float]:
 
 
 def test_no_malformed_or_hostile_request_is_a_500_or_disturbs_a_training(
-    client: tinker.ServiceClient, service: Running, http: httpx.Client
+    client: tinker.ServiceClient, service: LocalService, http: httpx.Client
 ) -> None:
     assert len(BAD) >= 60
     other = tinker.ServiceClient(base_url=service.base_url, api_key=service.api_key)
@@ -262,7 +262,9 @@ def send(http: httpx.Client, path: str, body: Any, names: dict[str, str]) -> int
     return answer.status_code
 
 
-def test_a_body_that_is_too_long_is_refused_before_it_is_read(service: Running, http: httpx.Client) -> None:
+def test_a_body_that_is_too_long_is_refused_before_it_is_read(
+    service: LocalService, http: httpx.Client
+) -> None:
     host, port = service.base_url.removeprefix("http://").split(":")
     lines = [
         f"POST {CHATS} HTTP/1.1",

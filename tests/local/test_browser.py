@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.local.launcher import LocalService
 from tests.view.browser import WHERE, found
 
 pytestmark = pytest.mark.service
@@ -63,7 +63,7 @@ def shown(browser: str, url: str, profile: Path) -> str:
 
 
 def test_another_site_s_page_reads_nothing_and_causes_nothing(
-    browser: str, site: str, service: Running, tmp_path: Path
+    browser: str, site: str, service: LocalService, tmp_path: Path
 ) -> None:
     with httpx.Client(base_url=service.base_url, headers={"X-API-Key": service.api_key}) as http:
         session = http.post("/api/v1/create_session", json={}).json()["session_id"]
@@ -77,7 +77,7 @@ def test_another_site_s_page_reads_nothing_and_causes_nothing(
 
 
 def test_a_name_that_was_made_to_lead_here_is_answered_by_nothing(
-    browser: str, service: Running, tmp_path: Path
+    browser: str, service: LocalService, tmp_path: Path
 ) -> None:
     port = service.base_url.rpartition(":")[2]
     ours = shown(browser, f"{service.base_url}/api/v1/healthz", tmp_path / "profile")

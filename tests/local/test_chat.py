@@ -7,7 +7,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.local.launcher import LocalService
 from rolegraph.engine.records.episodes import read_episodes
 from tests.cli.conftest import Command, rolegraph
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.service
 
 
 @pytest.fixture
-def chat(service: Running) -> openai.OpenAI:
+def chat(service: LocalService) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{service.base_url}/v1", api_key=service.api_key, max_retries=0)
 
 
@@ -72,13 +72,13 @@ def test_what_is_not_served_is_refused_with_the_reason(
         ask(chat, **{**options, "extra_body": body})
 
 
-def test_a_wrong_key_is_refused(service: Running) -> None:
+def test_a_wrong_key_is_refused(service: LocalService) -> None:
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(base_url=f"{service.base_url}/v1", api_key="wrong", max_retries=0).models.list()
 
 
 def test_a_workflow_runs_over_it(
-    service: Running, chat: openai.OpenAI, rolegraph: Command, tmp_path: Path
+    service: LocalService, chat: openai.OpenAI, rolegraph: Command, tmp_path: Path
 ) -> None:
     words = ("--model", f"openai:{served(chat)}", "--base-url", f"{service.base_url}/v1", "--out", "run")
     short = ("sampling.max_tokens=8", 'roles.judge.prompt={inline: "{{ solver[0].index }}"}')

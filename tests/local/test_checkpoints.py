@@ -15,12 +15,12 @@ tinker = pytest.importorskip("tinker")
 from safetensors import safe_open  # noqa: E402
 from tinker import types  # noqa: E402
 
-from rolegraph.engine.local.launcher import Running  # noqa: E402
+from rolegraph.engine.local.launcher import LocalService  # noqa: E402
 from rolegraph.engine.local.service.adapters import write_adapter  # noqa: E402
-from rolegraph.engine.local.service.checkpoints import Checkpoints  # noqa: E402
-from rolegraph.engine.local.service.parts import Parts  # noqa: E402
+from rolegraph.engine.local.service.checkpoints import CheckpointStore  # noqa: E402
+from rolegraph.engine.local.service.parts import StagingDirs  # noqa: E402
 from rolegraph.engine.local.service.policy import LoraShape  # noqa: E402
-from rolegraph.engine.local.service.trainer import Refused  # noqa: E402
+from rolegraph.engine.local.service.trainer import RequestError  # noqa: E402
 from tests.local.client import PROMPT, datum, logprobs_of, prompt, trainer  # noqa: E402
 from tests.local.conftest import make_model  # noqa: E402
 
@@ -34,7 +34,7 @@ WEIGHTS = {
 
 
 @pytest.fixture
-def fitted(client: tinker.ServiceClient, service: Running) -> tinker.TrainingClient:
+def fitted(client: tinker.ServiceClient, service: LocalService) -> tinker.TrainingClient:
     training = trainer(client, service, rank=RANK)
     for _ in range(10):
         training.forward_backward([datum("cross_entropy", PROMPT)], "cross_entropy").result()
@@ -79,7 +79,7 @@ def test_every_file_system_takes_the_folders(fitted: tinker.TrainingClient, stat
 
 @pytest.mark.service
 def test_a_checkpoint_of_the_form_before_is_read(
-    fitted: tinker.TrainingClient, client: tinker.ServiceClient, service: Running, state_dir: Path
+    fitted: tinker.TrainingClient, client: tinker.ServiceClient, service: LocalService, state_dir: Path
 ) -> None:
     path = fitted.save_state("before").result().path
     expected = fitted.forward([datum("cross_entropy", PROMPT)], "cross_entropy").result()
@@ -99,10 +99,10 @@ def test_a_checkpoint_of_the_form_before_is_read(
 
 
 def test_a_checkpoint_knows_its_base_wherever_that_lies(model_dir: Path, tmp_path: Path) -> None:
-    saved = Checkpoints(tmp_path / "state", "one", model_dir)
+    saved = CheckpointStore(tmp_path / "state", "one", model_dir)
     saved.save(PATH, LoraShape(rank=8), WEIGHTS)
     moved = shutil.copytree(model_dir, tmp_path / "moved")
-    found = Checkpoints(tmp_path / "state", "other", moved).load(PATH, optimizer=False)
+    found = CheckpointStore(tmp_path / "state", "other", moved).load(PATH, optimizer=False)
     assert found.shape == LoraShape(rank=8)
     assert all(torch.equal(found.weights[name], WEIGHTS[name]) for name in WEIGHTS)
 
@@ -113,21 +113,21 @@ def test_a_checkpoint_knows_its_base_wherever_that_lies(model_dir: Path, tmp_pat
 def test_a_checkpoint_of_other_weights_is_refused(
     model_dir: Path, tmp_path: Path, name: str, message: str
 ) -> None:
-    Checkpoints(tmp_path / "state", "one", model_dir).save(PATH, LoraShape(rank=8), WEIGHTS)
+    CheckpointStore(tmp_path / "state", "one", model_dir).save(PATH, LoraShape(rank=8), WEIGHTS)
     other = make_model(tmp_path / "other", seed=1)
-    with pytest.raises(Refused, match=message):
-        Checkpoints(tmp_path / "state", name, other).load(PATH, optimizer=False)
+    with pytest.raises(RequestError, match=message):
+        CheckpointStore(tmp_path / "state", name, other).load(PATH, optimizer=False)
 
 
 def test_a_checkpoint_of_an_adapter_knows_the_adapter_and_its_base(model_dir: Path, tmp_path: Path) -> None:
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     write_adapter(adapter, WEIGHTS, 8, str(model_dir))
-    Checkpoints(tmp_path / "state", "one", adapter).save(PATH, LoraShape(rank=8), WEIGHTS)
-    Checkpoints(tmp_path / "state", "one", adapter).load(PATH, optimizer=False)
+    CheckpointStore(tmp_path / "state", "one", adapter).save(PATH, LoraShape(rank=8), WEIGHTS)
+    CheckpointStore(tmp_path / "state", "one", adapter).load(PATH, optimizer=False)
     write_adapter(adapter, WEIGHTS, 8, str(make_model(tmp_path / "other", seed=1)))
-    with pytest.raises(Refused, match="other weights"):
-        Checkpoints(tmp_path / "state", "one", adapter).load(PATH, optimizer=False)
+    with pytest.raises(RequestError, match="other weights"):
+        CheckpointStore(tmp_path / "state", "one", adapter).load(PATH, optimizer=False)
 
 
 def test_merged_embeddings_stay_one_tensor_where_the_adapter_changes_neither_use(
@@ -149,7 +149,7 @@ def test_what_a_killed_service_was_writing_is_swept_and_a_checkpoint_it_was_repl
     tmp_path: Path, model_dir: Path
 ) -> None:
     """A process is killed between the two renames that replace a checkpoint, and in the middle of a file."""
-    Checkpoints(tmp_path, "tiny", model_dir).save(PATH, LoraShape(8), WEIGHTS)
+    CheckpointStore(tmp_path, "tiny", model_dir).save(PATH, LoraShape(8), WEIGHTS)
     target = tmp_path / "session-1:train:0" / "sampler_weights" / "last"
     if not target.exists():
         (target,) = tmp_path.glob("*/sampler_weights/last")
@@ -159,14 +159,14 @@ def test_what_a_killed_service_was_writing_is_swept_and_a_checkpoint_it_was_repl
     (torn / "checkpoint" / "adapter_model.safetensors").write_bytes(b"half")
     shutil.copytree(target, part / "checkpoint", dirs_exist_ok=True)
     target.rename(part / "replaced")
-    again = Checkpoints(tmp_path, "tiny", model_dir)
+    again = CheckpointStore(tmp_path, "tiny", model_dir)
     assert not [*tmp_path.glob(".part-*")]
     assert again.load(PATH, optimizer=False).weights.keys() == WEIGHTS.keys()
 
 
 def test_what_another_service_is_writing_is_left_alone(tmp_path: Path, model_dir: Path) -> None:
-    with Parts(tmp_path).part() as part:
+    with StagingDirs(tmp_path).part() as part:
         (part / "checkpoint").mkdir()
-        Checkpoints(tmp_path, "tiny", model_dir)
+        CheckpointStore(tmp_path, "tiny", model_dir)
         assert (part / "checkpoint").is_dir()
     assert not [*tmp_path.iterdir()]

@@ -11,19 +11,19 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.service.batcher import Batcher, Job  # noqa: E402
+from rolegraph.engine.local.service.batcher import Batcher, SampleJob  # noqa: E402
 from rolegraph.engine.local.service.decoder import Decoder  # noqa: E402
-from rolegraph.engine.local.service.policy import LoraShape, Policy  # noqa: E402
+from rolegraph.engine.local.service.policy import LocalModel, LoraShape  # noqa: E402
 from rolegraph.engine.local.service.sampling import SampleRequest  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def policy(model_dir: Path) -> Policy:
-    return Policy(model_dir, threads=1)
+def policy(model_dir: Path) -> LocalModel:
+    return LocalModel(model_dir, threads=1)
 
 
 @pytest.fixture(scope="module")
-def gpt2(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Policy:
+def gpt2(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
     """Another architecture: learned positions, Conv1D layers."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -35,7 +35,7 @@ def gpt2(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Policy:
         vocab_size=260, n_embd=32, n_layer=2, n_head=2, n_positions=256, bos_token_id=0, eos_token_id=0
     )
     GPT2LMHeadModel(config).save_pretrained(folder)
-    return Policy(folder, threads=1)
+    return LocalModel(folder, threads=1)
 
 
 def make_request(chance: random.Random, number: int, longest: int = 60) -> SampleRequest:
@@ -43,7 +43,7 @@ def make_request(chance: random.Random, number: int, longest: int = 60) -> Sampl
     return SampleRequest(prompt, chance.randint(1, 90), chance.choice([0.5, 1.0]), seed=(number, 0))
 
 
-def check(policy: Policy, adapter: str | None, sample: SampleRequest) -> None:
+def check(policy: LocalModel, adapter: str | None, sample: SampleRequest) -> None:
     """Logprobs are a plain forward pass's, at the request's temperature."""
     tokens = [*sample.prompt, *sample.tokens]
     with torch.inference_mode():
@@ -55,7 +55,7 @@ def check(policy: Policy, adapter: str | None, sample: SampleRequest) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_sequences_may_join_and_leave_at_any_step(policy: Policy, seed: int) -> None:
+def test_sequences_may_join_and_leave_at_any_step(policy: LocalModel, seed: int) -> None:
     chance = random.Random(seed)
     decoder = Decoder(policy, None)
     samples, removed = list[SampleRequest](), set[SampleRequest]()
@@ -77,7 +77,7 @@ def test_sequences_may_join_and_leave_at_any_step(policy: Policy, seed: int) -> 
         check(policy, None, sample)
 
 
-def test_other_architectures_and_adapters_are_drawn_from_alike(gpt2: Policy) -> None:
+def test_other_architectures_and_adapters_are_drawn_from_alike(gpt2: LocalModel) -> None:
     gpt2.add_adapter("one", LoraShape(4, seed=1))
     torch.manual_seed(1)
     gpt2.set_weights("one", {key: torch.randn_like(w) * 0.1 for key, w in gpt2.weights("one").items()})
@@ -98,7 +98,7 @@ def test_other_architectures_and_adapters_are_drawn_from_alike(gpt2: Policy) -> 
 def test_a_frozen_adapter_gives_the_numbers_of_the_unmerged_one(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
-    policy: Policy = request.getfixturevalue(kind)
+    policy: LocalModel = request.getfixturevalue(kind)
     for number, name in enumerate(("frozen", "other")):
         policy.add_adapter(name, LoraShape(4, seed=number))
         torch.manual_seed(number)
@@ -122,7 +122,7 @@ def test_a_frozen_adapter_gives_the_numbers_of_the_unmerged_one(
     assert torch.equal(logprobs(None), base)
 
 
-def test_a_prompt_of_many_samples_is_read_once_and_each_sample_is_its_own(policy: Policy) -> None:
+def test_a_prompt_of_many_samples_is_read_once_and_each_sample_is_its_own(policy: LocalModel) -> None:
     prompt = [5, 80, 90, 100]
     samples = [SampleRequest(prompt, 12, seed=(3, number)) for number in range(8)]
     decoder = Decoder(policy, None)
@@ -134,11 +134,11 @@ def test_a_prompt_of_many_samples_is_read_once_and_each_sample_is_its_own(policy
         check(policy, None, sample)
 
 
-def test_a_short_request_need_not_wait_for_a_long_one(policy: Policy) -> None:
+def test_a_short_request_need_not_wait_for_a_long_one(policy: LocalModel) -> None:
     batcher = Batcher(policy, load=str)
     long, short = (
-        Job(None, [SampleRequest([5, 6, 7], 200, seed=(1, 0))]),
-        Job(None, [SampleRequest([8, 9], 5, seed=(2, 0))]),
+        SampleJob(None, [SampleRequest([5, 6, 7], 200, seed=(1, 0))]),
+        SampleJob(None, [SampleRequest([8, 9], 5, seed=(2, 0))]),
     )
     batcher.add(long)
     for _ in range(10):
@@ -150,9 +150,9 @@ def test_a_short_request_need_not_wait_for_a_long_one(policy: Policy) -> None:
     assert not long.done.done()
 
 
-def test_an_abandoned_request_is_drawn_no_further(policy: Policy) -> None:
+def test_an_abandoned_request_is_drawn_no_further(policy: LocalModel) -> None:
     batcher = Batcher(policy, load=str)
-    job = Job(None, [SampleRequest([5, 6, 7], 200, seed=(1, n)) for n in range(3)])
+    job = SampleJob(None, [SampleRequest([5, 6, 7], 200, seed=(1, n)) for n in range(3)])
     batcher.add(job)
     for _ in range(5):
         batcher.step()
@@ -161,12 +161,12 @@ def test_an_abandoned_request_is_drawn_no_further(policy: Policy) -> None:
     assert not batcher.busy
 
 
-def test_weights_that_cannot_be_loaded_fail_only_those_who_asked_for_them(policy: Policy) -> None:
+def test_weights_that_cannot_be_loaded_fail_only_those_who_asked_for_them(policy: LocalModel) -> None:
     def load(path: str) -> str:
         raise ValueError(f"no {path}")
 
     batcher = Batcher(policy, load)
-    lost, fine = Job("tinker://x", [SampleRequest([5], 4)]), Job(None, [SampleRequest([5], 4)])
+    lost, fine = SampleJob("tinker://x", [SampleRequest([5], 4)]), SampleJob(None, [SampleRequest([5], 4)])
     batcher.add(lost)
     batcher.add(fine)
     while batcher.busy:
@@ -175,14 +175,17 @@ def test_weights_that_cannot_be_loaded_fail_only_those_who_asked_for_them(policy
     assert fine.done.result() is None
 
 
-def test_what_ails_one_request_fails_it_alone(policy: Policy) -> None:
-    alone = Job(None, [SampleRequest([5, 6], 12, seed=(3, 0))])
+def test_what_ails_one_request_fails_it_alone(policy: LocalModel) -> None:
+    alone = SampleJob(None, [SampleRequest([5, 6], 12, seed=(3, 0))])
     batcher = Batcher(policy, load=str)
     batcher.add(alone)
     while batcher.busy:
         batcher.step()
-    fine = [Job(None, [SampleRequest([5, 6], 12, seed=(3, 0))], want_prompt_logprobs=n > 0) for n in range(2)]
-    bad = Job(None, [SampleRequest([5, 6], 12, top_k=10**30, seed=(3, 0))])
+    fine = [
+        SampleJob(None, [SampleRequest([5, 6], 12, seed=(3, 0))], want_prompt_logprobs=n > 0)
+        for n in range(2)
+    ]
+    bad = SampleJob(None, [SampleRequest([5, 6], 12, top_k=10**30, seed=(3, 0))])
     for job in (fine[0], bad, fine[1]):
         batcher.add(job)
     while batcher.busy:
@@ -192,10 +195,10 @@ def test_what_ails_one_request_fails_it_alone(policy: Policy) -> None:
     assert len(fine[1].prompt_logprobs) == 2
 
 
-def test_who_asks_for_much_waits_for_it_alone(policy: Policy) -> None:
+def test_who_asks_for_much_waits_for_it_alone(policy: LocalModel) -> None:
     batcher = Batcher(policy, load=str)
-    many = Job(None, [SampleRequest([5, 6], 30, seed=(1, n)) for n in range(2000)], owner="many")
-    few = Job(None, [SampleRequest([5, 6], 4, seed=(2, 0))], owner="few")
+    many = SampleJob(None, [SampleRequest([5, 6], 30, seed=(1, n)) for n in range(2000)], owner="many")
+    few = SampleJob(None, [SampleRequest([5, 6], 4, seed=(2, 0))], owner="few")
     batcher.add(many)
     batcher.add(few)
     steps = 0
@@ -207,7 +210,7 @@ def test_who_asks_for_much_waits_for_it_alone(policy: Policy) -> None:
     batcher.step()
 
 
-def test_an_adapter_is_made_in_as_many_steps_beside_many_as_beside_one(policy: Policy) -> None:
+def test_an_adapter_is_made_in_as_many_steps_beside_many_as_beside_one(policy: LocalModel) -> None:
     steps = list[int]()
     for number in range(12):
         calls = 0

@@ -14,8 +14,8 @@ tinker = pytest.importorskip("tinker")
 
 from tinker import types  # noqa: E402
 
-from rolegraph.engine.local.launcher import Running  # noqa: E402
-from rolegraph.engine.local.service.losses import LOSSES, Scored  # noqa: E402
+from rolegraph.engine.local.launcher import LocalService  # noqa: E402
+from rolegraph.engine.local.service.losses import LOSSES, TokenScores  # noqa: E402
 from rolegraph.engine.vocabulary.items import LOSS_SETTINGS  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, logprobs_of, plain_logprobs, prompt, trainer  # noqa: E402
 
@@ -75,7 +75,7 @@ def test_a_loss_and_its_gradient_are_the_formula_s(data: st.DataObject) -> None:
     )
     logp.requires_grad_()
     inputs = {"logprobs": q, "advantages": advantages, "sequence_ratio_mask": mask}
-    value = LOSSES[loss].compute(Scored(logp, inputs, lengths), SETTINGS[loss])
+    value = LOSSES[loss].compute(TokenScores(logp, inputs, lengths), SETTINGS[loss])
     value.backward()
     found = [
         formula(loss, *(np.array(column[i]) for column in columns), np.array(masks[i]), **SETTINGS[loss])
@@ -88,7 +88,7 @@ def test_a_loss_and_its_gradient_are_the_formula_s(data: st.DataObject) -> None:
 
 @pytest.mark.service
 def test_the_service_computes_each_of_them_over_a_batch(
-    client: tinker.ServiceClient, service: Running, model_dir: Any
+    client: tinker.ServiceClient, service: LocalService, model_dir: Any
 ) -> None:
     sequences = [PROMPT, [7, 8, 9, 10, 11, 12, 13], [5, 80, 91]]
     chance = np.random.default_rng(0)
@@ -114,7 +114,7 @@ def test_the_service_computes_each_of_them_over_a_batch(
 
 
 @pytest.mark.service
-def test_a_token_may_have_thresholds_of_its_own(client: tinker.ServiceClient, service: Running) -> None:
+def test_a_token_may_have_thresholds_of_its_own(client: tinker.ServiceClient, service: LocalService) -> None:
     training = trainer(client, service)
     one, other = datum("ppo", PROMPT), datum("ppo", [7, 8, 9])
     uniform = [
@@ -129,7 +129,7 @@ def test_a_token_may_have_thresholds_of_its_own(client: tinker.ServiceClient, se
 @pytest.mark.service
 @pytest.mark.parametrize("sparse", [False, True])
 def test_many_targets_at_a_token_are_a_distribution_to_match(
-    client: tinker.ServiceClient, service: Running, model_dir: Any, sparse: bool
+    client: tinker.ServiceClient, service: LocalService, model_dir: Any, sparse: bool
 ) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -157,7 +157,7 @@ def test_many_targets_at_a_token_are_a_distribution_to_match(
 
 @pytest.mark.service
 def test_a_loss_of_the_client_s_own_sees_every_target_and_trains(
-    client: tinker.ServiceClient, service: Running
+    client: tinker.ServiceClient, service: LocalService
 ) -> None:
     targets = written("int64", [[80, 3], [90, 4], [100, 5], [110, 6]])
     one = types.Datum(model_input=prompt(PROMPT[:-1]), loss_fn_inputs={"target_tokens": targets})
@@ -190,7 +190,7 @@ def test_a_loss_of_the_client_s_own_sees_every_target_and_trains(
 )
 def test_what_does_not_fit_a_loss_is_refused_by_name(
     client: tinker.ServiceClient,
-    service: Running,
+    service: LocalService,
     loss: Any,
     extra: dict[str, list[Any]],
     settings: dict[str, float],

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.local.launcher import LocalService
 
 pytestmark = pytest.mark.service
 HI: list[Any] = [{"role": "user", "content": "hello"}]
@@ -51,17 +51,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.fixture
-def chat(service: Running) -> openai.OpenAI:
+def chat(service: LocalService) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{service.base_url}/v1", api_key=service.api_key, max_retries=0)
 
 
-def ask(chat: openai.OpenAI, service: Running, **options: Any) -> Any:
+def ask(chat: openai.OpenAI, service: LocalService, **options: Any) -> Any:
     given = {"messages": HI, "max_tokens": 6, "seed": 3, "model": service.model_name, **options}
     return chat.chat.completions.create(**given)
 
 
 @pytest.mark.parametrize("options", SERVED, ids=lambda options: "+".join(options) or "plain")
-def test_it_is_served(chat: openai.OpenAI, service: Running, options: dict[str, Any]) -> None:
+def test_it_is_served(chat: openai.OpenAI, service: LocalService, options: dict[str, Any]) -> None:
     found = ask(chat, service, **options)
     assert len(found.choices) == (options.get("n") or 1)
     assert found.usage.total_tokens == found.usage.prompt_tokens + found.usage.completion_tokens > 0
@@ -69,7 +69,7 @@ def test_it_is_served(chat: openai.OpenAI, service: Running, options: dict[str, 
 
 @pytest.mark.parametrize(("options", "name"), REFUSED, ids=[name for _, name in REFUSED])
 def test_it_is_refused_by_name(
-    chat: openai.OpenAI, service: Running, options: dict[str, Any], name: str
+    chat: openai.OpenAI, service: LocalService, options: dict[str, Any], name: str
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=rf"\b{name}\b") as refused:
         ask(chat, service, **options)
@@ -78,7 +78,7 @@ def test_it_is_refused_by_name(
 
 @pytest.mark.parametrize("options", [{}, {"n": 3}, {"stop": ["e", "qu"]}, {"temperature": 0}], ids=str)
 def test_a_stream_tells_what_the_whole_answer_is(
-    chat: openai.OpenAI, service: Running, options: dict[str, Any]
+    chat: openai.OpenAI, service: LocalService, options: dict[str, Any]
 ) -> None:
     asked = {"max_tokens": 40, "logprobs": True, "extra_body": {"return_token_ids": True}, **options}
     whole = ask(chat, service, **asked)
@@ -97,12 +97,14 @@ def test_a_stream_tells_what_the_whole_answer_is(
     assert counted == whole.usage
 
 
-def complete(chat: openai.OpenAI, service: Running, **options: Any) -> Any:
+def complete(chat: openai.OpenAI, service: LocalService, **options: Any) -> Any:
     given = {"prompt": "hello", "max_tokens": 20, "seed": 3, "model": service.model_name, **options}
     return chat.completions.create(**given)
 
 
-def test_completions_take_texts_and_ids_and_can_be_streamed(chat: openai.OpenAI, service: Running) -> None:
+def test_completions_take_texts_and_ids_and_can_be_streamed(
+    chat: openai.OpenAI, service: LocalService
+) -> None:
     found = complete(chat, service, logprobs=0, extra_body={"return_token_ids": True})
     (choice,) = found.choices
     ids = choice.model_extra["prompt_token_ids"]
@@ -127,13 +129,13 @@ def test_completions_take_texts_and_ids_and_can_be_streamed(chat: openai.OpenAI,
     ],
 )
 def test_what_completions_do_not_serve_is_refused_by_name(
-    chat: openai.OpenAI, service: Running, options: dict[str, Any], name: str
+    chat: openai.OpenAI, service: LocalService, options: dict[str, Any], name: str
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=name):
         complete(chat, service, **options)
 
 
-def test_models_are_listed_and_found_and_another_is_not(chat: openai.OpenAI, service: Running) -> None:
+def test_models_are_listed_and_found_and_another_is_not(chat: openai.OpenAI, service: LocalService) -> None:
     (model,) = chat.models.list().data
     assert model.id == service.model_name
     assert chat.models.retrieve(model.id).id == model.id
@@ -150,7 +152,7 @@ def test_models_are_listed_and_found_and_another_is_not(chat: openai.OpenAI, ser
     assert unknown.value.code == "invalid_api_key"
 
 
-def test_weights_that_have_diverged_are_said_to_be(chat: openai.OpenAI, service: Running) -> None:
+def test_weights_that_have_diverged_are_said_to_be(chat: openai.OpenAI, service: LocalService) -> None:
     import tinker
 
     from tests.local.client import PROMPT, datum, trainer

@@ -10,13 +10,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.service.policy import LoraShape, Policy  # noqa: E402
+from rolegraph.engine.local.service.policy import LocalModel, LoraShape  # noqa: E402
 from rolegraph.engine.local.service.prefixes import MAX_ROW, rows_of  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def policy(model_dir: Path) -> Policy:
-    return Policy(model_dir, threads=1)
+def policy(model_dir: Path) -> LocalModel:
+    return LocalModel(model_dir, threads=1)
 
 
 def rollouts(seed: int, prompts: int = 4, samples: int = 6) -> list[list[int]]:
@@ -53,7 +53,7 @@ def test_long_sequences_share_a_row_only_where_that_saves_work() -> None:
 
 
 def both(
-    policy: Policy, adapter: str | None, sequences: list[list[int]]
+    policy: LocalModel, adapter: str | None, sequences: list[list[int]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The log-probabilities of all sequences, as the policy has them and by a plain pass over each alone."""
     targets = [torch.tensor([*tokens[1:], 5]) for tokens in sequences]
@@ -67,7 +67,7 @@ def both(
     return torch.cat([ours[number] for number in range(len(sequences))]), torch.cat(alone)
 
 
-def test_logprobs_and_gradients_are_those_of_each_sequence_alone(policy: Policy) -> None:
+def test_logprobs_and_gradients_are_those_of_each_sequence_alone(policy: LocalModel) -> None:
     assert policy.shares
     policy.add_adapter("one", LoraShape(4, seed=1))
     torch.manual_seed(1)
@@ -102,7 +102,7 @@ def test_a_model_that_looks_back_a_few_tokens_only_shares_nothing(
         max_position_embeddings=256,
     )
     MistralForCausalLM(config).save_pretrained(folder)
-    policy = Policy(folder, threads=1)
+    policy = LocalModel(folder, threads=1)
     assert not policy.shares
     with torch.inference_mode():
         ours, alone = both(policy, None, rollouts(6, prompts=2))

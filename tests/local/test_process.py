@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.errors import UsageError, WorldError
-from rolegraph.engine.local.launcher import Running, running
+from rolegraph.engine.local.launcher import LocalService, running
 from tests.local.client import PROMPT
 from tests.waiting import soon
 
@@ -81,7 +81,7 @@ def test_ctrl_c_is_the_run_s_to_hear_and_killing_the_run_leaves_no_service_and_n
         assert soon(lambda: not list(tmp_path.iterdir()))
 
 
-def test_the_key_of_a_service_is_shown_to_nobody(service: Running) -> None:
+def test_the_key_of_a_service_is_shown_to_nobody(service: LocalService) -> None:
     assert service.base_url.startswith("http://127.0.0.1:")
     assert service.api_key not in repr(service)
     command = Path(f"/proc/{service.pid}/cmdline")
@@ -89,7 +89,7 @@ def test_the_key_of_a_service_is_shown_to_nobody(service: Running) -> None:
         assert service.api_key.encode() not in command.read_bytes()
 
 
-def test_only_the_health_check_answers_without_the_key(service: Running) -> None:
+def test_only_the_health_check_answers_without_the_key(service: LocalService) -> None:
     url = f"{service.base_url}/api/v1"
     assert httpx.get(f"{url}/healthz").status_code == 200
     for path in ("get_server_capabilities", "samplers/x/healthz", "no_such_call"):
@@ -105,13 +105,13 @@ def test_a_folder_that_holds_no_model_is_the_user_s_mistake(tmp_path: Path) -> N
 
 
 def test_a_model_that_cannot_be_read_is_said_with_the_reason(model_dir: Path, tmp_path: Path) -> None:
-    from rolegraph.engine.local.service.policy import Policy
+    from rolegraph.engine.local.service.policy import LocalModel
 
     broken = tmp_path / "broken"
     shutil.copytree(model_dir, broken)
     (broken / "model.safetensors").write_bytes(b"not a tensor file")
     with pytest.raises(UsageError, match="cannot load a causal language model"):
-        Policy(broken)
+        LocalModel(broken)
 
 
 def test_what_a_service_says_is_the_user_s_mistake_is_said_where_it_was_asked_for(

@@ -19,8 +19,8 @@ from click.testing import CliRunner  # noqa: E402
 from tinker import types  # noqa: E402
 from tinker.cli.__main__ import main_cli  # noqa: E402
 
-from rolegraph.engine.local.launcher import Running  # noqa: E402
-from rolegraph.engine.local.service.checkpoints import Checkpoints, Terms  # noqa: E402
+from rolegraph.engine.local.launcher import LocalService  # noqa: E402
+from rolegraph.engine.local.service.checkpoints import CheckpointStore, SaveOptions  # noqa: E402
 from rolegraph.engine.local.service.policy import LoraShape  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, logprobs_of, prompt, trainer  # noqa: E402
 
@@ -29,17 +29,17 @@ Command = Callable[..., Any]
 
 
 @pytest.fixture
-def rest(service: Running) -> tinker.RestClient:
+def rest(service: LocalService) -> tinker.RestClient:
     return tinker.RestClient(base_url=service.base_url, api_key=service.api_key)
 
 
 @pytest.fixture
-def raw(service: Running) -> httpx.Client:
+def raw(service: LocalService) -> httpx.Client:
     return httpx.Client(base_url=service.base_url, headers={"X-API-Key": service.api_key})
 
 
 @pytest.fixture
-def command(service: Running, monkeypatch: pytest.MonkeyPatch) -> Command:
+def command(service: LocalService, monkeypatch: pytest.MonkeyPatch) -> Command:
     """The `tinker` command; gives what it answers, as data where it was asked for JSON."""
     monkeypatch.setenv("TINKER_BASE_URL", service.base_url)
     monkeypatch.setenv("TINKER_API_KEY", service.api_key)
@@ -56,7 +56,7 @@ def command(service: Running, monkeypatch: pytest.MonkeyPatch) -> Command:
 
 
 @pytest.fixture
-def run(client: tinker.ServiceClient, service: Running) -> tinker.TrainingClient:
+def run(client: tinker.ServiceClient, service: LocalService) -> tinker.TrainingClient:
     training = trainer(client, service)
     training.forward_backward([datum("cross_entropy", PROMPT)], "cross_entropy").result()
     training.optim_step(ADAM).result()
@@ -258,13 +258,15 @@ def test_weights_can_be_encrypted_for_who_asks(
 
 
 def test_the_checkpoints_of_a_service_that_is_gone_are_listed(model_dir: Path, tmp_path: Path) -> None:
-    gone = Checkpoints(tmp_path, "tiny", model_dir)
-    path = gone.save("tinker://s:train:0/weights/a", LoraShape(4), {}, terms=Terms(user_metadata={"a": "b"}))
-    gone.save("tinker://s:train:0/sampler_weights/b", LoraShape(4), {}, terms=Terms(ttl_seconds=1))
-    gone.save("tinker://s:train:0/sampler_weights/c", LoraShape(4), {}, terms=Terms(listed=False))
+    gone = CheckpointStore(tmp_path, "tiny", model_dir)
+    path = gone.save(
+        "tinker://s:train:0/weights/a", LoraShape(4), {}, terms=SaveOptions(user_metadata={"a": "b"})
+    )
+    gone.save("tinker://s:train:0/sampler_weights/b", LoraShape(4), {}, terms=SaveOptions(ttl_seconds=1))
+    gone.save("tinker://s:train:0/sampler_weights/c", LoraShape(4), {}, terms=SaveOptions(listed=False))
     while len(gone.entries()) > 1:
         time.sleep(0.05)
-    again = Checkpoints(tmp_path, "tiny", model_dir)
+    again = CheckpointStore(tmp_path, "tiny", model_dir)
     (found,) = again.entries()
     assert (found.path, found.run, found.user_metadata) == (path, "s:train:0", {"a": "b"})
     assert again.expired() == ["tinker://s:train:0/sampler_weights/b"]

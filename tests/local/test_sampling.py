@@ -12,14 +12,14 @@ tinker = pytest.importorskip("tinker")
 
 from tinker import types  # noqa: E402
 
-from rolegraph.engine.local.launcher import Running  # noqa: E402
+from rolegraph.engine.local.launcher import LocalService  # noqa: E402
 from tests.local.client import PROMPT, plain_logprobs, prompt, sampler  # noqa: E402
 
 pytestmark = pytest.mark.service
 
 
 def test_sampled_logprobs_are_those_of_a_plain_forward_pass_at_the_temperature(
-    client: tinker.ServiceClient, service: Running, model_dir: Path
+    client: tinker.ServiceClient, service: LocalService, model_dir: Path
 ) -> None:
     params = types.SamplingParams(max_tokens=12, temperature=0.7, seed=3, stop=[])
     (sequence,) = sampler(client, service).sample(prompt(), 1, params).result().sequences
@@ -30,7 +30,7 @@ def test_sampled_logprobs_are_those_of_a_plain_forward_pass_at_the_temperature(
 
 
 def test_compute_logprobs_is_a_plain_forward_pass(
-    client: tinker.ServiceClient, service: Running, model_dir: Path
+    client: tinker.ServiceClient, service: LocalService, model_dir: Path
 ) -> None:
     found = sampler(client, service).compute_logprobs(prompt()).result()
     assert found[0] is None
@@ -39,7 +39,7 @@ def test_compute_logprobs_is_a_plain_forward_pass(
 
 @pytest.mark.parametrize("last", [None, 2])
 def test_the_likeliest_tokens_at_each_of_a_prompt_s_are_a_plain_forward_pass_s(
-    client: tinker.ServiceClient, service: Running, model_dir: Path, last: int | None
+    client: tinker.ServiceClient, service: LocalService, model_dir: Path, last: int | None
 ) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -69,7 +69,7 @@ def test_the_likeliest_tokens_at_each_of_a_prompt_s_are_a_plain_forward_pass_s(
 
 
 def test_the_same_seed_says_the_same_alone_and_in_a_batch_with_others(
-    client: tinker.ServiceClient, service: Running
+    client: tinker.ServiceClient, service: LocalService
 ) -> None:
     one = sampler(client, service)
     params = types.SamplingParams(max_tokens=20, seed=11, stop=[])
@@ -87,7 +87,7 @@ def test_the_same_seed_says_the_same_alone_and_in_a_batch_with_others(
 
 
 def test_samples_of_one_request_differ_and_repeat_with_the_seed(
-    client: tinker.ServiceClient, service: Running
+    client: tinker.ServiceClient, service: LocalService
 ) -> None:
     params = types.SamplingParams(max_tokens=8, seed=5, stop=[])
     one = sampler(client, service)
@@ -97,7 +97,7 @@ def test_samples_of_one_request_differ_and_repeat_with_the_seed(
 
 
 def test_temperature_zero_takes_the_likeliest_token(
-    client: tinker.ServiceClient, service: Running, model_dir: Path
+    client: tinker.ServiceClient, service: LocalService, model_dir: Path
 ) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -111,7 +111,9 @@ def test_temperature_zero_takes_the_likeliest_token(
     assert found == tokens[len(PROMPT) :]
 
 
-def test_top_k_and_top_p_draw_from_the_likeliest_only(client: tinker.ServiceClient, service: Running) -> None:
+def test_top_k_and_top_p_draw_from_the_likeliest_only(
+    client: tinker.ServiceClient, service: LocalService
+) -> None:
     one = sampler(client, service)
     greedy = one.sample(prompt(), 1, types.SamplingParams(max_tokens=6, temperature=0, stop=[])).result()
     for narrow in (
@@ -122,7 +124,7 @@ def test_top_k_and_top_p_draw_from_the_likeliest_only(client: tinker.ServiceClie
 
 
 def test_a_stop_token_and_a_stop_text_end_an_answer_and_are_kept_in_it(
-    client: tinker.ServiceClient, service: Running, model_dir: Path
+    client: tinker.ServiceClient, service: LocalService, model_dir: Path
 ) -> None:
     from transformers import AutoTokenizer
 

@@ -11,13 +11,13 @@ tinker = pytest.importorskip("tinker")
 
 from tinker import types  # noqa: E402
 
-from rolegraph.engine.local.launcher import Running  # noqa: E402
+from rolegraph.engine.local.launcher import LocalService  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, prompt, sampler, trainer  # noqa: E402
 
 pytestmark = pytest.mark.service
 
 
-def test_the_service_says_what_it_serves(client: tinker.ServiceClient, service: Running) -> None:
+def test_the_service_says_what_it_serves(client: tinker.ServiceClient, service: LocalService) -> None:
     (model,) = client.get_server_capabilities().supported_models
     assert (model.model_name, model.max_context_length) == (service.model_name, 256)
 
@@ -36,7 +36,7 @@ def test_the_service_says_what_it_serves(client: tinker.ServiceClient, service: 
     ],
 )
 def test_what_cannot_be_done_is_said(
-    client: tinker.ServiceClient, service: Running, ask, message: str
+    client: tinker.ServiceClient, service: LocalService, ask, message: str
 ) -> None:
     with pytest.raises(Exception, match=message):
         ask(trainer(client, service)).result()
@@ -47,18 +47,18 @@ def test_a_model_that_is_not_served_is_refused_by_name(client: tinker.ServiceCli
         client.create_sampling_client(base_model="gpt-9").result()
 
 
-def test_a_prompt_that_does_not_fit_is_refused(client: tinker.ServiceClient, service: Running) -> None:
+def test_a_prompt_that_does_not_fit_is_refused(client: tinker.ServiceClient, service: LocalService) -> None:
     with pytest.raises(Exception, match="the prompt has 300 tokens"):
         sampler(client, service).sample(prompt([5] * 300), 1, types.SamplingParams(max_tokens=4)).result()
 
 
-def test_a_wrong_key_is_refused(service: Running) -> None:
+def test_a_wrong_key_is_refused(service: LocalService) -> None:
     with pytest.raises(tinker.AuthenticationError):
         stranger = tinker.ServiceClient(base_url=service.base_url, api_key="tml-wrong")
         stranger.create_sampling_client(base_model=service.model_name).result()
 
 
-def test_a_retried_request_is_carried_out_once(client: tinker.ServiceClient, service: Running) -> None:
+def test_a_retried_request_is_carried_out_once(client: tinker.ServiceClient, service: LocalService) -> None:
     import httpx
 
     training = trainer(client, service)
@@ -74,7 +74,7 @@ def test_a_retried_request_is_carried_out_once(client: tinker.ServiceClient, ser
     "step", [{}, {"adam_params": None}, {"optimizer_params": {"type": "dimuon", "learning_rate": 0.01}}]
 )
 def test_a_step_without_adam_s_settings_is_one_of_another_optimizer_and_is_refused(
-    client: tinker.ServiceClient, service: Running, step: dict[str, object]
+    client: tinker.ServiceClient, service: LocalService, step: dict[str, object]
 ) -> None:
     import httpx
 
@@ -87,7 +87,7 @@ def test_a_step_without_adam_s_settings_is_one_of_another_optimizer_and_is_refus
     )
 
 
-def test_an_abandoned_request_ends_with_a_word(service: Running, client: tinker.ServiceClient) -> None:
+def test_an_abandoned_request_ends_with_a_word(service: LocalService, client: tinker.ServiceClient) -> None:
     import httpx
 
     session = sampler(client, service)._sampling_session_id
@@ -107,7 +107,7 @@ def test_an_abandoned_request_ends_with_a_word(service: Running, client: tinker.
     assert (answer.status_code, answer.json()["error"]) == (200, "the request was cancelled")
 
 
-def test_a_loss_of_the_client_s_own_trains(client: tinker.ServiceClient, service: Running) -> None:
+def test_a_loss_of_the_client_s_own_trains(client: tinker.ServiceClient, service: LocalService) -> None:
     training = trainer(client, service)
 
     def halved(
@@ -124,7 +124,7 @@ def test_a_loss_of_the_client_s_own_trains(client: tinker.ServiceClient, service
 
 
 def test_more_rank_than_the_layers_have_is_cut_to_theirs(
-    client: tinker.ServiceClient, service: Running
+    client: tinker.ServiceClient, service: LocalService
 ) -> None:
     training = trainer(client, service, rank=512)
     training.forward_backward([datum("cross_entropy", PROMPT)], "cross_entropy").result()
@@ -133,7 +133,9 @@ def test_more_rank_than_the_layers_have_is_cut_to_theirs(
     assert client.create_sampling_client(model_path=path).result().compute_logprobs(prompt()).result()
 
 
-def test_an_adapter_trains_only_the_layers_asked_for(client: tinker.ServiceClient, service: Running) -> None:
+def test_an_adapter_trains_only_the_layers_asked_for(
+    client: tinker.ServiceClient, service: LocalService
+) -> None:
     nothing = {"train_mlp": False, "train_attn": False, "train_unembed": False}
     for part in nothing:
         asked = {**nothing, part: True}
@@ -143,7 +145,7 @@ def test_an_adapter_trains_only_the_layers_asked_for(client: tinker.ServiceClien
 
 
 def test_a_name_written_again_is_what_new_samples_are_drawn_from(
-    client: tinker.ServiceClient, service: Running
+    client: tinker.ServiceClient, service: LocalService
 ) -> None:
     training = trainer(client, service)
     found: list[list[float | None]] = []
@@ -157,7 +159,7 @@ def test_a_name_written_again_is_what_new_samples_are_drawn_from(
 
 
 def test_a_finished_session_frees_what_it_held_and_disturbs_no_other(
-    client: tinker.ServiceClient, service: Running
+    client: tinker.ServiceClient, service: LocalService
 ) -> None:
     other = tinker.ServiceClient(base_url=service.base_url, api_key=service.api_key)
     ended, kept = trainer(other, service), trainer(client, service)
@@ -174,13 +176,13 @@ def test_a_finished_session_frees_what_it_held_and_disturbs_no_other(
 
 
 def test_the_tokenizer_of_the_model_is_found_by_the_client(
-    client: tinker.ServiceClient, service: Running
+    client: tinker.ServiceClient, service: LocalService
 ) -> None:
     tokenizer = trainer(client, service).get_tokenizer()
     assert tokenizer.decode(tokenizer.encode("1 + 2")) == "1 + 2"
 
 
-def test_calls_can_be_awaited(client: tinker.ServiceClient, service: Running) -> None:
+def test_calls_can_be_awaited(client: tinker.ServiceClient, service: LocalService) -> None:
     async def both() -> int:
         training = await client.create_lora_training_client(base_model=service.model_name, rank=4)
         step = training.forward_backward([datum("cross_entropy", PROMPT)], "cross_entropy")

@@ -17,9 +17,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 tinker = pytest.importorskip("tinker")
 
-from rolegraph.engine.local.launcher import PROCESS, Running, running  # noqa: E402
-from rolegraph.engine.local.service.futures import Turns  # noqa: E402
-from rolegraph.engine.local.service.rounds import Rounds  # noqa: E402
+from rolegraph.engine.local.launcher import PROCESS, LocalService, running  # noqa: E402
+from rolegraph.engine.local.service.futures import TurnOrder  # noqa: E402
+from rolegraph.engine.local.service.rounds import FairQueue  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, trainer  # noqa: E402
 from tests.waiting import soon  # noqa: E402
 
@@ -50,14 +50,14 @@ sys.stdin.read()
 
 
 @pytest.fixture(scope="module")
-def hasty(model_dir: Path) -> Iterator[Running]:
+def hasty(model_dir: Path) -> Iterator[LocalService]:
     """A service that takes a client for gone after seconds of silence."""
     with running(model_dir, threads=1, silent=SILENT) as started:
         yield started
 
 
 @pytest.fixture
-def http(hasty: Running) -> Iterator[httpx.Client]:
+def http(hasty: LocalService) -> Iterator[httpx.Client]:
     url = f"{hasty.base_url}/api/v1"
     with httpx.Client(base_url=url, headers={HEADERS: hasty.api_key}, timeout=None) as client:
         yield client
@@ -67,7 +67,7 @@ def is_there(http: httpx.Client, model_id: str) -> bool:
     return http.post("/get_info", json={"model_id": model_id}).status_code == 200
 
 
-def test_what_killed_clients_held_is_freed(hasty: Running, http: httpx.Client) -> None:
+def test_what_killed_clients_held_is_freed(hasty: LocalService, http: httpx.Client) -> None:
     words = [sys.executable, "-c", CLIENTS, hasty.base_url, hasty.api_key, hasty.model_name, "2"]
     clients = [
         subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
@@ -124,7 +124,7 @@ def test_heartbeats_keep_a_session(http: httpx.Client) -> None:
 
 
 def test_a_training_that_was_taken_for_gone_goes_on_from_its_checkpoint(
-    hasty: Running, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    hasty: LocalService, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TINKER_TELEMETRY", "0")
     # The SDK's heartbeats come every ten seconds: too seldom for this service.
@@ -143,7 +143,7 @@ def test_a_training_that_was_taken_for_gone_goes_on_from_its_checkpoint(
     assert again.optim_step(ADAM).result().metrics["unclipped_grad_l2:mean"] > 0
 
 
-def test_the_sampling_of_a_finished_session_stops(service: Running) -> None:
+def test_the_sampling_of_a_finished_session_stops(service: LocalService) -> None:
     with httpx.Client(
         base_url=f"{service.base_url}/api/v1", headers={HEADERS: service.api_key}, timeout=None
     ) as http:
@@ -158,7 +158,7 @@ def test_the_sampling_of_a_finished_session_stops(service: Running) -> None:
 
 
 def test_a_training_call_that_is_cancelled_while_it_waits_holds_up_no_other(
-    client: tinker.ServiceClient, service: Running
+    client: tinker.ServiceClient, service: LocalService
 ) -> None:
     training = trainer(client, service)
     with httpx.Client(
@@ -178,7 +178,7 @@ def test_a_training_call_that_is_cancelled_while_it_waits_holds_up_no_other(
 
 def test_what_is_cancelled_is_not_waited_for() -> None:
     async def run() -> list[int]:
-        turns, done = Turns(), list[int]()
+        turns, done = TurnOrder(), list[int]()
 
         async def work(number: int) -> None:
             done.append(number)
@@ -196,7 +196,7 @@ def test_what_is_cancelled_is_not_waited_for() -> None:
 
 
 def test_owners_take_turns_and_each_keeps_its_order() -> None:
-    rounds = Rounds[str]()
+    rounds = FairQueue[str]()
     for item in ("a1", "a2", "a3", "b1", "c1", "b2"):
         rounds.add(item[0], item)
     rounds.keep(lambda item: item != "c1")

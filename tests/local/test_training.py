@@ -12,14 +12,14 @@ tinker = pytest.importorskip("tinker")
 
 from tinker import types  # noqa: E402
 
-from rolegraph.engine.local.launcher import Running  # noqa: E402
+from rolegraph.engine.local.launcher import LocalService  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, plain_logprobs, prompt, sampler, trainer  # noqa: E402
 
 pytestmark = pytest.mark.service
 
 
 def test_the_three_losses_are_the_formulas_of_the_api(
-    client: tinker.ServiceClient, service: Running, model_dir: Path
+    client: tinker.ServiceClient, service: LocalService, model_dir: Path
 ) -> None:
     training = trainer(client, service)
     logprobs = plain_logprobs(model_dir, PROMPT)
@@ -38,7 +38,7 @@ def test_the_three_losses_are_the_formulas_of_the_api(
 
 @pytest.mark.parametrize("loss", ["importance_sampling", "ppo"])
 def test_a_positive_advantage_makes_its_tokens_likelier_and_a_negative_one_less_likely(
-    client: tinker.ServiceClient, service: Running, loss: str
+    client: tinker.ServiceClient, service: LocalService, loss: str
 ) -> None:
     for advantage in (1.0, -1.0):
         training = trainer(client, service)
@@ -57,7 +57,7 @@ def test_a_positive_advantage_makes_its_tokens_likelier_and_a_negative_one_less_
 
 
 def test_a_cross_entropy_fit_on_one_example_drives_its_loss_towards_zero(
-    client: tinker.ServiceClient, service: Running
+    client: tinker.ServiceClient, service: LocalService
 ) -> None:
     training = trainer(client, service, rank=16)
     losses: list[float] = []
@@ -69,7 +69,7 @@ def test_a_cross_entropy_fit_on_one_example_drives_its_loss_towards_zero(
 
 
 def test_gradients_gather_until_the_step_and_a_batch_is_the_sum_of_its_parts(
-    client: tinker.ServiceClient, service: Running
+    client: tinker.ServiceClient, service: LocalService
 ) -> None:
     first, second = datum("cross_entropy", PROMPT), datum("cross_entropy", [7, 8, 9, 10, 11, 12, 13])
     norms: list[float] = []
@@ -82,7 +82,7 @@ def test_gradients_gather_until_the_step_and_a_batch_is_the_sum_of_its_parts(
 
 
 def test_two_training_clients_side_by_side_do_not_disturb_each_other(
-    client: tinker.ServiceClient, service: Running
+    client: tinker.ServiceClient, service: LocalService
 ) -> None:
     def fit(training: tinker.TrainingClient, tokens: list[int]) -> float:
         step = training.forward_backward([datum("cross_entropy", tokens)], "cross_entropy")
@@ -100,7 +100,7 @@ def test_two_training_clients_side_by_side_do_not_disturb_each_other(
 
 
 def test_a_saved_state_brings_back_weights_and_optimizer(
-    client: tinker.ServiceClient, service: Running
+    client: tinker.ServiceClient, service: LocalService
 ) -> None:
     def step(training: tinker.TrainingClient) -> float:
         out = training.forward_backward([datum("cross_entropy", PROMPT)], "cross_entropy")
@@ -122,7 +122,7 @@ def test_a_saved_state_brings_back_weights_and_optimizer(
 
 
 def test_fresh_sampling_weights_are_those_of_the_training_run_at_that_moment(
-    client: tinker.ServiceClient, service: Running
+    client: tinker.ServiceClient, service: LocalService
 ) -> None:
     training = trainer(client, service, rank=16)
     for _ in range(6):
@@ -144,7 +144,7 @@ def test_fresh_sampling_weights_are_those_of_the_training_run_at_that_moment(
 
 
 def test_an_update_of_one_policy_leaves_the_other_s_numbers_as_they_were_to_the_bit(
-    service: Running,
+    service: LocalService,
 ) -> None:
     """Each in a session of its own, on one base model; one is sampled from while the other is trained."""
 

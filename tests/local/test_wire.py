@@ -16,7 +16,7 @@ tinker = pytest.importorskip("tinker")
 import torch  # noqa: E402
 
 from rolegraph.engine.local.service.messages import public  # noqa: E402
-from rolegraph.engine.local.service.trainer import Refused  # noqa: E402
+from rolegraph.engine.local.service.trainer import RequestError  # noqa: E402
 from rolegraph.engine.local.service.wire import OptimStepBody, TrainRequest  # noqa: E402
 
 
@@ -69,11 +69,11 @@ def test_a_sparse_tensor_that_is_none_is_refused(shape: list[int], ends: list[in
     tensor.sparse_csr.values = np.ones(1, np.float32).tobytes()
     tensor.sparse_csr.crow_indices = np.array(ends, np.int64).tobytes()
     tensor.sparse_csr.col_indices = np.array(at, np.int64).tobytes()
-    with pytest.raises(Refused, match="datum 0: weights is no tensor of shape"):
+    with pytest.raises(RequestError, match="datum 0: weights is no tensor of shape"):
         weights_of(tensor)
 
 
 def test_a_dense_tensor_that_does_not_fill_its_shape_is_refused() -> None:
     tensor = public.Tensor(dtype=public.DTYPE_FLOAT32, shape=[3], dense=np.ones(2, np.float32).tobytes())
-    with pytest.raises(Refused, match=r"weights is no tensor of shape \[3\]"):
+    with pytest.raises(RequestError, match=r"weights is no tensor of shape \[3\]"):
         weights_of(tensor)

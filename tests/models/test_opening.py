@@ -15,7 +15,7 @@ import pytest
 from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.models import LimitedModel, Models, Request, ServedModel, Services, open_model
 from rolegraph.engine.records.folder import RunFolder
-from rolegraph.engine.records.info import Checkpoint, Saved
+from rolegraph.engine.records.info import Checkpoint, SavedPolicy
 from rolegraph.engine.spec import ModelRef, Sampling
 from tests.edge import ScriptedModel
 from tests.models.edges import CALL, write_tokenizer
@@ -33,7 +33,7 @@ def service() -> Iterator[Service]:
 
 def checkpoint(step: int, *, best: bool) -> Checkpoint:
     path = f"tinker://run/step-{step:06d}"
-    saved = Saved(version=step, state=f"{path}/state", sampler=f"{path}/sampler")
+    saved = SavedPolicy(version=step, state=f"{path}/state", sampler=f"{path}/sampler")
     return Checkpoint(step=step, policies={"main": saved}, best=best)
 
 
@@ -106,7 +106,7 @@ def test_a_run_s_folder_as_a_checkpoint_means_its_best_served_from_its_weights(
     run.path.mkdir()
     for step, best in ((1, False), (2, True), (3, False)):
         run.add_checkpoint(checkpoint(step, best=best))
-    serve_by(f"printf '%s' \"$3\" > '{asked}'; echo 8377; cat > /dev/null", tmp_path, monkeypatch)
+    serve_by(f"printf '%s' \"$4\" > '{asked}'; echo 8377; cat > /dev/null", tmp_path, monkeypatch)
     with Services() as services:
         served = services.locate(ModelRef(name=str(model), checkpoint=str(run.path)))
     assert served.ref.provider == "tinker"
@@ -167,7 +167,7 @@ def test_a_model_is_served_once_for_all_policies_on_it_and_with_the_weights_of_o
         saved.mkdir(parents=True)
         for file in ("adapter.safetensors", "optimizer.pt"):
             (saved / file).write_text(kind)
-    one = Saved(version=1, state=paths["weights"], sampler=paths["sampler_weights"])
+    one = SavedPolicy(version=1, state=paths["weights"], sampler=paths["sampler_weights"])
     before.add_checkpoint(Checkpoint(step=1, policies={"coder": one, "judge": one}))
     with Services(state_dir=weights) as services:
         ref = ModelRef(name=str(model))
@@ -188,7 +188,7 @@ def test_a_model_is_served_once_for_all_policies_on_it_and_with_the_weights_of_o
 )
 def test_a_run_of_several_policies_is_asked_for_one_of_them(policy: str, said: str, tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    saved = Saved(version=1, state="tinker://r/weights/x", sampler="tinker://r/sampler_weights/x")
+    saved = SavedPolicy(version=1, state="tinker://r/weights/x", sampler="tinker://r/sampler_weights/x")
     run.add_checkpoint(Checkpoint(step=1, policies={"coder": saved, "judge": saved}))
     with Services() as services, pytest.raises(UsageError, match=said):
         services.locate(ModelRef(checkpoint=f"{tmp_path}{policy}"))

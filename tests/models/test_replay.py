@@ -10,7 +10,7 @@ import pytest
 
 from rolegraph.engine.errors import DataError, ModelError, UsageError
 from rolegraph.engine.models import Completion, Model, Request, open_model
-from rolegraph.engine.models.replay import Recorded, Replay
+from rolegraph.engine.models.replay import RecordedCall, Replay
 from rolegraph.engine.records import CallId, Episode, Failure, FailureName, NodeId, Step, Trajectory
 from rolegraph.engine.spec import ModelRef, Sampling
 
@@ -94,7 +94,7 @@ def test_a_call_that_was_not_recorded_is_named_with_the_nearest_that_was(
 
 
 def test_answers_can_be_given_as_a_mapping() -> None:
-    model = Replay({CallId("t", 0, NodeId("solver")): Recorded(Completion("hello"))})
+    model = Replay({CallId("t", 0, NodeId("solver")): RecordedCall(Completion("hello"))})
     assert ask(model, "t", 0, "solver", 1).text == "hello"
 
 
@@ -114,9 +114,9 @@ def asking(role: str, *lines: str) -> Request:
     return Request(messages, Sampling(), None, CallId("t", 0, NodeId(role)))
 
 
-def recorded(role: str, *lines: str) -> tuple[CallId, Recorded]:
+def recorded(role: str, *lines: str) -> tuple[CallId, RecordedCall]:
     asked = asking(role, *lines)
-    return asked.id, Recorded(Completion("yes"), messages=asked.messages)
+    return asked.id, RecordedCall(Completion("yes"), messages=asked.messages)
 
 
 def test_a_prompt_that_has_changed_is_named_by_its_role_and_its_first_other_line() -> None:
@@ -186,7 +186,7 @@ def test_where_one_line_goes_on_the_excerpts_show_where_the_other_ends() -> None
 def refusal(was: list[dict[str, str]], now: list[dict[str, str]]) -> str:
     """What a replay of the one prompt says to the other."""
     call = CallId("t", 0, NodeId("solver"))
-    model = Replay({call: Recorded(Completion("yes"), messages=was)})
+    model = Replay({call: RecordedCall(Completion("yes"), messages=was)})
     with pytest.raises(ModelError) as caught:
         asyncio.run(model.complete(Request(now, Sampling(), None, call)))
     return str(caught.value)

@@ -17,8 +17,8 @@ from rolegraph.engine.errors import ModelError, UsageError, WorldError
 from rolegraph.engine.models import Completion, Model, Request, open_model
 from rolegraph.engine.models.tinker_open import hub_name
 from rolegraph.engine.models.tokenizer import load_tokenizer
-from rolegraph.engine.models.types import Scorer
-from rolegraph.engine.prompts import Continued
+from rolegraph.engine.models.types import LogprobScorer
+from rolegraph.engine.prompts import ChatPrefix
 from rolegraph.engine.prompts.chat import Tokenizer
 from rolegraph.engine.spec import ModelRef, Sampling
 from rolegraph.engine.vocabulary import Function, ToolCall
@@ -205,7 +205,7 @@ async def complete(model: Model) -> object:
 
 
 async def logprobs(model: Model) -> object:
-    assert isinstance(model, Scorer)
+    assert isinstance(model, LogprobScorer)
     return await model.logprobs([1, 2], [3])
 
 
@@ -360,7 +360,7 @@ def test_a_chat_that_goes_on_is_sent_as_the_tokens_that_it_is(
     with tinker_service(says("four<|end|>")) as service:
         first = ask(service, folder, request())
         so_far = (*first.prompt_ids, *first.response_ids)
-        goes_on = Request(asked, Sampling(), None, CALL, continues=Continued(so_far, 2))
+        goes_on = Request(asked, Sampling(), None, CALL, continues=ChatPrefix(so_far, 2))
         second = ask(service, folder, goes_on)
     added = tokenizer.encode(
         "\n<|start|>user\nAnd 2 + 2?<|end|>\n<|start|>assistant\n", add_special_tokens=False

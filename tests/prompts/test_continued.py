@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.local.launcher import BASE_MODEL
 from rolegraph.engine.models.tokenizer import load_tokenizer
-from rolegraph.engine.prompts import ChatFormat, Continued
+from rolegraph.engine.prompts import ChatFormat, ChatPrefix
 from rolegraph.engine.prompts.call_forms import HERMES
 from rolegraph.engine.prompts.tools import answer_message, result_message
 from rolegraph.engine.records import Message
@@ -75,7 +75,7 @@ def test_what_was_said_is_the_beginning_of_what_is_asked_next(
         response = encode(chat, text) + ([chat.end_ids[0]] if ends else [])
         so_far = (*prompt.ids, *response)
         messages += [answer_message(text), MORE]
-        prompt = chat.extended(Continued(so_far, len(messages) - 1), messages)
+        prompt = chat.extended(ChatPrefix(so_far, len(messages) - 1), messages)
         assert prompt.ids[: len(so_far)] == so_far
         added = prompt.ids[len(so_far) :]
         assert list(added) == encode(chat, decode(chat, added))
@@ -103,7 +103,7 @@ def test_a_call_stays_as_the_model_wrote_it_and_its_result_follows(
     content, calls = chat.calls(text, [ADD])
     assert calls == (CALL,)
     messages = [ASK, answer_message(content, calls=calls), result_message(CALL, result)]
-    longer = chat.extended(Continued(so_far, 2), messages, [ADD])
+    longer = chat.extended(ChatPrefix(so_far, 2), messages, [ADD])
     assert longer.ids[: len(so_far)] == so_far
     added = decode(chat, longer.ids[len(so_far) :])
     assert result in added
@@ -116,7 +116,7 @@ def thinking(chat: ChatFormat, *after: Message) -> tuple[tuple[int, ...], tuple[
     text = "<think>\nthree, four\n</think>\n\n7"
     so_far = (*chat.prompt([ASK]).ids, *encode(chat, text), chat.end_ids[0])
     messages = [ASK, answer_message("7", "three, four"), *after]
-    return so_far, tuple(chat.extended(Continued(so_far, 2), messages).ids)
+    return so_far, tuple(chat.extended(ChatPrefix(so_far, 2), messages).ids)
 
 
 @pytest.mark.parametrize("name", KEEPING)

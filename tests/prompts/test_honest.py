@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rolegraph.engine.prompts.checks import Surroundings
+from rolegraph.engine.prompts.checks import TemplateScope
 from rolegraph.engine.prompts.templates import compile_template
 from rolegraph.engine.vocabulary import View, Views
 
@@ -32,6 +32,6 @@ VARIABLES = {
     ],
 )
 def test_a_large_honest_prompt_is_rendered(source: str) -> None:
-    template, faults = compile_template(source, Surroundings({"solver": 4096, "debater": 90}))
+    template, faults = compile_template(source, TemplateScope({"solver": 4096, "debater": 90}))
     assert template is not None, faults
     assert template.render(VARIABLES)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rolegraph.engine.prompts.checks import Surroundings
+from rolegraph.engine.prompts.checks import TemplateScope
 from rolegraph.engine.prompts.meter import PromptError
 from rolegraph.engine.prompts.templates import Template, compile_template
 from rolegraph.engine.vocabulary import View, Views
 
-AROUND = Surroundings(
+AROUND = TemplateScope(
     needs={"solver": 2, "editor": 1},
     roles=("solver", "editor", "judge"),
     columns=("id", "question", "answer"),
@@ -167,7 +167,7 @@ def test_what_a_call_is_given_is_looked_at_however_it_is_given() -> None:
     ],
 )
 def test_a_template_that_tries_to_use_everything_up_is_stopped(source: str) -> None:
-    template, _ = compile_template(source, Surroundings({}))
+    template, _ = compile_template(source, TemplateScope({}))
     assert template is not None
     with pytest.raises(PromptError):
         template.render(VARIABLES)

@@ -12,7 +12,7 @@ from rolegraph.engine.records import Episode, Failure, FailureName, Step, Trajec
 from rolegraph.engine.records.episodes import (
     EpisodeFile,
     EpisodeWriter,
-    RoleEntry,
+    RoleIndexEntry,
     figures,
     index_path,
     read_episodes,
@@ -117,8 +117,8 @@ def test_an_entry_says_how_each_role_did(file: Path) -> None:
     entry = EpisodeFile(file).entries()[1]
     assert (entry.task, entry.rollout, entry.is_correct) == ("t1", 1, True)
     assert entry.roles == {
-        "solver": RoleEntry(2, [1.0, 0.0], {"malformed_output": 1}),
-        "critic": RoleEntry(1, [], {}),
+        "solver": RoleIndexEntry(2, [1.0, 0.0], {"malformed_output": 1}),
+        "critic": RoleIndexEntry(1, [], {}),
     }
 
 

@@ -13,7 +13,7 @@ from rolegraph.engine.errors import DataError, UsageError, WorldError
 from rolegraph.engine.records import Episode
 from rolegraph.engine.records.episodes import EpisodeWriter, index_path
 from rolegraph.engine.records.folder import RunFolder, newest
-from rolegraph.engine.records.info import Checkpoint, Control, Kind, RunInfo, Saved
+from rolegraph.engine.records.info import Checkpoint, Control, Kind, RunInfo, SavedPolicy
 
 VERSION_1 = {
     "name": "solver_judge",
@@ -48,7 +48,7 @@ def begun(path: Path, kind: Kind = "train", **values: object) -> RunFolder:
 
 def checkpoint(step: int, *, best: bool = False, correct: float = 0.0) -> Checkpoint:
     validation = {"validation/correct": correct}
-    saved = Saved(version=step, state=f"s{step}", sampler=f"w{step}")
+    saved = SavedPolicy(version=step, state=f"s{step}", sampler=f"w{step}")
     return Checkpoint(step=step, policies={"main": saved}, best=best, validation=validation)
 
 
@@ -278,7 +278,7 @@ def test_a_checkpoint_that_an_earlier_version_wrote_is_main_s(tmp_path: Path) ->
     folder = begun(tmp_path)
     line = {"step": 2, "version": 1, "state": "s2", "sampler": "w2", "best": True, "validation": {}}
     folder.checkpoints_file.write_text(json.dumps(line) + "\n")
-    main = Saved(version=1, state="s2", sampler="w2")
+    main = SavedPolicy(version=1, state="s2", sampler="w2")
     assert folder.checkpoints() == [Checkpoint(step=2, policies={"main": main}, best=True)]
     assert folder.best_of(None) == folder.best_of("main") == main
     assert folder.weights_to_sample() == "w2"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rolegraph.engine.report.charts import (
     MOST_POINTS,
-    Line,
+    ChartLine,
     Stroke,
     interval,
     line_chart,
@@ -27,7 +27,7 @@ POINTS = st.lists(st.tuples(st.integers(0, 10_000).map(float), NUMBERS), max_siz
 @given(label=st.text(), points=POINTS, stroke=st.sampled_from(Stroke))
 def test_any_line_is_well_formed(label: str, points: list[tuple[float, float]], stroke: Stroke) -> None:
     band = [(step, value - 1, value + 1) for step, value in points]
-    chart = ElementTree.fromstring(line_chart(label, [Line(label, points, 1, stroke, band)]))
+    chart = ElementTree.fromstring(line_chart(label, [ChartLine(label, points, 1, stroke, band)]))
     assert len(json.loads(chart.attrib["data-hover"])) == len({step for step, _ in points})
 
 
@@ -61,14 +61,14 @@ def test_the_parts_of_a_stack_stand_on_one_another() -> None:
 
 def test_a_very_long_line_is_drawn_by_means() -> None:
     points = [(float(step), 3.0) for step in range(100_000)]
-    chart = ElementTree.fromstring(line_chart("x", [Line("x", points)]))
+    chart = ElementTree.fromstring(line_chart("x", [ChartLine("x", points)]))
     line = chart.find("polyline")
     assert line is not None
     assert len(line.attrib["points"].split()) <= MOST_POINTS
 
 
 def test_one_point_is_a_dot() -> None:
-    assert "<circle" in line_chart("x", [Line("x", [(1.0, 2.0)])])
+    assert "<circle" in line_chart("x", [ChartLine("x", [(1.0, 2.0)])])
 
 
 @pytest.mark.parametrize(

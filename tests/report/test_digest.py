@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rolegraph.engine.records import Episode
 from rolegraph.engine.report.digest import SAMPLES, read_digest
-from rolegraph.engine.training.outcomes import Outcome
+from rolegraph.engine.training.outcomes import GroupOutcome
 from tests.report.runs import rollout, rollouts, write_episodes, write_run
 
 ROLES = ("solver", "judge")
@@ -20,8 +20,8 @@ def test_groups_without_advantages_are_counted_for_each_task_with_the_reason(tmp
     assert (solver.role, solver.seen, solver.barren) == ("solver", 12, 8)
     rows = {row.task: (row.question, row.barren, row.outcomes) for row in solver.barren_tasks}
     assert rows == {
-        "easy": ("What is easy?", 4, {Outcome.EASY: 4}),
-        "hard": ("What is hard?", 4, {Outcome.HARD: 4}),
+        "easy": ("What is easy?", 4, {GroupOutcome.EASY: 4}),
+        "hard": ("What is hard?", 4, {GroupOutcome.HARD: 4}),
     }
     assert solver.steps == dict.fromkeys(range(1, 5), dict.fromkeys(("taught", "too easy", "too hard"), 1))
     assert (judge.role, judge.barren) == ("judge", 8)
@@ -36,7 +36,7 @@ def test_a_group_of_equal_rewards_taught_where_it_has_an_advantage(tmp_path: Pat
 def test_rewards_between_nought_and_one_are_neither_easy_nor_hard(tmp_path: Path) -> None:
     write_folder(tmp_path, [rollout("t", at, [0.5, 0.5], advantage=0.0) for at in range(2)])
     (row,) = read_digest(tmp_path, ROLES).groups[0].barren_tasks
-    assert (row.barren, row.outcomes) == (1, {Outcome.NEITHER: 1})
+    assert (row.barren, row.outcomes) == (1, {GroupOutcome.NEITHER: 1})
 
 
 def test_what_training_left_out_is_in_no_group(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_what_training_left_out_is_in_no_group(tmp_path: Path) -> None:
     unanswered = first.trajectories[0]._replace(steps=(), reward=0.0)
     write_folder(tmp_path, [first._replace(trajectories=(masked, unanswered)), second])
     (row,) = read_digest(tmp_path, ROLES).groups[0].barren_tasks
-    assert row.outcomes == {Outcome.EASY: 1}, "the one answer that was compared earned 1"
+    assert row.outcomes == {GroupOutcome.EASY: 1}, "the one answer that was compared earned 1"
 
 
 def test_a_role_without_advantages_has_no_groups(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import rolegraph as rg
 from rolegraph.engine.backends import Backend
-from rolegraph.engine.compile.compiler import Compiled
+from rolegraph.engine.compile.compiler import CompileResult
 from rolegraph.engine.rllm_bridge.checks import findings
 from rolegraph.engine.rllm_bridge.words import known_keys
 from rolegraph.engine.spec.diagnostics import Diagnostic
@@ -29,7 +29,7 @@ APART = "roles.solver.group=turn"
 RENDERER = "++rollout_engine.renderer_name=llama3"
 
 
-def check(backend: Backend, *words: str, spec: str = "solver_judge") -> Compiled:
+def check(backend: Backend, *words: str, spec: str = "solver_judge") -> CompileResult:
     return rg.check(spec, *words, backend=backend)
 
 
@@ -37,12 +37,12 @@ ALWAYS = ("tokenizer and the training shape", "does not clip gradients", "prompt
 """Of warnings that go with every spec on fireworks, on tinker, and on verl where the model is elsewhere."""
 
 
-def apart(compiled: Compiled) -> list[Diagnostic]:
+def apart(compiled: CompileResult) -> list[Diagnostic]:
     """The diagnostics but for those warnings."""
     return [d for d in compiled.diagnostics if not any(said in d.message for said in ALWAYS)]
 
 
-def only(compiled: Compiled) -> Diagnostic:
+def only(compiled: CompileResult) -> Diagnostic:
     """The one diagnostic that matters."""
     (found,) = apart(compiled)
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import rolegraph as rg
-from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.local.launcher import LocalService
 from tests.cli.conftest import rolegraph as rolegraph
 
 
@@ -18,7 +18,9 @@ def _forgotten(registries: None) -> None: ...
 
 
 @pytest.fixture(scope="session")
-def one_step(service: Running, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], rg.Trained]:
+def one_step(
+    service: LocalService, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], rg.TrainingResult]:
     """A shipped spec by its name, after a step of training; to be read, and not to be changed."""
     from tests.rolegraph.test_specs import ALLOWED, SPECS, overrides
     from tests.trainings import STEP, train
@@ -26,7 +28,7 @@ def one_step(service: Running, tmp_path_factory: pytest.TempPathFactory) -> Call
     paths = {path.stem: path for path in SPECS}
 
     @cache
-    def trained(spec: str) -> rg.Trained:
+    def trained(spec: str) -> rg.TrainingResult:
         words = (*overrides(paths[spec]), *STEP, "sampling.max_tokens=24")
         folder: Path = tmp_path_factory.mktemp(spec) / "run"
         return train(folder, spec, *words, service=service, allow=ALLOWED)

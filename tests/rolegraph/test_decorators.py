@@ -18,8 +18,8 @@ from rolegraph.engine.errors import AdvantageError
 from rolegraph.engine.records import FailureName, GroupKey, TrajectoryGroup
 from rolegraph.engine.training.advantages import estimate
 from rolegraph.engine.vocabulary import (
-    Call,
     Import,
+    ItemCall,
     datasets,
     estimators,
     import_file,
@@ -46,8 +46,8 @@ def test_a_reward_may_return_a_number_a_bool_or_a_score(earned: object, score: r
     def mine(task: Any, action: Any) -> Any:
         return earned
 
-    reward = rewards.build(Call("mine"))
-    assert reward.score({}, "x", rg.Seen({})) == score
+    reward = rewards.build(ItemCall("mine"))
+    assert reward.score({}, "x", rg.RewardInputs({})) == score
     assert reward.timeout is None
 
 
@@ -59,7 +59,7 @@ def test_anything_else_is_named() -> None:
     with pytest.raises(
         TypeError, match="nothing returned None; expected a number, True or False, or a Score"
     ):
-        rewards.build(Call("nothing")).score({}, "x", rg.Seen({}))
+        rewards.build(ItemCall("nothing")).score({}, "x", rg.RewardInputs({}))
 
 
 def test_a_plain_reward_has_a_time_limit_and_hides_its_labels() -> None:
@@ -67,7 +67,7 @@ def test_a_plain_reward_has_a_time_limit_and_hides_its_labels() -> None:
     def mine(task: Any, action: Any) -> float:
         return 1.0
 
-    reward = rewards.build(Call("mine"))
+    reward = rewards.build(ItemCall("mine"))
     assert (reward.timeout, reward.labels, reward.fields) == (5, ("answer",), ("answer",))
 
 
@@ -80,13 +80,16 @@ def test_keyword_only_parameters_are_the_options_of_a_spec() -> None:
         """
         return float(len(action) < longest)
 
-    assert rewards.build(Call.parse({"mine": {"longest": 2}})).score({}, "abc", rg.Seen({})).reward == 0
+    assert (
+        rewards.build(ItemCall.parse({"mine": {"longest": 2}})).score({}, "abc", rg.RewardInputs({})).reward
+        == 0
+    )
     assert rewards.summary("mine") == "More where it is short."
     assert [(o.name, o.default, o.line) for o in rewards.options("mine")] == [
         ("longest", 80, "in characters")
     ]
     with pytest.raises(rg.vocabulary.BadOptions, match="longest"):
-        rewards.build(Call.parse({"mine": {"longest": "many"}}))
+        rewards.build(ItemCall.parse({"mine": {"longest": "many"}}))
 
 
 def test_a_function_of_other_parameters_is_refused_at_once() -> None:
@@ -118,7 +121,7 @@ def test_a_cell_of_a_notebook_may_be_run_again_and_another_name_is_taken() -> No
         def mine(task: Any, action: Any, *, of: float = worth) -> float:
             return of
 
-    assert rewards.build(Call("mine")).score({}, "", rg.Seen({})).reward == 0.5
+    assert rewards.build(ItemCall("mine")).score({}, "", rg.RewardInputs({})).reward == 0.5
     with pytest.raises(ValueError, match="reward 'countdown' is registered already"):
         rg.reward("countdown")(lambda task, action: 1.0)
 
@@ -155,7 +158,7 @@ def test_two_functions_of_one_name_in_a_file_are_named_with_their_lines(tmp_path
 def test_a_file_that_has_changed_may_be_imported_anew(tmp_path: Path) -> None:
     importing(tmp_path / "rewards.py", *BRIEF)
     importing(tmp_path / "rewards.py", "", "WORTH = 0.5", *BRIEF[:-1], "    return WORTH")
-    assert rewards.build(Call("brief")).score({}, "", rg.Seen({})).reward == 0.5
+    assert rewards.build(ItemCall("brief")).score({}, "", rg.RewardInputs({})).reward == 0.5
 
 
 def test_so_may_one_that_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +176,7 @@ def test_a_parsers_value_error_is_a_malformed_output() -> None:
     def whole(text: str) -> int:
         return int(text)
 
-    parser = parsers.build(Call("whole"))
+    parser = parsers.build(ItemCall("whole"))
     assert (parser.parse("7", {}), parser.default) == (7, 0)
     with pytest.raises(rg.ParseFailure, match="invalid literal") as failed:
         parser.parse("seven", {})
@@ -185,7 +188,7 @@ def test_an_estimator_sees_the_rewards_of_one_group() -> None:
     def grpo(rewards: Any) -> Any:
         return rewards - rewards.max()
 
-    estimator = estimators.build(Call("best"))
+    estimator = estimators.build(ItemCall("best"))
     groups = [TrajectoryGroup(GroupKey("t", "r"), ())]
     assert estimator.compute is not None
     (advantages,) = estimator.compute([np.array([1.0, 0.0])], groups)
@@ -201,7 +204,7 @@ def test_an_estimator_that_gives_too_few_is_named_with_its_role() -> None:
     group = TrajectoryGroup(GroupKey("t", "solver"), tuple(members))
     said = r"the estimator mine of solver gave advantages of shape \[1\] for the task t, expected \[2\]"
     with pytest.raises(AdvantageError, match=said):
-        estimate([group], {"solver": estimators.build(Call("mine"))})
+        estimate([group], {"solver": estimators.build(ItemCall("mine"))})
 
 
 def test_a_metric_is_written_with_its_role() -> None:
@@ -209,7 +212,7 @@ def test_a_metric_is_written_with_its_role() -> None:
     def answers(trajectories: Any) -> int:
         return len(trajectories)
 
-    metric = metrics.build(Call.parse({"answers": "solver"}))
+    metric = metrics.build(ItemCall.parse({"answers": "solver"}))
     episode = rg.Episode("t", 0, {"id": "t"}, [rg.Trajectory("solver")] * 3)
     assert (metric.role, metric.measure(episode)) == ("solver", 3.0)
 
@@ -220,7 +223,7 @@ def test_a_dataset_is_rows_with_ids(tmp_path: Path) -> None:
         for number in range(size):
             yield {"question": f"{number} + 1", "answer": number + 1, "of": split}
 
-    dataset = datasets.build(Call.parse({"sums": {"size": 2}}), split="train", folder=tmp_path)
+    dataset = datasets.build(ItemCall.parse({"sums": {"size": 2}}), split="train", folder=tmp_path)
     assert (dataset.columns, dataset.hidden) == (("id", "question", "answer", "of"), {"answer"})
     assert [(row["id"], row["of"]) for row in dataset.rows(None)] == [
         ("sums-train-0", "train"),
@@ -232,4 +235,4 @@ def test_a_dataset_is_rows_with_ids(tmp_path: Path) -> None:
         return []
 
     with pytest.raises(rg.DataError, match="the dataset empty has no rows"):
-        datasets.build(Call("empty"), split="train", folder=tmp_path)
+        datasets.build(ItemCall("empty"), split="train", folder=tmp_path)

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg
-from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.local.launcher import LocalService
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.service
@@ -28,7 +28,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def test_the_page_on_python_runs_cell_by_cell_in_one_event_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], service: Running
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], service: LocalService
 ) -> None:
     """What it loads is served by one service, and so is a sweep, which loads by itself."""
     monkeypatch.chdir(tmp_path)

@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg  # noqa: E402
-from rolegraph.engine.local.launcher import BASE_MODEL, Running, check_model_folder  # noqa: E402
+from rolegraph.engine.local.launcher import BASE_MODEL, LocalService, check_model_folder  # noqa: E402
 from rolegraph.engine.records import RunFolder  # noqa: E402
 from tests.local.client import logprobs_of  # noqa: E402
 
@@ -96,7 +96,7 @@ def test_transformers_and_peft_alone_are_as_right_as_the_validation_says(
     whole: Path,
     adapter: Path,
     merged: Path,
-    service: Running,
+    service: LocalService,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -122,11 +122,11 @@ def test_transformers_and_peft_alone_are_as_right_as_the_validation_says(
 def test_what_was_exported_can_be_served(
     kind: str, expected: list[float], request: pytest.FixtureRequest
 ) -> None:
-    from rolegraph.engine.local.service.policy import Policy
+    from rolegraph.engine.local.service.policy import LocalModel
 
     folder: Path = request.getfixturevalue(kind)
     check_model_folder(folder)
-    policy = Policy(folder, threads=1)
+    policy = LocalModel(folder, threads=1)
     with torch.inference_mode():
         ((_, found),) = policy.logprobs(None, [TOKENS[:-1]], [torch.tensor(TOKENS[1:])], 1000)
     assert found.tolist() == pytest.approx(expected, abs=1e-3)
@@ -190,7 +190,7 @@ def test_each_policy_of_a_run_leaves_by_its_name(run: Path, tmp_path: Path) -> N
 
 
 def test_weights_that_a_service_holds_are_downloaded(
-    run: Path, adapter: Path, service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, adapter: Path, service: LocalService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from safetensors.torch import load_file
 

@@ -107,7 +107,7 @@ def test_a_run_killed_at_twenty_moments_has_every_episode_once(out: Path, tmp_pa
     assert RunFolder(out).info().resumed
 
 
-def finish(run: rg.Run) -> rg.Ran:
+def finish(run: rg.RunJob) -> rg.RunResult:
     return asyncio.run(run.run())
 
 

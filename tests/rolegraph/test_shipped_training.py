@@ -12,17 +12,17 @@ from rolegraph.engine.records.episodes import read_episodes
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.local.launcher import LocalService
 from tests.rolegraph.test_specs import SPECS
 
 pytestmark = pytest.mark.service
 
-OneStep = Callable[[str], rg.Trained]
+OneStep = Callable[[str], rg.TrainingResult]
 TRAINED = [path.stem for path in SPECS if path.stem != "solver_judge_distill"]
 """That one's teacher is learnt from in test_training.py."""
 
 
-def episodes(trained: rg.Trained, split: str = "train") -> list[rg.Episode]:
+def episodes(trained: rg.TrainingResult, split: str = "train") -> list[rg.Episode]:
     return [*read_episodes(trained.folder / "episodes" / f"{split}-000001.jsonl")]
 
 
@@ -101,7 +101,7 @@ def test_every_call_of_an_agent_is_learnt_from(one_step: OneStep) -> None:
 
 
 def test_a_training_of_two_policies_is_evaluated_with_the_weights_of_both(
-    service: Running, one_step: OneStep, monkeypatch: pytest.MonkeyPatch
+    service: LocalService, one_step: OneStep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = one_step("two_policies").folder
     monkeypatch.setenv("TINKER_API_KEY", service.api_key)

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 import rolegraph as rg
-from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.local.launcher import LocalService
 from tests import replays
 from tests.trainings import SMALL
 
@@ -126,7 +126,7 @@ def test_a_sweep_is_found_by_what_it_holds(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.service
-def test_trainings_and_evaluations_are_swept_too(tmp_path: Path, service: Running) -> None:
+def test_trainings_and_evaluations_are_swept_too(tmp_path: Path, service: LocalService) -> None:
     tiny = (*SMALL, "train.steps=1", "train.checkpoint_every=1", "train.validation.every=1")
     with patch.dict(os.environ, TINKER_API_KEY=service.api_key):
         trained = rg.sweep(
@@ -144,7 +144,7 @@ def test_trainings_and_evaluations_are_swept_too(tmp_path: Path, service: Runnin
             "solver_judge",
             "sampling.temperature=0.5,1",
             kind="eval",
-            checkpoint=rg.Trained(trained.folder / "train.learning_rate=1e-3").best,
+            checkpoint=rg.TrainingResult(trained.folder / "train.learning_rate=1e-3").best,
             base_url=service.base_url,
             limit=2,
             out=tmp_path / "evaluations",

@@ -16,7 +16,7 @@ from rolegraph.engine.records.folder import RunFolder
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.launcher import Running
+from rolegraph.engine.local.launcher import LocalService
 from tests.trainings import NEVER, SMALL, STEP, metrics, train
 
 pytestmark = pytest.mark.service
@@ -79,7 +79,7 @@ def reward(role: str, weight: float) -> str:
     return f"roles.{role}.reward={{weighted: {{{terms}}}}}"
 
 
-def test_both_roles_of_a_shared_policy_learn_their_rewards(service: Running, tmp_path: Path) -> None:
+def test_both_roles_of_a_shared_policy_learn_their_rewards(service: LocalService, tmp_path: Path) -> None:
     out = tmp_path / "run"
     rewards = [reward("solver", 1), reward("judge", 1), "roles.judge.estimator=grpo"]
     train(out, "solver_judge", *LEARN, *RIGHT, *rewards, service=service)
@@ -90,7 +90,7 @@ def test_both_roles_of_a_shared_policy_learn_their_rewards(service: Running, tmp
 
 @pytest.mark.parametrize(("solver", "judge", "seed"), [(1, -1, 0), (-1, 1, 2)])
 def test_a_step_moves_each_role_by_the_sign_of_its_own_reward(
-    solver: int, judge: int, seed: int, service: Running, tmp_path: Path
+    solver: int, judge: int, seed: int, service: LocalService, tmp_path: Path
 ) -> None:
     """A group's right answers gain likelihood on its wrong ones, or lose where the reward is inverted."""
     rewards = [reward("solver", solver), reward("judge", judge), "roles.judge.estimator=grpo"]
@@ -138,21 +138,21 @@ def gained(sampler: tinker.SamplingClient, steps: list[rg.Step]) -> list[float]:
     return [now - sum(step.logprobs) for now, step in zip(after, steps, strict=True)]
 
 
-def sampler_of(service: Running, path: str | None) -> tinker.SamplingClient:
+def sampler_of(service: LocalService, path: str | None) -> tinker.SamplingClient:
     """Of a checkpoint, or of the base model."""
     client = tinker.ServiceClient(base_url=service.base_url, api_key=service.api_key)
     base = None if path else service.model_name
     return client.create_sampling_client(model_path=path, base_model=base).result()
 
 
-def probe(service: Running, path: str | None) -> np.ndarray[Any, Any]:
+def probe(service: LocalService, path: str | None) -> np.ndarray[Any, Any]:
     """Log-probabilities of a fixed text under a checkpoint, or the base model."""
     tokens = tinker.ModelInput.from_ints([5, 9, 33, 120, 64, 77, 12, 230, 8, 41, 300, 15])
     return np.array(sampler_of(service, path).compute_logprobs(tokens).result()[1:], dtype=float)
 
 
 def test_a_constant_reward_moves_nothing_where_the_true_one_does(
-    service: Running, whole: Path, tmp_path: Path
+    service: LocalService, whole: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
     rewards = [f"roles.{role}.reward={NEVER}" for role in ("solver", "judge")]
@@ -166,7 +166,7 @@ def test_a_constant_reward_moves_nothing_where_the_true_one_does(
     assert true > 1e-2
 
 
-def test_three_estimators_share_a_run_and_show_their_own(service: Running, tmp_path: Path) -> None:
+def test_three_estimators_share_a_run_and_show_their_own(service: LocalService, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ("train.rollouts=4", "roles.judge.estimator=rloo")
     train(out, "solver_judge_validator", *STEP, *words, service=service)
@@ -184,7 +184,7 @@ def test_three_estimators_share_a_run_and_show_their_own(service: Running, tmp_p
 
 
 def test_training_begins_at_a_checkpoint_that_a_policy_names(
-    whole: Path, service: Running, tmp_path: Path
+    whole: Path, service: LocalService, tmp_path: Path
 ) -> None:
     begin = f"policies={{main: {{checkpoint: '{whole}'}}}}"
     out = train(tmp_path / "run", "solver_judge", *SMALL, "train.steps=1", begin, service=service).folder
@@ -194,7 +194,7 @@ def test_training_begins_at_a_checkpoint_that_a_policy_names(
     assert RunFolder(out).checkpoints()[-1].policies["main"].version == 1
 
 
-def test_a_frozen_role_needs_no_estimator_to_be_reported(service: Running, tmp_path: Path) -> None:
+def test_a_frozen_role_needs_no_estimator_to_be_reported(service: LocalService, tmp_path: Path) -> None:
     frozen = ("roles.judge.trainable=false", "roles.judge.estimator=null")
     result = train(tmp_path / "run", "solver_judge", *STEP, *frozen, service=service)
     assert "<dt>judge</dt><dd>not trained</dd>" in result.report.read_text("utf-8")
@@ -202,7 +202,7 @@ def test_a_frozen_role_needs_no_estimator_to_be_reported(service: Running, tmp_p
 
 
 def test_a_judge_learns_from_a_teacher_while_the_solver_stays_on_grpo(
-    service: Running, tmp_path: Path
+    service: LocalService, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
     train(out, "solver_judge_distill", *SMALL, *UNMEASURED, "train.steps=3", service=service)
@@ -218,7 +218,7 @@ def test_a_judge_learns_from_a_teacher_while_the_solver_stays_on_grpo(
     assert isinstance(judge.advantage, list) and len(judge.advantage) == len(judge.response_ids)
 
 
-def test_a_judge_learns_to_imitate_what_a_demonstration_writes(service: Running, tmp_path: Path) -> None:
+def test_a_judge_learns_to_imitate_what_a_demonstration_writes(service: LocalService, tmp_path: Path) -> None:
     out = tmp_path / "run"
     first = "{% if loop.first %}<answer>{{ c.index }}</answer>{% endif %}"
     template = f"{{% for c in solver if c.is_correct %}}{first}{{% endfor %}}"
@@ -237,7 +237,7 @@ def test_a_judge_learns_to_imitate_what_a_demonstration_writes(service: Running,
     assert lines[-1]["loss/judge/mean"] < lines[0]["loss/judge/mean"] * 0.6
 
 
-def test_rollouts_may_run_ahead_and_say_by_how_much(service: Running, tmp_path: Path) -> None:
+def test_rollouts_may_run_ahead_and_say_by_how_much(service: LocalService, tmp_path: Path) -> None:
     out = tmp_path / "run"
     train(out, "solver_only", *STEP, "train.staleness=1", "train.steps=3", service=service)
     assert [line["staleness/mean"] for line in metrics(out)[1:]] == [0.0, 1.0, 1.0]
@@ -245,7 +245,7 @@ def test_rollouts_may_run_ahead_and_say_by_how_much(service: Running, tmp_path: 
     assert (step.weight_version, step.metadata["staleness"]) == (1, 1)
 
 
-def test_each_loss_trains_a_role_and_what_is_set_of_it_counts(service: Running, tmp_path: Path) -> None:
+def test_each_loss_trains_a_role_and_what_is_set_of_it_counts(service: LocalService, tmp_path: Path) -> None:
     """One step each, from the same weights on the same answers, of which every ratio is 1."""
     losses: dict[str, float] = {}
     for written in ("ppo", "{ppo: {clip_high_threshold: 0.9}}", "cispo", "gspo"):

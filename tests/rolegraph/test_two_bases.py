@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg
-from rolegraph.engine.local.launcher import BASE_MODEL, Running
+from rolegraph.engine.local.launcher import BASE_MODEL, LocalService
 from rolegraph.engine.records.folder import RunFolder
 from tests.local.conftest import make_model
 from tests.trainings import STEP, train
@@ -29,7 +29,7 @@ def widths(adapter: Path) -> set[int]:
 
 
 def test_policies_of_two_bases_are_trained_and_evaluated_together(
-    service: Running, state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: LocalService, state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = make_model(tmp_path / "other")
     words = [

@@ -18,13 +18,13 @@ import pytest
 from pydantic_core import to_json
 
 from rolegraph.engine.errors import DataError
-from rolegraph.engine.vocabulary import BadOptions, Call, Dataset, Split, UnknownName, open_dataset
+from rolegraph.engine.vocabulary import BadOptions, Dataset, ItemCall, Split, UnknownName, open_dataset
 from rolegraph.roles.countdown import is_solution
 from tests.counting import calls
 
 
 def opened(yaml: object, folder: Path = Path(), split: Split = "train") -> Dataset:
-    return open_dataset(Call.parse(yaml), split=split, folder=folder)
+    return open_dataset(ItemCall.parse(yaml), split=split, folder=folder)
 
 
 def rows(

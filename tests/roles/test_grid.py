@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolegraph.roles.grid import Grid, Rules, begin, distances, draw, legal, move, observation, read, shortest
+from rolegraph.roles.grid import (
+    Grid,
+    GridRules,
+    begin,
+    distances,
+    draw,
+    legal,
+    move,
+    observation,
+    read,
+    shortest,
+)
 from tests.roles.vocabulary import environment
 
 GRIDS = st.builds(draw, st.integers(0, 2**40), st.integers(2, 12), st.floats(0, 0.8))
@@ -26,7 +37,7 @@ def test_every_grid_has_a_way_from_start_to_goal(grid: Grid) -> None:
 @given(GRIDS, st.integers(1, 7))
 def test_a_shortest_way_wins_however_many_moves_are_made_at_once(grid: Grid, at_once: int) -> None:
     way = shortest(grid)
-    walk, seen = begin(grid, Rules(moves=at_once, penalty=1.0))
+    walk, seen = begin(grid, GridRules(moves=at_once, penalty=1.0))
     earned = 0.0
     for first in range(0, len(way), at_once):
         assert not seen.done
@@ -42,7 +53,7 @@ def test_a_shortest_way_wins_however_many_moves_are_made_at_once(grid: Grid, at_
 def test_walking_at_random_stays_on_free_cells_and_shaping_counts_only_where_it_ends(
     grid: Grid, data: st.DataObject
 ) -> None:
-    walk, seen = begin(grid, Rules(moves=3, shaping=0.5))
+    walk, seen = begin(grid, GridRules(moves=3, shaping=0.5))
     earned = 0.0
     for _ in range(10):
         walk, seen = move(walk, {0: data.draw(st.text("URDL", min_size=1, max_size=4))})
@@ -70,7 +81,7 @@ def test_the_seed_is_the_grid() -> None:
 
 
 def test_the_player_is_told_where_it_is_and_what_it_may_do() -> None:
-    walk, seen = begin(CORRIDOR, Rules(moves=4))
+    walk, seen = begin(CORRIDOR, GridRules(moves=4))
     assert seen.info == {"optimal": 6}
     assert seen.observations[0] == observation(walk)
     assert observation(walk) == (
@@ -83,7 +94,7 @@ def test_the_player_is_told_where_it_is_and_what_it_may_do() -> None:
 
 
 def test_an_illegal_move_ends_the_action_and_is_said() -> None:
-    walk, _ = begin(CORRIDOR, Rules(moves=4, penalty=0.25))
+    walk, _ = begin(CORRIDOR, GridRules(moves=4, penalty=0.25))
     walk, seen = move(walk, {0: "RDRR"})
     assert walk.at == (0, 1)
     assert seen.rewards == {0: -0.25}
@@ -91,19 +102,19 @@ def test_an_illegal_move_ends_the_action_and_is_said() -> None:
 
 
 def test_illegal_moves_cost_nothing_unless_a_penalty_is_set() -> None:
-    walk, _ = begin(CORRIDOR, Rules())
+    walk, _ = begin(CORRIDOR, GridRules())
     assert move(walk, {0: "U"})[1].rewards == {0: 0.0}
 
 
 def test_more_moves_than_are_allowed_at_once_are_not_made() -> None:
-    walk, _ = begin(CORRIDOR, Rules(moves=2))
+    walk, _ = begin(CORRIDOR, GridRules(moves=2))
     walk, seen = move(walk, {0: "RRDD"})
     assert walk.at == (0, 2)
     assert seen.observations[0].splitlines()[0] == "No more than 2 of your moves could be made."
 
 
 def test_moves_behind_the_goal_are_no_fault() -> None:
-    walk, _ = begin(CORRIDOR, Rules(moves=9, penalty=1.0))
+    walk, _ = begin(CORRIDOR, GridRules(moves=9, penalty=1.0))
     assert move(walk, {0: "RRDDLLLL"})[1].rewards == {0: 1.0}
 
 
@@ -125,7 +136,7 @@ def test_moves_are_read_as_letters_or_words(action: object, letters: str) -> Non
 @pytest.mark.parametrize("action", [None, "", "go right", "R2", 4, [], {"move": "R"}, "east"])
 def test_what_is_no_move_is_said_and_leaves_the_player_where_it_is(action: object) -> None:
     assert read(action) is None
-    walk, _ = begin(CORRIDOR, Rules(penalty=0.5))
+    walk, _ = begin(CORRIDOR, GridRules(penalty=0.5))
     after, seen = move(walk, {0: action})
     assert after == walk
     assert seen.rewards == {0: -0.5}
@@ -133,7 +144,7 @@ def test_what_is_no_move_is_said_and_leaves_the_player_where_it_is(action: objec
 
 
 def test_a_player_that_gave_no_action_made_no_move() -> None:
-    walk, _ = begin(CORRIDOR, Rules())
+    walk, _ = begin(CORRIDOR, GridRules())
     assert move(walk, {})[0] == walk
 
 

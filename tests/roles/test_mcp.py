@@ -18,7 +18,7 @@ import uvicorn
 from rolegraph.engine.compile import compile_file
 from rolegraph.engine.compile.compiler import check_file
 from rolegraph.engine.records import FailureName
-from rolegraph.engine.vocabulary import BadOptions, Call, Function, Tool, ToolError, tools
+from rolegraph.engine.vocabulary import BadOptions, Function, ItemCall, Tool, ToolError, tools
 from tests.edge import RIGHT, episode, limited, write_spec
 from tests.models.edges import free_port
 from tests.run.test_calls import call, results, script
@@ -72,7 +72,7 @@ def url() -> Iterator[str]:
 
 
 def item(url: str, **options: Any) -> Tool:
-    return tools.build(Call.parse({"mcp": url, **options}))
+    return tools.build(ItemCall.parse({"mcp": url, **options}))
 
 
 def use(tool: Tool, work: Callable[[Mapping[str, Function]], Any]) -> Any:

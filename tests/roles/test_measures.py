@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rolegraph.engine.records import Episode, TerminationReason, Trajectory
-from rolegraph.engine.vocabulary import BadOptions, Call, datasets, estimators, metrics, parsers, rewards
+from rolegraph.engine.vocabulary import BadOptions, ItemCall, datasets, estimators, metrics, parsers, rewards
 from tests.roles.vocabulary import metric
 
 BOTH = [
@@ -60,14 +60,14 @@ def test_how_far_a_loop_went_and_how_much_was_skipped() -> None:
 
 def test_estimators_say_how_small_a_group_may_be() -> None:
     smallest = {"grpo": 2, "prpo": 1, "reinforce": 1, "reinforce_plus_plus_baseline": 2, "rloo": 2}
-    assert {name: estimators.build(Call(name)).min_group for name in smallest} == smallest
+    assert {name: estimators.build(ItemCall(name)).min_group for name in smallest} == smallest
 
 
 def test_grpo_may_leave_out_the_standard_deviation() -> None:
-    assert estimators.build(Call("grpo")).options == {"std": True}
-    assert estimators.build(Call.parse({"grpo": {"std": False}})).options == {"std": False}
+    assert estimators.build(ItemCall("grpo")).options == {"std": True}
+    assert estimators.build(ItemCall.parse({"grpo": {"std": False}})).options == {"std": False}
     with pytest.raises(BadOptions):
-        estimators.build(Call.parse({"rloo": {"std": False}}))
+        estimators.build(ItemCall.parse({"rloo": {"std": False}}))
 
 
 def test_everything_that_can_be_listed_says_what_it_is_in_a_line() -> None:

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolegraph.engine.vocabulary import BadOptions, Score, Seen, View
+from rolegraph.engine.vocabulary import BadOptions, RewardInputs, Score, View
 from tests.roles.vocabulary import earned, reward
 
 RIGHT, WRONG, SAYS_NOTHING = Score(1.0, True), Score(0.0, False), Score(0.5, None)
 numbers = st.floats(-1e6, 1e6)
 
 
-def saw(*actions: Any, places: list[int | None] | None = None) -> Seen:
+def saw(*actions: Any, places: list[int | None] | None = None) -> RewardInputs:
     """What a reward sees of a judge's instances that did these actions."""
     views = [View(index, action) for index, action in enumerate(actions, 1)]
-    return Seen(views={"judge": views}, places={"judge": places or [None] * len(views)})
+    return RewardInputs(views={"judge": views}, places={"judge": places or [None] * len(views)})
 
 
 def rated(yaml: dict[str, Any], *actions: Any, places: list[int | None] | None = None) -> float | None:
@@ -57,7 +57,7 @@ def test_of_says_of_right_what_the_others_do(scale: float, scores: list[Score], 
     ids=str,
 )
 def test_where_nobody_ran_there_is_no_reward(yaml: object) -> None:
-    nobody = Seen(scores={"judge": ()}, views={"judge": ()}, places={"judge": ()})
+    nobody = RewardInputs(scores={"judge": ()}, views={"judge": ()}, places={"judge": ()})
     assert reward(yaml).score({"id": "t"}, "x", nobody) is None
     both = reward({"weighted": {"theirs": yaml, "mine": {"matches": "x"}}})
     assert both.score({"id": "t"}, "x", nobody) == Score(1.0, True, {"mine": 1.0}), "the term counts 0"

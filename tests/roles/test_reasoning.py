@@ -23,8 +23,16 @@ import pytest
 from pydantic_core import from_json, to_json
 
 from rolegraph.engine.errors import DataError, UsageError
-from rolegraph.engine.run.isolation import Isolation, LimitError
-from rolegraph.engine.vocabulary import BadOptions, Call, Dataset, Score, Seen, Split, open_dataset
+from rolegraph.engine.run.isolation import CallTimeout, Isolation
+from rolegraph.engine.vocabulary import (
+    BadOptions,
+    Dataset,
+    ItemCall,
+    RewardInputs,
+    Score,
+    Split,
+    open_dataset,
+)
 from rolegraph.roles import gym, reasoning
 from tests.roles.vocabulary import reward
 
@@ -45,7 +53,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def opened(split: Split = "train", **options: Any) -> Dataset:
-    return open_dataset(Call.parse({"reasoning_gym": options}), split=split, folder=Path())
+    return open_dataset(ItemCall.parse({"reasoning_gym": options}), split=split, folder=Path())
 
 
 def rows(limit: int | None = None, split: Split = "train", **options: Any) -> list[dict[str, Any]]:
@@ -53,7 +61,7 @@ def rows(limit: int | None = None, split: Split = "train", **options: Any) -> li
 
 
 def scored(row: dict[str, Any], answer: object) -> Score:
-    return reward("reasoning_gym").score(row, answer, Seen({}))
+    return reward("reasoning_gym").score(row, answer, RewardInputs({}))
 
 
 def mangled(answer: str) -> list[str]:
@@ -314,7 +322,8 @@ def test_a_score_is_given_in_a_worker_that_is_stopped_at_its_limit() -> None:
     async def score(*asked: tuple[str, float]) -> list[Score | BaseException]:
         async with Isolation() as isolation:
             waiting = (
-                isolation.run(made.score, row, action, Seen({}), limit=limit) for action, limit in asked
+                isolation.run(made.score, row, action, RewardInputs({}), limit=limit)
+                for action, limit in asked
             )
             return await asyncio.gather(*waiting, return_exceptions=True)
 
@@ -322,4 +331,4 @@ def test_a_score_is_given_in_a_worker_that_is_stopped_at_its_limit() -> None:
     right, endless = asyncio.run(score((row["answer"], 120.0), ("9**9**9", made.timeout)))
     assert isinstance(right, Score)
     assert right.terms["right"] == 1.0
-    assert isinstance(endless, LimitError)
+    assert isinstance(endless, CallTimeout)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolegraph.engine.run.isolation import Isolation, LimitError
+from rolegraph.engine.run.isolation import CallTimeout, Isolation
 from rolegraph.engine.vocabulary import BadOptions, Reward, Score, rewards
 from tests.roles.vocabulary import earned, reward
 
@@ -313,7 +313,7 @@ def test_math_runs_in_a_worker_that_is_stopped_at_its_limit() -> None:
     patient, hasty = made(600.0), made(0.5)
     assert (patient.timeout, hasty.timeout, hasty.labels) == (600.0, 0.5, ("answer",))
     assert asyncio.run(score(patient, "0.5")).terms["right"] == 1.0
-    with pytest.raises(LimitError):
+    with pytest.raises(CallTimeout):
         asyncio.run(score(hasty, "9^{9^{9^{9}}}"))
 
 

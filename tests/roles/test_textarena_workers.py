@@ -33,7 +33,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[arena._Workers]:
 
 
 def process_of(live: LiveEnvironment) -> int:
-    assert isinstance(live, arena.Game)
+    assert isinstance(live, arena.ArenaGame)
     assert live._worker
     return live._worker._process.pid
 

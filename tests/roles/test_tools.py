@@ -15,12 +15,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolegraph.engine.vocabulary import BadOptions, Call, Pairs, Tool, ToolError, Upstream, View, Views, tools
+from rolegraph.engine.vocabulary import (
+    BadOptions,
+    ItemCall,
+    Pairs,
+    Tool,
+    ToolError,
+    Upstream,
+    View,
+    Views,
+    tools,
+)
 from rolegraph.roles.calculator import calculate
 
 
 def tool(yaml: object, **context: Any) -> Tool:
-    return tools.build(Call.parse(yaml), **context)
+    return tools.build(ItemCall.parse(yaml), **context)
 
 
 def seeing(**actions: list[Any]) -> Upstream:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from rolegraph.engine.vocabulary import (
-    Call,
     Environment,
+    ItemCall,
     Metric,
     Parser,
     Reward,
+    RewardInputs,
     Score,
-    Seen,
     Upstream,
     View,
     Views,
@@ -24,19 +24,19 @@ from rolegraph.engine.vocabulary import (
 
 
 def parser(yaml: object) -> Parser:
-    return parsers.build(Call.parse(yaml))
+    return parsers.build(ItemCall.parse(yaml))
 
 
 def reward(yaml: object) -> Reward:
-    return rewards.build(Call.parse(yaml))
+    return rewards.build(ItemCall.parse(yaml))
 
 
 def metric(yaml: object) -> Metric:
-    return metrics.build(Call.parse(yaml))
+    return metrics.build(ItemCall.parse(yaml))
 
 
 def environment(yaml: object) -> Environment:
-    return environments.build(Call.parse(yaml))
+    return environments.build(ItemCall.parse(yaml))
 
 
 def read(yaml: object, text: str, upstream: Upstream | None = None) -> Any:
@@ -51,9 +51,9 @@ def earned(
     yaml: object,
     action: Any,
     scores: dict[str, Sequence[Score]] | None = None,
-    seen: Seen | None = None,
+    seen: RewardInputs | None = None,
     **task: Any,
 ) -> Score:
-    score = reward(yaml).score({"id": "t", **task}, action, seen or Seen(scores or {}))
+    score = reward(yaml).score({"id": "t", **task}, action, seen or RewardInputs(scores or {}))
     assert score is not None
     return score

@@ -15,7 +15,7 @@ from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.models.replay import Replay
-from rolegraph.engine.prompts import Continued
+from rolegraph.engine.prompts import ChatPrefix
 from rolegraph.engine.prompts.call_forms import HERMES
 from rolegraph.engine.records import Episode, FailureName
 from rolegraph.engine.records.episodes import read_episodes, write_episodes
@@ -183,7 +183,7 @@ def test_each_call_is_a_step_that_goes_on_from_the_one_before(compiled: Callable
     assert model.requests[0].continues is None
     for before, step, request in zip(steps[:-1], steps[1:], model.requests[1:], strict=True):
         so_far = (*before.prompt_ids, *before.response_ids)
-        assert request.continues == Continued(so_far, len(before.chat_completions))
+        assert request.continues == ChatPrefix(so_far, len(before.chat_completions))
         assert tuple(step.prompt_ids[: len(so_far)]) == so_far
         assert step.chat_completions[: len(before.chat_completions)] == before.chat_completions
 

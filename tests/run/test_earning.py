@@ -18,7 +18,7 @@ from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode, Task
 from rolegraph.engine.training.advantages import group_episodes
-from rolegraph.engine.vocabulary import Reward, Score, Seen, rewards
+from rolegraph.engine.vocabulary import Reward, RewardInputs, Score, rewards
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, run_one
 from tests.run.written import plan, said
 
@@ -201,7 +201,7 @@ def test_rewards_are_computed_in_the_order_in_which_they_read_each_other(tmp_pat
     assert [t.reward for t in episode.trajectories] == [4.0, 2.0, 1.0, 1.0]
 
 
-def met(folder: Path, task: Task, action: Any, seen: Seen) -> Score:
+def met(folder: Path, task: Task, action: Any, seen: RewardInputs) -> Score:
     """1, once another such reward runs as well."""
     (folder / str(os.getpid())).touch()
     while len([*folder.iterdir()]) < 2:
@@ -232,7 +232,7 @@ def test_rewards_with_a_time_limit_run_together_and_who_reads_them_waits(tmp_pat
 def test_a_late_reward_that_fails_may_end_the_episode(tmp_path: Path) -> None:
     @rewards.register("raises")
     def raises(role: str, /) -> Reward:
-        def score(task: Task, action: Any, seen: Seen) -> Score:
+        def score(task: Task, action: Any, seen: RewardInputs) -> Score:
             raise ValueError("no")
 
         return Reward(score, roles=(role,))
@@ -249,7 +249,7 @@ def test_a_late_reward_that_fails_may_end_the_episode(tmp_path: Path) -> None:
 def test_what_a_reward_reads_of_its_own_turn(tmp_path: Path) -> None:
     @rewards.register("looks")
     def looks(*, role: str | None = None) -> Reward:
-        def score(task: Task, action: Any, seen: Seen) -> Score:
+        def score(task: Task, action: Any, seen: RewardInputs) -> Score:
             assert seen.own is not None
             (step,) = seen.steps
             return Score(float(len(step.model_response)), seen.own.action == action)

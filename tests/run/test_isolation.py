@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pytest
 from pebble import ProcessFuture, ProcessPool
 
-from rolegraph.engine.run.isolation import WORKERS, Isolation, LimitError
+from rolegraph.engine.run.isolation import WORKERS, CallTimeout, Isolation
 from tests.run import isolated
 from tests.waiting import until
 
@@ -107,7 +107,7 @@ def test_a_call_is_stopped_when_its_time_is_up(function: Callable[..., Any], sha
     async def stopped(isolation: Isolation) -> int:
         await isolation.run(isolated.double, 1, limit=10)
         arguments = (3600.0,) if function is isolated.sleep else ()
-        with pytest.raises(LimitError):
+        with pytest.raises(CallTimeout):
             await isolation.run(function, *arguments, limit=0.3)
         return await isolation.run(isolated.double, 2, limit=10)
 

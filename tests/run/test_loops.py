@@ -14,7 +14,7 @@ from rolegraph.engine.models import Request
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode
 from rolegraph.engine.training.advantages import group_episodes
-from rolegraph.engine.vocabulary import Seen
+from rolegraph.engine.vocabulary import RewardInputs
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, run_one
 from tests.run.written import Roles, asked, plan, said, show, whose
 
@@ -192,7 +192,7 @@ def test_an_instance_earns_what_its_last_turn_earns(tmp_path: Path) -> None:
     countdown = looped.roles[0].reward
     assert countdown is not None
     assert [step.reward for step in trajectory.steps] == [
-        countdown.score(episode.task, step.action, Seen({})).reward for step in trajectory.steps
+        countdown.score(episode.task, step.action, RewardInputs({})).reward for step in trajectory.steps
     ]
     assert trajectory.reward == trajectory.steps[-1].reward
 

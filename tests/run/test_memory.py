@@ -8,7 +8,7 @@ from pathlib import Path
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import ContextFull, ModelError
 from rolegraph.engine.models import Completion, Request
-from rolegraph.engine.prompts import Continued
+from rolegraph.engine.prompts import ChatPrefix
 from rolegraph.engine.prompts.call_forms import HERMES
 from rolegraph.engine.records import FailureName
 from tests.edge import ScriptedModel, run_one
@@ -60,7 +60,7 @@ class Counted:
     """Answers with tokens."""
 
     def __init__(self, context: int = 1000) -> None:
-        self.context, self.continued = context, list[Continued | None]()
+        self.context, self.continued = context, list[ChatPrefix | None]()
 
     async def complete(self, request: Request) -> Completion:
         self.continued.append(request.continues)
@@ -76,7 +76,7 @@ def test_it_goes_on_token_for_token_and_with_its_reasoning(tmp_path: Path) -> No
     model = Counted()
     one = plan(tmp_path, {"a": {**TALKS["a"], "count": 1}}, LOOP)
     (talk,) = run_one(one, model).trajectories  # pyright: ignore[reportArgumentType]
-    assert model.continued == [None, Continued((1, 2, 7, 8), 2), Continued((1, 2, 7, 8, 1, 2, 7, 8), 4)]
+    assert model.continued == [None, ChatPrefix((1, 2, 7, 8), 2), ChatPrefix((1, 2, 7, 8, 1, 2, 7, 8), 4)]
     assert talk.steps[1].chat_completions[1] == {
         "role": "assistant",
         "content": said("x"),
@@ -107,7 +107,7 @@ def test_a_turn_that_calls_a_tool_leaves_its_calls_and_their_results(tmp_path: P
     assert results == ["7"] * 3
     for before, step, request in zip(talk.steps, talk.steps[1:], model.requests[1:], strict=False):
         so_far = (*before.prompt_ids, *before.response_ids)
-        assert request.continues == Continued(so_far, len(before.chat_completions))
+        assert request.continues == ChatPrefix(so_far, len(before.chat_completions))
         assert tuple(step.prompt_ids[: len(so_far)]) == so_far
 
 

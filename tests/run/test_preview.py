@@ -13,7 +13,7 @@ import pytest
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.records import Episode
-from rolegraph.engine.run.preview import MOST, UNREACHED, RoleAsked, made_up, preview_task
+from rolegraph.engine.run.preview import MOST, UNREACHED, RolePrompts, made_up, preview_task
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.vocabulary import ToolCall
 from tests.edge import (
@@ -42,12 +42,12 @@ class Calling(ScriptedModel):
         return self.says(request)
 
 
-def asked(plan: Plan, recorded: Episode | None = None) -> dict[str, RoleAsked]:
+def asked(plan: Plan, recorded: Episode | None = None) -> dict[str, RolePrompts]:
     found = asyncio.run(preview_task(plan, COUNTDOWN, recorded))
     return {of.role.name: of for of in found.roles}
 
 
-def said(of: RoleAsked) -> Sequence[str]:
+def said(of: RolePrompts) -> Sequence[str]:
     """The last message of each of a role's prompts."""
     return [prompt.messages[-1]["content"] for prompt in of.asked]
 

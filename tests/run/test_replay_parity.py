@@ -11,7 +11,7 @@ import pytest
 
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.models import Completion, LimitedModel
-from rolegraph.engine.models.replay import Recorded, Replay
+from rolegraph.engine.models.replay import RecordedCall, Replay
 from rolegraph.engine.records import CallId, Episode, NodeId
 from rolegraph.engine.run import Isolation, jobs, stream
 
@@ -21,11 +21,11 @@ CASES: list[dict[str, Any]] = json.loads(
 
 
 def recorded() -> Replay:
-    calls: dict[CallId, Recorded] = {}
+    calls: dict[CallId, RecordedCall] = {}
     for number, case in enumerate(CASES):
         for index, response in enumerate(case["solver_responses"], 1):
-            calls[CallId(str(number), 0, NodeId("solver", index))] = Recorded(Completion(response))
-        calls[CallId(str(number), 0, NodeId("judge"))] = Recorded(Completion(case["judge_response"]))
+            calls[CallId(str(number), 0, NodeId("solver", index))] = RecordedCall(Completion(response))
+        calls[CallId(str(number), 0, NodeId("judge"))] = RecordedCall(Completion(case["judge_response"]))
     return Replay(calls)
 
 

@@ -10,7 +10,7 @@ import pytest
 from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.records import CallDone, CallId, Event, Failure, FailureName, Message, NodeId, call_seed
-from rolegraph.engine.run.session import Job, NodeResult, take_turn
+from rolegraph.engine.run.session import EpisodeJob, NodeResult, take_turn
 from rolegraph.engine.vocabulary import Score, View, Views
 from tests.edge import RIGHT, WRONG, Answer, ScriptedModel, run_one, solver_judge
 
@@ -47,7 +47,7 @@ def turn(
             role=plan.roles[node.role],
             node=node,
             model=LimitedModel(edge, 8),
-            job=Job({"id": "t1"}, 3),
+            job=EpisodeJob({"id": "t1"}, 3),
             episode_seed=episode_seed,
             observe=observe,
             clock=asyncio.get_running_loop().time,

@@ -8,20 +8,20 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from rolegraph.engine.sandbox import Python
+from rolegraph.engine.sandbox import PythonSandbox
 
 T = TypeVar("T")
 
 
 def within(
-    work: Callable[[Python], Awaitable[T]],
+    work: Callable[[PythonSandbox], Awaitable[T]],
     *,
     seconds: float = 30.0,
     memory: int = 64 << 20,
     processes: int | None = None,
 ) -> T:
     async def run() -> T:
-        async with Python(seconds=seconds, memory=memory, processes=processes) as python:
+        async with PythonSandbox(seconds=seconds, memory=memory, processes=processes) as python:
             return await work(python)
 
     return asyncio.run(run())

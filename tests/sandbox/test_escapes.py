@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rolegraph.engine.sandbox import Python, Ran, SandboxError
+from rolegraph.engine.sandbox import ProgramResult, PythonSandbox, SandboxError
 from tests.sandbox.edge import within
 
 pytest.importorskip("pydantic_monty", reason="needs the extra `sandbox`")
@@ -186,7 +186,7 @@ def test_a_program_that_wants_out_fails_and_the_next_one_runs(
     secret.write_text(SECRET)
     inputs = {"secret": str(secret), "folder": str(tmp_path), "port": server.getsockname()[1]}
 
-    async def both(python: Python) -> Ran:
+    async def both(python: PythonSandbox) -> ProgramResult:
         with pytest.raises(SandboxError, match=message) as raised:
             await python.run(program, inputs)
         assert SECRET not in f"{raised.value}{raised.value.output}"
@@ -194,7 +194,7 @@ def test_a_program_that_wants_out_fails_and_the_next_one_runs(
         assert len(raised.value.output) < 10_100
         return await python.run("1 + 1")
 
-    assert within(both, seconds=seconds, memory=16 << 20) == Ran(2, "")
+    assert within(both, seconds=seconds, memory=16 << 20) == ProgramResult(2, "")
     assert list(tmp_path.iterdir()) == [secret]
     assert secret.read_text() == SECRET
     with pytest.raises(BlockingIOError):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rolegraph.engine.errors import UsageError, WorldError
-from rolegraph.engine.sandbox import Python, Ran, SandboxError
+from rolegraph.engine.sandbox import ProgramResult, PythonSandbox, SandboxError
 from tests.sandbox.edge import alive, environment, interpreters, within
 from tests.waiting import until
 
@@ -24,7 +24,7 @@ ENDLESS = "while True: pass"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
 
 
-def run(code: str, inputs: dict[str, Any] | None = None) -> Ran:
+def run(code: str, inputs: dict[str, Any] | None = None) -> ProgramResult:
     return within(lambda python: python.run(code, inputs or {}))
 
 
@@ -88,7 +88,7 @@ def test_the_value_is_plain_data(code: str, value: Any) -> None:
 
 
 def test_what_is_printed_comes_back_also_when_the_program_fails() -> None:
-    assert run("print('a', 1)\nprint('b')\n3") == Ran(3, "a 1\nb\n")
+    assert run("print('a', 1)\nprint('b')\n3") == ProgramResult(3, "a 1\nb\n")
     error = problem("print('a')\n1 / 0")
     assert (str(error), error.output) == ("ZeroDivisionError: division by zero (line 2)", "a\n")
 
@@ -136,7 +136,7 @@ def test_inputs_that_cannot_be_given_are_the_callers_mistake(inputs: dict[str, A
 
 
 def test_programs_share_nothing() -> None:
-    async def three(python: Python) -> list[str]:
+    async def three(python: PythonSandbox) -> list[str]:
         await python.run("x = 1\nabs = len\nimport random\nrandom.seed(4)\nrandom.random()", {"given": 1})
         found: list[str] = []
         for code in ("x", "given", "abs('a')"):
@@ -154,14 +154,14 @@ def test_a_program_gives_the_same_each_time() -> None:
 
 
 def test_hundreds_at_once_take_turns() -> None:
-    async def many(python: Python) -> list[Any]:
+    async def many(python: PythonSandbox) -> list[Any]:
         return [ran.value for ran in await asyncio.gather(*(python.run(f"{n} * 2") for n in range(300)))]
 
     assert within(many, processes=3) == [2 * n for n in range(300)]
 
 
 def test_event_loops_of_several_threads_share_one() -> None:
-    python = Python(seconds=30, processes=2)
+    python = PythonSandbox(seconds=30, processes=2)
 
     async def some() -> list[Any]:
         return [ran.value for ran in await asyncio.gather(*(python.run(f"{n} * 2") for n in range(8)))]
@@ -177,7 +177,7 @@ def test_event_loops_of_several_threads_share_one() -> None:
 
 
 def test_programs_go_on_beside_one_that_does_not_end() -> None:
-    async def beside(python: Python) -> int:
+    async def beside(python: PythonSandbox) -> int:
         endless = asyncio.create_task(python.run(ENDLESS))
         others = await asyncio.gather(*(python.run("1") for _ in range(20)))
         assert not endless.done()
@@ -188,7 +188,7 @@ def test_programs_go_on_beside_one_that_does_not_end() -> None:
 
 
 def test_a_limit_is_named_with_what_was_printed_by_then() -> None:
-    async def both(python: Python) -> list[tuple[str, str]]:
+    async def both(python: PythonSandbox) -> list[tuple[str, str]]:
         found: list[tuple[str, str]] = []
         for code in ("print('a')\nwhile True: pass", "print('b')\nx = [0] * 10**9"):
             with pytest.raises(SandboxError) as raised:
@@ -204,7 +204,7 @@ def test_a_limit_is_named_with_what_was_printed_by_then() -> None:
 
 @on_linux
 def test_a_cancelled_program_ends_and_the_next_has_its_turn() -> None:
-    async def cancelled(python: Python) -> Ran:
+    async def cancelled(python: PythonSandbox) -> ProgramResult:
         running = asyncio.create_task(python.run(ENDLESS))
         await until(interpreters)
         waiting = asyncio.create_task(python.run(ENDLESS))
@@ -221,7 +221,7 @@ def test_a_cancelled_program_ends_and_the_next_has_its_turn() -> None:
 
 @on_linux
 def test_a_process_that_is_killed_fails_its_own_program_only() -> None:
-    async def killed(python: Python) -> Ran:
+    async def killed(python: PythonSandbox) -> ProgramResult:
         running = asyncio.create_task(python.run(ENDLESS))
         await until(interpreters)
         for pid in interpreters():
@@ -236,7 +236,7 @@ def test_a_process_that_is_killed_fails_its_own_program_only() -> None:
 @on_linux
 def test_closing_ends_what_runs_and_what_waits() -> None:
     async def closed() -> list[Any]:
-        async with Python(seconds=600, processes=2) as python:
+        async with PythonSandbox(seconds=600, processes=2) as python:
             programs = [asyncio.create_task(python.run(ENDLESS)) for _ in range(20)]
             await until(lambda: len(interpreters()) == 2)
         assert not interpreters()
@@ -251,7 +251,7 @@ def test_closing_ends_what_runs_and_what_waits() -> None:
 def test_a_process_sees_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KOLKRABBI_KEY", "x")
 
-    async def environments(python: Python) -> list[bytes]:
+    async def environments(python: PythonSandbox) -> list[bytes]:
         running = asyncio.create_task(python.run(ENDLESS))
         await until(interpreters)
         found = [environment(pid) for pid in interpreters()]
@@ -327,4 +327,4 @@ def test_an_interpreter_that_does_not_start_is_no_programs_fault(
 @pytest.mark.parametrize("limit", [{"seconds": 0}, {"seconds": float("nan")}, {"memory": 1000}])
 def test_limits_under_which_nothing_runs_are_refused(limit: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="a program cannot be given"):
-        Python(**limit)
+        PythonSandbox(**limit)

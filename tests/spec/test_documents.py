@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from rolegraph.engine.compile import check_file
 from rolegraph.engine.shipped import PROMPTS
 from rolegraph.engine.spec import Role, Spec, Train
-from rolegraph.engine.spec.written import Written
+from rolegraph.engine.spec.written import SpecModel
 from tests.documents import PAGES, ROOT, is_spec, specs_in, yaml_in
 
 LANGUAGE = ROOT / "docs" / "language.md"
@@ -118,7 +118,7 @@ def keys_of(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
     """Every key of a model and of those in it, with the model's name."""
     for key, field in model.model_fields.items():
         yield model.__name__, key
-        for inner in Written.__subclasses__():
+        for inner in SpecModel.__subclasses__():
             if inner is not Train and f".{inner.__name__}" in str(field.annotation):
                 yield from keys_of(inner)
 

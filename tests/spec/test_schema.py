@@ -16,7 +16,7 @@ from rolegraph.engine import vocabulary
 from rolegraph.engine.compile import check_file
 from rolegraph.engine.spec.models import Spec
 from rolegraph.engine.spec.schema import json_schema
-from rolegraph.engine.spec.written import Written, field_lines
+from rolegraph.engine.spec.written import SpecModel, field_lines
 from tests.documents import PAGES, specs_in
 from tests.spec.test_broken import SPECS as BROKEN
 
@@ -206,7 +206,7 @@ def test_a_spec_that_extends_another_says_only_what_differs_and_null_removes() -
 def language() -> Iterator[type[BaseModel]]:
     """The models of a spec; a tests file is written likewise, and is none."""
     yield from (
-        model for model in Written.__subclasses__() if model.__module__ != "rolegraph.engine.spec.tests"
+        model for model in SpecModel.__subclasses__() if model.__module__ != "rolegraph.engine.spec.tests"
     )
 
 

@@ -18,8 +18,8 @@ from rolegraph.engine.records.info import Checkpoint, RunInfo
 from rolegraph.engine.run import Isolation
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.loop import train
-from rolegraph.engine.training.policies import Policies, Start
-from rolegraph.engine.training.setup import Setup
+from rolegraph.engine.training.policies import Policies, PolicyStart
+from rolegraph.engine.training.setup import TrainingSetup
 from tests.edge import COUNTDOWN, RIGHT, WRONG
 from tests.models.tinker_edge import Sampled, Service
 from tests.trainings import CLOCKED
@@ -80,18 +80,20 @@ class Training:
         self.observe: Observer = self.events.append
 
     @asynccontextmanager
-    async def setup(self, overrides: Sequence[str], start: Checkpoint | None) -> AsyncGenerator[Setup]:
+    async def setup(
+        self, overrides: Sequence[str], start: Checkpoint | None
+    ) -> AsyncGenerator[TrainingSetup]:
         plan = compile_file("solver_judge", (*SMALL, *overrides))
         ref = ModelRef(provider="tinker", name="tiny", base_url=self.service.base_url)
         served = ServedModel(ref, KEY, self.tokenizer)
         starts = {
-            name: Start(served, policy.lora, SEED, start.policies[name] if start else None)
+            name: PolicyStart(served, policy.lora, SEED, start.policies[name] if start else None)
             for name, policy in plan.policies.items()
         }
         if start is None:
             self.folder.begin(RunInfo(name=plan.name, roles={}), plan.resolved)
         async with Policies.open(starts) as policies, Isolation(plan.imports) as isolation:
-            yield Setup(
+            yield TrainingSetup(
                 plan=plan,
                 seed=SEED,
                 steps=STEPS,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from rolegraph.engine.errors import AdvantageError
 from rolegraph.engine.records import Episode, GroupKey, Step, Trajectory, TrajectoryGroup
-from rolegraph.engine.training.advantages import Estimated, estimate, group_episodes
-from rolegraph.engine.vocabulary import Call, Estimator, Floats, estimators
+from rolegraph.engine.training.advantages import EstimatedGroups, estimate, group_episodes
+from rolegraph.engine.vocabulary import Estimator, Floats, ItemCall, estimators
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent.parent / "data" / "rllm_advantage_cases.json").read_text(encoding="utf-8")
@@ -26,7 +26,7 @@ REFUSED = [case["name"] for case in CASES if case["error"] is not None]
 
 
 def build(name: str, **options: Any) -> Estimator:
-    return estimators.build(Call(name, options=options))
+    return estimators.build(ItemCall(name, options=options))
 
 
 def case_named(name: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def estimators_of(case: Mapping[str, Any], episodes: list[Episode]) -> dict[str,
     return found
 
 
-def run(case: Mapping[str, Any]) -> tuple[Estimated, dict[str, float]]:
+def run(case: Mapping[str, Any]) -> tuple[EstimatedGroups, dict[str, float]]:
     episodes = episodes_of(case)
     groups, metrics = group_episodes(episodes)
     done = estimate(groups, estimators_of(case, episodes))
@@ -131,7 +131,7 @@ def group_of(rewards: list[float], lengths: list[int] | None = None, role: str =
     return TrajectoryGroup(GroupKey("t1", role), tuple(members), tuple(range(len(members))))
 
 
-def advantages(done: Estimated) -> list[object]:
+def advantages(done: EstimatedGroups) -> list[object]:
     return [steps[0] for group in done.advantages for steps in group]
 
 

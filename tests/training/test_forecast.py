@@ -15,7 +15,7 @@ from rolegraph.engine.records import Episode, Step, Trajectory
 from rolegraph.engine.shipped import MODELS
 from rolegraph.engine.spec import Lora
 from rolegraph.engine.training.adapter_size import adapter_parameters
-from rolegraph.engine.training.forecast import Observed, forecast
+from rolegraph.engine.training.forecast import ObservedEpisodes, forecast
 from rolegraph.engine.training.order import batch
 from tests import replays
 
@@ -64,7 +64,7 @@ def test_tokens_and_costs_are_those_of_as_many_episodes_as_the_step_has() -> Non
     plan = compile_file("solver_only", (*SMALL, "train.batch_size=8"))
     seen = [an_episode(f"t{n}", k, k % 2, tokens=10 + n) for n in range(4) for k in range(4)]
     prices = {"default": rg.Price(prompt=2.0, response=4.0, train=1.0)}
-    found = forecast(plan, Observed("seen", seen, seconds=8.0), prices=prices)
+    found = forecast(plan, ObservedEpisodes("seen", seen, seconds=8.0), prices=prices)
     solver = found.roles["solver"]
     assert solver.response_tokens and solver.response_tokens.mean == 32 * 11.5
     assert solver.response_tokens.low < 32 * 11.5 < solver.response_tokens.high
@@ -79,8 +79,8 @@ def test_the_share_of_groups_that_teach_is_inside_its_interval() -> None:
     random = np.random.default_rng(0)
     inside = 0
     for _ in range(40):
-        told = forecast(plan, Observed("a probe", trial(random, 8))).roles["solver"].teaching
-        came = forecast(plan, Observed("the step", trial(random, 16))).roles["solver"].teaching
+        told = forecast(plan, ObservedEpisodes("a probe", trial(random, 8))).roles["solver"].teaching
+        came = forecast(plan, ObservedEpisodes("the step", trial(random, 16))).roles["solver"].teaching
         assert told and came
         inside += told.low <= came.mean <= told.high
     assert inside >= 36
@@ -105,10 +105,10 @@ def test_a_probe_is_of_tasks_that_a_training_of_the_same_seed_begins_with(tmp_pa
 def test_a_role_that_will_not_learn_is_warned_of() -> None:
     plan = compile_file("solver_only", SMALL)
     flat = [an_episode(f"t{n}", k, 1.0) for n in range(3) for k in range(4)]
-    (said,) = forecast(plan, Observed("seen", flat)).warnings
+    (said,) = forecast(plan, ObservedEpisodes("seen", flat)).warnings
     assert said == "solver: no group taught; its reward was 1 every time"
     few = [an_episode(f"t{n}", 0, 1.0) for n in range(3)]
-    (said,) = forecast(plan, Observed("seen", few)).warnings
+    (said,) = forecast(plan, ObservedEpisodes("seen", few)).warnings
     assert said.startswith("solver: no task has 4 episodes")
 
 
@@ -123,7 +123,7 @@ def test_an_adapters_parameters_are_those_of_its_layers(tmp_path: Path) -> None:
 
 def test_prices_are_by_model(tmp_path: Path) -> None:
     plan = compile_file("solver_only", SMALL)
-    seen = Observed("seen", [an_episode("t", k, k % 2) for k in range(4)])
+    seen = ObservedEpisodes("seen", [an_episode("t", k, k % 2) for k in range(4)])
     found = forecast(plan, seen, prices={"openai:x": rg.Price(1.0, 1.0)})
     assert found.cost is None
     assert "no price for the model of solver: its tokens are not in the cost" in found.warnings

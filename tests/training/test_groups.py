@@ -18,7 +18,7 @@ from rolegraph.engine.models import Request
 from rolegraph.engine.records import Step, TrajectoryGroup
 from rolegraph.engine.records.episodes import read_episodes, write_episodes
 from rolegraph.engine.training.advantages import estimate, group_episodes
-from rolegraph.engine.training.outcomes import Groups, Outcome, outcome_figures
+from rolegraph.engine.training.outcomes import GroupOutcome, StepGroups, outcome_figures
 from tests.edge import RIGHT, WRONG
 from tests.training.credited import (
     LOOP,
@@ -169,10 +169,10 @@ def test_what_skips_and_failures_leave_alone_teaches_nothing_and_is_counted(tmp_
     }
     assert outcome_figures(done)["outcome/a/too_small"] == 0.5
     write_episodes(tmp_path / "episodes.jsonl", done)
-    groups = Groups()
+    groups = StepGroups()
     for one in read_episodes(tmp_path / "episodes.jsonl"):
         groups.add(one)
-    assert sorted(groups.outcomes().values()) == [Outcome.EASY] * 2 + [Outcome.SMALL] * 2
+    assert sorted(groups.outcomes().values()) == [GroupOutcome.EASY] * 2 + [GroupOutcome.SMALL] * 2
 
 
 def test_without_a_spec_a_group_of_one_is_what_rllm_makes_of_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rolegraph.engine.errors import WorldError
 from rolegraph.engine.records import MAIN, Event, Note, StepLogged
 from rolegraph.engine.report.digest import read_digest
 from rolegraph.engine.training.loop import train
-from rolegraph.engine.training.outcomes import Outcome
+from rolegraph.engine.training.outcomes import GroupOutcome
 from tests.edge import RIGHT, WRONG
 from tests.models.tinker_edge import GAP, GRAD_NORM, failed
 from tests.training.edge import KEY, LOGPROB, Training, comparable
@@ -183,7 +183,7 @@ def assert_report_agrees(training: Training) -> None:
     lines = {line["step"]: line for line in training.folder.metrics()}
     for role in read_digest(training.folder.path, ("solver", "judge")).groups:
         for step, counts in role.steps.items():
-            for outcome in Outcome:
+            for outcome in GroupOutcome:
                 assert lines[step][outcome.figure(role.role)] == counts[outcome] / counts.total()
 
 

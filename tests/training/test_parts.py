@@ -15,12 +15,12 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, Step, Trajectory
 from rolegraph.engine.spec import Schedule, Train
 from rolegraph.engine.training.advantages import annotated, by_uid, estimate, group_episodes
-from rolegraph.engine.training.batches import Span, datum, policy_batches, sequences, taught
+from rolegraph.engine.training.batches import SampledSpan, datum, policy_batches, sequences, taught
 from rolegraph.engine.training.compare import by_task, controls, difference, interval
 from rolegraph.engine.training.order import batch, planned_steps
 from rolegraph.engine.training.rate import scheduled
 from rolegraph.engine.training.shares import captured, shares
-from rolegraph.engine.vocabulary import Call, LossName, rewards
+from rolegraph.engine.vocabulary import ItemCall, LossName, rewards
 from tests.edge import solver_judge
 
 ROWS = [{"id": str(i)} for i in range(10)]
@@ -87,7 +87,7 @@ def test_the_rate_rises_in_the_warm_up_and_falls_to_the_floor() -> None:
 STEP = Step(prompt_ids=[1, 2, 3], response_ids=[4, 5], logprobs=[-0.1, -0.2], advantage=2.0)
 
 
-Learnt = tuple[tinker.Datum, list[Span]]
+Learnt = tuple[tinker.Datum, list[SampledSpan]]
 
 
 def learnt(*steps: Step, loss: LossName = "ppo", share: float = 0.5) -> list[Learnt]:
@@ -143,7 +143,7 @@ def test_steps_that_continue_each_other_token_for_token_are_one_sequence() -> No
         "advantages": [0, 0, 2, 2, 0, -1, -1, -1],
     }
     ((_, spans),) = learnt(STEP, NEXT)
-    assert spans == [Span(2, STEP.logprobs), Span(5, NEXT.logprobs)]
+    assert spans == [SampledSpan(2, STEP.logprobs), SampledSpan(5, NEXT.logprobs)]
 
 
 def test_steps_that_do_not_are_a_datum_each() -> None:
@@ -155,7 +155,7 @@ def test_what_teaches_nothing_counts_nothing_in_a_sequence_and_ends_none() -> No
     masked = STEP._replace(metadata={"masked": True}, advantage=None)
     assert arrays(masked, NEXT, share=1.0)["advantages"] == [0, 0, 0, 0, 0, -1, -1, -1]
     ((_, spans),) = learnt(masked, NEXT)
-    assert spans == [Span(5, NEXT.logprobs)]
+    assert spans == [SampledSpan(5, NEXT.logprobs)]
     assert arrays(STEP, NEXT._replace(advantage=0.0)) == arrays(STEP)
 
 
@@ -172,7 +172,7 @@ def test_a_turn_to_imitate_is_no_part_of_the_conversation_after_it() -> None:
 @settings(deadline=None)
 def test_the_loss_of_a_sequence_is_that_of_its_steps_apart(data: st.DataObject) -> None:
     torch = pytest.importorskip("torch", reason="needs the extra `local`")
-    from rolegraph.engine.local.service.losses import LOSSES, Scored
+    from rolegraph.engine.local.service.losses import LOSSES, TokenScores
 
     tokens = st.integers(0, 5)
     steps: list[Step] = []
@@ -194,7 +194,7 @@ def test_the_loss_of_a_sequence_is_that_of_its_steps_apart(data: st.DataObject) 
             inputs = {name: torch.tensor(v.tolist()) for name, v in one.loss_fn_inputs.items()}
             ids = [*one.model_input.to_ints(), int(inputs["target_tokens"][-1])]
             now = [-1 - random.Random(str(ids[: n + 1])).random() for n in range(1, len(ids))]
-            scored = Scored(torch.tensor(now), inputs, [len(now)])
+            scored = TokenScores(torch.tensor(now), inputs, [len(now)])
             value += float(LOSSES[loss].compute(scored, LOSSES[loss].settings))
             for start, sampled in spans:
                 gaps += [q - p for q, p in zip(sampled, now[start : start + len(sampled)], strict=True)]
@@ -334,7 +334,7 @@ def test_controls_tell_the_solver_alone_from_the_workflow() -> None:
 
 def test_a_first_role_that_earns_what_others_do_is_no_answer_by_itself() -> None:
     plan = solver_judge()
-    planner = replace(plan.roles[0], reward=rewards.build(Call.parse({"agrees_with": "judge"})))
+    planner = replace(plan.roles[0], reward=rewards.build(ItemCall.parse({"agrees_with": "judge"})))
     team = replace(plan, roles=(planner, *plan.roles[1:]))
     rows = controls(team, [episode("a", 0, [0.0, 0.0], 0.0)], [episode("a", 0, [1.0, 0.0], 1.0)])
     assert [row.name for row in rows] == ["untrained workflow", "trained workflow"]

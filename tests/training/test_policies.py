@@ -13,10 +13,10 @@ from starlette.responses import JSONResponse, Response
 
 from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.models import Request, ServedModel
-from rolegraph.engine.records import MAIN, CallId, NodeId, Saved, Step
+from rolegraph.engine.records import MAIN, CallId, NodeId, SavedPolicy, Step
 from rolegraph.engine.spec import Lora, Loss, ModelRef, Sampling
-from rolegraph.engine.training.batches import RoleBatch, Taught, datum
-from rolegraph.engine.training.policies import Policies, Start, Updated
+from rolegraph.engine.training.batches import RoleBatch, StepAdvantages, datum
+from rolegraph.engine.training.policies import Policies, PolicyStart, UpdateResult
 from rolegraph.engine.vocabulary import LossName
 from tests.models.tinker_edge import GAP, GRAD_NORM, Learnt, Service, failed, tinker_service
 
@@ -41,8 +41,8 @@ class Training:
     ) -> AsyncGenerator[Policies]:
         ref = ModelRef(provider="tinker", name=name, base_url=self.service.base_url)
         served = ServedModel(ref, KEY, self.tokenizer)
-        saved = Saved(version=version, state=state, sampler="") if state else None
-        start = Start(served, lora or Lora(), 7, saved)
+        saved = SavedPolicy(version=version, state=state, sampler="") if state else None
+        start = PolicyStart(served, lora or Lora(), 7, saved)
         async with Policies.open({MAIN: start}) as policies:
             yield policies
 
@@ -63,11 +63,13 @@ def batch(role: str, *, data: int = 1, loss: Loss | LossName = "importance_sampl
     """Data of a prompt of two tokens and a response of two."""
     step = Step([10, 11], [12, 13], [-1.0, -2.0], advantage=0.5)
     loss = loss if isinstance(loss, Loss) else Loss(name=loss)
-    learnt, spans = datum([Taught(step, [0.5, 0.5], role)], loss.name, 1.0)
+    learnt, spans = datum([StepAdvantages(step, [0.5, 0.5], role)], loss.name, 1.0)
     return RoleBatch(role, loss, [learnt] * data, [spans] * data, steps=data)
 
 
-async def update(policies: Policies, *batches: RoleBatch, rate: float = 0.01, clip: float = 1.0) -> Updated:
+async def update(
+    policies: Policies, *batches: RoleBatch, rate: float = 0.01, clip: float = 1.0
+) -> UpdateResult:
     return (await policies.update({MAIN: batches}, {MAIN: rate}, clip))[MAIN]
 
 
@@ -263,7 +265,7 @@ def test_a_checkpoint_is_a_state_and_weights_to_sample_from_under_one_label(trai
     async def work(policies: Policies) -> None:
         saved = await policies.save("step-000002")
         state, sampler = "tinker://run/state/step-000002", "tinker://run/sampler/step-000002"
-        assert saved == {MAIN: Saved(version=0, state=state, sampler=sampler)}
+        assert saved == {MAIN: SavedPolicy(version=0, state=state, sampler=sampler)}
 
     training.do(work)
     (state,) = training.service.asked_for("save_weights")

@@ -14,7 +14,7 @@ from rolegraph.engine.compile import Plan, check_file, compile_file
 from rolegraph.engine.errors import AdvantageError, ModelError, WorldError
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.records import MAIN, Advantage, Episode, Step, Trajectory
-from rolegraph.engine.training.signals import Signalled, apply_signals
+from rolegraph.engine.training.signals import SignalResult, apply_signals
 from tests.edge import COUNTDOWN
 
 DISTILL = ["roles.judge.estimator=precomputed"]
@@ -61,15 +61,15 @@ def encode(text: str) -> list[int]:
     return [ord(c) for c in text]
 
 
-def signalled(plan: Plan, model: ScriptedScorer | None = None, given: Episode | None = None) -> Signalled:
-    async def run() -> Signalled:
+def signalled(plan: Plan, model: ScriptedScorer | None = None, given: Episode | None = None) -> SignalResult:
+    async def run() -> SignalResult:
         teachers = {ref: LimitedModel(model or ScriptedScorer(), 4) for ref in plan.teachers}
         return await apply_signals(plan, [given or episode()], teachers, {MAIN: encode})
 
     return asyncio.run(run())
 
 
-def of_judge(found: Signalled) -> Advantage:
+def of_judge(found: SignalResult) -> Advantage:
     """What the judge's only step learns by."""
     (advantage,) = found.advantages["t1:0/judge/1"]
     return advantage

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rolegraph.engine.errors import DataError, UsageError
 from rolegraph.engine.records import Episode, RunFolder
 from rolegraph.engine.records.episodes import EpisodeWriter
-from rolegraph.engine.view.finding import PAGE, Where, find, neighbours
+from rolegraph.engine.view.finding import PAGE, EpisodeFilter, find, neighbours
 from rolegraph.engine.view.runs import ViewedRun, open_run
 from tests.report.runs import rollout
 from tests.view.runs import episodes, workflow, write_run, write_training
@@ -30,7 +30,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> ViewedRun:
 
 
 def ids(run: ViewedRun, **written: str) -> list[str]:
-    rows = find(run, Where.of(written), most=1000).rows
+    rows = find(run, EpisodeFilter.of(written), most=1000).rows
     return [f"{row.entry.task}:{row.entry.rollout}" for row in rows]
 
 
@@ -69,16 +69,16 @@ def test_a_filter_finds_what_reading_every_episode_finds(
 
 
 def test_a_training_shows_its_newest_step_first_and_can_be_narrowed_to_one(training: ViewedRun) -> None:
-    rows = find(training, Where(), most=1000).rows
+    rows = find(training, EpisodeFilter(), most=1000).rows
     places = [(row.part.split, row.part.step) for row in rows]
     assert list(dict.fromkeys(places)) == [("train", 3), ("validation", 3), ("train", 2), ("train", 1)]
-    chosen = find(training, Where.of({"split": "train", "step": "2"}), most=1000).rows
+    chosen = find(training, EpisodeFilter.of({"split": "train", "step": "2"}), most=1000).rows
     assert {row.part.name for row in chosen} == {"train-000002"}
 
 
 def test_the_lowest_or_the_highest_reward_comes_first_where_asked(run: ViewedRun) -> None:
     def rewards(sort: str) -> list[float]:
-        where = Where.of({"role": "solver", "sort": sort})
+        where = EpisodeFilter.of({"role": "solver", "sort": sort})
         return [where.measure(row) for row in find(run, where, most=1000).rows]
 
     assert rewards("low") == sorted(rewards("low"))
@@ -87,7 +87,7 @@ def test_the_lowest_or_the_highest_reward_comes_first_where_asked(run: ViewedRun
 
 @pytest.mark.parametrize("written", [{}, {"failure": "any"}, {"text": "answer"}])
 def test_pages_follow_one_another_without_gap_or_double(run: ViewedRun, written: dict[str, str]) -> None:
-    where, pages, start = Where.of(written), list[str](), 0
+    where, pages, start = EpisodeFilter.of(written), list[str](), 0
     while True:
         found = find(run, where, start, most=5)
         pages += [f"{row.entry.task}:{row.entry.rollout}" for row in found.rows]
@@ -100,7 +100,7 @@ def test_pages_follow_one_another_without_gap_or_double(run: ViewedRun, written:
 
 
 def test_the_episode_before_and_after_are_those_of_the_filter(run: ViewedRun) -> None:
-    where = Where.of({"text": "3 * 4"})
+    where = EpisodeFilter.of({"text": "3 * 4"})
     rows = find(run, where, most=1000).rows
     for place, row in enumerate(rows):
         before, after = neighbours(run, where, row)
@@ -111,7 +111,7 @@ def test_the_episode_before_and_after_are_those_of_the_filter(run: ViewedRun) ->
 def test_what_is_written_meanwhile_is_found(tmp_path: Path) -> None:
     flow, folder = workflow("solver_judge"), RunFolder(write_run(tmp_path / "run", tasks=1))
     run = open_run(folder.path)
-    before = len(find(run, Where()).rows)
+    before = len(find(run, EpisodeFilter()).rows)
     with EpisodeWriter(folder.episodes) as writer:
         writer.append(episodes(flow.plan, 1, 1)[0]._replace(task_id="late", rollout=7))
     assert ids(run)[before:] == ["late:7"]
@@ -134,7 +134,7 @@ def test_a_line_that_is_no_episode_is_passed_over_where_there_is_no_index(tmp_pa
 def test_a_run_that_has_no_episode_yet_is_empty(tmp_path: Path) -> None:
     flow, folder = workflow("solver_judge"), RunFolder(write_run(tmp_path / "run", tasks=1))
     folder.episodes.unlink()
-    found = find(open_run(folder.path), Where())
+    found = find(open_run(folder.path), EpisodeFilter())
     assert (found.rows, found.total, found.more, PAGE) == ([], 0, False, 50)
     assert flow.name == "solver_judge"
 
@@ -153,7 +153,7 @@ def test_a_run_that_has_no_episode_yet_is_empty(tmp_path: Path) -> None:
 def test_a_filter_that_says_nothing_sensible_is_refused(written: dict[str, str]) -> None:
     ((name, value),) = written.items()
     with pytest.raises(UsageError, match=f"{name} is '{value}'; expected"):
-        Where.of(written)
+        EpisodeFilter.of(written)
 
 
 WORDS = st.text(max_size=20).map(str.strip)
@@ -161,7 +161,7 @@ WORDS = st.text(max_size=20).map(str.strip)
 
 @given(
     st.builds(
-        Where,
+        EpisodeFilter,
         role=WORDS,
         failure=WORDS,
         task=WORDS,
@@ -172,8 +172,8 @@ WORDS = st.text(max_size=20).map(str.strip)
         sort=st.sampled_from(["", "low", "high"]),
     )
 )
-def test_an_address_brings_back_the_filter_that_it_was_made_of(where: Where) -> None:
-    assert Where.of(dict(parse_qsl(where.query))) == where
+def test_an_address_brings_back_the_filter_that_it_was_made_of(where: EpisodeFilter) -> None:
+    assert EpisodeFilter.of(dict(parse_qsl(where.query))) == where
 
 
 def test_an_episode_that_was_taken_away_meanwhile_is_said_to_be(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.records.episodes import read_episodes
-from rolegraph.engine.view.runs import Row, ViewedRun, open_run
-from rolegraph.engine.view.trace import Trace, greatest, tokens, traces
+from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun, open_run
+from rolegraph.engine.view.trace import GroupTrace, greatest, tokens, traces
 from tests.view.runs import episodes, learnt, workflow, write_run, write_training
 
 EPSILON = 1e-6
@@ -37,7 +37,7 @@ def reinforce(rewards: list[float], mine: float) -> tuple[float, float]:
 BY_HAND = {"solver": grpo, "judge": reinforce, "verifier": reinforce}
 
 
-def all_traces(run: ViewedRun) -> list[tuple[Row, NodeId, Trace]]:
+def all_traces(run: ViewedRun) -> list[tuple[EpisodeLocation, NodeId, GroupTrace]]:
     """Of every turn that trained."""
     rows = [row for part in run.parts() if part.split == "train" for row in run.rows(part)]
     return [(row, node, trace) for row in rows for node, trace in traces(row, run.same_task(row)).items()]

@@ -12,9 +12,9 @@ import pytest
 from rolegraph.engine.errors import WorldError
 from rolegraph.engine.vocabulary import (
     BadOptions,
-    Call,
     Environment,
     EnvironmentFailure,
+    ItemCall,
     LiveEnvironment,
     Transition,
     UnknownName,
@@ -71,7 +71,7 @@ def test_an_environment_can_be_pickled_with_its_number_of_players() -> None:
 
 
 def test_a_spec_s_environment_is_sent_as_its_call() -> None:
-    built = environments.build(Call.parse({"grid": {"size": 4}}))
+    built = environments.build(ItemCall.parse({"grid": {"size": 4}}))
     sent = pickle.loads(pickle.dumps(built))
     assert sent.origin == built.origin
 
@@ -83,10 +83,10 @@ def test_a_spec_s_environment_is_sent_as_its_call() -> None:
 
 def test_a_misspelt_name_and_a_wrong_option_are_told_as_of_any_item() -> None:
     with pytest.raises(UnknownName) as unknown:
-        environments.build(Call.parse("gird"))
+        environments.build(ItemCall.parse("gird"))
     assert unknown.value.hint == "did you mean 'grid'?"
     with pytest.raises(BadOptions):
-        environments.build(Call.parse({"grid": {"size": 1}}))
+        environments.build(ItemCall.parse({"grid": {"size": 1}}))
 
 
 def test_an_episode_that_cannot_go_on_is_the_world_s_failure() -> None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.errors import UsageError, did_you_mean
-from rolegraph.engine.vocabulary import BadOptions, Call, CallField, Item, Registry, UnknownName
+from rolegraph.engine.vocabulary import BadOptions, CallField, Item, ItemCall, Registry, UnknownName
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def shop() -> Registry[Ware]:
 
 
 def build(yaml: object, **context: Any) -> Mapping[str, Any]:
-    return shop().build(Call.parse(yaml), **context).options
+    return shop().build(ItemCall.parse(yaml), **context).options
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_an_item_is_called_by_name_with_a_value_or_with_options(
 @pytest.mark.parametrize("yaml", ["", 3, None, [], {}, {1: 2}, True], ids=str)
 def test_what_is_no_call_says_what_was_expected(yaml: object) -> None:
     with pytest.raises(ValueError, match=r"expected a name|option names must be text"):
-        Call.parse(yaml)
+        ItemCall.parse(yaml)
 
 
 @given(
@@ -100,7 +100,7 @@ def test_what_is_no_call_says_what_was_expected(yaml: object) -> None:
     | st.dictionaries(st.text(), st.none() | st.integers() | st.text() | st.lists(st.integers()), min_size=1)
 )
 def test_a_call_is_written_as_it_was_read(yaml: object) -> None:
-    assert Call.parse(yaml).dump() == yaml
+    assert ItemCall.parse(yaml).dump() == yaml
 
 
 def test_a_call_is_a_field_of_a_model() -> None:
@@ -108,7 +108,7 @@ def test_a_call_is_a_field_of_a_model() -> None:
         parser: CallField
 
     role = Role.model_validate({"parser": {"tag": "answer", "keep": True}})
-    assert role.parser == Call("tag", "answer", {"keep": True}, has_value=True)
+    assert role.parser == ItemCall("tag", "answer", {"keep": True}, has_value=True)
     assert role.model_dump() == {"parser": {"tag": "answer", "keep": True}}
 
 
@@ -214,12 +214,12 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_installed_package_s_parser_is_found_by_name(installed: Path) -> None:
     assert "shout" in vocabulary.parsers.names()
     assert vocabulary.parsers.summary("shout") == "The answer in capitals."
-    assert vocabulary.parsers.build(Call("shout")).parse("yes", {}) == "YES!"
-    assert vocabulary.parsers.build(Call.parse({"shout": "?"})).parse("yes", {}) == "YES?"
+    assert vocabulary.parsers.build(ItemCall("shout")).parse("yes", {}) == "YES!"
+    assert vocabulary.parsers.build(ItemCall.parse({"shout": "?"})).parse("yes", {}) == "YES?"
 
 
 def test_a_package_cannot_take_a_built_in_name(installed: Path) -> None:
-    assert vocabulary.parsers.build(Call.parse({"tag": "a"})).parse("<a>yes</a>", {}) == "yes"
+    assert vocabulary.parsers.build(ItemCall.parse({"tag": "a"})).parse("<a>yes</a>", {}) == "yes"
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_a_package_cannot_take_a_built_in_name(installed: Path) -> None:
 )
 def test_a_package_that_does_not_work_is_named(installed: Path, name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        vocabulary.parsers.build(Call(name))
+        vocabulary.parsers.build(ItemCall(name))
 
 
 def test_a_spec_uses_a_package_s_parser_with_nothing_but_its_name(installed: Path) -> None:

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rolegraph.engine.local.service.calls import Fault, shape_of
+from rolegraph.engine.local.service.calls import Refusal, shape_of
 
 HEALTH = "/api/v1/healthz"
 SIGNED = "/api/v1/files/"
@@ -40,16 +40,16 @@ class Admission:
                 return
         await self._app(scope, receive, send)
 
-    def _fault(self, path: str, listed: list[tuple[bytes, bytes]]) -> Fault | None:
+    def _fault(self, path: str, listed: list[tuple[bytes, bytes]]) -> Refusal | None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in listed}
         hosts = [value.decode("latin-1") for name, value in listed if name == b"host"]
         if len(hosts) != 1 or not self._is_ours(_name(hosts[0])):
-            return Fault(403, "call this service by an address, as localhost, or by this machine's name")
+            return Refusal(403, "call this service by an address, as localhost, or by this machine's name")
         if not _same_site(headers, hosts[0]):
-            return Fault(403, "this service answers no page of another site")
+            return Refusal(403, "this service answers no page of another site")
         open = path == HEALTH or path.startswith(SIGNED)
         if not open and not hmac.compare_digest(_key(headers).encode("latin-1"), self._key):
-            return Fault(401, "this service needs its key, in the header X-API-Key or as a bearer's")
+            return Refusal(401, "this service needs its key, in the header X-API-Key or as a bearer's")
         return None
 
     def _is_ours(self, name: str) -> bool:

@@ -15,12 +15,19 @@ from typing import TYPE_CHECKING, TypeVar
 from torch import Tensor
 
 from rolegraph.engine.limits import service as limits
-from rolegraph.engine.local.service.batcher import Batcher, Job
-from rolegraph.engine.local.service.checkpoints import PLAIN, Checkpoints, Entry, Kind, Terms, checkpoint_path
+from rolegraph.engine.local.service.batcher import Batcher, SampleJob
+from rolegraph.engine.local.service.checkpoints import (
+    PLAIN,
+    CheckpointEntry,
+    CheckpointStore,
+    Kind,
+    SaveOptions,
+    checkpoint_path,
+)
 from rolegraph.engine.local.service.memory import give_back
-from rolegraph.engine.local.service.policy import LoraShape, Policy
+from rolegraph.engine.local.service.policy import LocalModel, LoraShape
 from rolegraph.engine.local.service.sampling import SampleRequest
-from rolegraph.engine.local.service.trainer import Datum, Missing, Refused, TrainingRun
+from rolegraph.engine.local.service.trainer import Datum, NotFoundError, RequestError, TrainingRun
 from rolegraph.engine.local.service.worker import Worker
 
 if TYPE_CHECKING:
@@ -32,7 +39,7 @@ T = TypeVar("T")
 class Backend:
     """A policy and what clients have made of it."""
 
-    def __init__(self, policy: Policy, checkpoints: Checkpoints) -> None:
+    def __init__(self, policy: LocalModel, checkpoints: CheckpointStore) -> None:
         self.policy = policy
         self.checkpoints = checkpoints
         self._runs: dict[str, TrainingRun] = {}
@@ -59,7 +66,7 @@ class Backend:
     def run(self, name: str) -> TrainingRun:
         """A training run by its model id, which is used now; raises Refused."""
         if name not in self._runs:
-            raise Missing(f"there is no model {name!r}; it was never created, or was unloaded")
+            raise NotFoundError(f"there is no model {name!r}; it was never created, or was unloaded")
         self._runs[name].used = datetime.now(UTC)
         return self._runs[name]
 
@@ -108,17 +115,17 @@ class Backend:
         return await self._compute(name, lambda: run.step(settings))
 
     async def save_state(
-        self, name: str, checkpoint: str, terms: Terms = PLAIN, *, overwrite: bool = True
+        self, name: str, checkpoint: str, terms: SaveOptions = PLAIN, *, overwrite: bool = True
     ) -> str:
         """Write weights and optimizer; returns the path. Raises Refused where it is not to be overwritten."""
         return await self._save(name, "weights", checkpoint, terms, overwrite=overwrite)
 
-    async def save_external(self, name: str, checkpoint: str, terms: Terms = PLAIN) -> str:
+    async def save_external(self, name: str, checkpoint: str, terms: SaveOptions = PLAIN) -> str:
         """Write weights for others to read; returns the path."""
         return await self._save(name, "external_weights", checkpoint, terms)
 
     async def _save(
-        self, name: str, kind: Kind, checkpoint: str, terms: Terms, *, overwrite: bool = True
+        self, name: str, kind: Kind, checkpoint: str, terms: SaveOptions, *, overwrite: bool = True
     ) -> str:
         run = self.run(name)
 
@@ -127,7 +134,9 @@ class Backend:
             state = run.optimizer_state() if kind == "weights" else None
             path = checkpoint_path(name, kind, checkpoint)
             if not overwrite and self.checkpoints.holds(path):
-                raise Refused(f"there is a checkpoint {path}; overwrite it (overwrite=True), or delete it")
+                raise RequestError(
+                    f"there is a checkpoint {path}; overwrite it (overwrite=True), or delete it"
+                )
             return self.checkpoints.save(path, run.shape, self.policy.weights(name), state, terms)
 
         return await self._compute(name, save)
@@ -142,7 +151,7 @@ class Backend:
             if run is None:
                 run = self._runs[name] = TrainingRun(self.policy, name, saved.shape)
             elif (run.shape.rank, *_layers(run.shape)) != (saved.shape.rank, *_layers(saved.shape)):
-                raise Refused(f"{path} has the shape {saved.shape}, the model {name} has {run.shape}")
+                raise RequestError(f"{path} has the shape {saved.shape}, the model {name} has {run.shape}")
             run.restore(saved.weights, saved.optimizer)
 
         await self._compute(name, load)
@@ -153,12 +162,12 @@ class Backend:
         """The training runs that go on, by model id."""
         return dict(self._runs)
 
-    async def entries(self) -> list[Entry]:
+    async def entries(self) -> list[CheckpointEntry]:
         """The checkpoints that there are, the newest first."""
         return await asyncio.to_thread(self.checkpoints.entries)
 
     async def keep_for(self, path: str, ttl_seconds: int | None) -> None:
-        """As `Checkpoints.keep_for`."""
+        """As `CheckpointStore.keep_for`."""
         await self._compute(path, lambda: self.checkpoints.keep_for(path, ttl_seconds))
 
     async def delete(self, path: str) -> None:
@@ -182,7 +191,7 @@ class Backend:
 
     # sampling
 
-    async def save_sampler(self, name: str, checkpoint: str, terms: Terms = PLAIN) -> str:
+    async def save_sampler(self, name: str, checkpoint: str, terms: SaveOptions = PLAIN) -> str:
         """Write a training run's weights to sample from; returns the path.
 
         Those that are not listed may be dropped when many newer ones have been used since.
@@ -220,12 +229,12 @@ class Backend:
         prompt_logprobs: bool = False,
         prompt_top: int = 0,
         progress: Callable[[], None] | None = None,
-    ) -> Job:
+    ) -> SampleJob:
         """Draw sequences from a checkpoint's weights (None: the base model's); raises Refused.
 
         Owners take turns. `progress` is called on the compute thread when there are new tokens.
         """
-        job = Job(path, requests, prompt_logprobs, prompt_top, owner, progress)
+        job = SampleJob(path, requests, prompt_logprobs, prompt_top, owner, progress)
         self._worker.sample(job)
         await asyncio.wrap_future(job.done)
         return job

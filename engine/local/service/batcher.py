@@ -20,8 +20,8 @@ import torch
 
 from rolegraph.engine.limits import service as limits
 from rolegraph.engine.local.service.decoder import Decoder
-from rolegraph.engine.local.service.policy import Policy, Top, padded_batches
-from rolegraph.engine.local.service.rounds import Rounds
+from rolegraph.engine.local.service.policy import LocalModel, TopTokens, padded_batches
+from rolegraph.engine.local.service.rounds import FairQueue
 from rolegraph.engine.local.service.sampling import SampleRequest
 
 PATIENCE = 8
@@ -29,7 +29,7 @@ PATIENCE = 8
 
 
 @dataclass(eq=False)
-class Job:
+class SampleJob:
     """One call to sample: sequences of one prompt, and the prompt's own log-probabilities."""
 
     weights: str | None
@@ -44,7 +44,7 @@ class Job:
     """Called when there are new tokens."""
     prompt_logprobs: list[float] = field(default_factory=list[float])
     """Temperature 1; NaN for the first token, which nothing precedes."""
-    top_prompt: list[Top] = field(default_factory=list[Top])
+    top_prompt: list[TopTokens] = field(default_factory=list[TopTokens])
     """The likeliest in the place of each token but the first."""
     done: Future[None] = field(default_factory=Future[None])
     """Cancel it to stop the drawing."""
@@ -70,13 +70,13 @@ class _Group:
 
     def __init__(self, decoder: Decoder, adapter: str | None) -> None:
         self.decoder, self.adapter = decoder, adapter
-        self.jobs: list[Job] = []
-        self.waiting = Rounds[SampleRequest]()
-        self.unscored = Rounds[Job]()
+        self.jobs: list[SampleJob] = []
+        self.waiting = FairQueue[SampleRequest]()
+        self.unscored = FairQueue[SampleJob]()
         """Those whose prompts' log-probabilities are still to be computed."""
         self.waited = 0
 
-    def take(self, job: Job) -> None:
+    def take(self, job: SampleJob) -> None:
         """Take a job on."""
         self.jobs.append(job)
         for request in job.requests:
@@ -88,14 +88,14 @@ class _Group:
 class Batcher:
     """Draws for many jobs. `load` makes a checkpoint's weights an adapter and returns its name."""
 
-    def __init__(self, policy: Policy, load: Callable[[str], str]) -> None:
+    def __init__(self, policy: LocalModel, load: Callable[[str], str]) -> None:
         self._policy, self._load = policy, load
-        self._arrived: deque[Job] = deque()
-        self._groups: dict[str | Job | None, _Group] = {}
+        self._arrived: deque[SampleJob] = deque()
+        self._groups: dict[str | SampleJob | None, _Group] = {}
         """By weights; a job that is drawn alone has a group of its own."""
         self._lock = threading.Lock()
 
-    def add(self, job: Job) -> None:
+    def add(self, job: SampleJob) -> None:
         """Take a job on. From any thread."""
         with self._lock:
             self._arrived.append(job)
@@ -150,9 +150,9 @@ class Batcher:
                 continue
             self._groups[job.weights].take(job)
 
-    def _score(self, adapter: str | None, unscored: Rounds[Job]) -> None:
+    def _score(self, adapter: str | None, unscored: FairQueue[SampleJob]) -> None:
         """The log-probabilities of some waiting prompts: one forward pass, between two tokens."""
-        jobs, tokens = list[Job](), 0
+        jobs, tokens = list[SampleJob](), 0
         while unscored:
             tokens += len(unscored.first().requests[0].prompt)
             if jobs and tokens > limits.READ_TOKENS.most:

@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, Response
 
 from rolegraph.engine.limits import Limit
 from rolegraph.engine.limits import service as limits
-from rolegraph.engine.local.service.futures import Full
-from rolegraph.engine.local.service.trainer import Missing, Refused
+from rolegraph.engine.local.service.futures import QueueFull
+from rolegraph.engine.local.service.trainer import NotFoundError, RequestError
 
 B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")
@@ -29,7 +29,7 @@ _GONE = 499
 _logger = logging.getLogger(__name__)
 
 
-class Declined(Refused):
+class DeclinedRequest(RequestError):
     """A request that is refused for how it was sent, with the status that says so."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -38,7 +38,7 @@ class Declined(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class Refusal:
     """Why a call is refused."""
 
     status: int
@@ -47,11 +47,11 @@ class Fault:
     """The field of the body that it is about."""
 
 
-Shape = Callable[[Fault], Response]
+Shape = Callable[[Refusal], Response]
 """How a fault looks to a client."""
 
 
-def as_tinker(fault: Fault) -> Response:
+def as_tinker(fault: Refusal) -> Response:
     """As the Tinker SDK shows it."""
     return JSONResponse({"detail": fault.message}, fault.status, _headers(fault))
 
@@ -59,12 +59,12 @@ def as_tinker(fault: Fault) -> Response:
 _CODES = {401: "invalid_api_key", 404: "not_found", 429: "rate_limit_exceeded"}
 
 
-def as_openai(fault: Fault) -> Response:
+def as_openai(fault: Refusal) -> Response:
     """As OpenAI's clients show it."""
     return JSONResponse({"error": openai_error(fault)}, fault.status, _headers(fault))
 
 
-def openai_error(fault: Fault) -> Mapping[str, Any]:
+def openai_error(fault: Refusal) -> Mapping[str, Any]:
     """What stands under `error`."""
     kind = "server_error" if fault.status >= 500 else "invalid_request_error"
     return {
@@ -75,7 +75,7 @@ def openai_error(fault: Fault) -> Mapping[str, Any]:
     }
 
 
-def _headers(fault: Fault) -> Mapping[str, str]:
+def _headers(fault: Refusal) -> Mapping[str, str]:
     # What is left of a body that is too long is not read: the connection ends.
     return {"connection": "close"} if fault.status in (408, 413) else {}
 
@@ -99,34 +99,34 @@ def guarded(do: Endpoint) -> Endpoint:
     return endpoint
 
 
-def fault_of(error: Exception, path: str) -> Fault:
+def fault_of(error: Exception, path: str) -> Refusal:
     """What a client is told of an error. One that is not foreseen is ours, and logged."""
     match error:
-        case Declined():
-            return Fault(error.status, str(error))
-        case Missing():
-            return Fault(404, str(error))
-        case Refused():
-            return Fault(400, str(error))
-        case Full():
-            return Fault(429, str(error))
+        case DeclinedRequest():
+            return Refusal(error.status, str(error))
+        case NotFoundError():
+            return Refusal(404, str(error))
+        case RequestError():
+            return Refusal(400, str(error))
+        case QueueFull():
+            return Refusal(429, str(error))
         case ValidationError():
             return _misfit(error, status=400 if shape_of(path) is as_openai else 422)
         case _:
             _logger.error("%s failed", path, exc_info=error)
-            return Fault(500, f"{type(error).__name__}: {error}")
+            return Refusal(500, f"{type(error).__name__}: {error}")
 
 
-def _misfit(error: ValidationError, *, status: int) -> Fault:
+def _misfit(error: ValidationError, *, status: int) -> Refusal:
     # Of what may have several forms, the form that was meant is the one that is only past a bound, or else
     # the one in which the fault lies deepest.
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     detail = max(errors, key=lambda each: (each["type"] == "value_error", len(each["loc"])))
     where = ".".join(str(part) for part in detail["loc"] if _is_written(part))[: limits.NAME.most]
     if detail["type"] == "extra_forbidden":
-        return Fault(status, f"{where} is not served here", where)
+        return Refusal(status, f"{where} is not served here", where)
     said = detail["msg"].removeprefix("Value error, ")
-    return Fault(status, f"{where}: {said}" if where else said, where or None)
+    return Refusal(status, f"{where}: {said}" if where else said, where or None)
 
 
 def _is_written(part: str | int) -> bool:
@@ -137,18 +137,18 @@ def _is_written(part: str | int) -> bool:
 def check_name(asked: str, name: str, names: frozenset[str]) -> None:
     """Raises Missing unless the model `name` goes by what was asked for, which is one of `names`."""
     if asked not in names:
-        raise Missing(f"this service has no model {asked!r}; it serves {name!r}")
+        raise NotFoundError(f"this service has no model {asked!r}; it serves {name!r}")
 
 
 async def not_served(request: Request) -> Response:
     """The answer to any other call."""
     path = request.url.path[: limits.NAME.most]
-    return shape_of(path)(Fault(404, f"{request.method} {path} is not served by this local service"))
+    return shape_of(path)(Refusal(404, f"{request.method} {path} is not served by this local service"))
 
 
 def refusal(status: int, message: str) -> Response:
     """A refusal as the SDK shows it."""
-    return as_tinker(Fault(status, message))
+    return as_tinker(Refusal(status, message))
 
 
 async def read(request: Request, kind: type[B]) -> B:
@@ -164,7 +164,7 @@ async def raw(request: Request, media: str = JSON, limit: Limit = limits.BODY_BY
     said = int(request.headers.get("content-length") or 0)
     _check_length(said, limit)
     if encoding := request.headers.get("content-encoding"):
-        raise Declined(
+        raise DeclinedRequest(
             415, f"a body in {encoding[:40]} is not served here; client/config does not ask for it"
         )
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -173,19 +173,19 @@ async def raw(request: Request, media: str = JSON, limit: Limit = limits.BODY_BY
         async with asyncio.timeout(limits.BODY_SECONDS.most):
             async for chunk in request.stream():
                 if chunk and given != media:
-                    raise Declined(
+                    raise DeclinedRequest(
                         415, f"a body of type {given[:80] or 'none'} is not served here; {media} is"
                     )
                 _check_length(len(body) + len(chunk), limit)
                 body += chunk
     except TimeoutError as error:
-        raise Declined(408, f"the body was not here after {limits.BODY_SECONDS}") from error
+        raise DeclinedRequest(408, f"the body was not here after {limits.BODY_SECONDS}") from error
     return bytes(body)
 
 
 def _check_length(length: int, limit: Limit) -> None:
     if length > limit.most:
-        raise Declined(413, f"{limit.past('a body of')} is not served here")
+        raise DeclinedRequest(413, f"{limit.past('a body of')} is not served here")
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:

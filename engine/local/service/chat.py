@@ -18,12 +18,12 @@ from rolegraph.engine.errors import ModelError
 from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.calls import read
 from rolegraph.engine.local.service.sampling import SampleRequest
-from rolegraph.engine.local.service.streaming import News, Telling, events
-from rolegraph.engine.local.service.trainer import Refused
+from rolegraph.engine.local.service.streaming import StreamDelta, StreamState, events
+from rolegraph.engine.local.service.trainer import RequestError
 from rolegraph.engine.local.service.v1 import V1, usage
 from rolegraph.engine.local.service.v1_bodies import ChatBody
 from rolegraph.engine.prompts import ChatFormat
-from rolegraph.engine.prompts.chat import CLOSE, OPEN, Prompt
+from rolegraph.engine.prompts.chat import CLOSE, OPEN, TokenizedPrompt
 from rolegraph.engine.prompts.tools import answer_message
 from rolegraph.engine.vocabulary import Function
 
@@ -58,14 +58,14 @@ class ChatService:
             answer["prompt_token_ids"] = list(prompt.ids)
         return JSONResponse(answer)
 
-    def _prompt(self, body: ChatBody, tools: Sequence[Function]) -> Prompt:
+    def _prompt(self, body: ChatBody, tools: Sequence[Function]) -> TokenizedPrompt:
         body.check_length(body.characters, self._v1.backend.policy.context)
         try:
             return self._chat.prompt([turn.message() for turn in body.messages], tools)
         except ModelError as error:
-            raise Refused(str(error)) from error
+            raise RequestError(str(error)) from error
         except TypeError as error:  # a template that wants a message otherwise
-            raise Refused(f"the chat template takes no such messages: {error}") from error
+            raise RequestError(f"the chat template takes no such messages: {error}") from error
 
     def _choice(
         self, body: ChatBody, index: int, sample: SampleRequest, tools: Sequence[Function], *, thinking: bool
@@ -108,13 +108,15 @@ class ChatService:
         self,
         body: ChatBody,
         path: str | None,
-        prompt: Prompt,
+        prompt: TokenizedPrompt,
         samples: Sequence[SampleRequest],
         tools: Sequence[Function],
     ) -> Response:
         marks = (*body.stops, OPEN, CLOSE)
         tellings = [
-            Telling(sample, partial(self._read, sample, whole=bool(tools), thinking=prompt.thinking), marks)
+            StreamState(
+                sample, partial(self._read, sample, whole=bool(tools), thinking=prompt.thinking), marks
+            )
             for sample in samples
         ]
         chunks = self._v1.chunks(
@@ -143,7 +145,7 @@ class ChatService:
         number: int,
         sample: SampleRequest,
         tools: Sequence[Function],
-        news: News,
+        news: StreamDelta,
     ) -> list[dict[str, Any]]:
         """The choices of the chunks that tell what is new."""
         thought, text = news.parts

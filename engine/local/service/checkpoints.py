@@ -28,10 +28,10 @@ from torch import Tensor
 from rolegraph.engine.limits.service import CHECKPOINT_SECONDS
 from rolegraph.engine.local.launcher import model_name
 from rolegraph.engine.local.service.adapters import write_adapter
-from rolegraph.engine.local.service.parts import NEW, Parts
+from rolegraph.engine.local.service.parts import NEW, StagingDirs
 from rolegraph.engine.local.service.policy import LoraShape
 from rolegraph.engine.local.service.sealing import seal
-from rolegraph.engine.local.service.trainer import Missing, Refused
+from rolegraph.engine.local.service.trainer import NotFoundError, RequestError
 from rolegraph.engine.local.weights import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
@@ -51,7 +51,7 @@ _WEIGHTS_BEFORE = "adapter.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class CheckpointContents:
     """What a checkpoint holds."""
 
     shape: LoraShape
@@ -60,7 +60,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class SaveOptions:
     """What a client asks of a checkpoint besides its weights."""
 
     ttl_seconds: int | None = None
@@ -71,12 +71,12 @@ class Terms:
     """Public keys, of age or SSH, whose owners alone can read it; none for a checkpoint that all can read."""
 
 
-PLAIN = Terms()
+PLAIN = SaveOptions()
 """Nothing besides."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CheckpointEntry:
     """What is known of a checkpoint without reading its weights."""
 
     path: str
@@ -98,12 +98,12 @@ def checkpoint_path(run: str, kind: Kind, name: str) -> str:
     return f"tinker://{run}/{kind}/{name}"
 
 
-class Checkpoints:
+class CheckpointStore:
     """The checkpoints under one folder, all of the model in `model_dir`, which clients call `base_model`."""
 
     def __init__(self, folder: Path, base_model: str, model_dir: Path) -> None:
         self._folder, self._base_model, self._model_dir = folder, base_model, model_dir
-        self._parts = Parts(folder)
+        self._parts = StagingDirs(folder)
         self._parts.sweep(self._rescue)
 
     @cached_property
@@ -116,12 +116,12 @@ class Checkpoints:
         shape: LoraShape,
         weights: Mapping[str, Tensor],
         optimizer: dict[str, Any] | None = None,
-        terms: Terms = PLAIN,
+        terms: SaveOptions = PLAIN,
     ) -> str:
         """Write a checkpoint, replacing one of that path, and return the path. Raises Refused."""
         target = self._where(path)
         if not _PLAIN.fullmatch(target.name):
-            raise Refused(
+            raise RequestError(
                 f"{target.name!r} names no checkpoint: expected up to 128 letters, digits, dots, dashes and "
                 "underscores, no dot at the end, and no name that an operating system keeps for itself"
             )
@@ -152,7 +152,7 @@ class Checkpoints:
                     target.rename(part / "replaced")
                 whole.rename(target)
         except OSError as error:
-            raise Refused(f"cannot write the checkpoint {path}: {error.strerror}") from error
+            raise RequestError(f"cannot write the checkpoint {path}: {error.strerror}") from error
         self._note_end(path, expires)
         return path
 
@@ -170,7 +170,7 @@ class Checkpoints:
 
     def _rescue(self, part: Path) -> None:
         """A checkpoint that was written, and whose service was killed before it was in its place."""
-        with contextlib.suppress(OSError, ValueError, KeyError, Refused):
+        with contextlib.suppress(OSError, ValueError, KeyError, RequestError):
             target = self._where(str(json.loads((part / NEW / _META).read_bytes())["path"]))
             if (part / "replaced").exists() and not target.exists():
                 (part / NEW).rename(target)
@@ -184,7 +184,7 @@ class Checkpoints:
         where = self._there(path)
         self.remove(path)
         if where.is_dir():
-            raise Refused(f"cannot delete the checkpoint {path}: its folder does not take it")
+            raise RequestError(f"cannot delete the checkpoint {path}: its folder does not take it")
 
     def keep_for(self, path: str, ttl_seconds: int | None) -> None:
         """Let a checkpoint expire, counting from now; None for never. Raises Refused."""
@@ -197,7 +197,7 @@ class Checkpoints:
                 new.write_text(expires.isoformat(), encoding="utf-8")
                 new.replace(where / EXPIRES)
         except OSError as error:
-            raise Refused(f"cannot write into the checkpoint {path}: {error.strerror}") from error
+            raise RequestError(f"cannot write into the checkpoint {path}: {error.strerror}") from error
         self._note_end(path, expires)
 
     def expired(self) -> list[str]:
@@ -217,13 +217,13 @@ class Checkpoints:
 
     # what there is
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CheckpointEntry]:
         """The checkpoints that clients have asked for by name and that have not expired, the newest first."""
         now = datetime.now(UTC)
         found = [one for one in self._all() if one.listed and (one.expires is None or one.expires > now)]
         return sorted(found, key=lambda entry: entry.created, reverse=True)
 
-    def entry(self, path: str) -> Entry:
+    def entry(self, path: str) -> CheckpointEntry:
         """What is known of a checkpoint. Raises Refused."""
         return _entry(self._there(path), path)
 
@@ -233,35 +233,35 @@ class Checkpoints:
         found = self._there(path).iterdir()
         return {file.name: file for file in sorted(found) if file.name not in ours and file.name[0] != "."}
 
-    def _all(self) -> Iterator[Entry]:
+    def _all(self) -> Iterator[CheckpointEntry]:
         for meta in self._folder.glob(f"[!.]*/*/*/{_META}"):
             run, kind = meta.parent.parent.parent.name, meta.parent.parent.name
             if kind in _KINDS:
                 try:
                     yield _entry(meta.parent, checkpoint_path(run, _KINDS[kind], meta.parent.name))
-                except Refused:  # it is being deleted, or broken: whoever asks for it is told
+                except RequestError:  # it is being deleted, or broken: whoever asks for it is told
                     continue
 
-    def load(self, path: str, *, optimizer: bool) -> Checkpoint:
+    def load(self, path: str, *, optimizer: bool) -> CheckpointContents:
         """Read a checkpoint. Raises Refused where it is missing, broken or of another base model."""
         where = self._there(path)
         if where.parent.name == "external_weights":
-            raise Refused(f"{path} is for others to read; name tinker://RUN/weights/NAME here")
+            raise RequestError(f"{path} is for others to read; name tinker://RUN/weights/NAME here")
         try:
             meta = json.loads((where / _META).read_text(encoding="utf-8"))
             weights = load_file(_weights_file(where))
             state: dict[str, Any] | None = None
             if optimizer:
                 if not (where / OPTIMIZER).is_file():
-                    raise Refused(f"{path} holds no optimizer state; load it without")
+                    raise RequestError(f"{path} holds no optimizer state; load it without")
                 state = torch.load(where / OPTIMIZER, weights_only=True)
             shape = LoraShape(**meta["shape"])
             self._check_base(path, meta["base_model"], meta.get("base_digest"))
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            if isinstance(error, Refused):
+            if isinstance(error, RequestError):
                 raise
-            raise Refused(f"the checkpoint {path} cannot be read: {error}") from error
-        return Checkpoint(shape, weights, state)
+            raise RequestError(f"the checkpoint {path} cannot be read: {error}") from error
+        return CheckpointContents(shape, weights, state)
 
     def _check_base(self, path: str, name: str, weights: str | None) -> None:
         """A checkpoint is of weights, wherever they lie; one of the form before knows but a name."""
@@ -269,18 +269,18 @@ class Checkpoints:
         if same if weights is None else weights == self._digest:
             return
         other = "one with other weights" if same else repr(self._base_model)
-        raise Refused(f"{path} is of the model {name!r}; {other} is served here")
+        raise RequestError(f"{path} is of the model {name!r}; {other} is served here")
 
     def _there(self, path: str) -> Path:
         where = self._where(path)
         if not where.is_dir():
-            raise Missing(f"there is no checkpoint {path}")
+            raise NotFoundError(f"there is no checkpoint {path}")
         return where
 
     def _where(self, path: str) -> Path:
         folder = folder_of(path, self._folder)
         if folder is None:
-            raise Refused(f"{path!r} is not a checkpoint's path; expected tinker://RUN/weights/NAME")
+            raise RequestError(f"{path!r} is not a checkpoint's path; expected tinker://RUN/weights/NAME")
         return folder
 
 
@@ -288,13 +288,13 @@ def base_name(path: str, under: Path) -> str:
     """What the model of a checkpoint under a folder is called, or where it was. Raises Refused."""
     folder = folder_of(path, under)
     if folder is None or not folder.is_dir():
-        raise Missing(f"there is no checkpoint {path} in {under}")
+        raise NotFoundError(f"there is no checkpoint {path} in {under}")
     try:
         if (folder / ADAPTER_CONFIG).is_file():
             return json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))["base_model_name_or_path"]
         return json.loads((folder / _META).read_text("utf-8"))["base_model"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused(f"the checkpoint {path} cannot be read: {error}") from error
+        raise RequestError(f"the checkpoint {path} cannot be read: {error}") from error
 
 
 def _weights_file(checkpoint: Path) -> Path:
@@ -302,7 +302,7 @@ def _weights_file(checkpoint: Path) -> Path:
     return before if before.is_file() else checkpoint / ADAPTER_WEIGHTS
 
 
-def _entry(folder: Path, path: str) -> Entry:
+def _entry(folder: Path, path: str) -> CheckpointEntry:
     """What is known of the checkpoint in a folder, which goes by `path` unless it says otherwise itself."""
     try:
         meta = json.loads((folder / _META).read_text("utf-8"))
@@ -310,7 +310,7 @@ def _entry(folder: Path, path: str) -> Entry:
         run, kind, name = path.removeprefix("tinker://").split("/")
         ends = folder / EXPIRES
         created = datetime.fromtimestamp((folder / _META).stat().st_mtime, UTC)
-        return Entry(
+        return CheckpointEntry(
             path,
             run,
             _KINDS[kind],
@@ -324,7 +324,7 @@ def _entry(folder: Path, path: str) -> Entry:
             meta.get("listed", True),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused(f"the checkpoint {path} cannot be read: {error}") from error
+        raise RequestError(f"the checkpoint {path} cannot be read: {error}") from error
 
 
 def _end(ttl_seconds: int | None) -> datetime | None:
@@ -332,5 +332,5 @@ def _end(ttl_seconds: int | None) -> datetime | None:
     if ttl_seconds is None:
         return None
     if not 0 < ttl_seconds <= CHECKPOINT_SECONDS.most:
-        raise Refused(f"ttl_seconds is {ttl_seconds}; expected 1 to {CHECKPOINT_SECONDS}, or none")
+        raise RequestError(f"ttl_seconds is {ttl_seconds}; expected 1 to {CHECKPOINT_SECONDS}, or none")
     return datetime.now(UTC) + timedelta(seconds=ttl_seconds)

@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, Response
 from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.calls import read
 from rolegraph.engine.local.service.sampling import SampleRequest
-from rolegraph.engine.local.service.streaming import News, Telling, events
-from rolegraph.engine.local.service.trainer import Refused
+from rolegraph.engine.local.service.streaming import StreamDelta, StreamState, events
+from rolegraph.engine.local.service.trainer import RequestError
 from rolegraph.engine.local.service.v1 import V1, usage
 from rolegraph.engine.local.service.v1_bodies import CompletionBody
 from rolegraph.engine.prompts.chat import cut_at_stop
@@ -56,7 +56,7 @@ class CompletionService:
             await asyncio.sleep(0)  # others are answered between two prompts
         head = self._v1.head("text_completion", "cmpl", body)
         if body.stream:
-            tellings = [Telling(sample, partial(self._read, sample), body.stops) for sample in samples]
+            tellings = [StreamState(sample, partial(self._read, sample), body.stops) for sample in samples]
             chunks = self._v1.chunks(
                 head,
                 body,
@@ -85,7 +85,7 @@ class CompletionService:
         else:
             ids = prompt
         if not ids or max(ids) >= policy.vocabulary:
-            raise Refused("a prompt is empty, or has a token that the model does not know")
+            raise RequestError("a prompt is empty, or has a token that the model does not know")
         return ids
 
     def _read(self, sample: SampleRequest, tokens: Sequence[int], ended: bool) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class CompletionService:
         body: CompletionBody,
         number: int,
         sample: SampleRequest,
-        news: News,
+        news: StreamDelta,
     ) -> list[dict[str, Any]]:
         """The choices of the chunks that tell what is new."""
         asked = body.logprobs is not None or body.return_token_ids

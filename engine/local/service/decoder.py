@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, DynamicLayer
 
-from rolegraph.engine.local.service.policy import Policy
+from rolegraph.engine.local.service.policy import LocalModel
 from rolegraph.engine.local.service.sampling import SampleRequest, sample_next
 
 _SPARE_COLUMNS = 64
@@ -64,7 +64,7 @@ class _Slots(DynamicLayer):
 class Decoder:
     """Draws from a policy's adapter (None: the model itself). Not for use from several threads."""
 
-    def __init__(self, policy: Policy, adapter: str | None) -> None:
+    def __init__(self, policy: LocalModel, adapter: str | None) -> None:
         self._policy, self._adapter = policy, adapter
         self._window = _Window()
         self._cache = Cache(layers=[])

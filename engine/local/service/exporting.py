@@ -16,8 +16,8 @@ from transformers.utils import logging as transformers_logging
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.local.launcher import model_name
 from rolegraph.engine.local.service.adapters import load_model, write_adapter
-from rolegraph.engine.local.service.checkpoints import Checkpoints, base_name
-from rolegraph.engine.local.service.trainer import Refused
+from rolegraph.engine.local.service.checkpoints import CheckpointStore, base_name
+from rolegraph.engine.local.service.trainer import RequestError
 from rolegraph.engine.local.weights import base_of
 from rolegraph.engine.shipped import model_folder
 
@@ -35,8 +35,8 @@ def export_adapter(path: str, under: Path, out: Path, base: Path | None = None) 
             raise UsageError(
                 f"{path} is of the model {name}, which is not here; say where with --model local:FOLDER"
             )
-        found = Checkpoints(under, name, folder).load(path, optimizer=False)
-    except Refused as error:
+        found = CheckpointStore(under, name, folder).load(path, optimizer=False)
+    except RequestError as error:
         raise UsageError(str(error)) from error
     write_adapter(out, found.weights, found.shape.rank, model_name(folder))
     return folder

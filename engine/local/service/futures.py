@@ -24,15 +24,15 @@ GAP_SECONDS = 5.0
 """How long an operation waits for one before it that has not arrived."""
 
 
-class Cancelled(Exception):
+class OperationCancelled(Exception):
     """An operation that was stopped because its client no longer wanted it."""
 
 
-class Full(Exception):
+class QueueFull(Exception):
     """Too much is asked for at a time; later there may be room."""
 
 
-class Turns:
+class TurnOrder:
     """Lets the operations of one model through in the order of their seq_id."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Turns:
         return not strict or seq_id <= self._next
 
 
-class Futures:
+class FutureStore:
     """The operations of one session, the `owner`, by id. `index` says of every id whose it is."""
 
     def __init__(self, owner: str, index: dict[str, str]) -> None:
@@ -95,7 +95,7 @@ class Futures:
         """How many bytes each result has, in the order in which they came."""
         self._ids: dict[object, str] = {}
         self._keys: dict[str, object] = {}
-        self._turns: dict[str, Turns] = {}
+        self._turns: dict[str, TurnOrder] = {}
         self._bytes = 0
 
     def start(self, key: object, work: Callable[[], Awaitable[object]]) -> str:
@@ -103,7 +103,7 @@ class Futures:
         if key is not None and key in self._ids:
             return self._ids[key]
         if len(self._tasks) - len(self._finished) >= limits.PENDING.most:
-            raise Full(f"{limits.PENDING} of this session are not done yet; wait for some")
+            raise QueueFull(f"{limits.PENDING} of this session are not done yet; wait for some")
         request_id = f"request-{secrets.token_hex(16)}"
         if key is not None:
             self._ids[key] = request_id
@@ -117,7 +117,7 @@ class Futures:
         """As `start`, in the order of the model's seq_ids."""
         if seq_id is None:
             return self.start(None, work)
-        turns = self._turns.setdefault(model_id, Turns())
+        turns = self._turns.setdefault(model_id, TurnOrder())
         return self.start((model_id, seq_id), lambda: turns.take(seq_id, work))
 
     async def result(self, request_id: str, seconds: float) -> object:
@@ -127,7 +127,7 @@ class Futures:
         if not task.done():
             raise TimeoutError
         if task.cancelled():
-            raise Cancelled("the request was cancelled")
+            raise OperationCancelled("the request was cancelled")
         return task.result()
 
     def cancel(self, request_id: str) -> None:

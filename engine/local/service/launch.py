@@ -18,8 +18,8 @@ import uvicorn
 from rolegraph.engine.errors import WorldError
 from rolegraph.engine.limits import service as limits
 from rolegraph.engine.local.service.backend import Backend
-from rolegraph.engine.local.service.checkpoints import Checkpoints
-from rolegraph.engine.local.service.policy import Policy
+from rolegraph.engine.local.service.checkpoints import CheckpointStore
+from rolegraph.engine.local.service.policy import LocalModel
 from rolegraph.engine.local.service.server import Service
 
 
@@ -50,8 +50,8 @@ def launch(
     if not child:
         signal.signal(signal.SIGTERM, _leave)
     listener = _listen(host, port)
-    policy = Policy(model_dir, threads)
-    backend = Backend(policy, Checkpoints(state_dir, name, model_dir))
+    policy = LocalModel(model_dir, threads)
+    backend = Backend(policy, CheckpointStore(state_dir, name, model_dir))
     folder = str(model_dir.resolve())
     names = frozenset({name, str(model_dir), folder})
     key = api_key or f"tml-{secrets.token_hex(16)}"

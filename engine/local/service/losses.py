@@ -22,7 +22,7 @@ _THRESHOLDS = ("clip_low_threshold", "clip_high_threshold")
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class TokenScores:
     """The tokens of some datums under the policy being trained."""
 
     logprobs: Tensor
@@ -39,10 +39,10 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LossFunction:
     """A loss, what it reads, and what may be set."""
 
-    compute: Callable[[Scored, Config], Tensor]
+    compute: Callable[[TokenScores, Config], Tensor]
     """The loss, with all of its settings given."""
     needs: tuple[str, ...]
     """The loss inputs that it reads."""
@@ -54,17 +54,17 @@ class Loss:
     """Whether there may be K targets at each token."""
 
 
-def _cross_entropy(scored: Scored, config: Config) -> Tensor:
+def _cross_entropy(scored: TokenScores, config: Config) -> Tensor:
     """-Σ weight · logp."""
     return -(scored.inputs["weights"] * scored.logprobs).sum()
 
 
-def _importance_sampling(scored: Scored, config: Config) -> Tensor:
+def _importance_sampling(scored: TokenScores, config: Config) -> Tensor:
     """-Σ r · advantage."""
     return -(scored.ratio * scored.inputs["advantages"]).sum()
 
 
-def _ppo(scored: Scored, config: Config) -> Tensor:
+def _ppo(scored: TokenScores, config: Config) -> Tensor:
     """-Σ min(r · advantage, clip(r) · advantage). Schulman et al., 1707.06347."""
     return _clipped(scored.ratio, scored.inputs["advantages"], config)
 
@@ -78,19 +78,19 @@ def _clip(ratio: Tensor, config: Config) -> Tensor:
     return ratio.clamp(low, high)
 
 
-def _cispo(scored: Scored, config: Config) -> Tensor:
+def _cispo(scored: TokenScores, config: Config) -> Tensor:
     """-Σ clip(r) · advantage · logp, with no gradient through clip(r). MiniMax, 2506.13585, eq. 4."""
     weights = _clip(scored.ratio, config).detach()
     return -(weights * scored.inputs["advantages"] * scored.logprobs).sum()
 
 
-def _dro(scored: Scored, config: Config) -> Tensor:
+def _dro(scored: TokenScores, config: Config) -> Tensor:
     """-Σ (logp · advantage - β/2 · (log r)²). Richemond et al., 2405.19107."""
     drift = scored.logprobs - scored.inputs["logprobs"]
     return -(scored.logprobs * scored.inputs["advantages"] - 0.5 * config["beta"] * drift**2).sum()
 
 
-def _gspo(scored: Scored, config: Config) -> Tensor:
+def _gspo(scored: TokenScores, config: Config) -> Tensor:
     """PPO's loss with each token's r its sequence's: the geometric mean over the tokens in the mask.
 
     The gradient is that of the token's own logp (GSPO-token). Zheng et al., 2507.18071, eq. 14.
@@ -107,15 +107,17 @@ def _gspo(scored: Scored, config: Config) -> Tensor:
 
 _SAMPLED = ("target_tokens", "logprobs", "advantages")
 
-LOSSES: dict[str, Loss] = {
-    "cross_entropy": Loss(_cross_entropy, ("target_tokens", "weights"), {}, many_targets=True),
-    "importance_sampling": Loss(_importance_sampling, _SAMPLED, {}),
-    "ppo": Loss(_ppo, _SAMPLED, {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}, _THRESHOLDS),
+LOSSES: dict[str, LossFunction] = {
+    "cross_entropy": LossFunction(_cross_entropy, ("target_tokens", "weights"), {}, many_targets=True),
+    "importance_sampling": LossFunction(_importance_sampling, _SAMPLED, {}),
+    "ppo": LossFunction(_ppo, _SAMPLED, {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}, _THRESHOLDS),
     # No lower bound, as in the paper; the upper one is of those that Khatri et al., 2510.13786, found good.
-    "cispo": Loss(_cispo, _SAMPLED, {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0}, _THRESHOLDS),
-    "dro": Loss(_dro, _SAMPLED, {"beta": 0.05}),
+    "cispo": LossFunction(
+        _cispo, _SAMPLED, {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0}, _THRESHOLDS
+    ),
+    "dro": LossFunction(_dro, _SAMPLED, {"beta": 0.05}),
     # The paper's, section 5.1.
-    "gspo": Loss(
+    "gspo": LossFunction(
         _gspo,
         (*_SAMPLED, "sequence_ratio_mask"),
         {"clip_low_threshold": 1 - 3e-4, "clip_high_threshold": 1 + 4e-4},

@@ -19,7 +19,7 @@ NEW = "checkpoint"
 _PREFIX = ".part-"
 
 
-class Parts:
+class StagingDirs:
     """The parts below a folder."""
 
     def __init__(self, folder: Path) -> None:

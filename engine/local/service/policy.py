@@ -34,7 +34,7 @@ from transformers.utils import logging as transformers_logging
 
 from rolegraph.engine.errors import UsageError, first_line
 from rolegraph.engine.local.service.adapters import load_model, lora_config
-from rolegraph.engine.local.service.prefixes import Layout, layout, rows_of
+from rolegraph.engine.local.service.prefixes import RowLayout, layout, rows_of
 
 T = TypeVar("T")
 
@@ -86,14 +86,14 @@ def _adapter(model: nn.Module, tensors: Mapping[str, nn.Parameter]) -> _Adapter:
     return _Adapter(model, tensors, places)
 
 
-class Top(NamedTuple):
+class TopTokens(NamedTuple):
     """The likeliest tokens in one place, the first being the likeliest."""
 
     ids: Sequence[int]
     logprobs: Sequence[float]
 
 
-class Policy:
+class LocalModel:
     """A model of a local folder. An adapter's name of None means the model itself."""
 
     def __init__(self, folder: Path, threads: int | None = None) -> None:
@@ -264,18 +264,18 @@ class Policy:
                 places = places.repeat_interleave(torch.cat(counts).to(self.device))
             yield laid.numbers, self._logprobs(name, laid, places, wanted)
 
-    def likeliest(self, name: str | None, tokens: Sequence[int], count: int) -> list[Top]:
+    def likeliest(self, name: str | None, tokens: Sequence[int], count: int) -> list[TopTokens]:
         """The likeliest tokens after each of tokens[: t + 1], at temperature 1."""
         laid = layout(rows_of([tokens], share=False), self.dtype, self.device)
         logprobs, ids = self._logits(name, laid)[0].log_softmax(-1).topk(count)
-        return [Top(*row) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]
+        return [TopTokens(*row) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]
 
-    def _logprobs(self, name: str | None, laid: Layout, places: Tensor, wanted: Tensor) -> Tensor:
+    def _logprobs(self, name: str | None, laid: RowLayout, places: Tensor, wanted: Tensor) -> Tensor:
         logits = self._logits(name, laid)
         chosen = logits.flatten()[places * logits.shape[-1] + wanted]
         return chosen - logits.logsumexp(-1).flatten()[places]
 
-    def _logits(self, name: str | None, laid: Layout) -> Tensor:
+    def _logits(self, name: str | None, laid: RowLayout) -> Tensor:
         """[B, N, V]"""
         inputs = {"input_ids": laid.ids, "attention_mask": laid.mask, "position_ids": laid.positions}
         if self.small and name is not None and name in self._adapted:

@@ -1,10 +1,8 @@
 """Sequences that begin alike, laid out so that what they share is computed once.
 
-The rollouts of a task repeat its prompt and often the start of an answer. A `Row` holds several sequences as
-a tree: each token sees those before it in its own sequence and no others, so the numbers are those of every
-sequence alone. Pure: token ids in, layout out.
-
-Axes: B rows, N tokens of a row (padded).
+The rollouts of a task repeat its prompt and often the start of an answer. A `TokenTree` holds several
+sequences: each token attends to the tokens before it in its own sequence and to no others, so the numbers equal
+those of each sequence alone. Pure: token ids in, layout out.
 """
 
 # torch leaves parts of its types unknown.
@@ -26,7 +24,7 @@ MAX_ROW = 4096
 
 
 @dataclass(slots=True)
-class Row:
+class TokenTree:
     """A tree of tokens."""
 
     tokens: list[int] = field(default_factory=list[int])
@@ -49,16 +47,16 @@ class Row:
         return len(self.tokens)
 
 
-def rows_of(sequences: Sequence[Sequence[int]], *, share: bool) -> list[Row]:
+def rows_of(sequences: Sequence[Sequence[int]], *, share: bool) -> list[TokenTree]:
     """The rows that hold sequences: where they may share, as many in a row as makes attention no dearer."""
-    rows: list[Row] = []
+    rows: list[TokenTree] = []
     last: Sequence[int] = ()
     # In this order, the one before is the one that shares most.
     for number in sorted(range(len(sequences)), key=lambda number: list(sequences[number])):
         tokens = sequences[number]
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(last, tokens, strict=False)))
         if not (share and rows and _worthwhile(len(rows[-1]), len(tokens), same)):
-            rows.append(Row())
+            rows.append(TokenTree())
             same = 0
         rows[-1].add(number, tokens, same)
         last = tokens
@@ -71,7 +69,7 @@ def _worthwhile(row: int, sequence: int, shared: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowLayout:
     """Rows as a model takes them. Entries past a row's end mean nothing."""
 
     ids: Tensor
@@ -86,7 +84,7 @@ class Layout:
     """For each token of each sequence, one after the other, where it is in [B · N]."""
 
 
-def layout(rows: Sequence[Row], dtype: torch.dtype, device: torch.device) -> Layout:
+def layout(rows: Sequence[TokenTree], dtype: torch.dtype, device: torch.device) -> RowLayout:
     """Lay out rows of similar length."""
     width = max(map(len, rows))
     ids = torch.zeros(len(rows), width, dtype=torch.long)
@@ -96,7 +94,7 @@ def layout(rows: Sequence[Row], dtype: torch.dtype, device: torch.device) -> Lay
         positions[number, : len(row)] = torch.tensor(row.positions)
         plain[number, : len(row)] = 1
     alone = all(len(row.numbers) == 1 for row in rows)
-    return Layout(
+    return RowLayout(
         ids=ids.to(device),
         positions=positions.to(device),
         mask=(plain if alone else _tree_mask(rows, width, dtype)).to(device),
@@ -108,7 +106,7 @@ def layout(rows: Sequence[Row], dtype: torch.dtype, device: torch.device) -> Lay
     )
 
 
-def _tree_mask(rows: Sequence[Row], width: int, dtype: torch.dtype) -> Tensor:
+def _tree_mask(rows: Sequence[TokenTree], width: int, dtype: torch.dtype) -> Tensor:
     mask = torch.full((len(rows), 1, width, width), torch.finfo(dtype).min, dtype=dtype)
     for number, row in enumerate(rows):
         end = 0

@@ -24,10 +24,10 @@ from rolegraph.engine.limits.service import LISTED
 from rolegraph.engine.local.service.admission import SIGNED
 from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.calls import Endpoint, guarded, read, refusal
-from rolegraph.engine.local.service.checkpoints import Entry, Kind
+from rolegraph.engine.local.service.checkpoints import CheckpointEntry, Kind
 from rolegraph.engine.local.service.policy import LoraShape
-from rolegraph.engine.local.service.sessions import Sessions
-from rolegraph.engine.local.service.trainer import Missing, Refused
+from rolegraph.engine.local.service.sessions import SessionStore
+from rolegraph.engine.local.service.trainer import NotFoundError, RequestError
 
 URL_LIFE = timedelta(hours=1)
 _TYPES: Mapping[Kind, str] = {
@@ -46,7 +46,7 @@ class _Ttl(BaseModel):
 class Rest:
     """The calls, in front of one backend whose model clients call `name`."""
 
-    def __init__(self, backend: Backend, sessions: Sessions, name: str) -> None:
+    def __init__(self, backend: Backend, sessions: SessionStore, name: str) -> None:
         self._backend, self._clients, self._name = backend, sessions, name
         self._secret = secrets.token_bytes(32)
 
@@ -80,7 +80,7 @@ class Rest:
         name = request.path_params["session"]
         found = [session for session in self._clients.open() if session.id == name]
         if not found:
-            raise Missing(f"there is no session {name!r}; it was never created, or is finished")
+            raise NotFoundError(f"there is no session {name!r}; it was never created, or is finished")
         runs, samplers = sorted(found[0].models), sorted(found[0].sampling)
         return JSONResponse({"training_run_ids": runs, "sampler_ids": samplers})
 
@@ -88,7 +88,7 @@ class Rest:
 
     async def _runs(self, request: Request) -> Response:
         if request.query_params.get("project_id"):
-            raise Refused("there are no projects in a local service; leave project_id out")
+            raise RequestError("there are no projects in a local service; leave project_id out")
         runs, cursor = _page(request, await self._runs_there_are())
         return JSONResponse({"training_runs": [run.described() for run in runs], "cursor": cursor})
 
@@ -96,12 +96,12 @@ class Rest:
         name = str(request.path_params["run"])
         found = [run for run in await self._runs_there_are() if run.name == name]
         if not found:
-            raise Missing(f"there is no training run {name!r}, and no checkpoint of one")
+            raise NotFoundError(f"there is no training run {name!r}, and no checkpoint of one")
         return JSONResponse(found[0].described())
 
     async def _runs_there_are(self) -> list[_Run]:
         """Those that go on, and those that have left checkpoints; the one used last is first."""
-        kept: dict[str, list[Entry]] = {}
+        kept: dict[str, list[CheckpointEntry]] = {}
         for entry in await self._backend.entries():
             kept.setdefault(entry.run, []).append(entry)
         live = self._backend.live()
@@ -133,14 +133,14 @@ class Rest:
         return Response(status_code=204)
 
     async def _publish(self, request: Request) -> Response:
-        raise Refused("nothing is published by a local service: who has its key reads every checkpoint")
+        raise RequestError("nothing is published by a local service: who has its key reads every checkpoint")
 
     # downloads
 
     async def _urls(self, request: Request) -> Response:
         path = _path(request)
         if request.path_params["kind"] != "external_weights":
-            raise Refused(f"{path} is not for others to read; save_weights_external writes what is")
+            raise RequestError(f"{path} is not for others to read; save_weights_external writes what is")
         end = datetime.now(UTC) + URL_LIFE
         folder = f"{request.base_url}{SIGNED.removeprefix('/')}{quote(path.removeprefix('tinker://'))}"
         urls = {
@@ -161,7 +161,7 @@ class Rest:
             return refusal(403, "this address has expired; ask for another")
         file = self._backend.checkpoints.files(path).get(name)
         if file is None:
-            raise Missing(f"{path} has no file {name}")
+            raise NotFoundError(f"{path} has no file {name}")
         return FileResponse(file, media_type="application/octet-stream")
 
     def _signed(self, path: str, file: str, end: int) -> str:
@@ -179,7 +179,7 @@ class _Run:
     shape: LoraShape
     used: datetime
     """When a client last asked something of it, or when its last checkpoint was written."""
-    checkpoints: Sequence[Entry]
+    checkpoints: Sequence[CheckpointEntry]
     """The newest first."""
 
     def described(self) -> dict[str, object]:
@@ -199,7 +199,7 @@ class _Run:
         return next((_listed(entry) for entry in self.checkpoints if entry.kind == kind), None)
 
 
-def _listed(entry: Entry) -> dict[str, object]:
+def _listed(entry: CheckpointEntry) -> dict[str, object]:
     """As the SDK's `Checkpoint`."""
     return {
         "checkpoint_id": f"{entry.kind}/{entry.name}",
@@ -225,9 +225,9 @@ def _page(request: Request, items: Sequence[T]) -> tuple[Sequence[T], dict[str, 
     for key in given:
         value = request.query_params.get(key, str(given[key]))
         if not (value.isdecimal() and len(value) < 10):
-            raise Refused(f"{key} is {value[:20]!r}; expected a whole number")
+            raise RequestError(f"{key} is {value[:20]!r}; expected a whole number")
         given[key] = int(value)
     if given["limit"] > LISTED.most:
-        raise Refused(f"limit is {given['limit']}; at most {LISTED} are given at a time")
+        raise RequestError(f"limit is {given['limit']}; at most {LISTED} are given at a time")
     page = items[given["offset"] : given["offset"] + given["limit"]]
     return page, {**given, "total_count": len(items)}

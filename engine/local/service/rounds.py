@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Rounds(Generic[T]):
+class FairQueue(Generic[T]):
     """Items by owner. What one owner adds keeps its order; the owners come one after the other.
 
     >>> rounds = Rounds[int]()

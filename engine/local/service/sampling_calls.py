@@ -9,14 +9,14 @@ from starlette.routing import Route
 from rolegraph.engine.local.service import wire
 from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.calls import check_name, guarded, read
-from rolegraph.engine.local.service.sessions import Session, Sessions
-from rolegraph.engine.local.service.trainer import Missing, Refused
+from rolegraph.engine.local.service.sessions import ClientSession, SessionStore
+from rolegraph.engine.local.service.trainer import NotFoundError, RequestError
 
 
-class Sampling:
+class SamplingCalls:
     """The calls, in front of one backend; as `Service` has them."""
 
-    def __init__(self, backend: Backend, sessions: Sessions, name: str, names: frozenset[str]) -> None:
+    def __init__(self, backend: Backend, sessions: SessionStore, name: str, names: frozenset[str]) -> None:
         self._backend, self._sessions, self._name, self._names = backend, sessions, name, names
 
     def routes(self) -> list[Route]:
@@ -27,7 +27,7 @@ class Sampling:
             Route("/api/v1/asample", guarded(self._sample), methods=["POST"]),
         ]
 
-    def begin(self, session: Session, sampler: str, path: str | None) -> None:
+    def begin(self, session: ClientSession, sampler: str, path: str | None) -> None:
         """Begin a sampling session by its id, with a checkpoint's weights or the base model's."""
         session.sampling[sampler] = path
         self._sessions.own(session, sampler)
@@ -39,7 +39,7 @@ class Sampling:
         if body.base_model is not None:
             check_name(body.base_model, self._name, self._names)
         if body.model_path is None and body.base_model is None:
-            raise Refused("name a base_model or a model_path to sample from")
+            raise RequestError("name a base_model or a model_path to sample from")
         if sampler not in session.sampling:
             if body.model_path is not None:
                 await self._backend.shape(body.model_path)
@@ -55,7 +55,7 @@ class Sampling:
         body = await read(request, wire.SampleBody)
         sampler = body.sampling_session_id
         if sampler is None:
-            raise Refused("sample through a sampling session (create_sampling_session)")
+            raise RequestError("sample through a sampling session (create_sampling_session)")
         session, policy = self._session(sampler), self._backend.policy
         path = session.sampling[sampler]
 
@@ -77,17 +77,17 @@ class Sampling:
         ids = [f"{request_id}-{number}" for number in range(body.num_samples)]
         return JSONResponse({"request_id": request_id, "sample_sequence_ids": ids})
 
-    def _session(self, sampler: str | None) -> Session:
+    def _session(self, sampler: str | None) -> ClientSession:
         """The session of a sampling session."""
         session = self._sessions.of(sampler or "")
         if session is None or sampler not in session.sampling:
-            raise Missing(f"there is no sampling session {sampler!r}")
+            raise NotFoundError(f"there is no sampling session {sampler!r}")
         return session
 
 
-def open_session(sessions: Sessions, session_id: str | None) -> Session:
+def open_session(sessions: SessionStore, session_id: str | None) -> ClientSession:
     """A session by its id. Raises Missing."""
     session = sessions.get(session_id)
     if session is None:
-        raise Missing(f"there is no session {session_id!r}; it was never created, or is finished")
+        raise NotFoundError(f"there is no session {session_id!r}; it was never created, or is finished")
     return session

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rolegraph.engine.limits.service import RECIPIENTS
-from rolegraph.engine.local.service.trainer import Refused
+from rolegraph.engine.local.service.trainer import RequestError
 
 SUFFIX = ".age"
 
@@ -21,18 +21,18 @@ def seal(folder: Path, recipients: Sequence[str]) -> None:
     try:
         pyrage: Any = import_module("pyrage")
     except ImportError as error:
-        raise Refused(
+        raise RequestError(
             "to encrypt weights, the service needs the package pyrage: pip install pyrage"
         ) from error
     if len(recipients) > RECIPIENTS.most:
-        raise Refused(f"{len(recipients)} recipients are too many; at most {RECIPIENTS}")
+        raise RequestError(f"{len(recipients)} recipients are too many; at most {RECIPIENTS}")
     try:
         keys = [
             (pyrage.ssh if key.startswith("ssh-") else pyrage.x25519).Recipient.from_str(key)
             for key in recipients
         ]
     except pyrage.RecipientError as error:
-        raise Refused(f"a recipient is no public key of age or SSH: {error}") from error
+        raise RequestError(f"a recipient is no public key of age or SSH: {error}") from error
     for file in list(folder.iterdir()):
         pyrage.encrypt_file(str(file), str(file.with_name(file.name + SUFFIX)), keys)
         file.unlink()

@@ -38,11 +38,11 @@ from rolegraph.engine.local.service.calls import (
 )
 from rolegraph.engine.local.service.chat import ChatService
 from rolegraph.engine.local.service.completions import CompletionService
-from rolegraph.engine.local.service.futures import Cancelled, Full
+from rolegraph.engine.local.service.futures import OperationCancelled, QueueFull
 from rolegraph.engine.local.service.rest import Rest
-from rolegraph.engine.local.service.sampling_calls import Sampling, open_session
-from rolegraph.engine.local.service.sessions import Session, Sessions
-from rolegraph.engine.local.service.trainer import Missing, Refused
+from rolegraph.engine.local.service.sampling_calls import SamplingCalls, open_session
+from rolegraph.engine.local.service.sessions import ClientSession, SessionStore
+from rolegraph.engine.local.service.trainer import NotFoundError, RequestError
 
 POLL_SECONDS = 20.0
 """How long one retrieve_future waits; the SDK gives up on it after 45."""
@@ -68,8 +68,8 @@ class Service:
         silent: float = limits.SILENT_SECONDS.most,
     ) -> None:
         self.backend, self.name, self.names, self.tokenizer = backend, name, names, tokenizer
-        self.sessions = Sessions(self._end, silent)
-        self.sampling = Sampling(backend, self.sessions, name, names)
+        self.sessions = SessionStore(self._end, silent)
+        self.sampling = SamplingCalls(backend, self.sessions, name, names)
         self._saved = itertools.count(1)
 
     def app(self, api_key: str, host: str) -> Starlette:
@@ -161,25 +161,25 @@ class Service:
             await self.sessions.finish(session)
         return JSONResponse({"status": "accepted"})
 
-    async def _end(self, session: Session) -> None:
+    async def _end(self, session: ClientSession) -> None:
         """Free what a session held."""
         await self.backend.forget(session.models)
 
-    def _of_model(self, model_id: str) -> Session:
+    def _of_model(self, model_id: str) -> ClientSession:
         """The session of a model that is there."""
         self.backend.run(model_id)
         session = self.sessions.of(model_id)
         if session is None:
-            raise Missing(f"the session of the model {model_id!r} is finished")
+            raise NotFoundError(f"the session of the model {model_id!r} is finished")
         return session
 
-    def _new_model(self, session: Session, number: int | None) -> str:
+    def _new_model(self, session: ClientSession, number: int | None) -> str:
         """The id of a model of a session's; raises Full."""
         if number is None:
-            raise Refused("name a model by model_id, or a new one by session_id and model_seq_id")
+            raise RequestError("name a model by model_id, or a new one by session_id and model_seq_id")
         model_id = f"{session.id}:train:{number}"
         if model_id not in session.models and len(session.models) >= limits.MODELS.most:
-            raise Full(f"this session has {limits.MODELS}; unload some")
+            raise QueueFull(f"this session has {limits.MODELS}; unload some")
         session.models.add(model_id)
         self.sessions.own(session, model_id)
         return model_id
@@ -191,16 +191,16 @@ class Service:
         session = open_session(self.sessions, body.session_id)
         check_name(body.base_model, self.name, self.names)
         if body.lora_config is None:
-            raise Refused("only LoRA training is served here; give a lora_config")
+            raise RequestError("only LoRA training is served here; give a lora_config")
         if body.optimizer_config is not None and body.optimizer_config.type != "adamw":
-            raise Refused(f"the optimizer {body.optimizer_config.type!r} is not served here; adamw is")
+            raise RequestError(f"the optimizer {body.optimizer_config.type!r} is not served here; adamw is")
         shape = body.lora_config.shape()
         model_id = self._new_model(session, body.model_seq_id)
 
         async def create() -> object:
             try:
                 await self.backend.create(model_id, shape)
-            except Refused:
+            except RequestError:
                 session.models.discard(model_id)
                 raise
             return {"type": "create_model", "model_id": model_id}
@@ -247,7 +247,7 @@ class Service:
     async def _optim_step(self, request: Request) -> Response:
         body = await read(request, wire.OptimStepBody)
         if body.adam_params is None:
-            raise Refused("only Adam is served here; give adam_params")
+            raise RequestError("only Adam is served here; give adam_params")
         adam = body.adam_params
 
         async def step() -> object:
@@ -269,7 +269,7 @@ class Service:
     async def _save_external(self, request: Request) -> Response:
         body = await read(request, wire.SaveBody)
         if body.path is None:
-            raise Refused("the request has no path; external weights go by a name")
+            raise RequestError("the request has no path; external weights go by a name")
         name = body.path
 
         async def save() -> object:
@@ -310,7 +310,7 @@ class Service:
     async def _save_for_sampler(self, request: Request) -> Response:
         body = await read(request, wire.SaveBody)
         if body.kind != "snapshot":
-            raise Refused(f"sampling weights of kind {body.kind!r} are not served here; snapshot is")
+            raise RequestError(f"sampling weights of kind {body.kind!r} are not served here; snapshot is")
         session = self._of_model(body.model_id)
 
         async def save() -> object:
@@ -338,7 +338,7 @@ class Service:
         except TimeoutError:
             pending = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
             return JSONResponse(pending, status_code=408)
-        except (Refused, Cancelled) as error:
+        except (RequestError, OperationCancelled) as error:
             return JSONResponse(wire.failure(str(error), "user"))
         except Exception as error:  # the client must hear of it, as a failure of ours
             _logger.exception("request %s failed", request_id)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from rolegraph.engine.limits import service as limits
-from rolegraph.engine.local.service.futures import Full, Futures
+from rolegraph.engine.local.service.futures import FutureStore, QueueFull
 
 _HEARTBEAT_SECONDS = 10.0
 """How often the SDK sends a heartbeat, from a thread of its own."""
@@ -22,11 +22,11 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
-class Session:
+class ClientSession:
     """One client."""
 
     id: str
-    futures: Futures
+    futures: FutureStore
     process: int | None = None
     """Its process, where that was seen on this machine."""
     silent: float = 0.0
@@ -41,50 +41,50 @@ class Session:
     """The checkpoint that each sampling session draws from; None for the base model."""
 
 
-class Sessions:
+class SessionStore:
     """All sessions. `end` frees what one held; `silent` is the silence after which it is taken for gone."""
 
     def __init__(
-        self, end: Callable[[Session], Awaitable[None]], silent: float = limits.SILENT_SECONDS.most
+        self, end: Callable[[ClientSession], Awaitable[None]], silent: float = limits.SILENT_SECONDS.most
     ) -> None:
         self._end, self._silent = end, silent
-        self._all: dict[str, Session] = {}
-        self._owners: dict[str, Session] = {}
+        self._all: dict[str, ClientSession] = {}
+        self._owners: dict[str, ClientSession] = {}
         """Whose each model and sampling session is, by id."""
         self._requests: dict[str, str] = {}
 
-    def begin(self, process: object = None) -> Session:
+    def begin(self, process: object = None) -> ClientSession:
         """A new session; `process` is what the client says that its process id is. Raises Full."""
         if len(self._all) >= limits.SESSIONS.most:
-            raise Full(f"{limits.SESSIONS} are open here; finish some")
+            raise QueueFull(f"{limits.SESSIONS} are open here; finish some")
         said = str(process)
         number = int(said) if said.isdecimal() and len(said) < 10 and is_running(int(said)) else None
         name = f"session-{secrets.token_hex(6)}"
-        session = self._all[name] = Session(name, Futures(name, self._requests), number)
+        session = self._all[name] = ClientSession(name, FutureStore(name, self._requests), number)
         return session
 
-    def get(self, session_id: str | None) -> Session | None:
+    def get(self, session_id: str | None) -> ClientSession | None:
         """A session, of which something has been heard just now."""
         return self._heard(self._all.get(session_id or ""))
 
-    def of(self, owned: str) -> Session | None:
+    def of(self, owned: str) -> ClientSession | None:
         """The session of a model or a sampling session, as `get`."""
         return self._heard(self._owners.get(owned))
 
-    def of_request(self, request_id: str) -> Session | None:
+    def of_request(self, request_id: str) -> ClientSession | None:
         """The session of an operation, as `get`."""
         return self.get(self._requests.get(request_id))
 
-    def own(self, session: Session, owned: str) -> None:
+    def own(self, session: ClientSession, owned: str) -> None:
         """Note whose a model or a sampling session is."""
         self._owners[owned] = session
         session.owned.add(owned)
 
-    def open(self) -> list[Session]:
+    def open(self) -> list[ClientSession]:
         """Those that go on, in the order in which they began. To ask is not to hear of them."""
         return list(self._all.values())
 
-    async def finish(self, session: Session) -> None:
+    async def finish(self, session: ClientSession) -> None:
         """End a session: what it has under way is stopped, what it held is freed."""
         if self._all.pop(session.id, None) is None:
             return
@@ -111,14 +111,14 @@ class Sessions:
                 except Exception:  # the others are still to be watched
                     _logger.exception("what the session %s held could not be freed", session.id)
 
-    def _is_gone(self, session: Session) -> bool:
+    def _is_gone(self, session: ClientSession) -> bool:
         if session.silent < min(limits.LEFT_SECONDS.most, self._silent):
             return False
         if session.process is not None:
             return not is_running(session.process)
         return session.silent >= self._silent
 
-    def _heard(self, session: Session | None) -> Session | None:
+    def _heard(self, session: ClientSession | None) -> ClientSession | None:
         if session is not None:
             session.silent = 0.0
         return session

@@ -18,7 +18,7 @@ Draw = Callable[[Callable[[], None]], Coroutine[Any, Any, object]]
 """Draws sequences; calls what it is given when there are new tokens, from any thread."""
 
 
-class News(NamedTuple):
+class StreamDelta(NamedTuple):
     """What is new of an answer."""
 
     parts: list[str]
@@ -27,7 +27,7 @@ class News(NamedTuple):
 
 
 @dataclass(slots=True)
-class Telling:
+class StreamState:
     """One answer while it is drawn, and how much of it has been told.
 
     `read` makes tokens, and whether they are all, an answer's parts, as its reasoning and its text; each
@@ -40,7 +40,7 @@ class Telling:
     tokens: int = 0
     told: list[str] = field(default_factory=list[str])
 
-    def news(self) -> News | None:
+    def news(self) -> StreamDelta | None:
         """What is new of each part and of the tokens, and whether that was all; None where nothing is.
 
         Meanwhile they are drawn, on another thread: a token, its log-probability, then why it is the last.
@@ -55,7 +55,7 @@ class Telling:
         new = [part[len(told) :] for part, told in zip(sure, self.told, strict=True)]
         self.told = [told + more for told, more in zip(self.told, new, strict=True)]
         tokens, self.tokens = slice(self.tokens, drawn), max(drawn, self.tokens)
-        return News(new, tokens, ended)
+        return StreamDelta(new, tokens, ended)
 
 
 def _sure(text: str, marks: Sequence[str]) -> str:

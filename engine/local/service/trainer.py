@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rolegraph.engine.local.service.losses import LOSSES, Config, Loss, Scored
-from rolegraph.engine.local.service.policy import LoraShape, Policy
+from rolegraph.engine.local.service.losses import LOSSES, Config, LossFunction, TokenScores
+from rolegraph.engine.local.service.policy import LocalModel, LoraShape
 
 if TYPE_CHECKING:
     from tinker import AdamParams
@@ -30,11 +30,11 @@ MAX_BATCH_LOGITS = 2**26
 """Logits (tokens times vocabulary) of one forward pass."""
 
 
-class Refused(ValueError):
+class RequestError(ValueError):
     """A request that cannot be carried out as it is: the client's mistake."""
 
 
-class Missing(Refused):
+class NotFoundError(RequestError):
     """A request for something that is not here: a model, a session, a checkpoint."""
 
 
@@ -49,12 +49,12 @@ class Datum:
 class TrainingRun:
     """One adapter in training. `name` is the adapter's and the client's model id."""
 
-    def __init__(self, policy: Policy, name: str, shape: LoraShape) -> None:
+    def __init__(self, policy: LocalModel, name: str, shape: LoraShape) -> None:
         self.policy, self.name, self.shape = policy, name, shape
         self.used = datetime.now(UTC)
         """When a client last asked something of it."""
         if not (shape.train_attn or shape.train_mlp or shape.train_unembed):
-            raise Refused("nothing to train: train_attn, train_mlp and train_unembed are all false")
+            raise RequestError("nothing to train: train_attn, train_mlp and train_unembed are all false")
         policy.add_adapter(name, shape)
         self._parameters = policy.parameters(name)
         self._optimizer = torch.optim.AdamW(self._parameters, lr=0.0)
@@ -80,10 +80,10 @@ class TrainingRun:
                     for key in kind.needs
                 }
                 settings = _settings(kind, config, batch, lengths)
-                summed = kind.compute(Scored(batch_logprobs, inputs, lengths), settings)
+                summed = kind.compute(TokenScores(batch_logprobs, inputs, lengths), settings)
                 if not math.isfinite(summed.item()):
                     self._optimizer.zero_grad()
-                    raise Refused("the loss is not finite; the gradients gathered so far were dropped")
+                    raise RequestError("the loss is not finite; the gradients gathered so far were dropped")
                 if backward:
                     summed.backward()
                 total += summed.item()
@@ -98,7 +98,7 @@ class TrainingRun:
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit).item()
         if not math.isfinite(norm):
             self._optimizer.zero_grad()
-            raise Refused("the gradient is not finite; it was dropped and the weights are as they were")
+            raise RequestError("the gradient is not finite; it was dropped and the weights are as they were")
         for group in self._optimizer.param_groups:
             group.update(
                 lr=settings.learning_rate,
@@ -127,34 +127,34 @@ class TrainingRun:
 
     def _check(self, data: Sequence[Datum], loss: str, config: Mapping[str, float]) -> None:
         if loss not in LOSSES:
-            raise Refused(f"the loss {loss!r} is not served here; there is {', '.join(LOSSES)}")
+            raise RequestError(f"the loss {loss!r} is not served here; there is {', '.join(LOSSES)}")
         kind = LOSSES[loss]
         if unknown := sorted(set(config) - set(kind.settings)):
-            raise Refused(
+            raise RequestError(
                 f"{loss} has no setting {unknown[0]!r}; it takes {', '.join(kind.settings) or 'none'}"
             )
         if not data:
-            raise Refused("forward_backward needs at least one datum")
+            raise RequestError("forward_backward needs at least one datum")
         for position, datum in enumerate(data):
             length = len(datum.tokens)
             if not 0 < length <= self.policy.context:
-                raise Refused(
+                raise RequestError(
                     f"datum {position} has {length} tokens; 1 to {self.policy.context} fit the model"
                 )
             if max(datum.tokens) >= self.policy.vocabulary or min(datum.tokens) < 0:
-                raise Refused(f"datum {position} has a token that the model does not know")
+                raise RequestError(f"datum {position} has a token that the model does not know")
             _check_inputs(position, datum, loss, kind)
             targets = datum.inputs["target_tokens"]
             if targets.min() < 0 or targets.max() >= self.policy.vocabulary:
-                raise Refused(f"datum {position} has a target token that the model does not know")
+                raise RequestError(f"datum {position} has a target token that the model does not know")
 
 
-def _check_inputs(position: int, datum: Datum, loss: str, kind: Loss) -> None:
+def _check_inputs(position: int, datum: Datum, loss: str, kind: LossFunction) -> None:
     for key in kind.needs:
         if key not in datum.inputs:
-            raise Refused(f"datum {position} has no {key!r}, which {loss} reads")
+            raise RequestError(f"datum {position} has no {key!r}, which {loss} reads")
     if unknown := sorted(set(datum.inputs) - {*kind.needs, *kind.by_token}):
-        raise Refused(
+        raise RequestError(
             f"datum {position} has {unknown[0]!r}, which {loss} does not read; "
             f"it reads {', '.join((*kind.needs, *kind.by_token))}"
         )
@@ -164,13 +164,16 @@ def _check_inputs(position: int, datum: Datum, loss: str, kind: Loss) -> None:
         wanted.append(targets.shape[1])
     for key, tensor in datum.inputs.items():
         if list(tensor.shape) != wanted:
-            raise Refused(f"datum {position}: {key} has shape {list(tensor.shape)}, expected {wanted}")
+            raise RequestError(f"datum {position}: {key} has shape {list(tensor.shape)}, expected {wanted}")
     if "sequence_ratio_mask" in kind.needs and not datum.inputs["sequence_ratio_mask"].any():
-        raise Refused(f"datum {position}: sequence_ratio_mask marks no token")
+        raise RequestError(f"datum {position}: sequence_ratio_mask marks no token")
 
 
 def _settings(
-    kind: Loss, config: Mapping[str, float], batch: Sequence[Mapping[str, Tensor]], lengths: Sequence[int]
+    kind: LossFunction,
+    config: Mapping[str, float],
+    batch: Sequence[Mapping[str, Tensor]],
+    lengths: Sequence[int],
 ) -> Config:
     """A loss's settings for the tokens of a batch: those of each datum, or else of the request."""
     settings: dict[str, float | Tensor] = {**kind.settings, **config}

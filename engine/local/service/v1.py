@@ -18,15 +18,15 @@ from rolegraph.engine.limits import service as limits
 from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.calls import check_name, unless_gone
 from rolegraph.engine.local.service.sampling import SampleRequest
-from rolegraph.engine.local.service.streaming import News, Telling, while_drawn
-from rolegraph.engine.local.service.trainer import Refused
+from rolegraph.engine.local.service.streaming import StreamDelta, StreamState, while_drawn
+from rolegraph.engine.local.service.trainer import RequestError
 from rolegraph.engine.local.service.v1_bodies import SampledBody
 
 OWNER = "/v1"
 """Calls of /v1 have no session: together they take turns with the sessions."""
 
 
-class Head(NamedTuple):
+class ResponseHead(NamedTuple):
     """What every answer to one call, or every chunk of one, begins with."""
 
     id: str
@@ -63,7 +63,9 @@ class V1:
         policy = self.backend.policy
         room = policy.context - len(prompt)
         if room < 1:
-            raise Refused(f"the prompt has {len(prompt)} tokens, and the model's context is {policy.context}")
+            raise RequestError(
+                f"the prompt has {len(prompt)} tokens, and the model's context is {policy.context}"
+            )
         seed = None if body.seed is None else body.seed % (limits.SEED.most + 1)
         return [
             SampleRequest(
@@ -87,11 +89,11 @@ class V1:
 
     async def chunks(
         self,
-        head: Head,
+        head: ResponseHead,
         body: SampledBody,
         path: str | None,
-        tellings: Sequence[Telling],
-        choices: Callable[[int, News], list[dict[str, Any]]],
+        tellings: Sequence[StreamState],
+        choices: Callable[[int, StreamDelta], list[dict[str, Any]]],
         usage: Callable[[], Mapping[str, int]],
         first: Mapping[str, Any],
     ) -> AsyncGenerator[Mapping[str, Any], None]:
@@ -117,9 +119,9 @@ class V1:
         if body.with_usage:
             yield {**about, "choices": [], "usage": usage()}
 
-    def head(self, kind: str, prefix: str, body: SampledBody) -> Head:
+    def head(self, kind: str, prefix: str, body: SampledBody) -> ResponseHead:
         """The beginning of an answer."""
-        return Head(f"{prefix}-{uuid.uuid4().hex}", kind, int(time.time()), body.model or self.name)
+        return ResponseHead(f"{prefix}-{uuid.uuid4().hex}", kind, int(time.time()), body.model or self.name)
 
     def texts(self, tokens: Sequence[int]) -> list[str]:
         """Each token's text."""
@@ -135,4 +137,4 @@ def usage(prompts: int, samples: Sequence[SampleRequest]) -> dict[str, int]:
 def check_finite(sample: SampleRequest, which: slice = slice(None)) -> None:
     """Raises Refused where weights gave no numbers: JSON has no such."""
     if not all(map(math.isfinite, sample.logprobs[which])):
-        raise Refused("these weights give no finite numbers: their training has diverged")
+        raise RequestError("these weights give no finite numbers: their training has diverged")

@@ -22,7 +22,7 @@ from rolegraph.engine.local.service.fields import (
     at_most,
     no_longer,
 )
-from rolegraph.engine.local.service.trainer import Refused
+from rolegraph.engine.local.service.trainer import RequestError
 from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary import Function
 
@@ -105,7 +105,7 @@ class SampledBody(_Body):
     def check_length(self, written: int, context: int) -> None:
         """Raises Refused where a text of so many characters is far beyond the context."""
         if written > context * limits.TEXT_PER_TOKEN.most:
-            raise Refused(
+            raise RequestError(
                 f"the prompt has {written:,} characters; the model's context is {context} tokens "
                 f"({limits.TEXT_PER_TOKEN.named})"
             )
@@ -139,7 +139,7 @@ class _Call(_Body):
     """As a stream's pieces have it."""
 
 
-class Turn(_Body):
+class BodyMessage(_Body):
     """A message."""
 
     role: Name
@@ -155,7 +155,7 @@ class Turn(_Body):
     annotations: Annotated[list[Any] | None, _only([])] = None
 
     @model_validator(mode="after")
-    def _named(self) -> Turn:
+    def _named(self) -> BodyMessage:
         if self.name and self.role != "tool":
             raise ValueError("the name of who speaks is not served here, but for a tool's")
         return self
@@ -209,7 +209,7 @@ def _choice(value: object) -> object:
 class ChatBody(SampledBody):
     """chat/completions."""
 
-    messages: Annotated[list[Turn], Field(fail_fast=True, min_length=1)]
+    messages: Annotated[list[BodyMessage], Field(fail_fast=True, min_length=1)]
     max_completion_tokens: Positive | None = None
     max_tokens: Positive | None = None
     logprobs: bool | None = None

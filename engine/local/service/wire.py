@@ -1,7 +1,7 @@
 """Requests and results of the Tinker API on the wire of SDK 0.38: JSON, and protobuf for the large ones.
 
 Pure: bytes and dictionaries in, the service's own types out, and back. A request that does not fit raises
-`Refused`.
+`RequestError`.
 """
 
 # torch, peft and transformers leave parts of their types unknown.
@@ -19,13 +19,13 @@ from torch import Tensor
 
 from rolegraph.engine.errors import first_line
 from rolegraph.engine.limits import service as limits
-from rolegraph.engine.local.service.batcher import Job
-from rolegraph.engine.local.service.checkpoints import Terms
+from rolegraph.engine.local.service.batcher import SampleJob
+from rolegraph.engine.local.service.checkpoints import SaveOptions
 from rolegraph.engine.local.service.fields import Count, Name, Seed, Stop, Temperature, TopK, at_most
 from rolegraph.engine.local.service.messages import public
-from rolegraph.engine.local.service.policy import LoraShape, Top
+from rolegraph.engine.local.service.policy import LoraShape, TopTokens
 from rolegraph.engine.local.service.sampling import SampleRequest
-from rolegraph.engine.local.service.trainer import Datum, Refused
+from rolegraph.engine.local.service.trainer import Datum, RequestError
 
 _NUMPY = {public.DTYPE_FLOAT32: np.float32, public.DTYPE_INT64: np.int64, public.DTYPE_INT32: np.int32}
 
@@ -166,9 +166,9 @@ class SaveBody(_Body):
     user_metadata: Annotated[dict[str, str], AfterValidator(_brief)] | None = None
     age_encryption_recipients: list[str] | None = None
 
-    def terms(self) -> Terms:
+    def terms(self) -> SaveOptions:
         """What it asks besides the weights."""
-        return Terms(
+        return SaveOptions(
             self.ttl_seconds,
             self.user_metadata,
             listed=self.path is not None,
@@ -246,13 +246,13 @@ class SampleBody(_Body):
         )
         for name in unserved:
             if getattr(self, name):
-                raise Refused(f"{name} is not served here")
+                raise RequestError(f"{name} is not served here")
         prompt = [token for chunk in self.prompt.chunks for token in _tokens(chunk)]
         if not prompt or min(prompt) < 0 or max(prompt) >= vocabulary:
-            raise Refused("the prompt is empty, or has a token that the model does not know")
+            raise RequestError("the prompt is empty, or has a token that the model does not know")
         room = context - len(prompt)
         if room < 1:
-            raise Refused(
+            raise RequestError(
                 f"the prompt has {len(prompt)} tokens; the model's context holds {context} with the answer"
             )
         params = self.sampling_params
@@ -276,11 +276,11 @@ class SampleBody(_Body):
 
 def _tokens(chunk: _Chunk) -> list[int]:
     if chunk.type != "encoded_text":
-        raise Refused(f"{chunk.type} in a prompt is not served here; only text is")
+        raise RequestError(f"{chunk.type} in a prompt is not served here; only text is")
     return chunk.tokens
 
 
-def sample_response(job: Job, last_n: int | None) -> bytes:
+def sample_response(job: SampleJob, last_n: int | None) -> bytes:
     """A SampleResponse."""
     message = public.SampleResponse()
     for request in job.requests:
@@ -296,7 +296,7 @@ def sample_response(job: Job, last_n: int | None) -> bytes:
         values[:unscored] = np.nan
         message.prompt_logprobs = values.tobytes()
     if job.prompt_top:
-        rows = [Top([0] * job.prompt_top, [NO_LOGPROB] * job.prompt_top)] * max(1, unscored)
+        rows = [TopTokens([0] * job.prompt_top, [NO_LOGPROB] * job.prompt_top)] * max(1, unscored)
         rows += job.top_prompt[len(rows) - 1 :]
         message.topk_prompt_logprobs.length, message.topk_prompt_logprobs.k = len(rows), job.prompt_top
         message.topk_prompt_logprobs.token_ids = np.asarray([ids for ids, _ in rows], np.int32).tobytes()
@@ -312,17 +312,17 @@ class TrainRequest:
         try:
             message.ParseFromString(body)
         except Exception as error:  # protobuf's own DecodeError has no stable home
-            raise Refused(f"not a ForwardBackwardRequest: {error}") from error
+            raise RequestError(f"not a ForwardBackwardRequest: {error}") from error
         self.model_id, self.seq_id = message.model_id[: limits.NAME.most], message.seq_id
         self.loss, self.backward = message.loss_fn[: limits.NAME.most], not message.forward_only
         self.config: dict[str, float] = dict(message.loss_fn_config)
         for name, value in message.loss_fn_config_v2.items():
             if value.HasField("text"):
-                raise Refused(f"the setting {name} is text, which no loss here takes")
+                raise RequestError(f"the setting {name} is text, which no loss here takes")
             self.config[name] = value.number
         parts = sum(1 + len(datum.model_input) + len(datum.loss_fn_inputs) for datum in message.data)
         if parts > limits.PARTS.most:
-            raise Refused(limits.PARTS.past(f"{len(message.data)} datums of {parts:,} parts are"))
+            raise RequestError(limits.PARTS.past(f"{len(message.data)} datums of {parts:,} parts are"))
         self.data = [_datum(position, datum) for position, datum in enumerate(message.data)]
 
 
@@ -330,18 +330,18 @@ def _datum(position: int, message: public.Datum) -> Datum:
     tokens: list[int] = []
     for chunk in message.model_input:
         if not chunk.HasField("encoded_text"):
-            raise Refused(f"datum {position} has an input that is not text, which is not served here")
+            raise RequestError(f"datum {position} has an input that is not text, which is not served here")
         try:
             tokens += np.frombuffer(chunk.encoded_text.tokens, np.int32).tolist()
         except ValueError as error:
-            raise Refused(f"datum {position}: its tokens are no whole number of int32") from error
+            raise RequestError(f"datum {position}: its tokens are no whole number of int32") from error
     inputs = {name: _tensor(position, name, tensor) for name, tensor in message.loss_fn_inputs.items()}
     return Datum(tokens, inputs)
 
 
 def _tensor(position: int, name: str, message: public.Tensor) -> Tensor:
     if message.dtype not in _NUMPY:
-        raise Refused(f"datum {position}: {name} must be a tensor of float32 or int64")
+        raise RequestError(f"datum {position}: {name} must be a tensor of float32 or int64")
     shape = list(message.shape)
     try:
         if message.HasField("sparse_csr"):
@@ -349,7 +349,7 @@ def _tensor(position: int, name: str, message: public.Tensor) -> Tensor:
         values = torch.from_numpy(np.frombuffer(message.dense, _NUMPY[message.dtype]).copy())
         return values.reshape(shape) if shape else values
     except (ValueError, RuntimeError, IndexError, OverflowError) as error:
-        raise Refused(
+        raise RequestError(
             f"datum {position}: {name} is no tensor of shape {shape[:8]}: {first_line(error)}"
         ) from error
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from rolegraph.engine.local.service.batcher import Batcher, Job
-from rolegraph.engine.local.service.rounds import Rounds
+from rolegraph.engine.local.service.batcher import Batcher, SampleJob
+from rolegraph.engine.local.service.rounds import FairQueue
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class Worker:
 
     def __init__(self, batcher: Batcher) -> None:
         self._batcher = batcher
-        self._work = Rounds[Callable[[], None]]()
+        self._work = FairQueue[Callable[[], None]]()
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
@@ -44,7 +44,7 @@ class Worker:
             self._changed.notify()
         return future
 
-    def sample(self, job: Job) -> None:
+    def sample(self, job: SampleJob) -> None:
         """Take a job on; its `done` tells when it is finished."""
         self._batcher.add(job)
         with self._changed:

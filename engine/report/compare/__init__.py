@@ -4,18 +4,18 @@ The stages: `sides` (a folder to plain data), `differences` (specs, key by key),
 intervals, tasks that flipped), `page` (all of it to HTML).
 """
 
-from rolegraph.engine.report.compare.comparison import Comparison, Flip, Flips, Row, compare
-from rolegraph.engine.report.compare.differences import Difference
+from rolegraph.engine.report.compare.comparison import Comparison, FigureRow, TaskFlip, TaskFlips, compare
+from rolegraph.engine.report.compare.differences import KeyDifference
 from rolegraph.engine.report.compare.page import comparison_page
 from rolegraph.engine.report.compare.sides import Side, read_side
 
 __all__ = [
     "Comparison",
-    "Difference",
-    "Flip",
-    "Flips",
-    "Row",
+    "FigureRow",
+    "KeyDifference",
     "Side",
+    "TaskFlip",
+    "TaskFlips",
     "compare",
     "comparison_page",
     "read_side",

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, Trajectory
-from rolegraph.engine.records.episodes import Entry
+from rolegraph.engine.records.episodes import IndexEntry
 from rolegraph.engine.report.compare.differences import (
-    Changed,
-    Difference,
+    KeyDifference,
+    TemplateChange,
     setting_differences,
     spec_differences,
     template_differences,
 )
-from rolegraph.engine.report.compare.sides import Results, Side
+from rolegraph.engine.report.compare.sides import Side, SideResults
 from rolegraph.engine.report.digest import instance, question
 from rolegraph.engine.training.compare import (
     LEVEL,
@@ -40,7 +40,7 @@ SOLVED = 0.5
 """A task is solved where more than this share of its rollouts is correct."""
 
 
-class Said(NamedTuple):
+class SideActions(NamedTuple):
     """What one role instance did on each side, as far as it took part there."""
 
     instance: str
@@ -48,7 +48,7 @@ class Said(NamedTuple):
     other: Trajectory | None
 
 
-class Row(NamedTuple):
+class FigureRow(NamedTuple):
     """A figure on every side, and each other side's difference from the first."""
 
     figure: str
@@ -64,7 +64,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Flip:
+class TaskFlip:
     """A task that one side solves and the other does not."""
 
     task: str
@@ -76,17 +76,17 @@ class Flip:
     """One that shows it: correct where its side solves the task."""
     other: Episode
 
-    def beside(self) -> list[Said]:
+    def beside(self) -> list[SideActions]:
         """The role instances of both episodes, those of one name together."""
         one, two = (
             {instance(episode, trajectory): trajectory for trajectory in episode.trajectories}
             for episode in (self.first, self.other)
         )
-        return [Said(name, one.get(name), two.get(name)) for name in {**one, **two}]
+        return [SideActions(name, one.get(name), two.get(name)) for name in {**one, **two}]
 
 
 @dataclass(frozen=True, slots=True)
-class Flips:
+class TaskFlips:
     """How the tasks of another side went beside the first's."""
 
     side: str
@@ -94,9 +94,9 @@ class Flips:
     """Tasks that are the same on both sides: their ids and their rows."""
     alone: int
     """Tasks of either side that are not."""
-    gained: Sequence[Flip]
+    gained: Sequence[TaskFlip]
     """Those that only the other side solves, the clearest first, at most as many as were asked for."""
-    lost: Sequence[Flip]
+    lost: Sequence[TaskFlip]
     gains: int
     """How many there are in all."""
     losses: int
@@ -115,12 +115,12 @@ class Comparison:
     """What differs between sides, and what came of it."""
 
     sides: Sequence[Side]
-    spec: Sequence[Difference]
-    settings: Sequence[Difference]
-    templates: Sequence[Changed]
-    rows: Sequence[Row]
+    spec: Sequence[KeyDifference]
+    settings: Sequence[KeyDifference]
+    templates: Sequence[TemplateChange]
+    rows: Sequence[FigureRow]
     """Nothing where fewer than two sides have episodes."""
-    flips: Sequence[Flips]
+    flips: Sequence[TaskFlips]
     """For each side with episodes, but the first of them."""
 
     @property
@@ -162,17 +162,17 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
     )
 
 
-def _rows(results: Sequence[Results]) -> list[Row]:
+def _rows(results: Sequence[SideResults]) -> list[FigureRow]:
     first, *others = results
     names = dict.fromkeys(figure for of in results for figure in of.figures)
-    rows: list[Row] = []
+    rows: list[FigureRow] = []
     for name in names:
         sides = [interval(of.figures[name]) if name in of.figures else None for of in results]
-        rows.append(Row(name, sides, [_gap(name, first, other) for other in others]))
+        rows.append(FigureRow(name, sides, [_gap(name, first, other) for other in others]))
     return rows
 
 
-def _gap(figure: str, first: Results, other: Results) -> Interval | None:
+def _gap(figure: str, first: SideResults, other: SideResults) -> Interval | None:
     if figure not in first.figures or figure not in other.figures:
         return None
     was, now = first.figures[figure], other.figures[figure]
@@ -181,18 +181,18 @@ def _gap(figure: str, first: Results, other: Results) -> Interval | None:
     return difference({task: value for task, value in now.items() if task in same}, was)
 
 
-def _shared(first: Results, other: Results) -> set[str]:
+def _shared(first: SideResults, other: SideResults) -> set[str]:
     """The tasks that are the same on both sides: an id alone says nothing where the data has changed."""
     return {task for task, row in first.tasks.items() if other.tasks.get(task) == row}
 
 
-def _flips(name: str, first: Results, other: Results, shown: int) -> Flips:
+def _flips(name: str, first: SideResults, other: SideResults, shown: int) -> TaskFlips:
     shared = _shared(first, other)
     was, now = first.figures["correct"], other.figures["correct"]
     turned = [task for task in shared if (was[task] > SOLVED) != (now[task] > SOLVED)]
     turned.sort(key=lambda task: (-abs(now[task] - was[task]), task))
     gained, lost = ([task for task in turned if (now[task] > SOLVED) is up] for up in (True, False))
-    return Flips(
+    return TaskFlips(
         name,
         len(shared),
         len(first.tasks.keys() | other.tasks.keys()) - len(shared),
@@ -203,14 +203,16 @@ def _flips(name: str, first: Results, other: Results, shown: int) -> Flips:
     )
 
 
-def _flip(task: str, first: Results, other: Results) -> Flip:
+def _flip(task: str, first: SideResults, other: SideResults) -> TaskFlip:
     was, now = first.figures["correct"][task], other.figures["correct"][task]
     row: Mapping[str, Any] = first.tasks[task]
     one, two = _telling(first.rollouts(task), other.rollouts(task), gained=now > SOLVED)
-    return Flip(task, question(row, task), was, now, first.file.read(one), other.file.read(two))
+    return TaskFlip(task, question(row, task), was, now, first.file.read(one), other.file.read(two))
 
 
-def _telling(first: Sequence[Entry], other: Sequence[Entry], *, gained: bool) -> tuple[Entry, Entry]:
+def _telling(
+    first: Sequence[IndexEntry], other: Sequence[IndexEntry], *, gained: bool
+) -> tuple[IndexEntry, IndexEntry]:
     """An episode of each side that shows the flip, of the same rollout if one does."""
     fitting = [
         (one, two)

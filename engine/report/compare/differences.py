@@ -22,7 +22,7 @@ ABSENT = "–"
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class KeyDifference:
     """One key whose value is not the same on all sides."""
 
     key: str
@@ -31,7 +31,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class TemplateChange:
     """A template that is not the same on all sides: for each side but the first, the diff from the first."""
 
     name: str
@@ -39,22 +39,24 @@ class Changed:
     """Unified; empty where a side has the first's."""
 
 
-def spec_differences(specs: Sequence[Mapping[str, Any]]) -> list[Difference]:
+def spec_differences(specs: Sequence[Mapping[str, Any]]) -> list[KeyDifference]:
     """Where resolved specs differ, in the order of the language's keys."""
     return [*_differences(specs, [_meant(spec) for spec in specs], ())]
 
 
-def setting_differences(settings: Sequence[Mapping[str, str]]) -> list[Difference]:
+def setting_differences(settings: Sequence[Mapping[str, str]]) -> list[KeyDifference]:
     """Where what was said of each run differs; sides that say nothing at all are no difference."""
     names = dict.fromkeys(name for of in settings for name in of)
-    rows = [Difference(name, [of.get(name, ABSENT) for of in settings]) for name in names]
+    rows = [KeyDifference(name, [of.get(name, ABSENT) for of in settings]) for name in names]
     said = [at for at, of in enumerate(settings) if of]
     return [row for row in rows if len({row.values[at] for at in said}) > 1]
 
 
-def template_differences(names: Sequence[str], templates: Sequence[Mapping[str, str]]) -> list[Changed]:
+def template_differences(
+    names: Sequence[str], templates: Sequence[Mapping[str, str]]
+) -> list[TemplateChange]:
     """The templates that differ from the first side's; `names` are the sides'."""
-    changed: list[Changed] = []
+    changed: list[TemplateChange] = []
     for template in dict.fromkeys(name for of in templates for name in of):
         first, *others = [of.get(template, "") for of in templates]
         diffs = [
@@ -62,7 +64,7 @@ def template_differences(names: Sequence[str], templates: Sequence[Mapping[str, 
             for name, other in zip(names[1:], others, strict=True)
         ]
         if any(diffs):
-            changed.append(Changed(template, diffs))
+            changed.append(TemplateChange(template, diffs))
     return changed
 
 
@@ -86,7 +88,7 @@ def _meant(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _differences(
     written: Sequence[Mapping[str, Any]], meant: Sequence[Mapping[str, Any]], at: Path
-) -> Iterator[Difference]:
+) -> Iterator[KeyDifference]:
     for key in dict.fromkeys(key for side in meant for key in side):
         path, values = (*at, key), [side.get(key) for side in meant]
         if all(value == values[0] for value in values):
@@ -97,4 +99,4 @@ def _differences(
             said = [value_at(spec, path) for spec in written]
             shown = [own if own is not None else value for own, value in zip(said, values, strict=True)]
             cells = [ABSENT if value is None else in_one_line(value) for value in shown]
-            yield Difference(".".join(map(str, path)), cells)
+            yield KeyDifference(".".join(map(str, path)), cells)

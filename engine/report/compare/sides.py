@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
-from rolegraph.engine.records.episodes import Entry, EpisodeFile, read_episodes
+from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry, read_episodes
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.training.compare import ByTask
 
@@ -22,13 +22,13 @@ TOKENS_IN, TOKENS_OUT = "tokens in", "tokens out"
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class SideResults:
     """What the episodes of a side came to."""
 
     what: str
     """Which episodes they are, in words."""
     file: EpisodeFile
-    entries: Mapping[tuple[str, int], Entry]
+    entries: Mapping[tuple[str, int], IndexEntry]
     """Where each episode lies, by task and rollout."""
     tasks: Mapping[str, Mapping[str, Any]]
     """Each task's row, by its id."""
@@ -40,7 +40,7 @@ class Results:
     calls: int
     """Of models; retries are not counted."""
 
-    def rollouts(self, task: str) -> list[Entry]:
+    def rollouts(self, task: str) -> list[IndexEntry]:
         """The episodes of a task, in the order of their rollouts."""
         return [entry for (name, _), entry in sorted(self.entries.items()) if name == task]
 
@@ -57,7 +57,7 @@ class Side:
     templates: Mapping[str, str]
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     """How it was run: model, seed and so on."""
-    results: Results | None = None
+    results: SideResults | None = None
     """None for a spec, and where there are no episodes."""
     seconds: float | None = None
     """From its beginning to its end; None where it was stopped in between, or is no run."""
@@ -83,7 +83,7 @@ def read_side(name: str, path: Path) -> Side:
     )
 
 
-def results_of(file: Path, what: str) -> Results:
+def results_of(file: Path, what: str) -> SideResults:
     """What the episodes of a file came to; raises DataError where it cannot be read."""
     read = EpisodeFile(file)
     entries = {(entry.task, entry.rollout): entry for entry in read.entries()}
@@ -99,7 +99,7 @@ def results_of(file: Path, what: str) -> Results:
         tokens_out += int(figures[TOKENS_OUT])
         calls += sum(not step.tool for t in episode.trajectories for step in t.steps)
     means = {name: {task: sum(v) / len(v) for task, v in of.items()} for name, of in values.items()}
-    return Results(what, read, entries, tasks, means, tokens_in, tokens_out, calls)
+    return SideResults(what, read, entries, tasks, means, tokens_in, tokens_out, calls)
 
 
 def figures_of(episode: Episode) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """A run's figures arranged into charts, in the order in which a person asks about them.
 
-Input: a `RunRecord` and its `Digest`. Output: sections of panels, each with its SVG, its legend and the figures
-that it drew, so that what no panel drew can be listed. A panel without data does not come out.
+Input: a `RunRecord` and its `Digest`. Output: sections of panels, each with its SVG, its legend and the
+figures that it drew, so that what no panel drew can be listed. A panel without data does not come out.
 """
 
 from __future__ import annotations

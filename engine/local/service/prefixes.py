@@ -1,8 +1,10 @@
 """Sequences that begin alike, laid out so that what they share is computed once.
 
 The rollouts of a task repeat its prompt and often the start of an answer. A `TokenTree` holds several
-sequences: each token attends to the tokens before it in its own sequence and to no others, so the numbers equal
-those of each sequence alone. Pure: token ids in, layout out.
+sequences: each token attends to the tokens before it in its own sequence and to no others, so the numbers
+equal those of each sequence alone. Pure: token ids in, layout out.
+
+Axes: B rows, N tokens of a row (padded).
 """
 
 # torch leaves parts of its types unknown.

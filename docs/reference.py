@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 from rolegraph.engine.cli.list_ import WRITTEN_AT
 from rolegraph.engine.cli.main import run
 from rolegraph.engine.spec import Spec
-from rolegraph.engine.spec.written import SpecModel, field_lines
+from rolegraph.engine.spec.base import SpecModel, field_lines
 from rolegraph.engine.vocabulary import ItemCall, Option, Registry, registry_of
 
 PAGE = Path(__file__).with_suffix(".md")

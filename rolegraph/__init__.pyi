@@ -43,7 +43,7 @@ from rolegraph.engine.run.preview import RolePrompts as RolePrompts
 from rolegraph.engine.run.preview import SentPrompt as SentPrompt
 from rolegraph.engine.run.preview import TaskPrompts as TaskPrompts
 from rolegraph.engine.spec import find_spec as find_spec
-from rolegraph.engine.spec import is_tests as is_tests
+from rolegraph.engine.spec import is_tests_file as is_tests_file
 from rolegraph.engine.training.compare import Interval as Interval
 from rolegraph.engine.training.forecast import AdapterMemory as AdapterMemory
 from rolegraph.engine.training.forecast import Forecast as Forecast

@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError, WorldError, did_you_mean
 from rolegraph.engine.shipped import SPECS, STARTER
-from rolegraph.engine.spec.merge import dump
+from rolegraph.engine.spec.merge import dump_yaml
 from rolegraph.engine.vocabulary import Item, Split
 from rolegraph.running import blocking
 from rolegraph.workflow import Workflow, json_schema, load
@@ -143,7 +143,7 @@ def changed_spec(text: str, data: Mapping[str, Any], about: Mapping[str, Any]) -
             for name, role in cast("Mapping[str, Any]", data["roles"]).items()
         }
         text = re.sub(rf"\breward: {GENERATED}\b", f"reward: {about['own']}", text)
-    return text if yaml.safe_load(text) == wanted else dump(wanted)
+    return text if yaml.safe_load(text) == wanted else dump_yaml(wanted)
 
 
 def _filled(template: str, about: Mapping[str, Any]) -> str:

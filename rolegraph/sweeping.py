@@ -165,9 +165,9 @@ class SweepJob:
             elif RunFolder(point.folder).info_file.exists():
                 figures = figures_of_run(point.folder)
             points.append(SweepPointFigures(point.name, point.overrides, figures))
-        swept = SweepResult(self.folder, points)
-        write_whole(swept.picture, sweep_picture(self.folder.name, points).encode())
-        return swept
+        varied_overrides = SweepResult(self.folder, points)
+        write_whole(varied_overrides.picture, sweep_picture(self.folder.name, points).encode())
+        return varied_overrides
 
 
 def begin_sweep(
@@ -276,7 +276,7 @@ sweep = blocking(sweep_async)
 
 def _sweep(folder: Path | None, info: SweepInfo) -> SweepJob:
     """The sweep with all its points loaded; raises SpecError for the first that is at fault."""
-    from rolegraph.engine.spec.sweep import grid, point_name, seed_of, swept
+    from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, varied_overrides
 
     @cache
     def loaded(overrides: tuple[str, ...]) -> Workflow:
@@ -292,7 +292,7 @@ def _sweep(folder: Path | None, info: SweepInfo) -> SweepJob:
         flow.check_allowed()
         return flow
 
-    points = [(swept(info.words, point), *seed_of(point)) for point in grid(info.words)]
+    points = [(varied_overrides(info.words, point), *split_seed(point)) for point in grid_points(info.words)]
     flows = [loaded(overrides) for _, overrides, _ in points]
     where = folder or new_folder(f"{flows[0].name}-sweep")
     made = [

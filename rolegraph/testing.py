@@ -15,13 +15,13 @@ import yaml
 from rolegraph.engine.errors import DataError, UsageError
 from rolegraph.engine.records import Episode, EpisodeDone, Note, Observer, RunFolder, Task, read_episodes
 from rolegraph.engine.shipped import SPECS
-from rolegraph.engine.spec import TESTS, find_spec
+from rolegraph.engine.spec import TESTS_SUFFIX, find_spec
 from rolegraph.running import blocking, but_episodes, nobody
 from rolegraph.workflow import Workflow
 
 if TYPE_CHECKING:
     from rolegraph.engine.report.verdicts import Verdict
-    from rolegraph.engine.spec.tests import SpecTests, TestsFile
+    from rolegraph.engine.spec.expectations import LoadedTests, SpecTests
 
 _STARTER = """\
 # What `rolegraph test {spec}` holds against the answers in {answers}.
@@ -61,7 +61,7 @@ async def test_async(
     """
     from rolegraph.engine.records.jsonl import write_whole
     from rolegraph.engine.report.verdicts import unknown_names, verdicts
-    from rolegraph.engine.spec.tests import read_tests
+    from rolegraph.engine.spec.expectations import read_tests
 
     read = read_tests(_path(flow, tests))
     flow.check_allowed()
@@ -86,11 +86,11 @@ async def record_async(
     Returns the files that were written. Raises as `run` does, and SpecError for a fault of the tests.
     """
     from rolegraph.engine.records.jsonl import json_line, write_whole
-    from rolegraph.engine.spec.tests import SpecTests, TestsFile, read_tests
+    from rolegraph.engine.spec.expectations import LoadedTests, SpecTests, read_tests
     from rolegraph.engine.spec.yaml_source import parse_yaml
 
     path = _path(flow, tests)
-    read = read_tests(path) if path.exists() else TestsFile(path, SpecTests(), parse_yaml("{}", str(path)))
+    read = read_tests(path) if path.exists() else LoadedTests(path, SpecTests(), parse_yaml("{}", str(path)))
     if read.answers.is_dir():
         raise UsageError(
             f"{read.answers}, the `answers` of {path}, is a run's folder, which nothing is recorded into; "
@@ -123,7 +123,7 @@ record = blocking(record_async)
 
 def check_tests(path: str | Path) -> None:
     """Read a file of tests, and nothing that it names; raises SpecError with every fault, or UsageError."""
-    from rolegraph.engine.spec.tests import read_tests
+    from rolegraph.engine.spec.expectations import read_tests
 
     read_tests(Path(path))
 
@@ -132,10 +132,11 @@ def _path(flow: Workflow, tests: str | Path | None) -> Path:
     if tests is not None:
         return Path(tests)
     spec = find_spec(flow.source.spec)
-    return Path(f"{spec.stem}{TESTS}") if spec.parent == SPECS else spec.with_name(f"{spec.stem}{TESTS}")
+    name = f"{spec.stem}{TESTS_SUFFIX}"
+    return Path(name) if spec.parent == SPECS else spec.with_name(name)
 
 
-def _recorded(read: TestsFile) -> list[Episode]:
+def _recorded(read: LoadedTests) -> list[Episode]:
     answers = read.answers
     file = RunFolder(answers).episodes if answers.is_dir() else answers
     if not file.exists():
@@ -164,7 +165,7 @@ def _row(episode: Episode) -> Task:
     return {**episode.task, "id": episode.task_id}
 
 
-def _starter(flow: Workflow, read: TestsFile, episodes: Sequence[Episode]) -> str:
+def _starter(flow: Workflow, read: LoadedTests, episodes: Sequence[Episode]) -> str:
     """A tests file that expects what was recorded."""
     from rolegraph.engine.training.compare import by_task, interval
 

@@ -90,7 +90,7 @@ async def _functions(session: ClientSession) -> Sequence[Function]:
             break
         if not cursor:
             return functions
-    raise ToolError(TOOL_FUNCTIONS.past("it lists"))
+    raise ToolError(TOOL_FUNCTIONS.exceeded("it lists"))
 
 
 async def _call(session: ClientSession, name: str, arguments: Mapping[str, Any]) -> Any:

@@ -91,7 +91,7 @@ def pay(pattern: Pattern, text: str, spent: int = 0) -> int:
     spent += pattern.programsize * len(text.encode())
     if spent > PATTERN_WORK.most:
         many = f"a pattern of {pattern.programsize:,} steps on {len(text):,} characters of text"
-        raise TooMuchText(PATTERN_WORK.past(f"{many} may take"))
+        raise TooMuchText(PATTERN_WORK.exceeded(f"{many} may take"))
     return spent
 
 
@@ -127,4 +127,4 @@ def last_match(pattern: Pattern, text: str) -> Match | None:
             return found
         left -= int(per_character * length)
         length *= 2
-    raise TooMuchText(PATTERN_WORK.past(f"to find the last match in {len(text):,} characters may take"))
+    raise TooMuchText(PATTERN_WORK.exceeded(f"to find the last match in {len(text):,} characters may take"))

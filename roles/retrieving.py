@@ -42,7 +42,7 @@ async def exchange(url: str, method: Literal["POST", "GET"], client: httpx.Async
             async for part in answer.aiter_bytes():
                 size += len(part)
                 if size > REPLY_BYTES.most:
-                    raise ToolError(REPLY_BYTES.past(f"{url} answers with"))
+                    raise ToolError(REPLY_BYTES.exceeded(f"{url} answers with"))
                 parts.append(part)
             status, encoding = answer.status_code, answer.charset_encoding or "utf-8"
     except httpx.ReadTimeout:

@@ -74,7 +74,7 @@ def _json(line: str, where: str, check: Callable[[object], None] | None = None) 
     """What a line says, if it is not too much; raises DataError."""
     try:
         if len(line) > RECORD_PARTS.most and parts_of(line.encode()) > RECORD_PARTS.most:
-            raise ValueError(RECORD_PARTS.past("it has"))
+            raise ValueError(RECORD_PARTS.exceeded("it has"))
         value = from_json(line)
         if check is not None:
             check(value)
@@ -89,7 +89,7 @@ def _lines(file: IO[str], path: Path, what: str = "line") -> Iterator[str]:
     while line := file.readline(ROW_TEXT.most + 1):
         number += 1
         if len(line) > ROW_TEXT.most:
-            raise DataError(ROW_TEXT.past(f"{path.name}:{number}: the {what} has"))
+            raise DataError(ROW_TEXT.exceeded(f"{path.name}:{number}: the {what} has"))
         yield line
 
 
@@ -151,7 +151,7 @@ _MEND = "write the file as .jsonl, or with smaller row groups"
 
 def _died(code: int) -> str:
     if code in (MEMORY, -signal.SIGABRT):  # C++ aborts where it gets none
-        return PARQUET_MEMORY.past("to unpack the next rows takes")
+        return PARQUET_MEMORY.exceeded("to unpack the next rows takes")
     return f"the process that unpacks the file has died (exit code {code})"
 
 

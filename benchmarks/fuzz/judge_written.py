@@ -16,7 +16,7 @@ from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope
 from rolegraph.engine.prompts.templates import compile_condition, compile_template
 from rolegraph.engine.spec import Diagnostic
-from rolegraph.engine.spec.tests import read_tests
+from rolegraph.engine.spec.expectations import read_tests
 from rolegraph.engine.vocabulary import ItemCall, ToolError, View, Views, open_dataset, tools
 
 AROUND = TemplateScope({"solver": 2}, ("solver", "judge"), None, frozenset({"answer"}))

@@ -48,7 +48,7 @@ def command(
     output = OutputOptions(quiet, as_json)
     rows = [_checked(name, output, overrides, imports, allow, backend) for name in names]
     valid = [str(row["spec"]) for row in rows if row["valid"]]
-    runnable = [name for name in valid if not rg.is_tests(name)]
+    runnable = [name for name in valid if not rg.is_tests_file(name)]
     words = [*overrides, *flags(imports, allow)]
     following = [f"rolegraph run {shlex.join([name, *words])}" for name in runnable[:1]]
     if len(names) == 1:
@@ -69,7 +69,7 @@ def _checked(
     import rolegraph as rg
 
     try:
-        if rg.is_tests(name):
+        if rg.is_tests_file(name):
             rg.check_tests(name)
             output.line(f"{name}: valid (tests of a spec)")
             return {"spec": name, "valid": True, "diagnostics": []}

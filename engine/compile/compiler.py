@@ -36,7 +36,7 @@ from rolegraph.engine.compile.unroll import unroll
 from rolegraph.engine.errors import SpecError
 from rolegraph.engine.prompts import IN_A_LOOP, OF_SELF, SELF, PromptError
 from rolegraph.engine.spec import Diagnostic, Finding, Spec, load_spec
-from rolegraph.engine.spec.merge import dump
+from rolegraph.engine.spec.merge import dump_yaml
 from rolegraph.engine.vocabulary import Dataset, Import, Split
 
 T = TypeVar("T")
@@ -105,14 +105,14 @@ def check_file(
     it is meant for, say.
     """
     loaded = load_spec(name, overrides, model=model, base_url=base_url)
-    files = ModelFiles(loaded.folders, loaded.is_given)
+    files = ModelFiles(loaded.folders, loaded.is_overridden)
     plan, findings = _compile(loaded.spec, loaded.data, files, imports, allow, whole=not loaded.faults)
     loaded.report(findings)
     if plan is not None:
         loaded.report(permission_findings(plan.withheld, "error" if runs else "warning"))
     if further is not None and plan is not None and not loaded.faults:
         loaded.report(further(plan))
-    return CompileResult(None if loaded.faults else plan, loaded.told())
+    return CompileResult(None if loaded.faults else plan, loaded.shown_diagnostics())
 
 
 def _compile(
@@ -229,7 +229,7 @@ def _assemble(
     return Plan(
         name=spec.name,
         spec=spec,
-        resolved=dump(data),
+        resolved=dump_yaml(data),
         hash=_hash(data, names, imports),
         imports=_imports(names, imports),
         roles=roles,

@@ -14,7 +14,7 @@ from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits.specs import SPEC_EDGES, SPEC_LINEAGES, SPEC_TURNS
 from rolegraph.engine.prompts.checks import RESERVED
 from rolegraph.engine.spec import Finding, Spec
-from rolegraph.engine.spec.faults import no_role
+from rolegraph.engine.spec.faults import role_not_found
 from rolegraph.engine.spec.yaml_source import value_at
 
 Needs = Mapping[str, Sequence[str]]
@@ -235,7 +235,7 @@ def _edges(spec: Spec) -> Iterator[Finding]:
 def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator[Finding]:
     """A finding if no role has that name."""
     if name not in spec.roles:
-        yield no_role(name, spec.roles, path)
+        yield role_not_found(name, spec.roles, path)
 
 
 def _cycles(spec: Spec, needs: Needs) -> Iterator[Finding]:

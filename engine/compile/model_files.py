@@ -14,7 +14,7 @@ from typing import TypeVar
 from rolegraph.engine.records.files import is_file, is_folder
 from rolegraph.engine.shipped import MODELS
 from rolegraph.engine.spec import Finding, ModelRef, Path, Policy, Role, Spec
-from rolegraph.engine.spec.files import resolved, shown
+from rolegraph.engine.spec.files import display_path, resolve_path
 
 P = TypeVar("P", Role, Policy)
 
@@ -24,21 +24,21 @@ class ModelFiles:
     """The folders of a spec and of those that it extends, and whether a part of it is the person's own."""
 
     folders: tuple[FilePath, ...]
-    is_given: Callable[[Path], bool]
+    is_overridden: Callable[[Path], bool]
 
     def located(self, ref: ModelRef, path: Path) -> tuple[ModelRef, list[Finding]]:
         """The model that stands at `path`, its file from the working folder; or what is wrong with it."""
         name = ref.name
-        if name is None or not _is_file(ref) or self.is_given((*path, "name")):
+        if name is None or not _is_file(ref) or self.is_overridden((*path, "name")):
             return ref, []
         places = [(folder, folder / name) for folder in self.folders]
-        inside = [file for folder, file in places if resolved(file).is_relative_to(folder)]
+        inside = [file for folder, file in places if resolve_path(file).is_relative_to(folder)]
         if not inside:
             expected = "a path beside the spec or below it"
             message = f"{name} lies outside the spec's folder"
             return ref, [Finding(path, message, expected, "--model names one anywhere", word=name)]
         file = next((file for file in inside if is_file(file) or is_folder(file)), inside[0])
-        return ref.model_copy(update={"name": shown(file)}), []
+        return ref.model_copy(update={"name": display_path(file)}), []
 
     def all_located(self, spec: Spec) -> tuple[Spec, list[Finding]]:
         """The spec with the models of all its parts, but for what only its signals know."""

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from rolegraph.engine.errors import UserError, did_you_mean, first_line
 from rolegraph.engine.spec import Finding, ModelRef, Path, PromptSource
-from rolegraph.engine.spec.faults import in_short
+from rolegraph.engine.spec.faults import short_value
 from rolegraph.engine.vocabulary import (
     BadOptions,
     Dataset,
@@ -57,7 +57,7 @@ def _resolved(make: Callable[[], T], path: Path, others: str = "") -> tuple[T | 
     except UserError as error:
         return None, [Finding(path, str(error))]
     except FOREIGN as error:  # an item of a package's own
-        said = in_short(f"{type(error).__name__}: {first_line(error)}")
+        said = short_value(f"{type(error).__name__}: {first_line(error)}")
         return None, [Finding(path, f"what is named here cannot be made: {said}")]
 
 
@@ -146,7 +146,7 @@ def _of_argument(error: BadOptions, detail: ErrorDetails, at: Path) -> Finding:
     if kind == "finite_number" or expected == "anything":
         expected = said.removeprefix("Input should be ")
     return Finding(
-        at, f"{item}: {name or 'its value'} cannot be {in_short(detail['input'])}", expected, at_key=True
+        at, f"{item}: {name or 'its value'} cannot be {short_value(detail['input'])}", expected, at_key=True
     )
 
 

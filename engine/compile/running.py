@@ -8,7 +8,7 @@ from typing import Any
 from rolegraph.engine.compile.graph import loop_of
 from rolegraph.engine.compile.lineage import Instances, on_branch
 from rolegraph.engine.compile.plan import Permission
-from rolegraph.engine.spec import OF_A_TOOL, Finding, Role, Spec
+from rolegraph.engine.spec import TOOL_ROLE_KEYS, Finding, Role, Spec
 from rolegraph.engine.spec.diagnostics import Severity
 from rolegraph.engine.spec.yaml_source import value_at
 from rolegraph.engine.vocabulary import Pairs, Tool, is_allowed
@@ -30,7 +30,7 @@ def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _of_tool(name: str, role: Role) -> Iterator[Finding]:
-    keys = [key for key in OF_A_TOOL if key in Role.model_fields]
+    keys = [key for key in TOOL_ROLE_KEYS if key in Role.model_fields]
     for key in Role.model_fields:
         if key in keys or key not in role.model_fields_set or getattr(role, key) is None:
             continue

@@ -7,12 +7,12 @@ is the page's own.
 """
 
 from rolegraph.engine.limits import answers, prompts, records, service, specs, tools
-from rolegraph.engine.limits.limit import Limit, limits_in
+from rolegraph.engine.limits.limit import Limit, limits_of_module
 
 LIMITS: tuple[Limit, ...] = tuple(
     limit
     for module in (specs, prompts, answers, tools, records, service)
-    for limit in limits_in(vars(module))
+    for limit in limits_of_module(vars(module))
 )
 """All of them, file by file."""
 

@@ -15,7 +15,7 @@ class Limit(NamedTuple):
     unit: str
     why: str
 
-    def past(self, what: str) -> str:
+    def exceeded(self, what: str) -> str:
         """What is said where the limit is hit: `what` ends before "more than …"."""
         return f"{what} more than {self}"
 
@@ -34,6 +34,6 @@ class Limit(NamedTuple):
         return f"limit: {self.name}"
 
 
-def limits_in(names: Mapping[str, object]) -> list[Limit]:
+def limits_of_module(names: Mapping[str, object]) -> list[Limit]:
     """Those among a module's names, in its order."""
     return [value for value in names.values() if isinstance(value, Limit)]

@@ -41,7 +41,7 @@ class _Bounded:
             size, parts = size + len(chunk), parts + parts_of(chunk)
             for limit, found in ((COMPLETION_BYTES, size), (COMPLETION_PARTS, parts)):
                 if found > limit.most:
-                    raise ResponseRejected(limit.past("its answer has"))
+                    raise ResponseRejected(limit.exceeded("its answer has"))
             yield chunk
 
     async def aclose(self) -> None:

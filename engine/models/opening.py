@@ -21,7 +21,7 @@ from rolegraph.engine.local.weights import bring
 from rolegraph.engine.models.limit import LimitedModel
 from rolegraph.engine.records import RunFolder
 from rolegraph.engine.shipped import model_folder
-from rolegraph.engine.spec import ModelRef, served_as
+from rolegraph.engine.spec import ModelRef, api_of
 
 if TYPE_CHECKING:
     from rolegraph.engine.compile import Endpoint
@@ -92,7 +92,7 @@ class Services:
             saved = run.best_of(policy or None)
             checkpoint, weights = saved.state if to_train else saved.sampler, run.weights
         if not ref.served_here:
-            elsewhere = {"provider": served_as(ref.provider), "checkpoint": checkpoint}
+            elsewhere = {"provider": api_of(ref.provider), "checkpoint": checkpoint}
             return ServedModel(ref.model_copy(update=elsewhere), trusted_url=self._trusted_url)
         folder = model_folder(ref.name)
         service = self._service(folder, self._state_dir or weights)

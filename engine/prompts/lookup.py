@@ -14,8 +14,8 @@ from rolegraph.engine.records.files import is_file, is_folder, is_no_file
 from rolegraph.engine.shipped import PROMPTS
 from rolegraph.engine.spec import Finding, Path, PromptSource
 from rolegraph.engine.spec.diagnostics import point_at
+from rolegraph.engine.spec.files import display_path
 from rolegraph.engine.spec.files import read_text as read_text_of
-from rolegraph.engine.spec.files import shown
 
 
 def read_template(
@@ -29,7 +29,7 @@ def read_template(
     file, findings = _find(path, source.file or "", folders)
     if file is None:
         return None, findings
-    name = shown(file)
+    name = display_path(file)
     try:
         text = read_text_of(file, TEMPLATE_BYTES)
     except OSError as error:

@@ -54,24 +54,24 @@ class Meter:
         """Pay for work."""
         self.left -= units
         if self.left < 0:
-            raise PromptError(PROMPT_WORK.past("the template takes"))
+            raise PromptError(PROMPT_WORK.exceeded("the template takes"))
 
     def make_text(self, size: int) -> None:
         """Pay for a text of so many characters."""
         if size > _MOST_TEXT:
-            raise PromptError(PROMPT_TEXT.past("the template makes a text of"))
+            raise PromptError(PROMPT_TEXT.exceeded("the template makes a text of"))
         self.spend(size)
 
     def make_list(self, size: int) -> None:
         """Pay for a list of so many items."""
         if size > _MOST_ITEMS:
-            raise PromptError(PROMPT_ITEMS.past("the template makes a list of"))
+            raise PromptError(PROMPT_ITEMS.exceeded("the template makes a list of"))
         self.spend(ITEM * size)
 
     def make_number(self, bits: int) -> None:
         """Allow a whole number of so many bits."""
         if bits > _MOST_BITS:
-            raise PromptError(PROMPT_BITS.past("the template makes a number of"))
+            raise PromptError(PROMPT_BITS.exceeded("the template makes a number of"))
 
     def each(self, items: Iterable[Any], units: int) -> Iterator[Any]:
         """Pass items on, each for so many units."""

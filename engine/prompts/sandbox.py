@@ -107,7 +107,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             raise
         placed = list(_positioned(source, tokens))
         if len(placed) == _MOST_TOKENS:
-            raise TemplateSyntaxError(PROMPT_PARTS.past("the template has"), placed[-1][0])
+            raise TemplateSyntaxError(PROMPT_PARTS.exceeded("the template has"), placed[-1][0])
         return TokenStream(self.lexer.wrap(placed, name, filename), name, filename)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -151,7 +151,7 @@ def _positioned(source: str, tokens: Iterable[tuple[int, str, str]]) -> Iterator
     for _, kind, value in tokens:
         at = source.find(value, at)  # between tokens is only the white space that a tag strips
         if kind in ("integer", "float") and len(value) > PROMPT_DIGITS.most:
-            raise TemplateSyntaxError(PROMPT_DIGITS.past("a number of"), at)
+            raise TemplateSyntaxError(PROMPT_DIGITS.exceeded("a number of"), at)
         if kind == "float" and isinf(float(value)):
             raise TemplateSyntaxError("a number too large to be counted with", at)
         yield at, kind, value

@@ -38,7 +38,7 @@ class ShallowParser(Parser):
         """One tag and what is in it."""
         at, self.blocks = self.stream.current.lineno, self.blocks + 1
         if self.blocks > PROMPT_BLOCKS.most:
-            raise TemplateSyntaxError(PROMPT_BLOCKS.past("tags inside one another in"), at)
+            raise TemplateSyntaxError(PROMPT_BLOCKS.exceeded("tags inside one another in"), at)
         node = super().parse_statement()
         self.blocks -= 1
         return node
@@ -77,11 +77,11 @@ def check_shape(tree: nodes.Template) -> int:
         at = node.lineno or at
         parts += 1
         if parts > PROMPT_PARTS.most:
-            raise TemplateSyntaxError(PROMPT_PARTS.past("the template has"), at)
+            raise TemplateSyntaxError(PROMPT_PARTS.exceeded("the template has"), at)
         if depth > PROMPT_DEPTH.most * 2:
             raise TemplateSyntaxError(_too_deep(), at)
         if isinstance(node, nodes.If) and len(node.elif_) > PROMPT_DEPTH.most:
-            raise TemplateSyntaxError(PROMPT_DEPTH.past("`elif` after `elif` in"), at)
+            raise TemplateSyntaxError(PROMPT_DEPTH.exceeded("`elif` after `elif` in"), at)
         inside = depth + 1 if isinstance(node, nodes.Expr) else 0
         todo += [(child, inside, at) for child in node.iter_child_nodes()]
         _check_names(node, at)
@@ -128,4 +128,4 @@ def _evaluated(node: nodes.Node) -> Iterator[nodes.Node]:
 
 
 def _too_deep() -> str:
-    return PROMPT_DEPTH.past("expressions inside one another in")
+    return PROMPT_DEPTH.exceeded("expressions inside one another in")

@@ -50,7 +50,7 @@ class Template:
         except Exception as error:  # whatever a filter or a value's own code raises is the template's fault
             raise PromptError(in_short(error)) from error
         if len(text) > _MOST_TEXT:
-            raise PromptError(PROMPT_TEXT.past("the prompt has"))
+            raise PromptError(PROMPT_TEXT.exceeded("the prompt has"))
         return text if text.isascii() else _writable(text)
 
 
@@ -123,7 +123,7 @@ def _checked(
     source: str, parse: Callable[[str], nodes.Template], around: TemplateScope, kind: str
 ) -> tuple[Template | None, list[TemplateFault]]:
     if len(source) > PROMPT_SOURCE.most:
-        return None, [TemplateFault(PROMPT_SOURCE.most, "", PROMPT_SOURCE.past(f"the {kind} has"))]
+        return None, [TemplateFault(PROMPT_SOURCE.most, "", PROMPT_SOURCE.exceeded(f"the {kind} has"))]
     try:
         tree = parse(source)
         parts = check_shape(tree)

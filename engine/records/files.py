@@ -37,7 +37,7 @@ def read_bytes(path: Path, most: Limit) -> bytes:
     with path.open("rb") as file:
         content = file.read(most.most + 1)
     if len(content) > most.most:
-        raise OSError(errno.EFBIG, most.past("the file has"))
+        raise OSError(errno.EFBIG, most.exceeded("the file has"))
     return content
 
 

@@ -68,7 +68,7 @@ def read_jsonl(
             file.seek(start)
             for at, text in enumerate(iter(partial(_next, file), b""), number):
                 if len(text) > RECORD_LINE.most:
-                    raise DataError(f"{path}:{at}: {RECORD_LINE.past('the line has')}")
+                    raise DataError(f"{path}:{at}: {RECORD_LINE.exceeded('the line has')}")
                 if not text.endswith(b"\n"):
                     return
                 if not text.isspace():
@@ -124,9 +124,9 @@ class TooLarge(ValueError):
 def check_size(text: bytes) -> None:
     """Raise TooLarge for a line of JSON that would take too much memory, before it is read."""
     if len(text) > RECORD_LINE.most:
-        raise TooLarge(RECORD_LINE.past("the line has"))
+        raise TooLarge(RECORD_LINE.exceeded("the line has"))
     if len(text) * _PER_BYTE > RECORD_MEMORY.most and memory_of(text) > RECORD_MEMORY.most:
-        raise TooLarge(RECORD_MEMORY.past("once it is read, it takes"))
+        raise TooLarge(RECORD_MEMORY.exceeded("once it is read, it takes"))
 
 
 def memory_of(text: bytes) -> int:

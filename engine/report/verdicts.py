@@ -19,7 +19,7 @@ from rolegraph.engine.models.replay import RecordedCall, recorded_calls
 from rolegraph.engine.records import CallId, Episode, FailureName, Message, Trajectory
 from rolegraph.engine.report.compare.differences import text_difference
 from rolegraph.engine.spec import Finding
-from rolegraph.engine.spec.tests import ExpectedAction, FigureBounds, SpecTests, TaskExpectations
+from rolegraph.engine.spec.expectations import ExpectedAction, FigureBounds, SpecTests, TaskExpectations
 from rolegraph.engine.training.compare import by_task, interval
 
 

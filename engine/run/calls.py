@@ -65,8 +65,10 @@ async def results_of(
         length = len(result.message["content"])
         fits = length <= left
         left -= length if fits else 0
-        results.append(result if fits else _failed(call, TOOL_TEXT.past("the results of these calls have")))
-    past = ANSWER_CALLS.past("the answer has")
+        results.append(
+            result if fits else _failed(call, TOOL_TEXT.exceeded("the results of these calls have"))
+        )
+    past = ANSWER_CALLS.exceeded("the answer has")
     return [*results, *(_failed(call, f"not called: {past}") for call in calls[ANSWER_CALLS.most :])]
 
 

@@ -174,7 +174,7 @@ async def take_turn(
                     call, attempt = call + 1, 0
                     continue
             if len(text) > ANSWER_TEXT.most:
-                raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.past("the answer has"))
+                raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.exceeded("the answer has"))
             action = role.parser.parse(text, upstream)
             if type(action) is not str:
                 action = _plain(action)

@@ -64,4 +64,4 @@ def result_text(name: str, result: object) -> str:
         raise ToolError(f"{name} gave text that is not valid Unicode") from None
     except ValueError as error:
         raise ToolError(f"{name} gave neither text nor a JSON value: {error}") from None
-    raise ToolError(TOOL_TEXT.past(f"{name} gave"))
+    raise ToolError(TOOL_TEXT.exceeded(f"{name} gave"))

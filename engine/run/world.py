@@ -104,7 +104,7 @@ class EnvironmentSession:
             if not isinstance(shown, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # a package's own
                 raise TypeError(f"it shows player {player} {type(shown).__name__}, expected text")
             if len(shown) > OBSERVATION_TEXT.most:
-                raise ValueError(OBSERVATION_TEXT.past(f"it shows player {player}"))
+                raise ValueError(OBSERVATION_TEXT.exceeded(f"it shows player {player}"))
         return Transition(
             given.observations,
             {player: finite(reward, "it gave the reward") for player, reward in given.rewards.items()},

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rolegraph.engine.errors import DataError, SandboxError, UsageError, first_line
 from rolegraph.engine.sandbox.process import ProgramLimits, SandboxProcess
-from rolegraph.engine.sandbox.python import MEMORY, SECONDS, execute, given
+from rolegraph.engine.sandbox.python import MEMORY, SECONDS, execute_program, program_names
 
 
 def run_tests(code: str, tests: Sequence[str], *, seconds: float = SECONDS, memory: int = MEMORY) -> float:
@@ -32,12 +32,12 @@ def run_tests(code: str, tests: Sequence[str], *, seconds: float = SECONDS, memo
     if not tests:
         raise UsageError("a program is judged by at least one test")
     read = [_read(test) for test in tests]
-    limits, names = ProgramLimits(seconds, memory), given({})
+    limits, names = ProgramLimits(seconds, memory), program_names({})
     passed = 0
     for test in read:
         with SandboxProcess(limits) as process:
             try:
-                execute(process, code, names)
+                execute_program(process, code, names)
             except SandboxError:
                 return 0.0
             with suppress(SandboxError):

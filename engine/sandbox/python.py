@@ -60,7 +60,7 @@ class PythonSandbox:
         inputs that cannot be given and where the interpreter is not installed.
         """
         require_monty()
-        names = given(inputs)
+        names = program_names(inputs)
         process = SandboxProcess(self._limits)
         self._running.add(process)
         try:
@@ -82,7 +82,7 @@ class PythonSandbox:
         await asyncio.to_thread(self._threads.shutdown)
 
 
-def execute(process: SandboxProcess, code: str, names: Mapping[str, Any]) -> ProgramResult:
+def execute_program(process: SandboxProcess, code: str, names: Mapping[str, Any]) -> ProgramResult:
     """Run a program in a process that is new; what it defines stays there, in the mapping `names`."""
     around = f"{_inside()}\nexecute(code, names, longest, deepest)"
     value, output = process.run(
@@ -96,15 +96,15 @@ def evaluate(
 ) -> ProgramResult:
     """Run one program, here and now; as `PythonSandbox.run`."""
     require_monty()
-    return _alone(SandboxProcess(ProgramLimits(seconds, memory)), code, given(inputs))
+    return _alone(SandboxProcess(ProgramLimits(seconds, memory)), code, program_names(inputs))
 
 
 def _alone(process: SandboxProcess, code: str, names: Mapping[str, Any]) -> ProgramResult:
     with process:
-        return execute(process, code, names)
+        return execute_program(process, code, names)
 
 
-def given(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def program_names(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The names that a program finds, with copies of their values; raises UsageError."""
     for name in inputs:
         if not name.isidentifier() or keyword.iskeyword(name):

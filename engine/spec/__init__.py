@@ -4,15 +4,15 @@ A check elsewhere says what it noticed as a `Finding`; the loader's source gives
 """
 
 from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path, Place
-from rolegraph.engine.spec.loader import TESTS, find_spec, is_tests, load_spec
+from rolegraph.engine.spec.loader import TESTS_SUFFIX, find_spec, is_tests_file, load_spec
 from rolegraph.engine.spec.models import Loop, Spec
-from rolegraph.engine.spec.role import OF_A_TOOL, Credit, Edge, GroupBy, Loss, OnFailure, Role
-from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling, served_as
+from rolegraph.engine.spec.role import TOOL_ROLE_KEYS, Credit, Edge, GroupBy, Loss, OnFailure, Role
+from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling, api_of
 from rolegraph.engine.spec.train import Lora, Policy, Schedule, Train
 
 __all__ = [
-    "OF_A_TOOL",
-    "TESTS",
+    "TESTS_SUFFIX",
+    "TOOL_ROLE_KEYS",
     "Credit",
     "Diagnostic",
     "Edge",
@@ -32,8 +32,8 @@ __all__ = [
     "Schedule",
     "Spec",
     "Train",
+    "api_of",
     "find_spec",
-    "is_tests",
+    "is_tests_file",
     "load_spec",
-    "served_as",
 ]

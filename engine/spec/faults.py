@@ -15,9 +15,9 @@ from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits import Limit
 from rolegraph.engine.limits.records import VALUE_SHOWN
 from rolegraph.engine.limits.specs import SPEC_FAULTS
+from rolegraph.engine.spec.base import SpecModel, field_lines
 from rolegraph.engine.spec.diagnostics import Finding, Path
-from rolegraph.engine.spec.models import Spec, kind_at
-from rolegraph.engine.spec.written import SpecModel, field_lines
+from rolegraph.engine.spec.models import Spec, type_at
 from rolegraph.engine.spec.yaml_source import value_at
 
 _EXPECTED = {
@@ -64,7 +64,7 @@ def _finding(detail: ErrorDetails, at: Path, written: object, root: type[SpecMod
     if is_name:  # pydantic's word for the key itself, not its value
         path = path[:-1]
     key = str(path[-1]) if path else ""
-    value = in_short(detail["input"])
+    value = short_value(detail["input"])
     if kind == "extra_forbidden":
         known = _keys_at(path[:-1], root)
         hint = _belongs(path, root) or did_you_mean(key, known)
@@ -120,13 +120,13 @@ def _finding(detail: ErrorDetails, at: Path, written: object, root: type[SpecMod
     )
 
 
-def no_role(name: str, roles: Collection[str], path: Path = ()) -> Finding:
+def role_not_found(name: str, roles: Collection[str], path: Path = ()) -> Finding:
     """No role has that name."""
     expected = f"one of {', '.join(roles)}" if roles else "a role of the spec, which has none"
     return Finding(path, f"no role {name!r}", expected, did_you_mean(name, roles), word=name)
 
 
-def in_short(value: object) -> str:
+def short_value(value: object) -> str:
     """A value as YAML has it, in short."""
     text = (
         repr(value)
@@ -145,7 +145,7 @@ def _listed(names: list[str], last: str = ", ") -> str:
 
 
 def _model_at(path: Path, root: type[SpecModel]) -> type[BaseModel] | None:
-    kind = kind_at(path, root)
+    kind = type_at(path, root)
     return kind if kind is not None and issubclass(kind, BaseModel) else None
 
 

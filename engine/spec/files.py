@@ -8,7 +8,7 @@ from rolegraph.engine.limits import Limit
 from rolegraph.engine.records.files import read_bytes
 
 
-def resolved(path: Path) -> Path:
+def resolve_path(path: Path) -> Path:
     """The path without links; never raises, either: where nothing can be, it is only made absolute."""
     try:
         return path.resolve()
@@ -16,9 +16,9 @@ def resolved(path: Path) -> Path:
         return path.absolute()
 
 
-def shown(path: Path) -> str:
+def display_path(path: Path) -> str:
     """The path from the working folder, where it is below that."""
-    where, here = resolved(path), Path.cwd()
+    where, here = resolve_path(path), Path.cwd()
     return str(where.relative_to(here) if where.is_relative_to(here) else path)
 
 

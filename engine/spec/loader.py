@@ -19,14 +19,21 @@ from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_EXTENDS, SPEC_FAULTS
 from rolegraph.engine.records.files import is_file, is_folder, is_no_file
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path, Place
-from rolegraph.engine.spec.files import read_text, resolved, shown
+from rolegraph.engine.spec.files import display_path, read_text, resolve_path
 from rolegraph.engine.spec.merge import choose_model, merge, override
 from rolegraph.engine.spec.models import Spec
 from rolegraph.engine.spec.scalars import place_within
 from rolegraph.engine.spec.validation import REQUIRED, validate
-from rolegraph.engine.spec.yaml_source import Spots, YamlSource, parse_yaml, paths_of, refused, value_at
+from rolegraph.engine.spec.yaml_source import (
+    KeyPositions,
+    YamlSource,
+    parse_yaml,
+    unreadable_source,
+    value_at,
+    walk_paths,
+)
 
-TESTS = ".test.yaml"
+TESTS_SUFFIX = ".test.yaml"
 """How the file of a spec's tests ends."""
 
 
@@ -40,7 +47,7 @@ class LoadedSpec:
     folders: tuple[FilePath, ...]
     """The spec's folder, then those of the specs it extends: where its templates and data may lie."""
     diagnostics: list[Diagnostic]
-    spots: Spots
+    positions: KeyPositions
     texts: Mapping[str, str]
     """The text of each file that was read."""
     broken: set[Path] = field(default_factory=set[Path])
@@ -51,7 +58,7 @@ class LoadedSpec:
         """The errors among the diagnostics."""
         return [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == "error"]
 
-    def told(self) -> tuple[Diagnostic, ...]:
+    def shown_diagnostics(self) -> tuple[Diagnostic, ...]:
         """What a person is told: of very many errors or warnings the first, and how many more there are."""
         told: list[Diagnostic] = []
         counts = Counter[str]()
@@ -68,11 +75,11 @@ class LoadedSpec:
                 told.append(replace(diagnostic, message=more, expected="", hint=hint))
         return tuple(told)
 
-    def is_given(self, path: Path) -> bool:
+    def is_overridden(self, path: Path) -> bool:
         """Whether what stands at a path is from the command line, and no file's."""
-        while path not in self.spots:
+        while path not in self.positions:
             path = path[:-1]
-        return self.spots[path].value.file not in self.texts
+        return self.positions[path].value.file not in self.texts
 
     def report(self, findings: Iterable[Finding]) -> None:
         """Give findings their places and keep them, but for those that follow from a broken part."""
@@ -80,25 +87,27 @@ class LoadedSpec:
         for finding in findings:
             if any(finding.path[:depth] in self.broken for depth in range(len(finding.path) + 1)):
                 continue
-            known[finding.at(place_of(finding, self.data, self.spots, self.texts))] = None
+            known[finding.at(place_of(finding, self.data, self.positions, self.texts))] = None
         self.diagnostics = sorted(known, key=lambda d: (d.place.file, d.place.line, d.place.column))
 
 
-def place_of(finding: Finding, data: Mapping[str, Any], spots: Spots, texts: Mapping[str, str]) -> Place:
+def place_of(
+    finding: Finding, data: Mapping[str, Any], positions: KeyPositions, texts: Mapping[str, str]
+) -> Place:
     """Where a finding stands, in the files that `data` was read from."""
     if finding.place is not None:
         return finding.place
     path = finding.path
-    if finding.offset is not None and path in spots:
-        value = spots[path].value
+    if finding.offset is not None and path in positions:
+        value = positions[path].value
         source = texts.get(value.file, value.text)
         return place_within(value, source, str(value_at(data, path)), finding.offset, finding.word)
     if finding.word:
         # What is written in a list stands for a mapping, whose keys are not there to be pointed at.
-        listed = path not in spots and isinstance(value_at(data, path[:-1]), list)
+        listed = path not in positions and isinstance(value_at(data, path[:-1]), list)
         inside = path[:-1] if listed else path
-        for at, value in paths_of(value_at(data, inside), inside):
-            spot = spots.get(at)
+        for at, value in walk_paths(value_at(data, inside), inside):
+            spot = positions.get(at)
             if spot is None or at == inside:
                 continue
             if spot.key is not None and at[-1] == finding.word:
@@ -106,16 +115,16 @@ def place_of(finding: Finding, data: Mapping[str, Any], spots: Spots, texts: Map
             if value == finding.word:
                 return spot.value
     at_key = finding.at_key
-    while path not in spots:  # not written: what it is missing from, or the short form it is part of
+    while path not in positions:  # not written: what it is missing from, or the short form it is part of
         path = path[:-1]
         at_key = isinstance(value_at(data, path), Mapping | list)
-    spot = spots[path]
+    spot = positions[path]
     return spot.key if at_key and spot.key is not None else spot.value
 
 
-def is_tests(path: str | FilePath) -> bool:
+def is_tests_file(path: str | FilePath) -> bool:
     """Whether a file is called as the tests of a spec are: NAME.test.yaml."""
-    return str(path).endswith(TESTS)
+    return str(path).endswith(TESTS_SUFFIX)
 
 
 def find_spec(name: str | FilePath) -> FilePath:
@@ -154,7 +163,9 @@ def load_spec(
         choose_model(source, model, base_url)
     source.data.pop("extends", None)
     fitting, unread = validate(source.data), _unread(source)
-    loaded = LoadedSpec(fitting.value, source.data, folders, list(source.faults), source.spots, source.texts)
+    loaded = LoadedSpec(
+        fitting.value, source.data, folders, list(source.faults), source.positions, source.texts
+    )
     if not unreadable:
         loaded.report(finding for finding in fitting.findings if finding.path not in unread)
     loaded.broken = fitting.left_out | unread
@@ -164,36 +175,36 @@ def load_spec(
 def _unread(source: YamlSource) -> set[Path]:
     """Paths whose value the YAML reader refused."""
     places = {fault.place for fault in source.faults}
-    return {path for path, spot in source.spots.items() if path and spot.value in places}
+    return {path for path, spot in source.positions.items() if path and spot.value in places}
 
 
 def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[YamlSource, tuple[FilePath, ...]]:
     try:
-        source = parse_yaml(read_text(path, SPEC_BYTES), shown(path))
+        source = parse_yaml(read_text(path, SPEC_BYTES), display_path(path))
     except UnicodeDecodeError:
-        source = refused(Place(shown(path), 1, 1, ""), "not valid YAML: not UTF-8 text")
+        source = unreadable_source(Place(display_path(path), 1, 1, ""), "not valid YAML: not UTF-8 text")
     except OSError as error:
         if error.errno != errno.EFBIG:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
-        source = refused(Place(shown(path), 1, 1, ""), error.strerror or "")
-    folder = resolved(path).parent
+        source = unreadable_source(Place(display_path(path), 1, 1, ""), error.strerror or "")
+    folder = resolve_path(path).parent
     base_name = source.data.get("extends")
     if base_name is None:
         return source, (folder,)
-    place = source.spots["extends",].value
+    place = source.positions["extends",].value
     base = folder / base_name if isinstance(base_name, str) else None
-    chain = (*chain, resolved(path))
+    chain = (*chain, resolve_path(path))
     problem = None
     if base is None:
         problem = Diagnostic(
             "`extends` names one spec", place, "the file name of a spec, such as solver_judge.yaml"
         )
-    elif resolved(base) in chain:
-        loop = " -> ".join(step.name for step in (*chain[chain.index(resolved(base)) :], base))
+    elif resolve_path(base) in chain:
+        loop = " -> ".join(step.name for step in (*chain[chain.index(resolve_path(base)) :], base))
         problem = Diagnostic(f"the specs extend each other: {loop}", place)
     elif len(chain) > SPEC_EXTENDS.most:
         problem = Diagnostic(f"more than {SPEC_EXTENDS} extend each other", place)
-    elif not resolved(base).is_relative_to(folder):
+    elif not resolve_path(base).is_relative_to(folder):
         problem = Diagnostic(
             f"{base_name} lies outside the spec's folder",
             place,
@@ -201,7 +212,7 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[YamlSource, tupl
         )
     elif not is_file(base):
         shipped = SPECS / FilePath(str(base_name)).name
-        if is_file(shipped) and resolved(shipped) not in chain:
+        if is_file(shipped) and resolve_path(shipped) not in chain:
             base = shipped
         else:
             near = (entry for where in (folder, SPECS) for entry in where.glob("*.yaml"))

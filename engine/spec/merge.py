@@ -14,48 +14,55 @@ import yaml
 
 from rolegraph.engine.limits.specs import SPEC_DEPTH
 from rolegraph.engine.spec.diagnostics import Diagnostic, Path, Place
-from rolegraph.engine.spec.faults import no_role
-from rolegraph.engine.spec.models import is_whole, kind_at
-from rolegraph.engine.spec.sources import ModelRef, served_as
-from rolegraph.engine.spec.yaml_source import KeyPosition, Spots, YamlSource, is_half, parse_yaml, paths_of
+from rolegraph.engine.spec.faults import role_not_found
+from rolegraph.engine.spec.models import is_atomic, type_at
+from rolegraph.engine.spec.sources import ModelRef, api_of
+from rolegraph.engine.spec.yaml_source import (
+    KeyPosition,
+    KeyPositions,
+    YamlSource,
+    has_surrogate,
+    parse_yaml,
+    walk_paths,
+)
 from rolegraph.engine.vocabulary import ItemCall
 
 
 def merge(base: YamlSource, child: YamlSource) -> YamlSource:
     """The child laid over the base."""
-    spots: Spots = dict(base.spots)
-    data = _merge(base.data, child.data, (), spots, child.spots)
-    spots[()] = child.spots.get((), base.spots[()])
-    return YamlSource(data, spots, [*base.faults, *child.faults], {**base.texts, **child.texts})
+    positions: KeyPositions = dict(base.positions)
+    data = _merge(base.data, child.data, (), positions, child.positions)
+    positions[()] = child.positions.get((), base.positions[()])
+    return YamlSource(data, positions, [*base.faults, *child.faults], {**base.texts, **child.texts})
 
 
 def _merge(
-    base: Mapping[str, Any], child: Mapping[str, Any], path: Path, spots: Spots, new: Spots
+    base: Mapping[str, Any], child: Mapping[str, Any], path: Path, positions: KeyPositions, new: KeyPositions
 ) -> dict[str, Any]:
     merged = dict(base)
     for key, value in child.items():
         here = (*path, key)
         old = merged.get(key)
-        if isinstance(value, Mapping) and not is_whole(here):
+        if isinstance(value, Mapping) and not is_atomic(here):
             inner = cast("Mapping[str, Any]", old if isinstance(old, Mapping) else {})
             if not inner:
-                _forget(spots, cast("object", old), here)
-            spots[here] = new[here]
-            merged[key] = _merge(inner, cast("Mapping[str, Any]", value), here, spots, new)
+                _forget(positions, cast("object", old), here)
+            positions[here] = new[here]
+            merged[key] = _merge(inner, cast("Mapping[str, Any]", value), here, positions, new)
             continue
-        _forget(spots, old, here)
+        _forget(positions, old, here)
         if value is None:
             merged.pop(key, None)
             continue
-        spots.update({at: new[at] for at, _ in paths_of(value, here) if at in new})
+        positions.update({at: new[at] for at, _ in walk_paths(value, here) if at in new})
         merged[key] = value
     return merged
 
 
-def _forget(spots: Spots, value: object, path: Path) -> None:
+def _forget(positions: KeyPositions, value: object, path: Path) -> None:
     """Drop the places of the value at a path."""
-    for at, _ in paths_of(value, path):
-        spots.pop(at, None)
+    for at, _ in walk_paths(value, path):
+        positions.pop(at, None)
 
 
 def override(source: YamlSource, text: str, position: int) -> None:
@@ -71,9 +78,9 @@ def override(source: YamlSource, text: str, position: int) -> None:
         )
         return
     if len(keys) > SPEC_DEPTH.most:
-        source.faults.append(Diagnostic(SPEC_DEPTH.past("the keys are inside one another in"), place))
+        source.faults.append(Diagnostic(SPEC_DEPTH.exceeded("the keys are inside one another in"), place))
         return
-    if is_half(text):
+    if has_surrogate(text):
         source.faults.append(Diagnostic("not an override: it has half a character", place, "Unicode text"))
         return
     parsed = parse_yaml(f"value: {raw}" if raw.strip() else "value: null", file)
@@ -84,7 +91,7 @@ def override(source: YamlSource, text: str, position: int) -> None:
     roles = _mapping(source.data.get("roles"))
     if keys[0] == "roles" and len(keys) > 2 and keys[1] not in roles:
         named = replace(place, column=dotted.index(keys[1], len("roles.")) + 1, width=len(keys[1]))
-        source.faults.append(no_role(keys[1], roles).at(named))
+        source.faults.append(role_not_found(keys[1], roles).at(named))
         return
     _put(source, tuple(keys), parsed.data["value"], KeyPosition(place, value_place))
 
@@ -93,29 +100,29 @@ def _put(source: YamlSource, path: tuple[str, ...], value: object, spot: KeyPosi
     """Set the value at a path, in place; None removes it. What is in short on the way is written in full."""
     at: dict[str, Any] = source.data
     for depth, key in enumerate(path[:-1], 1):
-        inner = _in_full(at.get(key), path[:depth])
+        inner = _expand_at(at.get(key), path[:depth])
         if inner is not None and not isinstance(inner, dict):
             message = f"{'.'.join(path[:depth])} is not a mapping, so it has no {path[depth]!r}"
             source.faults.append(Diagnostic(message, spot.key or spot.value))
             return
         at[key] = at = dict(cast("dict[str, Any]", inner or {}))
-        source.spots.setdefault(path[:depth], KeyPosition(spot.key, spot.key or spot.value))
-    _forget(source.spots, at.get(path[-1]), path)
+        source.positions.setdefault(path[:depth], KeyPosition(spot.key, spot.key or spot.value))
+    _forget(source.positions, at.get(path[-1]), path)
     if value is None:
         at.pop(path[-1], None)
         return
     at[path[-1]] = value
-    source.spots[path] = spot
+    source.positions[path] = spot
 
 
-def _in_full(value: object, path: Path) -> object:
+def _expand_at(value: object, path: Path) -> object:
     """The mapping that a value written in short stands for; any other value as it is."""
-    kind = kind_at(path)
+    kind = type_at(path)
     if kind is None:
         return value
     if issubclass(kind, ItemCall):
         return {value: None} if isinstance(value, str) else value
-    return kind.in_full(value)
+    return kind.expand_shorthand(value)
 
 
 def choose_model(source: YamlSource, model: str | None, base_url: str | None) -> None:
@@ -130,7 +137,7 @@ def choose_model(source: YamlSource, model: str | None, base_url: str | None) ->
         return
     spot = _flag("--base-url", base_url)
     _put(source, ("model", "base_url"), base_url, spot)
-    provider = served_as(_provider(source.data.get("model")))
+    provider = api_of(_provider(source.data.get("model")))
     for key in ("roles", "policies"):
         for name, it in _mapping(source.data.get(key)).items():
             own = _mapping(it).get("model")
@@ -143,9 +150,11 @@ def _replace_model(source: YamlSource, model: str) -> None:
     of_the_model = {"provider", "name", "checkpoint"}
     of_the_model |= {"base_url"} if _provider(before) != _provider(model) else set()
     kept = {key: value for key, value in _full_model(before).items() if key not in of_the_model}
-    spots = {at: spot for at, spot in source.spots.items() if at[1:] and at[0] == "model" and at[1] in kept}
+    positions = {
+        at: spot for at, spot in source.positions.items() if at[1:] and at[0] == "model" and at[1] in kept
+    }
     _put(source, ("model",), {**_full_model(model), **kept} if kept else model, _flag("--model", model))
-    source.spots |= spots
+    source.positions |= positions
 
 
 def _flag(name: str, value: str) -> KeyPosition:
@@ -158,13 +167,13 @@ def _provider(model: object) -> str:
 
 
 def _full_model(model: object) -> Mapping[str, Any]:
-    return _mapping(ModelRef.in_full(model))
+    return _mapping(ModelRef.expand_shorthand(model))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
-def dump(data: Mapping[str, Any]) -> str:
+def dump_yaml(data: Mapping[str, Any]) -> str:
     """Resolved data as YAML text again."""
     return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True)

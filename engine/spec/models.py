@@ -16,11 +16,11 @@ from pydantic import Field
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.limits.specs import SPEC_ROUNDS
+from rolegraph.engine.spec.base import ATOMIC, Identifier, SpecModel, Strings
 from rolegraph.engine.spec.diagnostics import Path
 from rolegraph.engine.spec.role import Role
 from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
 from rolegraph.engine.spec.train import Policy, Train
-from rolegraph.engine.spec.written import WHOLE, Identifier, SpecModel, Strings
 from rolegraph.engine.vocabulary import CallField, ItemCall
 
 
@@ -87,17 +87,17 @@ class Spec(SpecModel):
     """How the roles are trained."""
 
 
-def is_whole(path: Path) -> bool:
+def is_atomic(path: Path) -> bool:
     """Whether the value at a path is one, which `extends` and overrides replace: half of a parser mixed with
     another means nothing."""
-    if kind_at(path) in (ItemCall, PromptSource):
+    if type_at(path) in (ItemCall, PromptSource):
         return True
-    around = kind_at(path[:-1])
+    around = type_at(path[:-1])
     field = around.model_fields.get(str(path[-1])) if around and issubclass(around, SpecModel) else None
-    return field is not None and WHOLE in field.metadata
+    return field is not None and ATOMIC in field.metadata
 
 
-def kind_at(path: Path, root: type[SpecModel] = Spec) -> type[SpecModel] | type[ItemCall] | None:
+def type_at(path: Path, root: type[SpecModel] = Spec) -> type[SpecModel] | type[ItemCall] | None:
     """What is at a path of a spec (of a file that `root` is the model of): a model or a call, if either."""
     annotation: Any = root
     for key in path:

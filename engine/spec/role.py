@@ -15,8 +15,8 @@ from rolegraph.engine.limits.specs import (
     SPEC_SECONDS,
     SPEC_WEIGHT,
 )
+from rolegraph.engine.spec.base import ATOMIC, SpecModel, Strings
 from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
-from rolegraph.engine.spec.written import WHOLE, SpecModel, Strings
 from rolegraph.engine.vocabulary import CallField, ItemCall, LossName, LossSetting
 from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
 
@@ -56,7 +56,7 @@ class Edge(SpecModel):
     """In a loop: `this` round, the `last` one, or the `history` of all before."""
 
     @classmethod
-    def in_full(cls, value: object) -> object:
+    def expand_shorthand(cls, value: object) -> object:
         """A join or a round stands for the edge that differs in it alone; chunks may stand under `join`."""
         if value in get_args(JoinedRound):
             return {"round": value}
@@ -97,13 +97,13 @@ def _as_edges(value: object) -> object:
     return {name: Edge() for name in cast("list[str]", names)}
 
 
-OF_A_TOOL = ("run", "count", "needs", "when", "shows", "reward", "on_failure", "timeout")
+TOOL_ROLE_KEYS = ("run", "count", "needs", "when", "shows", "reward", "on_failure", "timeout")
 """All that may be said of a role that runs a tool."""
 
 
 def _of_two_shapes(schema: dict[str, Any]) -> None:
     """Let a role's JSON Schema have a prompt, or else a tool and what goes with one."""
-    others = {key: {"type": "null"} for key in schema["properties"] if key not in OF_A_TOOL}
+    others = {key: {"type": "null"} for key in schema["properties"] if key not in TOOL_ROLE_KEYS}
     schema["if"] = {"required": ["run"], "properties": {"run": {"not": {"type": "null"}}}}
     schema["then"] = {"properties": others}
     schema["else"] = {"required": ["prompt"]}
@@ -123,7 +123,7 @@ class Credit(SpecModel):
     """With `return`: what the reward of a turn counts for the turn before it."""
 
     @classmethod
-    def in_full(cls, value: object) -> object:
+    def expand_shorthand(cls, value: object) -> object:
         """A kind stands for itself, `{return: g}` for a return that is discounted by g."""
         if isinstance(value, str):
             return {"kind": value}
@@ -149,7 +149,7 @@ class Loss(SpecModel):
     cispo and gspo. What is left out is as the service has it."""
 
     @classmethod
-    def in_full(cls, value: object) -> object:
+    def expand_shorthand(cls, value: object) -> object:
         """A name stands for itself, `{ppo: {…}}` for a loss with settings."""
         if isinstance(value, str):
             return {"name": value}
@@ -191,7 +191,7 @@ class Role(SpecModel):
     needs: Annotated[
         Mapping[str, Edge],
         BeforeValidator(_as_edges, json_schema_input_type=str | list[str] | Mapping[str, Edge]),
-        WHOLE,
+        ATOMIC,
     ] = {}
     """Roles whose answers this one waits for."""
     when: str | None = None
@@ -211,23 +211,23 @@ class Role(SpecModel):
     tools: Annotated[
         list[ToolField],
         BeforeValidator(_as_items, json_schema_input_type=Union[ToolField, list[ToolField]]),  # noqa: UP007
-        WHOLE,
+        ATOMIC,
     ] = []
     """What its model may call before it answers."""
     calls: Annotated[int, Field(ge=1, le=SPEC_CALLS.most), SPEC_CALLS] = 1
     """How often a turn asks its model at most, where it has tools; the last answer is parsed as it stands."""
     reward: Annotated[CallField, vocabulary.rewards] | None = None
     """What it earns. A trainable role needs one, or a signal."""
-    credit: Annotated[Credit, WHOLE] = Credit()
+    credit: Annotated[Credit, ATOMIC] = Credit()
     """What each of its turns is credited with: `trajectory`, `turn`, `margin` or `{return: 0.95}`."""
-    group: Annotated[GroupBy, WHOLE] = "task"
+    group: Annotated[GroupBy, ATOMIC] = "task"
     """With what it is compared: what else it did on the `task`, in that `turn`, or where the `prompt` was the
     same."""
     estimator: Annotated[CallField, vocabulary.estimators] | None = None
     """How its advantage is computed. A trainable role needs one."""
     signal: Annotated[CallField, vocabulary.signals] | None = None
     """What sets a `precomputed` role's advantages, token by token, in place of a reward."""
-    loss: Annotated[Loss, WHOLE] | None = None
+    loss: Annotated[Loss, ATOMIC] | None = None
     """The loss it is trained with, as `cispo` or `{ppo: {clip_high_threshold: 1.3}}`; None takes the
     estimator's own: `ppo` for grpo, else `importance_sampling`; `cross_entropy` for imitation."""
     trainable: bool = True

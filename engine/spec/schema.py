@@ -14,8 +14,8 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from rolegraph.engine.spec.base import field_lines
 from rolegraph.engine.spec.models import Spec
-from rolegraph.engine.spec.written import field_lines
 from rolegraph.engine.vocabulary import SUFFIXES, ItemCall, Option, Registry, datasets, registry_of
 from rolegraph.engine.vocabulary.registry import NAMES_ITEMS_OF
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
-from rolegraph.engine.spec.written import Count, SpecModel, Strings
+from rolegraph.engine.spec.base import Count, SpecModel, Strings
 
 
 class PromptSource(SpecModel):
@@ -19,12 +19,12 @@ class PromptSource(SpecModel):
     """The template itself."""
 
     @classmethod
-    def in_full(cls, value: object) -> object:
+    def expand_shorthand(cls, value: object) -> object:
         """A file's name stands for `{file: name}`."""
         return {"file": value} if isinstance(value, str) else value
 
 
-def served_as(provider: str) -> str:
+def api_of(provider: str) -> str:
     """Whose API the models of a provider are reached by: a local service speaks Tinker's."""
     return "tinker" if provider == "local" else provider
 
@@ -53,7 +53,7 @@ class ModelRef(SpecModel):
     """Whether a replay answers prompts that have changed since they were recorded, too."""
 
     @classmethod
-    def in_full(cls, value: object) -> object:
+    def expand_shorthand(cls, value: object) -> object:
         """`provider:name`, or a provider alone, stands for a mapping."""
         if not isinstance(value, str):
             return value

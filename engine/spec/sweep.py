@@ -28,7 +28,7 @@ def split_values(word: str) -> list[str]:
     return [f"{key}{equals}{value}" for value in values]
 
 
-def grid(words: Sequence[str]) -> list[tuple[str, ...]]:
+def grid_points(words: Sequence[str]) -> list[tuple[str, ...]]:
     """Every combination of the words' values, the last word's going round first.
 
     Raises UsageError where no word has several.
@@ -39,7 +39,7 @@ def grid(words: Sequence[str]) -> list[tuple[str, ...]]:
     return list(product(*choices))
 
 
-def seed_of(point: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
+def split_seed(point: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
     """A point's overrides, and the seed that the word `seed=…` gives it, if it is there.
 
     Raises UsageError for a seed that is no whole number.
@@ -52,7 +52,7 @@ def seed_of(point: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
         raise UsageError(f"{SEED}{seeds[-1]} is no whole number; write them as in seed=0,1,2") from None
 
 
-def swept(words: Sequence[str], point: Sequence[str]) -> tuple[str, ...]:
+def varied_overrides(words: Sequence[str], point: Sequence[str]) -> tuple[str, ...]:
     """What sets a point apart: its overrides, less those that all points have."""
     return tuple(own for word, own in zip(words, point, strict=True) if own != word)
 

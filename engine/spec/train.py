@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rolegraph.engine.limits.specs import SPEC_COUNT, SPEC_RANK, SPEC_STALENESS
+from rolegraph.engine.spec.base import Count, SpecModel
 from rolegraph.engine.spec.sources import ModelRef, Sampling
-from rolegraph.engine.spec.written import Count, SpecModel
 
 RateCurve = Literal["constant", "linear", "cosine"]
 
@@ -25,7 +25,7 @@ class Schedule(SpecModel):
     """The share of the learning rate that is left at the end."""
 
     @classmethod
-    def in_full(cls, value: object) -> object:
+    def expand_shorthand(cls, value: object) -> object:
         """A kind stands for `{kind: kind}`."""
         return {"kind": value} if isinstance(value, str) else value
 

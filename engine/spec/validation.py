@@ -14,11 +14,11 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from rolegraph.engine.limits.specs import SPEC_ROLES
+from rolegraph.engine.spec.base import SpecModel
 from rolegraph.engine.spec.diagnostics import Finding, Path
 from rolegraph.engine.spec.faults import findings_of
 from rolegraph.engine.spec.models import Spec
 from rolegraph.engine.spec.role import Role
-from rolegraph.engine.spec.written import SpecModel
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -48,11 +48,11 @@ def validate(data: Mapping[str, Any]) -> FittedPart[Spec]:
         # What is wrong with so many is of no use to anyone.
         message, here = f"the spec has {len(named):,} roles", ("roles",)
         found = [Finding(here, message, f"at most {SPEC_ROLES}", at_key=True)]
-        top = fit(Spec, {**data, "roles": REQUIRED["roles"]}, REQUIRED, ())
+        top = fit_model(Spec, {**data, "roles": REQUIRED["roles"]}, REQUIRED, ())
         return FittedPart(top.value, [*found, *top.findings], {here, *top.left_out})
-    parts = {name: fit(Role, role, _REQUIRED_OF_ROLE, ("roles", name)) for name, role in named.items()}
+    parts = {name: fit_model(Role, role, _REQUIRED_OF_ROLE, ("roles", name)) for name, role in named.items()}
     roles = {name: part.value for name, part in parts.items()}
-    top = fit(Spec, {**data, "roles": roles} if roles else data, REQUIRED, ())
+    top = fit_model(Spec, {**data, "roles": roles} if roles else data, REQUIRED, ())
     findings, left_out = [*top.findings], set(top.left_out)
     for name, part in parts.items():
         if ("roles", name) not in top.left_out:
@@ -63,7 +63,7 @@ def validate(data: Mapping[str, Any]) -> FittedPart[Spec]:
     return FittedPart(spec, findings, left_out)
 
 
-def fit(
+def fit_model(
     model: type[M], written: object, required: Mapping[str, Any], at: Path, root: type[SpecModel] = Spec
 ) -> FittedPart[M]:
     """What of the value at a path fits a model; `required` stands in for what the model insists on.

@@ -28,7 +28,7 @@ class KeyPosition:
     value: Place
 
 
-Spots = dict[Path, KeyPosition]
+KeyPositions = dict[Path, KeyPosition]
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class YamlSource:
     """One parsed file."""
 
     data: dict[str, Any]
-    spots: Spots
+    positions: KeyPositions
     faults: list[Diagnostic] = field(default_factory=list[Diagnostic])
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """The text of each file that was read."""
@@ -59,10 +59,10 @@ class _Loader(yaml.SafeLoader):
         self.depth += 1
         self.composed += 1
         if self.depth > _DEPTH:
-            raise yaml.YAMLError(SPEC_DEPTH.past("values are inside one another in"))
+            raise yaml.YAMLError(SPEC_DEPTH.exceeded("values are inside one another in"))
         # A mapping's keys are composed, too.
         if self.composed > 2 * SPEC_VALUES.most:
-            raise yaml.YAMLError(SPEC_VALUES.past("the spec has"))
+            raise yaml.YAMLError(SPEC_VALUES.exceeded("the spec has"))
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -70,7 +70,7 @@ class _Loader(yaml.SafeLoader):
     def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:
         """The bracket that opens a list or mapping: read ahead of what is composed."""
         if self.flow_level > _DEPTH:
-            raise yaml.YAMLError(SPEC_DEPTH.past("brackets are inside one another in"))
+            raise yaml.YAMLError(SPEC_DEPTH.exceeded("brackets are inside one another in"))
         super().fetch_flow_collection_start(TokenClass)  # pyright: ignore[reportUnknownMemberType]
 
 
@@ -97,14 +97,14 @@ for _tag, (_pattern, _first, _) in _SCALARS.items():
     )
 
 
-def is_half(text: str) -> bool:
+def has_surrogate(text: str) -> bool:
     """Whether a text has half a character, which can be written nowhere."""
     return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _scalar(tag: str, text: str) -> object:
     """The value of a text that is written with a tag; raises ValueError with what was expected."""
-    if is_half(text):
+    if has_surrogate(text):
         raise ValueError("whole characters, not half of one")
     kind = tag.removeprefix(_PREFIX)
     if kind == "str":
@@ -130,7 +130,7 @@ def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlS
     lines = SourceLines(file, text)
     top = lines.place(0)
     if len(text.encode(errors="surrogatepass")) > SPEC_BYTES.most:
-        return refused(top, SPEC_BYTES.past("the file has"))
+        return unreadable_source(top, SPEC_BYTES.exceeded("the file has"))
     loader = None
     try:
         loader = _Loader(text)
@@ -138,24 +138,26 @@ def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlS
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = lines.place(mark.index) if mark else top
-        return refused(place, f"not valid YAML: {error.problem or error.context}", hint=_quoted(place.text))
+        return unreadable_source(
+            place, f"not valid YAML: {error.problem or error.context}", hint=_quoted(place.text)
+        )
     except yaml.reader.ReaderError as error:
         place = lines.place(error.position)
-        return refused(place, f"not valid YAML: character U+{error.character:04X} is not allowed")
+        return unreadable_source(place, f"not valid YAML: character U+{error.character:04X} is not allowed")
     except yaml.YAMLError as error:  # our own
         place = lines.place(loader.get_mark().index) if loader else top
-        return refused(place, f"not valid YAML: {error}")
+        return unreadable_source(place, f"not valid YAML: {error}")
     reader = _Reader(lines)
     if not isinstance(node, yaml.MappingNode):
         place = reader.place(node) if node else top
-        return refused(place, *mapping)
+        return unreadable_source(place, *mapping)
     try:
         data = reader.mapping(node, ())
     except _TooLarge as error:
         limits = f"at most {SPEC_DEPTH}, and {SPEC_VALUES} in all"
-        return refused(error.place, "nested too deeply, or aliases that grow too large", limits)
-    reader.spots[()] = KeyPosition(None, top)
-    return YamlSource(data, reader.spots, reader.faults, {file: text})
+        return unreadable_source(error.place, "nested too deeply, or aliases that grow too large", limits)
+    reader.positions[()] = KeyPosition(None, top)
+    return YamlSource(data, reader.positions, reader.faults, {file: text})
 
 
 _EXPRESSION = re.compile(r"\b(when|until):\s+(?=\S)(.*?)\s*$")
@@ -170,13 +172,13 @@ def _quoted(line: str) -> str:
     return f"quote the expression: {found[1]}: '{inside}'"
 
 
-def refused(place: Place, message: str, expected: str = "", hint: str = "") -> YamlSource:
+def unreadable_source(place: Place, message: str, expected: str = "", hint: str = "") -> YamlSource:
     """What is known of a file of which nothing can be read: its one fault."""
     top = Place(place.file, 1, 1, place.text if place.line == 1 else "")
     return YamlSource({}, {(): KeyPosition(None, top)}, [Diagnostic(message, place, expected, hint)])
 
 
-def paths_of(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+def walk_paths(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
     """A value and everything in it, each with its path, in the order of writing."""
     yield path, value
     inside: Iterable[tuple[str | int, Any]] = ()
@@ -185,7 +187,7 @@ def paths_of(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
     elif isinstance(value, list):
         inside = enumerate(cast("list[Any]", value))
     for key, inner in inside:
-        yield from paths_of(inner, (*path, key))
+        yield from walk_paths(inner, (*path, key))
 
 
 def value_at(value: Any, path: Path) -> object:
@@ -213,7 +215,7 @@ class _Reader:
 
     def __init__(self, lines: SourceLines) -> None:
         self.lines = lines
-        self.spots: Spots = {}
+        self.positions: KeyPositions = {}
         self.faults: list[Diagnostic] = []
         self.visited = 0
 
@@ -234,7 +236,7 @@ class _Reader:
         if isinstance(node, yaml.SequenceNode):
             items: list[Any] = []
             for index, child in enumerate(node.value):
-                self.spots[*path, index] = KeyPosition(None, self.place(child))
+                self.positions[*path, index] = KeyPosition(None, self.place(child))
                 items.append(self.value(child, (*path, index)))
             return items
         try:
@@ -246,7 +248,7 @@ class _Reader:
     def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = {}
         for key, (key_node, value_node) in self.pairs(node).items():
-            self.spots[*path, key] = KeyPosition(self.place(key_node), self.place(value_node))
+            self.positions[*path, key] = KeyPosition(self.place(key_node), self.place(value_node))
             data[key] = self.value(value_node, (*path, key))
         return data
 
@@ -263,7 +265,7 @@ class _Reader:
         own: dict[str, int] = {}
         for key_node, value_node in node.value:
             key: Any = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            if not isinstance(key, str) or is_half(key):
+            if not isinstance(key, str) or has_surrogate(key):
                 self.faults.append(
                     Diagnostic("not a key that a spec can have", self.place(key_node), "a name")
                 )

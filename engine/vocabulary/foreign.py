@@ -40,7 +40,7 @@ def plain(value: object, limit: Limit) -> Any:
     """
     if isinstance(value, str):
         if len(value) > limit.most:
-            raise ValueError(limit.past("its text has"))
+            raise ValueError(limit.exceeded("its text has"))
         return str(value)
     try:
         found = to_jsonable_python(value, inf_nan_mode="constants")
@@ -49,7 +49,7 @@ def plain(value: object, limit: Limit) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if length > limit.most:
-        raise ValueError(limit.past("its JSON has"))
+        raise ValueError(limit.exceeded("its JSON has"))
     return found
 
 

@@ -55,7 +55,7 @@ def checker(
         nonlocal left
         left -= units
         if left < 0:
-            raise TooMuchWork(SCHEMA_WORK.past("to check it against the schema takes"))
+            raise TooMuchWork(SCHEMA_WORK.exceeded("to check it against the schema takes"))
 
     def counted(name: str, keyword: Keyword) -> Keyword:
         also, each = 1 + _ALSO.get(name, 0), _EACH.get(name, 1)

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from rolegraph.engine.compile import check_file
 from rolegraph.engine.shipped import PROMPTS
 from rolegraph.engine.spec import Role, Spec, Train
-from rolegraph.engine.spec.written import SpecModel
+from rolegraph.engine.spec.base import SpecModel
 from tests.documents import PAGES, ROOT, is_spec, specs_in, yaml_in
 
 LANGUAGE = ROOT / "docs" / "language.md"

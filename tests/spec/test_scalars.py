@@ -114,7 +114,7 @@ def test_a_word_is_found_however_the_text_is_written(
     text = f"{' '.join(before)} word {{{{ word }}}} {' '.join(after)}"
     source = yaml.safe_dump({"a": {"b": text}}, default_style=style, width=width, allow_unicode=True)
     parsed = parse_yaml(source, "x.yaml")
-    value = parsed.spots["a", "b"].value
+    value = parsed.positions["a", "b"].value
     place = place_within(value, source, parsed.data["a"]["b"], text.index("{{"), "word")
     lines = source.splitlines()
     assert lines[place.line - 1] == place.text or place.text == lines[place.line - 1].rstrip()

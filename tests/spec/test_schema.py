@@ -14,9 +14,9 @@ from pydantic import BaseModel
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.compile import check_file
+from rolegraph.engine.spec.base import SpecModel, field_lines
 from rolegraph.engine.spec.models import Spec
 from rolegraph.engine.spec.schema import json_schema
-from rolegraph.engine.spec.written import SpecModel, field_lines
 from tests.documents import PAGES, specs_in
 from tests.spec.test_broken import SPECS as BROKEN
 
@@ -206,7 +206,9 @@ def test_a_spec_that_extends_another_says_only_what_differs_and_null_removes() -
 def language() -> Iterator[type[BaseModel]]:
     """The models of a spec; a tests file is written likewise, and is none."""
     yield from (
-        model for model in SpecModel.__subclasses__() if model.__module__ != "rolegraph.engine.spec.tests"
+        model
+        for model in SpecModel.__subclasses__()
+        if model.__module__ != "rolegraph.engine.spec.expectations"
     )
 
 
@@ -220,8 +222,10 @@ def test_each_key_has_its_line_and_each_short_form_its_type() -> None:
         for key in model.model_fields:
             assert key in lines, f"{model.__name__}.{key} has no line under it"
             assert shape["properties"][key]["description"] == lines[key]
-        short = "in_full" in vars(model)
-        assert short == (vars(model).get("SHORT") is not None), f"{model.__name__}.SHORT is for `in_full`"
+        short = "expand_shorthand" in vars(model)
+        assert short == (vars(model).get("SHORT") is not None), (
+            f"{model.__name__}.SHORT is for `expand_shorthand`"
+        )
 
 
 def test_every_item_that_a_spec_may_name_is_listed() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.spec.sweep import grid, point_name, split_values, swept
+from rolegraph.engine.spec.sweep import grid_points, point_name, split_values, varied_overrides
 
 
 @pytest.mark.parametrize(
@@ -35,22 +35,22 @@ def test_commas_part_values_but_not_in_brackets_and_quotes(word: str, values: li
 
 
 def test_the_last_word_goes_round_first() -> None:
-    assert grid(["a=1,2", "b=x", "c=3,4"]) == [
+    assert grid_points(["a=1,2", "b=x", "c=3,4"]) == [
         ("a=1", "b=x", "c=3"),
         ("a=1", "b=x", "c=4"),
         ("a=2", "b=x", "c=3"),
         ("a=2", "b=x", "c=4"),
     ]
-    assert swept(["a=1,2", "b=x", "c=3,4"], ("a=1", "b=x", "c=4")) == ("a=1", "c=4")
+    assert varied_overrides(["a=1,2", "b=x", "c=3,4"], ("a=1", "b=x", "c=4")) == ("a=1", "c=4")
 
 
 def test_an_empty_value_and_a_grid_of_one_point_are_mistakes() -> None:
     with pytest.raises(UsageError, match="empty value"):
-        grid(["a=1,,2"])
+        grid_points(["a=1,,2"])
     with pytest.raises(UsageError, match="values with commas"):
-        grid(["a=1", "b=[1,2]"])
+        grid_points(["a=1", "b=[1,2]"])
     with pytest.raises(UsageError, match="values with commas"):
-        grid([])
+        grid_points([])
 
 
 @given(st.lists(st.text(alphabet="ab12.=[]{}'\", /\\é\n", min_size=1), min_size=1, max_size=3, unique=True))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, model_validator
 
 from rolegraph.engine.spec import ModelRef, Role, Spec
-from rolegraph.engine.spec.validation import fit, validate
+from rolegraph.engine.spec.validation import fit_model, validate
 
 SOLVER: dict[str, Any] = {"prompt": {"inline": "Hi"}, "count": 3}
 
@@ -115,7 +115,7 @@ class Interval(BaseModel):
 
 
 def test_where_a_second_look_shows_more_faults_nothing_of_the_part_is_left() -> None:
-    fitting = fit(Interval, {"low": 5, "high": "x"}, {"high": 2}, ("train", "interval"))
+    fitting = fit_model(Interval, {"low": 5, "high": "x"}, {"high": 2}, ("train", "interval"))
     assert fitting.value == Interval(high=2)
     assert fitting.left_out == {("train", "interval")}
     assert [finding.path for finding in fitting.findings] == [

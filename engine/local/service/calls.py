@@ -185,7 +185,7 @@ async def raw(request: Request, media: str = JSON, limit: Limit = limits.BODY_BY
 
 def _check_length(length: int, limit: Limit) -> None:
     if length > limit.most:
-        raise DeclinedRequest(413, f"{limit.past('a body of')} is not served here")
+        raise DeclinedRequest(413, f"{limit.exceeded('a body of')} is not served here")
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:

@@ -33,7 +33,7 @@ def no_longer(limit: Limit) -> AfterValidator:
 def _within(limit: Limit, size: Callable[[Any], int], verb: str) -> AfterValidator:
     def check(value: T) -> T:
         if size(value) > limit.most:
-            raise ValueError(limit.past(verb))
+            raise ValueError(limit.exceeded(verb))
         return value
 
     return AfterValidator(check)

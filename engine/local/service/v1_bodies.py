@@ -261,7 +261,7 @@ class CompletionBody(SampledBody):
         if not self.prompts:
             raise ValueError("prompt: there is none")
         if len(self.prompts) * (self.n or 1) > limits.CHOICES.most:
-            raise ValueError(limits.CHOICES.past("n times the prompts is"))
+            raise ValueError(limits.CHOICES.exceeded("n times the prompts is"))
         return self
 
     @property

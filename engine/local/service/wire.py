@@ -137,7 +137,7 @@ def _adam(value: object) -> object:
 
 def _brief(metadata: dict[str, str]) -> dict[str, str]:
     if sum(len(name) + len(value) for name, value in metadata.items()) > limits.METADATA.most:
-        raise ValueError(limits.METADATA.past("has"))
+        raise ValueError(limits.METADATA.exceeded("has"))
     return metadata
 
 
@@ -322,7 +322,7 @@ class TrainRequest:
             self.config[name] = value.number
         parts = sum(1 + len(datum.model_input) + len(datum.loss_fn_inputs) for datum in message.data)
         if parts > limits.PARTS.most:
-            raise RequestError(limits.PARTS.past(f"{len(message.data)} datums of {parts:,} parts are"))
+            raise RequestError(limits.PARTS.exceeded(f"{len(message.data)} datums of {parts:,} parts are"))
         self.data = [_datum(position, datum) for position, datum in enumerate(message.data)]
 
 
@@ -358,7 +358,7 @@ def _densified(message: public.SparseCsr, dtype: Any, shape: Sequence[int]) -> T
     """A matrix of which only some values were sent, the others being 0. Raises ValueError or IndexError."""
     rows, columns = shape
     if not 0 <= rows * columns <= limits.TARGETS.most:
-        raise ValueError(limits.TARGETS.past("it has"))
+        raise ValueError(limits.TARGETS.exceeded("it has"))
     values = np.frombuffer(message.values, dtype)
     ends, at = (np.frombuffer(data, np.int64) for data in (message.crow_indices, message.col_indices))
     if len(ends) != rows + 1 or ends[0] != 0 or ends[-1] != len(values) or len(at) != len(values):

@@ -14,7 +14,7 @@ from typing import Any, cast
 import yaml
 
 from rolegraph.engine.spec import Path
-from rolegraph.engine.spec.models import is_whole
+from rolegraph.engine.spec.models import is_atomic
 from rolegraph.engine.spec.validation import validate
 from rolegraph.engine.spec.yaml_source import value_at
 
@@ -93,7 +93,7 @@ def _differences(
         path, values = (*at, key), [side.get(key) for side in meant]
         if all(value == values[0] for value in values):
             continue
-        if all(isinstance(value, dict) for value in values) and not is_whole(path):
+        if all(isinstance(value, dict) for value in values) and not is_atomic(path):
             yield from _differences(written, cast("list[dict[str, Any]]", values), path)
         else:
             said = [value_at(spec, path) for spec in written]

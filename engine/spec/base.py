@@ -17,7 +17,7 @@ Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$
 
 Count = Annotated[int, Field(ge=1, le=SPEC_COUNT.most), SPEC_COUNT]
 
-WHOLE = "whole"
+ATOMIC = "atomic"
 """Marks a mapping that is one value: what is laid over it replaces it."""
 
 
@@ -27,17 +27,17 @@ class SpecModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
     SHORT: ClassVar[Any] = None
-    """The type of what `in_full` takes in place of a mapping, for the JSON Schema."""
+    """The type of what `expand_shorthand` takes in place of a mapping, for the JSON Schema."""
 
     @classmethod
-    def in_full(cls, value: object) -> object:
+    def expand_shorthand(cls, value: object) -> object:
         """The mapping that a value written in short stands for; any other value as it is."""
         return value
 
     @model_validator(mode="before")
     @classmethod
     def _written(cls, value: object) -> object:
-        return cls.in_full(value)
+        return cls.expand_shorthand(value)
 
 
 @cache

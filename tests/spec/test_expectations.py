@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rolegraph.engine.errors import SpecError, UsageError
-from rolegraph.engine.spec.tests import read_tests
+from rolegraph.engine.spec.expectations import read_tests
 
 
 def faults(tmp_path: Path, text: str) -> list[str]:

@@ -16,11 +16,11 @@ from pydantic import Field, model_validator
 
 from rolegraph.engine.errors import SpecError, UsageError
 from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_FAULTS
+from rolegraph.engine.spec.base import SpecModel
 from rolegraph.engine.spec.diagnostics import Finding
-from rolegraph.engine.spec.files import read_text, shown
-from rolegraph.engine.spec.loader import TESTS, place_of
-from rolegraph.engine.spec.validation import fit
-from rolegraph.engine.spec.written import SpecModel
+from rolegraph.engine.spec.files import display_path, read_text
+from rolegraph.engine.spec.loader import TESTS_SUFFIX, place_of
+from rolegraph.engine.spec.validation import fit_model
 from rolegraph.engine.spec.yaml_source import YamlSource, parse_yaml
 
 CLOSE = 1e-6
@@ -40,7 +40,7 @@ class FigureBounds(SpecModel):
     """What it must be, to a millionth."""
 
     @classmethod
-    def in_full(cls, value: object) -> object:
+    def expand_shorthand(cls, value: object) -> object:
         """A number stands for `{equals: number}`."""
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return {"equals": value} if number else value
@@ -73,7 +73,7 @@ class ExpectedAction(SpecModel):
     """A text that is in the action."""
 
     @classmethod
-    def in_full(cls, value: object) -> object:
+    def expand_shorthand(cls, value: object) -> object:
         """Any value but a mapping stands for `{equals: value}`."""
         return cast("object", value) if isinstance(value, Mapping) else {"equals": value}
 
@@ -142,7 +142,7 @@ class SpecTests(SpecModel):
 
 
 @dataclass(frozen=True, slots=True)
-class TestsFile:
+class LoadedTests:
     """A tests file, read and of the right form."""
 
     path: FilePath
@@ -152,7 +152,7 @@ class TestsFile:
     @property
     def answers(self) -> FilePath:
         """Where the recorded answers are."""
-        name = self.path.name.removesuffix(TESTS).removesuffix(".yaml")
+        name = self.path.name.removesuffix(TESTS_SUFFIX).removesuffix(".yaml")
         return self.path.parent / (self.tests.answers or f"{name}.answers.jsonl")
 
     def check(self, findings: Iterable[Finding]) -> None:
@@ -160,27 +160,27 @@ class TestsFile:
         _refuse(findings, self.source)
 
 
-def read_tests(path: FilePath) -> TestsFile:
+def read_tests(path: FilePath) -> LoadedTests:
     """Read a tests file. Raises UsageError where there is none, SpecError with every fault of it."""
     try:
         text = read_text(path, SPEC_BYTES)
     except FileNotFoundError:
         hint = "write it, or record one with `rolegraph test SPEC --record`"
-        raise UsageError(f"there are no tests in {shown(path)}; {hint}") from None
+        raise UsageError(f"there are no tests in {display_path(path)}; {hint}") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or error
-        raise UsageError(f"cannot read {shown(path)}: {reason}") from error
-    source = parse_yaml(text, shown(path), ("tests are a mapping", "keys such as tasks and expect"))
+        raise UsageError(f"cannot read {display_path(path)}: {reason}") from error
+    source = parse_yaml(text, display_path(path), ("tests are a mapping", "keys such as tasks and expect"))
     if source.faults:
         raise SpecError(source.faults)
-    fitting = fit(SpecTests, source.data, {}, (), SpecTests)
+    fitting = fit_model(SpecTests, source.data, {}, (), SpecTests)
     _refuse(fitting.findings, source)
-    return TestsFile(path, fitting.value, source)
+    return LoadedTests(path, fitting.value, source)
 
 
 def _refuse(findings: Iterable[Finding], source: YamlSource) -> None:
     placed = [
-        finding.at(place_of(finding, source.data, source.spots, source.texts))
+        finding.at(place_of(finding, source.data, source.positions, source.texts))
         for finding in islice(findings, SPEC_FAULTS.most)  # as many as are shown of a spec
     ]
     if placed:

@@ -21,6 +21,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python .ci/words.py
 
 # The site in build/site, its links checked.
 docs: $(VENV)/.test

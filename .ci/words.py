@@ -1,0 +1,87 @@
+"""Check the words that ruff cannot: docstring openings, sections of public functions, class names.
+
+Run by `make lint`. Prints a line `path:line: problem` for each find of a check that has more finds than its
+constant below allows, and exits with 1.
+"""
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+# The finds that each check allows. All three are to be 0; until then none may grow.
+MOST_OPENINGS = 655
+MOST_MISSING_SECTIONS = 94
+MOST_SHARED_NAMES = 8
+
+ROOT = Path(__file__).resolve().parents[1]
+OPENING = re.compile(
+    r"(What|Whether|Those|Who|Whom|Whose|How|As|Of|One that|Where|When|Which|That|This|These|It|Its"
+    r"|They|Their|He|All that)\b"
+)
+
+
+def definitions() -> Iterator[tuple[str, ast.AST]]:
+    """Yield each node of the code with its place; skip the links rolegraph/engine and rolegraph/roles."""
+    for top in ("engine", "roles", "rolegraph"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            if not any(folder.is_symlink() for folder in path.parents):
+                for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                    yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", node
+
+
+def openings() -> Iterator[str]:
+    """Find docstrings that open with a pronoun or a relative clause."""
+    for place, node in definitions():
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found = OPENING.match(ast.get_docstring(node) or "")
+            if found:
+                yield f"{place}: the docstring opens with {found[0]!r}"
+
+
+def missing_sections() -> Iterator[str]:
+    """Find exported functions without `Args:`, or without `Returns:` where they return a value."""
+    sys.path.insert(0, str(ROOT))
+    api = importlib.import_module("rolegraph")
+    for name in api.__all__:
+        function = inspect.unwrap(getattr(api, name))
+        if not inspect.isfunction(function) or not inspect.signature(function).parameters:
+            continue
+        path = Path(function.__code__.co_filename).relative_to(ROOT)
+        returns = inspect.signature(function).return_annotation not in (None, "None")
+        for section in ("Args:", *(["Returns:"] if returns else [])):
+            if section not in (function.__doc__ or ""):
+                yield f"{path}:{function.__code__.co_firstlineno}: {name} has no `{section}`"
+
+
+def shared_names() -> Iterator[str]:
+    """Find class names that two files define."""
+    files: dict[str, set[str]] = defaultdict(set)
+    for place, node in definitions():
+        if isinstance(node, ast.ClassDef):
+            files[node.name].add(place.partition(":")[0])
+            if len(files[node.name]) > 1:
+                yield f"{place}: class {node.name} is also in {min(files[node.name])}"
+
+
+def main() -> int:
+    """Print the finds of each check that fails, and return the exit code."""
+    failed = False
+    for check, most in (
+        (openings, MOST_OPENINGS),
+        (missing_sections, MOST_MISSING_SECTIONS),
+        (shared_names, MOST_SHARED_NAMES),
+    ):
+        finds = list(check())
+        if len(finds) > most:
+            failed = True
+            print(*finds, sep="\n")  # noqa: T201
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -34,11 +34,11 @@ from rolegraph.engine.vocabulary import (
     dataset_of,
     datasets,
     estimators,
-    metric_of,
+    json_row,
     metrics,
     parsers,
-    plain_row,
     rewards,
+    role_metric,
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -132,7 +132,7 @@ def metric(name: str | None = None) -> Decorator[F]:
     """Make `(trajectories) -> float` known as a metric, written `{name: role}`: of a role in one episode."""
 
     def build(known: str, function: Callable[..., Any], options: Options, role: str) -> Metric:
-        return metric_of(partial(_measure, function, options), role)
+        return role_metric(partial(_measure, function, options), role)
 
     role = inspect.Parameter("role", inspect.Parameter.POSITIONAL_ONLY, annotation=str)
     return _decorator(metrics, name, ("trajectories",), build, role)
@@ -164,7 +164,7 @@ def dataset(name: str | None = None, *, hidden: Sequence[str] = ()) -> Decorator
 
 def _rows(function: Callable[[], Iterable[Row]]) -> Iterator[tuple[int, Row]]:
     for number, row in enumerate(function(), 1):
-        yield number, plain_row(row, f"row {number}")
+        yield number, json_row(row, f"row {number}")
 
 
 def _decorator(

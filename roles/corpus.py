@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypedDict
 
-from rolegraph.engine.vocabulary import DataError, UsageError, in_short
+from rolegraph.engine.vocabulary import DataError, UsageError, short_repr
 from rolegraph.roles.tables import find_table, read_table
 
 _WORD = re.compile(r"\w+")
@@ -103,12 +103,12 @@ def _passages(path: Path) -> Iterator[Passage]:
         if not isinstance(text, str) or not text.strip():
             raise DataError(f'{path.name}:{number}: a passage needs a text, as in {{"text": "…"}}')
         if not isinstance(title, str):
-            raise DataError(f"{path.name}:{number}: the title is no text but {in_short(title)}")
+            raise DataError(f"{path.name}:{number}: the title is no text but {short_repr(title)}")
         given = row.get("id")
         identity = str(number if given in (None, "") else given)
         if identity in seen:
             raise DataError(
-                f"{path.name}:{number}: the id {in_short(identity)} is that of line {seen[identity]} too"
+                f"{path.name}:{number}: the id {short_repr(identity)} is that of line {seen[identity]} too"
             )
         seen[identity] = number
         yield Passage(identity, title, text)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rolegraph.engine.records import Task
-from rolegraph.engine.vocabulary import DataError, Dataset, Row, Split, UsageError, dataset_of, plain_row
+from rolegraph.engine.vocabulary import DataError, Dataset, Row, Split, UsageError, dataset_of, json_row
 from rolegraph.roles import countdown as countdown_task
 from rolegraph.roles.tables import find_table, read_table
 
@@ -119,4 +119,4 @@ def _hub_rows(name: str, subset: str | None, split_name: str) -> Iterator[tuple[
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(f"cannot load the dataset {name!r}, split {split_name!r}: {reason}") from error
     for number, row in enumerate(loaded, 1):
-        yield number, plain_row(row, f"{name}:{number}")
+        yield number, json_row(row, f"{name}:{number}")

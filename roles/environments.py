@@ -52,7 +52,9 @@ def tic_tac_toe(
     opening: how many moves are made at random before the first
     illegal: whether an illegal move loses the game, or the player is asked again
     """
-    return environment_of(partial(_board, opening), partial(tic_tac_toe_game.move, illegal), least=2, most=2)
+    return environment_of(
+        partial(_board, opening), partial(tic_tac_toe_game.move, illegal), min_players=2, max_players=2
+    )
 
 
 def _board(opening: int, seed: int, players: int) -> tuple[str, Transition]:

@@ -18,13 +18,16 @@ from typing import Any, cast
 from rolegraph.engine.limits.answers import JSON_DEPTH, JSON_READ, JSON_STARTS
 from rolegraph.engine.limits.records import VALUE_SHOWN
 from rolegraph.engine.records import check_plain
-from rolegraph.engine.vocabulary.schemas import UNBOUNDED, TooMuchWork, checker
+from rolegraph.engine.vocabulary.schemas import UNBOUNDED_KEYWORDS, TooMuchWork, schema_checker
 from rolegraph.roles.patterns import Pattern, TooMuchText, compile_pattern, pay
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _BRACKET = re.compile(r"[\[{]")
 
-_REFUSED = {"patternProperties": "properties", **dict.fromkeys(UNBOUNDED, "additionalProperties or items")}
+_REFUSED = {
+    "patternProperties": "properties",
+    **dict.fromkeys(UNBOUNDED_KEYWORDS, "additionalProperties or items"),
+}
 """Keywords whose work cannot be bounded, and what does instead."""
 
 ITEMS_MADE_UP = 8
@@ -169,7 +172,7 @@ def schema_check(schema: dict[str, Any]) -> Check:
                 yield library.ValidationError(f"{str(items)[:40]} has non-unique elements")
 
     searched = 0
-    find = checker(schema, {"pattern": pattern, "uniqueItems": unique}, registry)
+    find = schema_checker(schema, {"pattern": pattern, "uniqueItems": unique}, registry)
 
     def check(value: Any) -> None:
         nonlocal searched

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from rolegraph.engine.records import Episode, TerminationReason, Trajectory
-from rolegraph.engine.vocabulary import Metric, metric_of
+from rolegraph.engine.vocabulary import Metric, role_metric
 
 
 def mean_reward(role: str, /) -> Metric:
@@ -14,7 +14,7 @@ def mean_reward(role: str, /) -> Metric:
 
     role: the role that is measured
     """
-    return metric_of(_mean_reward, role)
+    return role_metric(_mean_reward, role)
 
 
 def _mean_reward(trajectories: Sequence[Trajectory]) -> float:
@@ -26,7 +26,7 @@ def correct(role: str, /) -> Metric:
 
     role: the role that is measured
     """
-    return metric_of(_all_correct, role)
+    return role_metric(_all_correct, role)
 
 
 def _all_correct(trajectories: Sequence[Trajectory]) -> float:
@@ -38,7 +38,7 @@ def any_correct(role: str, /) -> Metric:
 
     role: the role that is measured
     """
-    return metric_of(_any_correct, role)
+    return role_metric(_any_correct, role)
 
 
 def _any_correct(trajectories: Sequence[Trajectory]) -> float:
@@ -51,7 +51,7 @@ def term(role: str, /, *, name: str) -> Metric:
     role: the role that is measured
     name: the term, as the role's `weighted` reward calls it
     """
-    return metric_of(partial(_mean_term, name), role, term=name)
+    return role_metric(partial(_mean_term, name), role, term=name)
 
 
 def _mean_term(name: str, trajectories: Sequence[Trajectory]) -> float:

@@ -25,7 +25,7 @@ def of(role: str, /, *, scale: FiniteFloat = 1.0, offset: FiniteFloat = 0.0) -> 
     scale: what it is multiplied by; below 0, it says nothing of right
     offset: what is added
     """
-    return Reward(partial(_of, role, scale, offset), roles=(role,), borrowed=True)
+    return Reward(partial(_of, role, scale, offset), roles=(role,), delegates=True)
 
 
 def _of(role: str, scale: float, offset: float, task: Task, action: Any, seen: RewardInputs) -> Score | None:
@@ -57,7 +57,7 @@ def rated_by(
     words = None if map is None else {word.strip().lower(): number for word, number in map.items()}
     if words is not None and (not words or len(words) < len(map or ())):
         raise ValueError("map gives each of at least one word a number; case does not count")
-    return Reward(partial(_rated_by, role, path, words, scale, offset), views=(role,), borrowed=True)
+    return Reward(partial(_rated_by, role, path, words, scale, offset), views=(role,), delegates=True)
 
 
 def _rated_by(
@@ -71,7 +71,7 @@ def _rated_by(
     seen: RewardInputs,
 ) -> Score | None:
     ratings: list[float] = []
-    for view, place in zip(seen.views[role], seen.places[role], strict=True):
+    for view, place in zip(seen.views[role], seen.positions[role], strict=True):
         try:
             said = view.action if path is None else value_at(view.action, path, place)
             ratings.append(_rating(said, words))
@@ -137,8 +137,8 @@ def _mean(values: Sequence[float]) -> float:
 
 def env() -> Reward:
     """What the environment gave this player from this turn until its next one; a trajectory earns the sum."""
-    return Reward(_env, environment=True)
+    return Reward(_env, reads_environment=True)
 
 
 def _env(task: Task, action: Any, seen: RewardInputs) -> Score | None:
-    return None if seen.env is None else Score(seen.env, seen.env >= 1.0)
+    return None if seen.env_reward is None else Score(seen.env_reward, seen.env_reward >= 1.0)

@@ -33,8 +33,8 @@ from rolegraph.engine.vocabulary import (
     Score,
     UnknownName,
     UsageError,
+    json_row,
     options_of,
-    plain_row,
 )
 from rolegraph.roles import gym
 
@@ -186,7 +186,7 @@ def split_of(question: str) -> Split:
 def row_of(entry: gym.Entry, identity: str, config: gym.Config) -> Task:
     """A task of the package as a row of JSON values."""
     given = {column: entry[column] for column in ("question", "answer", "metadata")}
-    return dict(plain_row({"id": identity, **given, "config": config}, identity))
+    return dict(json_row({"id": identity, **given, "config": config}, identity))
 
 
 def reward(*, timeout: Annotated[float, Field(gt=0)] = SECONDS) -> Reward:

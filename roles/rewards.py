@@ -244,7 +244,7 @@ def tool_calls(
     failed: count only calls whose result was an error
     """
     _check_bounds("tool_calls", "number", 3, over, under)
-    return Reward(partial(_tool_calls, over, under, name, failed), of_turn=True)
+    return Reward(partial(_tool_calls, over, under, name, failed), reads_turn=True)
 
 
 def _tool_calls(
@@ -269,7 +269,7 @@ def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) 
     ignore_case: take capitals for small letters
     """
     _compiled(pattern, ignore_case=ignore_case)
-    return Reward(partial(_matches, pattern, whole, ignore_case), marks=(pattern,))
+    return Reward(partial(_matches, pattern, whole, ignore_case), patterns=(pattern,))
 
 
 def _matches(

@@ -25,7 +25,7 @@ from rolegraph.engine.vocabulary import (
     ToolError,
     Upstream,
     View,
-    checked_url,
+    check_url,
 )
 from rolegraph.roles import calculator as arithmetic
 from rolegraph.roles import corpus as corpora
@@ -98,7 +98,7 @@ def _top(of: str, scorer: str, path: Sequence[str], k: int, upstream: Upstream, 
 
 def _ranked(of: str, scorer: str, path: Sequence[str], upstream: Upstream, pairs: Pairs) -> list[Any]:
     candidates = _seen({of: upstream[of]})
-    scored = [[other.action for other in pairs.of(view, upstream[scorer])] for view in candidates]
+    scored = [[other.action for other in pairs.partners(view, upstream[scorer])] for view in candidates]
     return best([view.action for view in candidates], scored, path)
 
 
@@ -218,7 +218,7 @@ def search(
     says = f"Looks for passages of text, and gives the {k} that fit the query best."
     about = _Argument("query", "what is looked for, in a few words")
     if url is not None:
-        run = partial(retrieving.retrieve, checked_url(url), k)
+        run = partial(retrieving.retrieve, check_url(url), k)
         opened = partial(_asking, "search", says, about, run)
         return Tool(opened, source=query, permissions=(url,), example=_FOUND)
     look_up = partial(_look_up, corpora.open_corpus(str(corpus), folder=folder), k)
@@ -245,7 +245,7 @@ def http(
     method: how
     """
     says = f"Sends JSON to {url} by {method}, and gives what it answers."
-    run = partial(retrieving.exchange, checked_url(url), method)
+    run = partial(retrieving.exchange, check_url(url), method)
     opened = partial(_asking, "http", says, _Argument("body", "the JSON", {}), run)
     return Tool(opened, source=body, permissions=(url,))
 

@@ -81,18 +81,18 @@ def weighted(
     parts = [reward for _, reward in built.values()]
     limits = [part.timeout for part in parts if part.timeout is not None]
     return Reward(
-        partial(_weighted, {n: (weight, part.score, part.borrowed) for n, (weight, part) in built.items()}),
+        partial(_weighted, {n: (weight, part.score, part.delegates) for n, (weight, part) in built.items()}),
         fields=_union(part.fields for part in parts),
         labels=_union(part.labels for part in parts),
         roles=_union(part.roles for part in parts),
         terms=tuple(built),
         timeout=sum(limits) if limits else None,
         views=_union(part.views for part in parts),
-        of_turn=any(part.of_turn for part in parts),
-        borrowed=all(part.borrowed for part in parts),
+        reads_turn=any(part.reads_turn for part in parts),
+        delegates=all(part.delegates for part in parts),
         permissions=_union(part.permissions for part in parts),
-        marks=_union(part.marks for part in parts),
-        environment=any(part.environment for part in parts),
+        patterns=_union(part.patterns for part in parts),
+        reads_environment=any(part.reads_environment for part in parts),
     )
 
 

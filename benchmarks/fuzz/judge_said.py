@@ -45,10 +45,10 @@ from rolegraph.engine.vocabulary import (
     Transition,
     View,
     environments,
-    metric_of,
     metrics,
     parsers,
     rewards,
+    role_metric,
     tools,
 )
 from rolegraph.roles.mcp import mcp as mcp_tool
@@ -94,7 +94,7 @@ def answer(text: str) -> str:
         json.dumps(action, allow_nan=False)
         came = RESULT
         for reward in REWARDS:
-            score = reward.score(TASK, action, RewardInputs(own=View(1, action)))
+            score = reward.score(TASK, action, RewardInputs(turn=View(1, action)))
             assert score is None or abs(score.reward) <= 1e9, f"it earns {score}"
     return came
 
@@ -350,6 +350,6 @@ def register() -> None:
     parsers.register("fuzz_parser")(lambda: Parser(lambda text, upstream: given(_OWN["parsed"])))
     rewards.register("fuzz_reward")(lambda: Reward(_score))
     metrics.register("fuzz_metric")(
-        lambda role, /: metric_of(lambda trajectories: given(_OWN["measured"]), role)
+        lambda role, /: role_metric(lambda trajectories: given(_OWN["measured"]), role)
     )
     environments.register("fuzz_world")(lambda: Environment(World, 1, 9))

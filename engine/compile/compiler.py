@@ -172,7 +172,7 @@ def _assemble(
     untils = {name: until.mentions & spec.roles.keys() for name, until in names.untils.items() if until}
     chats = {name for name, role in spec.roles.items() if role.memory == "chat"}
     own = {name for name in spec.roles if name in chats or "self.history" in _mentions(names, name)}
-    read = {name: reward.others for name, reward in names.rewards.items() if reward and reward.others}
+    read = {name: reward.read_roles for name, reward in names.rewards.items() if reward and reward.read_roles}
     played = env_loop(spec)
     players = players_of(spec, played) if played is not None else []
     by_turn = {
@@ -208,8 +208,8 @@ def _assemble(
             loss=loss_of(role, names.estimators[name], names.signals[name]),
             trainable=role.is_trained,
             weight=role.weight,
-            earns_late=(reward := names.rewards[name]) is not None and reward.waits,
-            earns_sum=reward is not None and reward.environment,
+            earns_late=(reward := names.rewards[name]) is not None and reward.is_deferred,
+            earns_sum=reward is not None and reward.reads_environment,
             endpoints=tuple(numbers[name]),
             samplings=tuple(sampling for _, sampling in samplings_of(spec, name, counts[name])),
             on_failure=role.on_failure,

@@ -33,7 +33,7 @@ def earning_findings(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
 
 def correct_findings(spec: Spec, rewards: Mapping[str, Reward | None], last: str) -> Iterator[Finding]:
     """An episode that is never right, because it was left to the last role, which earns nothing."""
-    right = [name for name, reward in rewards.items() if reward is not None and not reward.borrowed]
+    right = [name for name, reward in rewards.items() if reward is not None and not reward.delegates]
     if spec.episode.correct is None and rewards[last] is None and right:
         message = f"no episode is ever correct: that is the last role's, and {last} has no reward"
         hint = f"say whose it is: episode: {{correct: {right[-1]}}}"
@@ -50,11 +50,11 @@ def _read(spec: Spec, rewards: Mapping[str, Reward | None]) -> Iterator[Finding]
             if other in spec.roles and spec.roles[other].reward is None:
                 message = f"the reward reads what {other} earns, which has no reward"
                 yield Finding(path, message, "a role with a reward", word=other)
-        if reward and reward.environment and name not in players:
+        if reward and reward.reads_environment and name not in players:
             message = f"the reward reads what {name} gets from an environment, but {name} moves in none"
             expected = f"a player: {', '.join(players)}" if players else "a loop with `env`"
             yield Finding(path, message, expected, word="env")
-        if reward and name in reward.others:
+        if reward and name in reward.read_roles:
             message = f"the reward of {name} reads {name} itself"
             yield Finding(path, message, "other roles", word=name)
     for circle in circles(scored(rewards)):
@@ -120,7 +120,7 @@ def _stripped(name: str, parser: Parser | None, reward: Reward | None) -> Iterat
     """A reward that looks for the very marks that the parser takes off."""
     if parser is None or reward is None:
         return
-    lost = [mark for mark in parser.strips if any(mark in pattern for pattern in reward.marks)]
+    lost = [mark for mark in parser.strips if any(mark in pattern for pattern in reward.patterns)]
     if lost:
         message = f"the reward of {name} looks for {', '.join(lost)}, which its parser takes off"
         hint = "keep the tags (keep_tag: true), or look for what is inside them"

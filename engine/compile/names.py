@@ -35,10 +35,10 @@ from rolegraph.engine.vocabulary import (
     environments,
     estimators,
     metrics,
-    noting,
     parsers,
+    record_items,
     rewards,
-    seeds,
+    seed_tasks,
     signals,
     tools,
 )
@@ -172,7 +172,7 @@ class _Resolver:
         if role.reward is None:
             return None
         reward = self.build(rewards, role.reward, path)
-        for other in reward.others if reward else ():
+        for other in reward.read_roles if reward else ():
             self.findings += unknown_role(self.spec, other, path)
         return reward
 
@@ -187,7 +187,7 @@ class _Resolver:
         if environment is None or self.instances is None:
             return environment
         counts = {role: len(self.instances[role]) for role in players_of(self.spec, name)}
-        least, most, number = environment.least, environment.most, sum(counts.values())
+        least, most, number = environment.min_players, environment.max_players, sum(counts.values())
         if not least <= number <= most:
             takes = f"{least}" if least == most else f"{least} to {most}"
             plural = "player" if takes == "1" else "players"
@@ -290,7 +290,7 @@ class _Resolver:
 
     def build(self, registry: Registry[ItemT], call: ItemCall, path: Path, **context: Any) -> ItemT | None:
         """An item of the vocabulary, or None and findings."""
-        with noting(self.used):
+        with record_items(self.used):
             item, findings = resolve(registry, call, path, **context)
         self.findings += findings
         self.permissions += [Permission(name, path) for name in item.permissions] if item else []
@@ -306,10 +306,10 @@ class _Resolver:
                 if trains_on_seeds(self.spec):
                     train = self.spec.train
                     many = (train.steps or 1) * train.batch_size
-                    data[split] = seeds(split, many if split == "train" else train.validation.tasks)
+                    data[split] = seed_tasks(split, many if split == "train" else train.validation.tasks)
                 continue
             path = ("data", split)
-            with noting(self.used):
+            with record_items(self.used):
                 dataset, findings = resolve_dataset(call, path, split, self.files.folders[0])
             self.findings += findings
             if dataset is None:

@@ -26,7 +26,7 @@ from rolegraph.engine.vocabulary import (
     digest_of,
     open_dataset,
 )
-from rolegraph.engine.vocabulary.foreign import FOREIGN
+from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS
 
 T = TypeVar("T", bound=Item)
 M = TypeVar("M", bound=BaseModel)
@@ -56,7 +56,7 @@ def _resolved(make: Callable[[], T], path: Path, others: str = "") -> tuple[T | 
         return None, list(_findings(error, path, others))
     except UserError as error:
         return None, [Finding(path, str(error))]
-    except FOREIGN as error:  # an item of a package's own
+    except FOREIGN_ERRORS as error:  # an item of a package's own
         said = short_value(f"{type(error).__name__}: {first_line(error)}")
         return None, [Finding(path, f"what is named here cannot be made: {said}")]
 

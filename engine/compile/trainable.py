@@ -77,7 +77,7 @@ def alike_findings(
     """Roles that are compared with siblings which earn the same as they by construction."""
     for name, role in spec.roles.items():
         reward = rewards[name]
-        if reward is None or not reward.borrowed or reward.views:
+        if reward is None or not reward.delegates or reward.views:
             continue  # it earns something of its own, or is rated by its place
         if role.group != "prompt" or not role.is_trained:
             continue

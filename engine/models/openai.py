@@ -260,7 +260,7 @@ def wire_message(message: Message) -> dict[str, object]:
         sent["tool_call_id"] = message["tool_call_id"]
     made: Sequence[Mapping[str, Any]] = message.get("tool_calls") or ()
     calls = [
-        {**written, "function": {"name": call.name, "arguments": "{}"}} if call.unread else written
+        {**written, "function": {"name": call.name, "arguments": "{}"}} if call.malformed else written
         for call, written in zip(calls_of(message), made, strict=True)
         if call.name
     ]

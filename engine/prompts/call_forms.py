@@ -66,7 +66,7 @@ def tool_call(name: str, written: str, id: str = "") -> ToolCall:
         value = None
     if name and isinstance(value, dict):
         return ToolCall(name, cast("dict[str, Any]", value), id)
-    return ToolCall(name, {}, id, unread=written)
+    return ToolCall(name, {}, id, malformed=written)
 
 
 def _json(text: str) -> object:
@@ -84,7 +84,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _unread(body: str) -> ToolCall:
-    return ToolCall("", {}, unread=body.strip() or "nothing")
+    return ToolCall("", {}, malformed=body.strip() or "nothing")
 
 
 def _of_value(value: object, key: str) -> ToolCall | None:

@@ -37,7 +37,7 @@ def answer_message(text: str, thought: str = "", calls: Sequence[ToolCall] = ())
 
 
 def _written(call: ToolCall) -> dict[str, Any]:
-    arguments = call.unread or json.dumps(call.arguments, ensure_ascii=False)
+    arguments = call.malformed or json.dumps(call.arguments, ensure_ascii=False)
     function = {"name": call.name, "arguments": arguments}
     return {**({"id": call.id} if call.id else {}), "type": "function", "function": function}
 

@@ -16,7 +16,7 @@ from rolegraph.engine.drawing.ink import INK, PALETTE, text
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.report.charts import COLOURS, ChartLine, ChartSize, Stroke, plot, thinned
 from rolegraph.engine.report.reading import Point, RunRecord, read_run
-from rolegraph.engine.vocabulary.foreign import in_short
+from rolegraph.engine.vocabulary.foreign import short_repr
 
 TEXT = (
     "text{font:13px ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;"
@@ -57,7 +57,7 @@ def _missing(runs: Sequence[RunRecord], name: str) -> str:
         return f"{runs[0].folder}: no step is finished yet, so there is nothing to draw"
     known = {key.removeprefix("validation/").removeprefix("episode/") for run in runs for key in run.keys}
     hint = did_you_mean(name, sorted(known))
-    return "; ".join(filter(None, (f"no run has the figure {in_short(name)}", hint)))
+    return "; ".join(filter(None, (f"no run has the figure {short_repr(name)}", hint)))
 
 
 def _lines(runs: Sequence[RunRecord], name: str) -> list[ChartLine]:

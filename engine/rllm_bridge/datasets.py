@@ -11,7 +11,7 @@ from typing import Any
 
 from rolegraph.engine.errors import DataError, did_you_mean
 from rolegraph.engine.rllm_bridge.installed import need_rllm
-from rolegraph.engine.vocabulary import Dataset, Row, Split, dataset_of, plain_row
+from rolegraph.engine.vocabulary import Dataset, Row, Split, dataset_of, json_row
 
 VALIDATION_SPLITS = ("validation", "val", "test")
 """Splits that are taken for validation, the first that is there."""
@@ -54,4 +54,4 @@ def _rows(name: str, split: str) -> Iterator[tuple[int, Row]]:
 
     loaded: Any = DatasetRegistry.load_dataset(name, split)
     for number, row in enumerate(loaded or (), 1):
-        yield number, plain_row(row, f"{name}:{number}")
+        yield number, json_row(row, f"{name}:{number}")

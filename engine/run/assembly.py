@@ -12,7 +12,7 @@ from rolegraph.engine.run.endings import Endings
 from rolegraph.engine.run.seeing import Results
 from rolegraph.engine.run.session import ModelCall, NodeResult, ToolRun
 from rolegraph.engine.vocabulary import Score, View
-from rolegraph.engine.vocabulary.foreign import FOREIGN, described, finite
+from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
 
 _UNSCORED: tuple[float | None, bool | None, Mapping[str, float]] = (None, None, {})
 
@@ -76,9 +76,9 @@ def assemble(
     for name, metric in plan.metrics.items():  # each reads the episode itself
         try:
             if (value := metric.measure(episode)) is not None:
-                metrics[name] = finite(value, "it is")
-        except FOREIGN as error:  # a metric may be a package's own code
-            metadata.setdefault("uncomputed_metrics", {})[name] = described(error)
+                metrics[name] = finite_number(value, "it is")
+        except FOREIGN_ERRORS as error:  # a metric may be a package's own code
+            metadata.setdefault("uncomputed_metrics", {})[name] = describe_error(error)
     return episode
 
 

@@ -17,8 +17,8 @@ from rolegraph.engine.prompts.tools import result_message
 from rolegraph.engine.records import Message
 from rolegraph.engine.run.tools import result_text
 from rolegraph.engine.vocabulary import Function, Tool, ToolCall, ToolError
-from rolegraph.engine.vocabulary.foreign import FOREIGN, described
-from rolegraph.engine.vocabulary.schemas import UNBOUNDED, Keyword, TooMuchWork, checker
+from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
+from rolegraph.engine.vocabulary.schemas import UNBOUNDED_KEYWORDS, Keyword, TooMuchWork, schema_checker
 
 if TYPE_CHECKING:
     from rolegraph.engine.run.tools import OpenTools
@@ -88,7 +88,7 @@ async def _called(functions: Functions, call: ToolCall, seconds: float | None) -
     """The result's text; raises ToolError, or UserError for the person's mistake."""
     try:
         function = functions.get(call.name)
-        if function is None or call.unread:
+        if function is None or call.malformed:
             raise ToolError(_not_understood(functions, call))
         _check(function, call.arguments)
         async with asyncio.timeout(seconds):
@@ -99,12 +99,14 @@ async def _called(functions: Functions, call: ToolCall, seconds: float | None) -
     except TimeoutError:
         within = "in time" if seconds is None else f"within {seconds:g} s"
         raise ToolError(f"{call.name} gave no result {within}") from None
-    except FOREIGN as error:  # a tool may be a package's own code
-        raise ToolError(described(error)) from error
+    except FOREIGN_ERRORS as error:  # a tool may be a package's own code
+        raise ToolError(describe_error(error)) from error
 
 
 def _not_understood(functions: Functions, call: ToolCall) -> str:
-    written = call.unread if len(call.unread) <= CALL_SHOWN.most else f"{call.unread[: CALL_SHOWN.most]}…"
+    written = (
+        call.malformed if len(call.malformed) <= CALL_SHOWN.most else f"{call.malformed[: CALL_SHOWN.most]}…"
+    )
     if not call.name:
         return f"this call cannot be read: {written!r}; expected a tool's name, and arguments as JSON"
     if call.name in functions:
@@ -119,9 +121,11 @@ def _check(function: Function, arguments: Mapping[str, Any]) -> None:
     Patterns are the tool's own to hold them against, because some take for ever, and so is what its schema
     says elsewhere: nothing is fetched.
     """
-    unread: dict[str, Keyword] = dict.fromkeys(("pattern", "patternProperties", *UNBOUNDED), _anything)
+    unread: dict[str, Keyword] = dict.fromkeys(
+        ("pattern", "patternProperties", *UNBOUNDED_KEYWORDS), _anything
+    )
     try:
-        problem = checker(function.parameters, unread)(dict(arguments))
+        problem = schema_checker(function.parameters, unread)(dict(arguments))
     except TooMuchWork as error:
         raise ToolError(f"{function.name} does not take these arguments: {error}") from None
     except Exception:  # a schema that is none: the tool has to see for itself

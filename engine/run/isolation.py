@@ -28,7 +28,7 @@ import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 from pebble import ProcessExpired, ProcessPool
 
 from rolegraph.engine.vocabulary import Import
-from rolegraph.engine.vocabulary.foreign import FOREIGN, described
+from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 from rolegraph.engine.vocabulary.permissions import is_secret
 
 T = TypeVar("T")
@@ -218,7 +218,7 @@ def _perform(call: Any) -> bytes:
             raise call
         function, arguments = call
         return pickle.dumps((function(*arguments), None))
-    except FOREIGN as error:
+    except FOREIGN_ERRORS as error:
         return pickle.dumps((None, _portable(error)))
 
 
@@ -230,7 +230,7 @@ def _portable(error: BaseException) -> Exception:
         copy = None
     if isinstance(error, Exception) and type(copy) is type(error) and str(copy) == str(error):
         return error
-    return RuntimeError(described(error))
+    return RuntimeError(describe_error(error))
 
 
 def _prepare(parent: int, imports: Sequence[Import]) -> None:

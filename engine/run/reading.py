@@ -15,8 +15,8 @@ NOTHING_SEEN = RewardInputs()
 
 
 def own(role: RolePlan, result: NodeResult) -> RewardInputs:
-    """What a reward that is `of_turn` reads."""
-    return RewardInputs(own=result.view, steps=tuple(steps_of(role, result, masked=False)))
+    """What a reward that is `reads_turn` reads."""
+    return RewardInputs(turn=result.view, steps=tuple(steps_of(role, result, masked=False)))
 
 
 class RewardReader:
@@ -43,9 +43,9 @@ class RewardReader:
             role: tuple(self.places(other, at.role).get((at.id.index, at.id.round)) for other in ran[role])
             for role in reward.views
         }
-        env = self._world.earned(node) if reward.environment and self._world is not None else None
-        seen = own(self._plan.roles[at.role], result) if reward.of_turn else NOTHING_SEEN
-        return seen._replace(scores=scores, views=views, places=places, env=env)
+        env = self._world.earned(node) if reward.reads_environment and self._world is not None else None
+        seen = own(self._plan.roles[at.role], result) if reward.reads_turn else NOTHING_SEEN
+        return seen._replace(scores=scores, views=views, positions=places, env_reward=env)
 
     def places(self, node: int, role: int) -> Mapping[tuple[int, int], int]:
         """Where each turn of a role stood in what a node saw, by index and round.

@@ -32,7 +32,7 @@ def settle(role: RolePlan, task: Task, result: NodeResult, isolation: Isolation,
     """Score a turn that has ended, unless its reward reads others; raises Stop."""
     reward = role.reward
     if result.failure is None and reward is not None and not role.earns_late:
-        seen = own(role, result) if reward.of_turn else NOTHING_SEEN
+        seen = own(role, result) if reward.reads_turn else NOTHING_SEEN
         if reward.timeout is None:
             score(role, task, result, seen)
         else:

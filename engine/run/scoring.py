@@ -8,7 +8,7 @@ from rolegraph.engine.records.plain import LARGEST
 from rolegraph.engine.run.isolation import CallTimeout, Isolation
 from rolegraph.engine.run.session import NodeResult, failing_earns
 from rolegraph.engine.vocabulary import RewardInputs, Score
-from rolegraph.engine.vocabulary.foreign import FOREIGN, described, finite
+from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
 
 _RIGHT = (bool, type(None))
 
@@ -19,8 +19,8 @@ def score(role: RolePlan, task: Task, result: NodeResult, seen: RewardInputs) ->
         return
     try:
         _earn(role, result, role.reward.score(task, result.view.action, seen))
-    except FOREIGN as error:  # a reward is the user's code: whatever it raises is its failure, by name
-        _fail(role, result, f"the reward raised {described(error)}")
+    except FOREIGN_ERRORS as error:  # a reward is the user's code: whatever it raises is its failure, by name
+        _fail(role, result, f"the reward raised {describe_error(error)}")
 
 
 async def score_isolated(
@@ -36,8 +36,8 @@ async def score_isolated(
         _earn(role, result, await isolation.run(reward.score, *arguments, limit=reward.timeout))
     except CallTimeout:
         _fail(role, result, f"the reward took longer than {reward.timeout:g} s")
-    except FOREIGN as error:
-        _fail(role, result, f"the reward raised {described(error)}")
+    except FOREIGN_ERRORS as error:
+        _fail(role, result, f"the reward raised {describe_error(error)}")
 
 
 def is_earned(role: RolePlan, result: NodeResult) -> bool:
@@ -45,7 +45,7 @@ def is_earned(role: RolePlan, result: NodeResult) -> bool:
     a failure."""
     if role.reward is None:
         return False
-    elsewhere = role.reward.borrowed or role.reward.environment
+    elsewhere = role.reward.delegates or role.reward.reads_environment
     return result.failure is None or (elsewhere and role.on_failure.reward is None)
 
 
@@ -58,9 +58,9 @@ def _earn(role: RolePlan, result: NodeResult, earned: Score | None) -> None:
         result.score = earned
         return
     try:
-        reward = finite(reward, "the reward is")
+        reward = finite_number(reward, "the reward is")
         terms = terms and {
-            str(name): finite(term, f"the reward's term {name!r} is") for name, term in terms.items()
+            str(name): finite_number(term, f"the reward's term {name!r} is") for name, term in terms.items()
         }
     except ValueError as error:
         _fail(role, result, str(error))

@@ -30,13 +30,13 @@ from rolegraph.engine.records import (
 from rolegraph.engine.run.calls import CallResult, Functions, offered, results_of
 from rolegraph.engine.run.tools import OpenTools
 from rolegraph.engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
-from rolegraph.engine.vocabulary.foreign import FOREIGN, described, plain
+from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, plain_json
 
 
 def _plain(action: object) -> Any:
     """An action as a record holds it; raises ParseFailure, as one of a package's parser may be anything."""
     try:
-        return plain(action, ANSWER_TEXT)
+        return plain_json(action, ANSWER_TEXT)
     except ValueError as error:
         message = f"the parser gave neither text nor a JSON value: {error}"
         raise ParseFailure(FailureName.MALFORMED_OUTPUT, message) from None
@@ -191,9 +191,9 @@ async def take_turn(
             failure = Failure(FailureName.TOOL_ERROR, str(error))
         except RolegraphError:
             raise
-        except FOREIGN as error:  # a client or parser from elsewhere: its fault ends this node only
+        except FOREIGN_ERRORS as error:  # a client or parser from elsewhere: its fault ends this node only
             name = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
-            failure = Failure(name, described(error))
+            failure = Failure(name, describe_error(error))
         else:
             view = View(index, action, text, completion.thought, number, node.lineage, True, False, role.name)
             return NodeResult(view, (*earlier, answered))

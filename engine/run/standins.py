@@ -130,7 +130,7 @@ def still(env: EnvPlan) -> EnvPlan:
     def opened() -> LiveEnvironment:
         return _Still(environment.open())
 
-    return env._replace(environment=Environment(opened, environment.least, environment.most))
+    return env._replace(environment=Environment(opened, environment.min_players, environment.max_players))
 
 
 class _Still:

@@ -17,7 +17,7 @@ from rolegraph.engine.run.isolation import CallTimeout, Isolation
 from rolegraph.engine.run.session import NodeResult, ToolRun, failing_earns
 from rolegraph.engine.run.tools import OpenTools, result_text
 from rolegraph.engine.vocabulary import ToolError, Upstream, View
-from rolegraph.engine.vocabulary.foreign import FOREIGN, described, plain
+from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, plain_json
 
 
 async def run_turn(
@@ -47,7 +47,7 @@ async def run_turn(
             async with asyncio.timeout(role.timeout):
                 result: Any = await _call(run, value, upstream, tools, isolation)
             text = result_text(run.name, result)
-            result = plain(result, TOOL_TEXT)
+            result = plain_json(result, TOOL_TEXT)
         except ToolError as error:
             result = Failure(FailureName.TOOL_ERROR, str(error))
         except (TimeoutError, CallTimeout):
@@ -56,8 +56,8 @@ async def run_turn(
             result = Failure(FailureName.TIMEOUT, f"no result {within}")
         except RolegraphError:
             raise
-        except FOREIGN as error:  # a tool from elsewhere: its fault ends this node only
-            result = Failure(FailureName.TOOL_ERROR, described(error))
+        except FOREIGN_ERRORS as error:  # a tool from elsewhere: its fault ends this node only
+            result = Failure(FailureName.TOOL_ERROR, describe_error(error))
         if not isinstance(result, Failure) or attempt == role.on_failure.retry:
             ran = ToolRun(run.name, start - began, clock() - start, attempt)
             return _result(role, node, result, ran, text)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rolegraph.engine.limits.tools import TOOL_CLOSE_SECONDS, TOOL_TEXT
 from rolegraph.engine.records import check_recordable
 from rolegraph.engine.vocabulary import Function, Tool, ToolError
-from rolegraph.engine.vocabulary.foreign import FOREIGN
+from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS
 
 
 class OpenTools:
@@ -35,7 +35,7 @@ class OpenTools:
             async with tool.open() as functions:
                 opened.set_result(functions)
                 await self._over.wait()
-        except FOREIGN as error:
+        except FOREIGN_ERRORS as error:
             if opened.done():
                 return  # it did what it was asked; how it ends is nobody's concern
             del self._opened[id(tool)]  # whoever asks next tries again

@@ -14,7 +14,7 @@ from rolegraph.engine.limits.tools import OBSERVATION_TEXT, TOOL_TEXT
 from rolegraph.engine.records import Task, derive_seed
 from rolegraph.engine.run.session import NodeResult
 from rolegraph.engine.vocabulary import EnvironmentFailure, LiveEnvironment, Transition
-from rolegraph.engine.vocabulary.foreign import FOREIGN, described, finite, plain
+from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number, plain_json
 
 _logger = logging.getLogger(__name__)
 
@@ -73,8 +73,8 @@ class EnvironmentSession:
             transition = self._checked(await self._next(actions))
         except EnvironmentFailure:
             raise
-        except FOREIGN as error:  # a package's own code: whatever it raises ends this episode only
-            raise EnvironmentFailure(f"the environment raised {described(error)}") from error
+        except FOREIGN_ERRORS as error:  # a package's own code: whatever it raises ends this episode only
+            raise EnvironmentFailure(f"the environment raised {describe_error(error)}") from error
         for player, reward in transition.rewards.items():
             turn = self._turns.get(player)
             kept, key = (self._early, player) if turn is None else (self._earned, turn)
@@ -107,9 +107,9 @@ class EnvironmentSession:
                 raise ValueError(OBSERVATION_TEXT.exceeded(f"it shows player {player}"))
         return Transition(
             given.observations,
-            {player: finite(reward, "it gave the reward") for player, reward in given.rewards.items()},
+            {player: finite_number(reward, "it gave the reward") for player, reward in given.rewards.items()},
             bool(given.done),
-            plain(dict(given.info), TOOL_TEXT) if given.info else {},
+            plain_json(dict(given.info), TOOL_TEXT) if given.info else {},
         )
 
     @property
@@ -145,5 +145,5 @@ class EnvironmentSession:
         try:
             if live is not None:
                 await live.close()
-        except FOREIGN as error:
+        except FOREIGN_ERRORS as error:
             _logger.warning("an environment could not be closed: %s: %s", type(error).__name__, error)

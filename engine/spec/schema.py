@@ -160,7 +160,7 @@ def _calls(registry: Registry[Any], name: str, definitions: dict[str, Schema]) -
         yield {"const": name, **described}
     prefix = f"{registry.group}.{name}."
     keys = {option.name: _option(option, prefix, definitions) for option in options}
-    more = registry.takes_more(name)
+    more = registry.takes_extra_options(name)
     first = _option(value, prefix, definitions) if value else _inside(keys, more=more)
     if value and not value.required and value.default is None:  # its options may stand there, too
         first = {"anyOf": [first, _inside(keys, more=more)]}

@@ -32,7 +32,7 @@ from rolegraph.engine.records import (
 )
 from rolegraph.engine.training.credit import members, turn_uid, turns
 from rolegraph.engine.vocabulary import Estimator, Floats
-from rolegraph.engine.vocabulary.foreign import FOREIGN, described
+from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 
 NOTHING = 1e-8
 """An advantage, or a spread of rewards, smaller than this teaches nothing."""
@@ -230,8 +230,8 @@ def _asked(
     name = f"the estimator {estimator.name} of {role}"
     try:
         computed = [np.asarray(values, dtype=np.float64) for values in compute(rewards, groups)]
-    except FOREIGN as error:  # an estimator may be a package's own code
-        raise AdvantageError(f"{name} raised {described(error)}") from error
+    except FOREIGN_ERRORS as error:  # an estimator may be a package's own code
+        raise AdvantageError(f"{name} raised {describe_error(error)}") from error
     if len(computed) != len(groups):
         raise AdvantageError(f"{name} gave {len(computed)} groups of {what} for {len(groups)} groups")
     for task, values, given in zip(tasks, computed, rewards, strict=True):

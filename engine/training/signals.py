@@ -20,7 +20,7 @@ from rolegraph.engine.prompts import PromptError, Template
 from rolegraph.engine.records import Advantage, Episode, Note, Step, Trajectory
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.vocabulary import ScoredView, Views
-from rolegraph.engine.vocabulary.foreign import FOREIGN, described
+from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 
 DEMONSTRATION = "demonstration"
 """The key of a Step's metadata that holds the turn to imitate: `text` and `ids`."""
@@ -110,8 +110,8 @@ async def _score(
         tally.gaps += [student - teacher for student, teacher in zip(step.logprobs, theirs, strict=False)]
     try:
         return tuple(map(float, compute(step, theirs)))
-    except FOREIGN as error:  # a signal may be a package's own code
-        raise AdvantageError(f"the signal of {where} raised {described(error)}") from error
+    except FOREIGN_ERRORS as error:  # a signal may be a package's own code
+        raise AdvantageError(f"the signal of {where} raised {describe_error(error)}") from error
 
 
 def _demonstrate(

@@ -7,7 +7,7 @@ Whoever writes a parser, reward, estimator, signal, metric, dataset, environment
 from rolegraph.engine.errors import DataError, UsageError, did_you_mean
 from rolegraph.engine.records import Split
 from rolegraph.engine.vocabulary.call import CallField, ItemCall
-from rolegraph.engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, open_dataset, plain_row, seeds
+from rolegraph.engine.vocabulary.datasets import SUFFIXES, Row, dataset_of, json_row, open_dataset, seed_tasks
 from rolegraph.engine.vocabulary.environments import (
     Environment,
     EnvironmentFailure,
@@ -15,7 +15,7 @@ from rolegraph.engine.vocabulary.environments import (
     Transition,
     environment_of,
 )
-from rolegraph.engine.vocabulary.foreign import in_short
+from rolegraph.engine.vocabulary.foreign import short_repr
 from rolegraph.engine.vocabulary.imports import Import, digest_of, import_file
 from rolegraph.engine.vocabulary.items import (
     Dataset,
@@ -33,22 +33,22 @@ from rolegraph.engine.vocabulary.items import (
     datasets,
     environments,
     estimators,
-    metric_of,
     metrics,
     parsers,
     rewards,
+    role_metric,
     signals,
     tools,
 )
 from rolegraph.engine.vocabulary.options import Option, options_of
-from rolegraph.engine.vocabulary.permissions import checked_url, is_allowed
+from rolegraph.engine.vocabulary.permissions import check_url, is_allowed
 from rolegraph.engine.vocabulary.registry import (
     BadOptions,
     BadParts,
     Item,
     Registry,
     UnknownName,
-    noting,
+    record_items,
     registry_of,
 )
 from rolegraph.engine.vocabulary.tools import Function, Pairs, Tool, ToolCall, ToolError
@@ -105,7 +105,7 @@ __all__ = [
     "UsageError",
     "View",
     "Views",
-    "checked_url",
+    "check_url",
     "dataset_of",
     "datasets",
     "did_you_mean",
@@ -114,18 +114,18 @@ __all__ = [
     "environments",
     "estimators",
     "import_file",
-    "in_short",
     "is_allowed",
-    "metric_of",
+    "json_row",
     "metrics",
-    "noting",
     "open_dataset",
     "options_of",
     "parsers",
-    "plain_row",
+    "record_items",
     "registry_of",
     "rewards",
-    "seeds",
+    "role_metric",
+    "seed_tasks",
+    "short_repr",
     "signals",
     "tools",
 ]

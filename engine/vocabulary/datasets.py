@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import SEEDS, Split, Task
 from rolegraph.engine.vocabulary.call import ItemCall
-from rolegraph.engine.vocabulary.foreign import in_short
+from rolegraph.engine.vocabulary.foreign import short_repr
 from rolegraph.engine.vocabulary.items import Dataset, checked_rows, datasets
 from rolegraph.engine.vocabulary.registry import BadOptions
 
@@ -40,7 +40,7 @@ def open_dataset(call: ItemCall, *, split: Split, folder: Path) -> Dataset:
         raise
 
 
-def seeds(split: Split, many: int) -> Dataset:
+def seed_tasks(split: Split, many: int) -> Dataset:
     """Tasks that are only seeds, of which there are always more; `many` without a limit.
 
     Those to train on count up from 0, those of the validation down from the largest.
@@ -75,7 +75,7 @@ def dataset_of(
     return Dataset(columns, frozenset(hidden), rows)
 
 
-def plain_row(row: Row, where: str) -> Row:
+def json_row(row: Row, where: str) -> Row:
     """The row as JSON values: dates become ISO text, decimals text. Raises DataError for what has no form."""
     try:
         return cast("Row", to_jsonable_python(row))
@@ -100,7 +100,7 @@ def _tasks(
         identity = f"{stem}-{position}" if given in (None, "") else str(given).replace(":", "-")
         if identity in seen:
             raise DataError(
-                f"{shown}:{line}: the id {in_short(identity)} is that of line {seen[identity]} too"
+                f"{shown}:{line}: the id {short_repr(identity)} is that of line {seen[identity]} too"
             )
         seen[identity] = line
         yield {**row, "id": identity}

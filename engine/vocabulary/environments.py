@@ -57,9 +57,9 @@ class Environment(Item):
 
     open: Callable[[], LiveEnvironment]
     """A fresh one for an episode: two of them share nothing that either could notice."""
-    least: int = 1
+    min_players: int = 1
     """The fewest players that it takes."""
-    most: int = 1
+    max_players: int = 1
     """The most of them."""
 
 
@@ -70,9 +70,11 @@ Move = Callable[[State, Mapping[int, Any]], tuple[State, Transition]]
 """A state and the actions of those who move in it to the next one, and what is seen of that."""
 
 
-def environment_of(start: Start[State], move: Move[State], *, least: int = 1, most: int = 1) -> Environment:
+def environment_of(
+    start: Start[State], move: Move[State], *, min_players: int = 1, max_players: int = 1
+) -> Environment:
     """An Environment whose states are plain data that no function changes, so two games share nothing."""
-    return Environment(partial(_Game[State], start, move), least, most)
+    return Environment(partial(_Game[State], start, move), min_players, max_players)
 
 
 class _Game(Generic[State]):

@@ -12,11 +12,11 @@ from rolegraph.engine.records import check_recordable
 from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.records.plain import LARGEST
 
-FOREIGN = (Exception, SystemExit)
+FOREIGN_ERRORS = (Exception, SystemExit)
 """What somebody else's code may raise and end no more than its own part; `sys.exit` in it ends no run."""
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Type and words of an error; only its type where it has no words. As much of them as a person reads."""
     try:
         said = str(error)[: MESSAGE_TEXT.most]
@@ -26,13 +26,13 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
-def in_short(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value from elsewhere as it stands in a message."""
     text = repr(value)
     return text if len(text) <= LINE_SHOWN.most else f"{text[: LINE_SHOWN.most - 1]}…"
 
 
-def plain(value: object, limit: Limit) -> Any:
+def plain_json(value: object, limit: Limit) -> Any:
     """The value as JSON has it, as an episode holds it: a tuple is a list, a date is text.
 
     Raises ValueError for what has no such form, such as an object of their own or a list in itself, and for
@@ -53,7 +53,7 @@ def plain(value: object, limit: Limit) -> Any:
     return found
 
 
-def finite(value: Any, what: str) -> float:
+def finite_number(value: Any, what: str) -> float:
     """A number that sums and means can be made of; raises ValueError, whose message `what` begins."""
     if type(value) is float and -LARGEST <= value <= LARGEST:
         return value

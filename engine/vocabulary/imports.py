@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.vocabulary.foreign import FOREIGN, described
+from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 
 
 class Import(NamedTuple):
@@ -40,8 +40,8 @@ class Import(NamedTuple):
         if self.file is None or "." in self.module:
             try:
                 return importlib.import_module(self.module)
-            except FOREIGN as error:  # importing it runs its code
-                said = described(error)
+            except FOREIGN_ERRORS as error:  # importing it runs its code
+                said = describe_error(error)
                 raise UsageError(f"cannot import {self.module}: {said}") from error
         return _load(
             Path(self.file), _module_name(Path(self.file)) if self.module == "__main__" else self.module
@@ -128,6 +128,6 @@ def _load(path: Path, name: str) -> ModuleType:
             sys.modules[name] = before
         if not isinstance(error, Exception):
             raise
-        raise UsageError(f"importing {path} failed: {described(error)}") from error
+        raise UsageError(f"importing {path} failed: {describe_error(error)}") from error
     _loaded[name] = digest
     return loaded

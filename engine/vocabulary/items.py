@@ -24,7 +24,7 @@ from rolegraph.engine.records import (
     check_recordable,
 )
 from rolegraph.engine.vocabulary.environments import Environment
-from rolegraph.engine.vocabulary.foreign import FOREIGN
+from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS
 from rolegraph.engine.vocabulary.registry import FIXED, Item, Origin, Registry
 from rolegraph.engine.vocabulary.tools import Tool
 from rolegraph.engine.vocabulary.views import Upstream, View
@@ -79,13 +79,13 @@ class RewardInputs(NamedTuple):
     """By role of its `roles`, what those turns earned that earned anything."""
     views: Mapping[str, Sequence[View]] = NOTHING
     """By role of its `views`, those turns."""
-    places: Mapping[str, Sequence[int | None]] = NOTHING
+    positions: Mapping[str, Sequence[int | None]] = NOTHING
     """By role of its `views`, where its own instance stood, from 0, in what each of those turns saw."""
-    own: View | None = None
-    """The turn that it scores; given to one that is `of_turn`, as are its steps."""
+    turn: View | None = None
+    """The turn that it scores; given to one that is `reads_turn`, as are its steps."""
     steps: Sequence[Step] = ()
     """The turn's model calls."""
-    env: float | None = None
+    env_reward: float | None = None
     """What the environment gave the player from this turn until its next one; given to one that reads an
     `environment`."""
 
@@ -108,26 +108,26 @@ class Reward(Item):
     """Seconds. None: pure and fast, runs in place. A number: runs in a process stopped at the limit."""
     views: tuple[str, ...] = ()
     """Roles of which it reads what they said, whatever they earned."""
-    of_turn: bool = False
+    reads_turn: bool = False
     """Whether it reads more of its own turn than the action."""
-    borrowed: bool = False
+    delegates: bool = False
     """Whether it only hands on what others decide: then a failed turn earns it, too, and what it says of
     right counts in a sum only where no other term says anything."""
-    marks: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
     """Patterns that it looks for in the action, marks that a parser may take off among them."""
-    environment: bool = False
+    reads_environment: bool = False
     """Whether it reads what an environment gave. A failed turn earns that, too, because what is no move is
     the environment's to judge; and a trajectory earns the sum of its turns."""
 
     @property
-    def others(self) -> tuple[str, ...]:
+    def read_roles(self) -> tuple[str, ...]:
         """Every role that it reads."""
         return tuple(dict.fromkeys((*self.roles, *self.views)))
 
     @property
-    def waits(self) -> bool:
+    def is_deferred(self) -> bool:
         """Whether it reads more than its own turn, so that it is there only later."""
-        return bool(self.roles or self.views) or self.environment
+        return bool(self.roles or self.views) or self.reads_environment
 
 
 if TYPE_CHECKING:  # a spec is read in milliseconds; numpy is for those who compute
@@ -198,7 +198,7 @@ class Signal(Item):
 
 @dataclass(frozen=True, slots=True)
 class Metric(Item):
-    """A number for each episode; `metric_of` makes one of a function of a role's trajectories."""
+    """A number for each episode; `role_metric` makes one of a function of a role's trajectories."""
 
     measure: Callable[[Episode], float | None]
     """None where the episode has nothing to measure."""
@@ -210,7 +210,7 @@ class Metric(Item):
     """The loop that it measures, if one."""
 
 
-def metric_of(
+def role_metric(
     measure: Callable[[Sequence[Trajectory]], float], role: str, *, term: str | None = None
 ) -> Metric:
     """A metric of one role's trajectories, less those whose reward found nobody to read.
@@ -270,7 +270,7 @@ def checked_rows(
             yield row
     except RolegraphError:
         raise
-    except FOREIGN as error:
+    except FOREIGN_ERRORS as error:
         said = f"{type(error).__name__}: {error}"
         raise DataError(f"the dataset {name!r} fails at or after its task {given:,}: {said}") from error
 

@@ -68,13 +68,13 @@ def takes_value(parameters: Mapping[str, inspect.Parameter]) -> bool:
     return any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters.values())
 
 
-def takes_more(factory: Callable[..., Any]) -> bool:
+def takes_extra_options(factory: Callable[..., Any]) -> bool:
     """Whether it has options that only it knows, gathered by `**`."""
     parameters = inspect.signature(factory).parameters.values()
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
-def value_of(factory: Callable[..., Any]) -> Option | None:
+def value_option_of(factory: Callable[..., Any]) -> Option | None:
     """What stands beside the item's name, if anything does."""
     return next((option for is_value, option in _options(factory) if is_value), None)
 

@@ -26,7 +26,7 @@ def is_allowed(permission: str, allowed: Iterable[str]) -> bool:
     return any(permission == name or _leads_to(name, permission) for name in allowed)
 
 
-def checked_url(text: str) -> str:
+def check_url(text: str) -> str:
     """A URL as it was written; raises ValueError for one that readers could take for another."""
     _parts(text)
     return text

@@ -20,9 +20,15 @@ from pydantic_core import ArgsKwargs, ErrorDetails
 
 from rolegraph.engine.errors import RolegraphError, UsageError, did_you_mean, first_line
 from rolegraph.engine.vocabulary.call import ItemCall
-from rolegraph.engine.vocabulary.foreign import FOREIGN, described
+from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 from rolegraph.engine.vocabulary.imports import Definition, Import
-from rolegraph.engine.vocabulary.options import Option, options_of, takes_more, takes_value, value_of
+from rolegraph.engine.vocabulary.options import (
+    Option,
+    options_of,
+    takes_extra_options,
+    takes_value,
+    value_option_of,
+)
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
@@ -193,9 +199,9 @@ class Registry(Generic[T]):
     def _load(self, point: EntryPoint) -> Callable[..., T]:
         try:
             factory = point.load()
-        except FOREIGN as error:  # importing it runs the package's own code
+        except FOREIGN_ERRORS as error:  # importing it runs the package's own code
             package = _package(point)
-            said = described(error)
+            said = describe_error(error)
             raise UsageError(
                 f"the {self.kind} {point.name!r} of {package} cannot be loaded: {said}"
             ) from error
@@ -215,15 +221,15 @@ class Registry(Generic[T]):
 
     def value(self, name: str) -> Option | None:
         """What a spec writes beside the name, if the item takes anything there."""
-        return value_of(self.factory(name))
+        return value_option_of(self.factory(name))
 
     def options(self, name: str) -> list[Option]:
         """The options that a spec may write, in the factory's order."""
         return options_of(self.factory(name), self.context)
 
-    def takes_more(self, name: str) -> bool:
+    def takes_extra_options(self, name: str) -> bool:
         """Whether the item has options beside these, which only its factory knows."""
-        return takes_more(self.factory(name))
+        return takes_extra_options(self.factory(name))
 
     def build(self, call: ItemCall, **context: Any) -> T:
         """Check a call's options and make the item; raises UnknownName or BadOptions.
@@ -254,7 +260,7 @@ class Registry(Generic[T]):
             raise self._bad(call, call.name, [_part(*fault) for fault in error.faults.items()]) from error
         except ValueError as error:  # the factory's own check of its options
             raise self._bad(call, call.name, [_error((), "value_error", str(error))]) from error
-        except FOREIGN as error:  # a factory may be a package's own code
+        except FOREIGN_ERRORS as error:  # a factory may be a package's own code
             said = f"{type(error).__name__}: {first_line(error)}"
             raise UsageError(
                 f"the {self.kind} {call.name!r} of {self._giver(call.name)} cannot be made: {said}"
@@ -313,7 +319,7 @@ _used: ContextVar[MutableMapping[tuple[Registry[Any], str], None] | None] = Cont
 
 
 @contextmanager
-def noting(used: MutableMapping[tuple[Registry[Any], str], None]) -> Generator[None, None, None]:
+def record_items(used: MutableMapping[tuple[Registry[Any], str], None]) -> Generator[None, None, None]:
     """Note every item that is built in the block, those inside others too."""
     token = _used.set(used)
     try:

@@ -14,7 +14,7 @@ from rolegraph.engine.limits.answers import SCHEMA_WORK
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | Sequence[Any] | None]
 """Validator, what the schema says, the value and the schema around, to what is wrong."""
-UNBOUNDED = ("unevaluatedProperties", "unevaluatedItems")
+UNBOUNDED_KEYWORDS = ("unevaluatedProperties", "unevaluatedItems")
 """Keywords of which the library follows references itself, over and over, where nobody counts."""
 _COMPARE = ("const", "enum", "uniqueItems")
 """Keywords that look at all that is in what they compare."""
@@ -38,7 +38,7 @@ class TooMuchWork(ValueError):
     """To check a value takes more work than there may be, or goes deeper than Python does."""
 
 
-def checker(
+def schema_checker(
     schema: Mapping[str, Any], own: Mapping[str, Keyword], registry: Any = None
 ) -> Callable[[object], SchemaProblem | None]:
     """What finds the worst problem of a value, None where it fits. `own` are keywords in place of the usual.

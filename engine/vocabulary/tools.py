@@ -22,7 +22,7 @@ class ToolCall(NamedTuple):
     arguments: Mapping[str, Any]
     id: str = ""
     """What an endpoint knows the call by; the result is sent back under it."""
-    unread: str = ""
+    malformed: str = ""
     """What the model wrote where no arguments can be read; without a name, that cannot be read either."""
 
 
@@ -40,14 +40,14 @@ class Function(NamedTuple):
 class Pairs(NamedTuple):
     """Which of the instances that a second name stands for are on the branch of each of a first one's."""
 
-    numbers: Mapping[int, Collection[int]]
+    indices: Mapping[int, Collection[int]]
     """By an instance's number, theirs."""
     by_round: bool = False
     """Whether both are in one loop: then a turn is paired with those of its own round."""
 
-    def of(self, view: View, others: Views) -> list[View]:
+    def partners(self, view: View, others: Views) -> list[View]:
         """Those that belong to one of the first, in order."""
-        numbers = self.numbers.get(view.index, ())
+        numbers = self.indices.get(view.index, ())
         return [
             other
             for other in others

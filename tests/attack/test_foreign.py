@@ -26,10 +26,10 @@ from rolegraph.engine.vocabulary import (
     Tool,
     Transition,
     environments,
-    metric_of,
     metrics,
     parsers,
     rewards,
+    role_metric,
     tools,
 )
 from tests.edge import ScriptedModel, run_one, write_spec
@@ -131,7 +131,7 @@ def vocabulary(registries: None) -> Iterator[None]:
     tools.register("foreign")(lambda value=None, /: Tool(opened, source=value))
     parsers.register("foreign")(lambda: Parser(lambda text, upstream: given[0]()))
     rewards.register("foreign")(lambda: Reward(lambda task, action, seen: given[0]()))
-    metrics.register("foreign")(lambda role, /: metric_of(lambda trajectories: given[0](), role))
+    metrics.register("foreign")(lambda role, /: role_metric(lambda trajectories: given[0](), role))
     environments.register("foreign")(lambda: Environment(World))
     yield
     given.clear()

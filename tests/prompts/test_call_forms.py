@@ -73,7 +73,7 @@ def test_a_call_is_read_and_shown_again_in_the_model_s_own_form(family: str) -> 
 def test_a_call_that_cannot_be_read_is_one_all_the_same(family: str, text: str) -> None:
     chat = chat_of(family)
     _, (call,) = chat.calls(text, [TOOL])
-    assert call.unread and not call.arguments
+    assert call.malformed and not call.arguments
 
 
 @pytest.mark.parametrize("family", WRITTEN)
@@ -120,6 +120,6 @@ def test_whatever_a_model_writes_is_text_and_calls(form: CallForm, text: str) ->
     rest, calls = form.find(text, [TOOL])
     assert calls or rest == text
     for call in calls:
-        assert call.name or call.unread
-        if not call.unread:
+        assert call.name or call.malformed
+        if not call.malformed:
             json.dumps(call.arguments, ensure_ascii=False, allow_nan=False).encode()

@@ -176,13 +176,13 @@ def test_the_base_model_reads_prompts_without_tools_as_before() -> None:
         (
             '<tool_call>{"name": "add"',
             '<tool_call>{"name": "add"',
-            (ToolCall("", {}, unread='{"name": "add"'),),
+            (ToolCall("", {}, malformed='{"name": "add"'),),
         ),
-        ("<tool_call>[1]</tool_call>", "<tool_call>[1]</tool_call>", (ToolCall("", {}, unread="[1]"),)),
+        ("<tool_call>[1]</tool_call>", "<tool_call>[1]</tool_call>", (ToolCall("", {}, malformed="[1]"),)),
         (
             '<tool_call>{"name": "add", "arguments": [1]}</tool_call>',
             "",
-            (ToolCall("add", {}, unread="[1]"),),
+            (ToolCall("add", {}, malformed="[1]"),),
         ),
         ('<tool_call>{"name": "add", "arguments": {"a": NaN}}', None, None),
         ('<tool_call>{"name": "add", "arguments": {"a": "\\ud800"}}', None, None),
@@ -192,7 +192,7 @@ def test_the_base_model_reads_prompts_without_tools_as_before() -> None:
 def test_calls_are_read_from_a_text(text: str, rest: str | None, calls: tuple[ToolCall, ...] | None) -> None:
     found, made = HERMES.find(text)
     if calls is None:
-        assert [(call.name, bool(call.unread)) for call in made] == [("", True)]
+        assert [(call.name, bool(call.malformed)) for call in made] == [("", True)]
         assert found == text
     else:
         assert (found, made) == (rest, calls)

@@ -330,10 +330,10 @@ def test_a_hub_that_cannot_be_reached_is_one_clear_error() -> None:
     pytest.importorskip("datasets")
     code = """
 from pathlib import Path
-from rolegraph.engine.vocabulary import Call
+from rolegraph.engine.vocabulary import ItemCall
 from rolegraph.engine.vocabulary import open_dataset
 try:
-    open_dataset(Call("huggingface", "nobody/nothing", has_value=True), split="train", folder=Path())
+    open_dataset(ItemCall("huggingface", "nobody/nothing", has_value=True), split="train", folder=Path())
 except Exception as error:
     print(type(error).__name__, error)
 """

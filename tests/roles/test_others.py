@@ -19,7 +19,7 @@ numbers = st.floats(-1e6, 1e6)
 def saw(*actions: Any, places: list[int | None] | None = None) -> RewardInputs:
     """What a reward sees of a judge's instances that did these actions."""
     views = [View(index, action) for index, action in enumerate(actions, 1)]
-    return RewardInputs(views={"judge": views}, places={"judge": places or [None] * len(views)})
+    return RewardInputs(views={"judge": views}, positions={"judge": places or [None] * len(views)})
 
 
 def rated(yaml: dict[str, Any], *actions: Any, places: list[int | None] | None = None) -> float | None:
@@ -57,7 +57,7 @@ def test_of_says_of_right_what_the_others_do(scale: float, scores: list[Score], 
     ids=str,
 )
 def test_where_nobody_ran_there_is_no_reward(yaml: object) -> None:
-    nobody = RewardInputs(scores={"judge": ()}, views={"judge": ()}, places={"judge": ()})
+    nobody = RewardInputs(scores={"judge": ()}, views={"judge": ()}, positions={"judge": ()})
     assert reward(yaml).score({"id": "t"}, "x", nobody) is None
     both = reward({"weighted": {"theirs": yaml, "mine": {"matches": "x"}}})
     assert both.score({"id": "t"}, "x", nobody) == Score(1.0, True, {"mine": 1.0}), "the term counts 0"
@@ -134,7 +134,7 @@ def test_borrowed_terms_say_nothing_of_right_where_one_s_own_does(
 
 def test_a_sum_reads_what_its_terms_do() -> None:
     made = reward({"weighted": {"a": {"of": "x"}, "b": {"same_as": "y"}, "c": {"tool_calls": {"over": 0}}}})
-    assert (made.roles, made.views, made.others) == (("x",), ("y",), ("x", "y"))
-    assert made.of_turn
-    assert not made.borrowed
-    assert reward({"weighted": {"a": {"of": "x"}, "b": {"rated_by": "y"}}}).borrowed
+    assert (made.roles, made.views, made.read_roles) == (("x",), ("y",), ("x", "y"))
+    assert made.reads_turn
+    assert not made.delegates
+    assert reward({"weighted": {"a": {"of": "x"}, "b": {"rated_by": "y"}}}).delegates

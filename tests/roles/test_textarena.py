@@ -20,13 +20,13 @@ if importlib.util.find_spec("textarena") is None:
 @pytest.mark.parametrize("game", GAMES)
 def test_a_game_is_played_from_its_start_to_its_rewards(game: str) -> None:
     made = opened(game)
-    *before, end = asyncio.run(played(made.open(), GAMES[game], seed=3, players=made.least))
+    *before, end = asyncio.run(played(made.open(), GAMES[game], seed=3, players=made.min_players))
     assert end.done
     assert end.observations == {}
-    assert set(end.rewards) == set(range(made.least))
+    assert set(end.rewards) == set(range(made.min_players))
     assert all(math.isfinite(reward) for reward in end.rewards.values())
     assert all(isinstance(text, str) and text for seen in before for text in seen.observations.values())
-    assert {player for seen in before for player in seen.observations} == set(range(made.least))
+    assert {player for seen in before for player in seen.observations} == set(range(made.min_players))
     assert not any(seen.rewards for seen in before)
 
 
@@ -76,7 +76,7 @@ def test_a_player_that_gave_no_action_made_an_empty_move() -> None:
 )
 def test_a_game_says_how_many_players_it_takes(game: str, least: int, most: int) -> None:
     made = opened(game)
-    assert (made.least, made.most) == (least, most)
+    assert (made.min_players, made.max_players) == (least, most)
 
 
 def test_what_nothing_is_wrapped_around_is_text_too() -> None:

@@ -46,7 +46,7 @@ def test_the_same_seed_is_the_same_start_for_games_that_begin_while_others_are_p
     made, noise = opened(game), opened("Blackjack-v0")
 
     def start(seed: int) -> Coroutine[Any, Any, Transition]:
-        return made.open().reset(seed, made.least)
+        return made.open().reset(seed, made.min_players)
 
     def other(seed: int) -> Coroutine[Any, Any, list[Transition]]:
         return played(noise.open(), GAMES["Blackjack-v0"], seed=seed, players=1)
@@ -65,7 +65,7 @@ def test_a_game_goes_as_it_would_go_alone_whatever_is_played_beside_it() -> None
 
     def game(name: str, seed: int) -> Any:
         made = opened(name)
-        return played(made.open(), GAMES[name], seed=seed, players=made.least)
+        return played(made.open(), GAMES[name], seed=seed, players=made.min_players)
 
     async def together() -> list[list[Transition]]:
         return await asyncio.gather(*(game(name, seed) for name in games for seed in (1, 2, 1)))

@@ -96,7 +96,7 @@ def test_without_an_opening_the_board_is_empty() -> None:
 def test_two_games_side_by_side_share_nothing() -> None:
     async def both() -> list[Transition]:
         made = environment("tic_tac_toe")
-        assert (made.least, made.most) == (2, 2)
+        assert (made.min_players, made.max_players) == (2, 2)
         one, other = made.open(), made.open()
         await one.reset(seed=1, players=2)
         await one.step({0: 1})

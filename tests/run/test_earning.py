@@ -250,11 +250,11 @@ def test_what_a_reward_reads_of_its_own_turn(tmp_path: Path) -> None:
     @rewards.register("looks")
     def looks(*, role: str | None = None) -> Reward:
         def score(task: Task, action: Any, seen: RewardInputs) -> Score:
-            assert seen.own is not None
+            assert seen.turn is not None
             (step,) = seen.steps
-            return Score(float(len(step.model_response)), seen.own.action == action)
+            return Score(float(len(step.model_response)), seen.turn.action == action)
 
-        return Reward(score, views=(role,) if role else (), of_turn=True)
+        return Reward(score, views=(role,) if role else (), reads_turn=True)
 
     turns = plan(tmp_path, {"now": {"reward": "looks"}, "late": {"reward": {"looks": {"role": "now"}}}})
     episode = run_one(turns, ScriptedModel(lambda _: RIGHT))

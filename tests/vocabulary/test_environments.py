@@ -35,7 +35,7 @@ def add(total: int, actions: Mapping[int, Any]) -> tuple[int, Transition]:
     return total, Transition(dict.fromkeys(actions, f"{total}"))
 
 
-ADDING = environment_of(start, add, least=1, most=3)
+ADDING = environment_of(start, add, min_players=1, max_players=3)
 
 
 async def reset_twice(live: LiveEnvironment) -> list[Transition]:
@@ -66,7 +66,7 @@ def test_every_episode_has_a_game_of_its_own() -> None:
 
 def test_an_environment_can_be_pickled_with_its_number_of_players() -> None:
     sent = pickle.loads(pickle.dumps(ADDING))
-    assert (sent.least, sent.most) == (1, 3)
+    assert (sent.min_players, sent.max_players) == (1, 3)
     assert asyncio.run(reset_twice(sent.open())) == asyncio.run(reset_twice(ADDING.open()))
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.vocabulary import Parser, Registry
-from rolegraph.engine.vocabulary.options import Option, options_of, value_of
+from rolegraph.engine.vocabulary.options import Option, options_of, value_option_of
 
 KINDS = ("parsers", "rewards", "estimators", "signals", "metrics", "datasets", "environments")
 BUILT_IN = [(kind, name) for kind in KINDS for name in getattr(vocabulary, kind).names()]
@@ -49,7 +49,7 @@ def item(
 
 
 def test_the_value_is_the_positional_parameter_and_the_others_are_options() -> None:
-    assert value_of(item) == Option("name", str, required=True, line="what it is called")
+    assert value_option_of(item) == Option("name", str, required=True, line="what it is called")
     names = ["which", "sizes", "limit", "parts", "anything", "folder"]
     assert [option.name for option in options_of(item)] == names
     assert [option.name for option in options_of(item, context=["folder"])] == names[:-1]

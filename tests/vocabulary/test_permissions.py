@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rolegraph.engine.vocabulary import checked_url, is_allowed
+from rolegraph.engine.vocabulary import check_url, is_allowed
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_and_nothing_else(wanted: str, allowed: str) -> None:
 )
 def test_a_url_that_readers_could_read_differently_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"://|plain URL"):
-        checked_url(url)
+        check_url(url)

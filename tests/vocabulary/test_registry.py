@@ -253,8 +253,9 @@ def test_a_spec_uses_a_package_s_parser_with_nothing_but_its_name(installed: Pat
 def test_the_vocabulary_loads_without_anything_heavy() -> None:
     code = """
 import sys
-import rolegraph.engine.vocabulary, roles.datasets, roles.environments, roles.estimators, roles.metrics
-import rolegraph.roles.parsers, roles.rewards, roles.signals
+import rolegraph.engine.vocabulary, rolegraph.roles.datasets, rolegraph.roles.environments
+import rolegraph.roles.estimators, rolegraph.roles.metrics, rolegraph.roles.parsers
+import rolegraph.roles.rewards, rolegraph.roles.signals
 heavy = "torch transformers datasets pyarrow math_verify sympy jsonschema numpy openai tinker networkx jinja2"
 heavy += " textarena"
 print(*sorted(set(heavy.split()) & set(sys.modules)))

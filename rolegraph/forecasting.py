@@ -1,20 +1,16 @@
-"""`rolegraph forecast`: what a first step of training comes to, before it is paid for."""
+"""Forecast of a training's first step, from the spec, a probe or an earlier run: `rolegraph forecast`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, Note, Observer, RunFolder, derive_seed, read_episodes
-from rolegraph.engine.shipped import model_folder
-from rolegraph.engine.training.adapter_size import BYTES, adapter_parameters
-from rolegraph.engine.training.forecast import AdapterMemory, Forecast, ObservedEpisodes, Price
+from rolegraph.engine.training.forecast import Forecast, ObservedEpisodes, Price
 from rolegraph.engine.training.forecast import forecast as forecast_of
-from rolegraph.engine.training.order import shuffled
+from rolegraph.engine.training.schedule import shuffled
 from rolegraph.running import blocking, nobody
 from rolegraph.workflow import Workflow
 
@@ -24,38 +20,52 @@ async def forecast_async(
     *,
     probe: int | None = None,
     run: str | Path | None = None,
-    prices: Mapping[str, Price] | None = None,
+    price: Price | None = None,
     seed: int = 0,
     observe: Observer | None = None,
 ) -> Forecast:
-    """What the first step of a workflow's training comes to: calls, tokens, time, groups that teach, memory.
+    """Forecast the first step of a workflow's training: calls, tokens, time, groups that teach, cost.
 
-    Told from the spec's bounds alone, from about so many episodes of a `probe`, which are some of those that
-    a training with the same `seed` begins with (whole groups, at least one, and single episodes of the other
-    tasks), or from a `run` or training of the same roles. `prices` are by model, and under
-    `default`. Raises SpecError, UsageError (no training data, a run of other roles) and WorldError.
+    Without `probe` and `run` the forecast has only the bounds that the spec gives.
+
+    Args:
+        flow: the workflow.
+        probe: number of episodes to make now, at least one group's; the number made is rounded to whole
+            groups plus single episodes of other tasks. They are episodes that a training with the same
+            `seed` begins with.
+        run: folder of a run of the same roles, or of a training, whose first step is read.
+        price: price of a million tokens of every role; None leaves the cost out.
+        seed: seed of the task order and of the probe's sampling.
+        observe: function called with each event of the probe.
+
+    Returns:
+        The forecast; its token, time and share fields are None without episodes.
+
+    Raises:
+        UsageError: for a spec without training data, for both `probe` and `run`, and for a run without
+            episodes or with other roles.
+        SpecError: for a spec that is not permitted what it uses.
+        WorldError: for a model service that fails during the probe.
     """
     if "train" not in flow.plan.data:
-        raise UsageError(f"{flow.name} has no training data to forecast a step of")
+        raise UsageError(f"{flow.name} has no training data; a forecast needs `data.train` in the spec")
     if probe is not None and run is not None:
-        raise UsageError("a forecast is told from a probe or from a run, not from both")
+        raise UsageError("a forecast takes either a probe or a run, not both")
     observed = None
     if probe is not None:
-        observed = await _probed(flow, probe, seed, observe or nobody)
+        observed = await _probe_episodes(flow, probe, seed, observe or nobody)
     elif run is not None:
-        observed = _recorded(flow.plan, RunFolder(Path(run)))
-    return forecast_of(flow.plan, observed, prices=prices, adapters=_adapters(flow.plan))
+        observed = _recorded_episodes(flow.plan, RunFolder(Path(run)))
+    return forecast_of(flow.plan, observed, price=price)
 
 
 forecast = blocking(forecast_async)
 
 
-async def _probed(flow: Workflow, wanted: int, seed: int, observe: Observer) -> ObservedEpisodes:
-    """Episodes of the first step of a training with the same seed: a part of what it will make.
-
-    Whole groups tell what they teach. Tokens differ more from task to task than from rollout to rollout, so
-    of the step's other tasks there is one episode each, as long as that comes to half of what was wanted.
-    """
+async def _probe_episodes(flow: Workflow, wanted: int, seed: int, observe: Observer) -> ObservedEpisodes:
+    """Make about `wanted` of the episodes that the first step of a training with the same seed makes."""
+    # Only whole groups show whether they teach. Tokens vary more between tasks than between rollouts, so up
+    # to half of the episodes are single ones of the step's other tasks.
     train = flow.plan.spec.train
     rows = shuffled(flow.tasks("train"), seed)
     whole = max(1, round(wanted / train.rollouts))
@@ -65,7 +75,7 @@ async def _probed(flow: Workflow, wanted: int, seed: int, observe: Observer) -> 
     observe(Note("starting the model …"))
     async with flow.open() as opened:
         observe(Note("the probe …", episodes=count))
-        began = time.monotonic()
+        start = time.monotonic()
         stream = opened.stream(
             tasks=rows,
             rollouts=train.rollouts,
@@ -75,48 +85,29 @@ async def _probed(flow: Workflow, wanted: int, seed: int, observe: Observer) -> 
             observe=observe,
         )
         episodes = [episode async for episode in stream]
-    return ObservedEpisodes(f"a probe of {len(episodes)} episodes", episodes, time.monotonic() - began)
+    return ObservedEpisodes(f"a probe of {len(episodes)} episodes", episodes, time.monotonic() - start)
 
 
-def _recorded(plan: Plan, folder: RunFolder) -> ObservedEpisodes:
-    """A run's episodes, or those of a training's first step."""
+def _recorded_episodes(plan: Plan, folder: RunFolder) -> ObservedEpisodes:
+    """Read a run's episodes, or those of a training's first step."""
     info = folder.info()
     seconds = update = 0.0
+    episodes: list[Episode] = []
     if info.kind == "train":
-        files = folder.episodes_files("train")
-        if not files:
-            raise UsageError(f"{folder.path} has no step yet")
-        step, file = files[0]
-        for line in folder.metrics():
-            if line["step"] == step:
-                seconds, update = line.get("time/rollout", 0.0), line.get("time/update", 0.0)
-        episodes = [*read_episodes(file)]
-    else:
-        if not folder.episodes.exists():
-            raise UsageError(f"{folder.path} has no episode yet")
+        for step, file in folder.episodes_files("train")[:1]:
+            episodes = [*read_episodes(file)]
+            for line in folder.metrics():
+                if line["step"] == step:
+                    seconds, update = line.get("time/rollout", 0.0), line.get("time/update", 0.0)
+    elif folder.episodes.exists():
         episodes = [*read_episodes(folder.episodes)]
         if info.started and info.finished and not info.resumed:
             seconds = (info.finished - info.started).total_seconds()
-    _check(plan, folder, episodes)
-    return ObservedEpisodes(str(folder.path), episodes, seconds, update)
-
-
-def _check(plan: Plan, folder: RunFolder, episodes: list[Episode]) -> None:
     if not episodes:
-        raise UsageError(f"{folder.path} has no episode yet")
-    there = {trajectory.name for episode in episodes for trajectory in episode.trajectories}
-    if other := there - {role.name for role in plan.roles}:
-        raise UsageError(f"{folder.path} is of another workflow: {plan.name} has no role {sorted(other)[0]}")
-
-
-def _adapters(plan: Plan) -> dict[str, AdapterMemory]:
-    """Of the policies whose models are on this machine."""
-    found: dict[str, AdapterMemory] = {}
-    for name, policy in plan.policies.items():
-        if policy.model.provider != "local":
-            continue
-        with suppress(OSError):
-            parameters = adapter_parameters(model_folder(policy.model.name), policy.lora)
-            if parameters:
-                found[name] = AdapterMemory(parameters, parameters * BYTES)
-    return found
+        raise UsageError(f"{folder.path} has no episodes yet")
+    recorded = {trajectory.name for episode in episodes for trajectory in episode.trajectories}
+    if unknown := recorded - {role.name for role in plan.roles}:
+        raise UsageError(
+            f"{folder.path} is a run of another workflow: {plan.name} has no role {sorted(unknown)[0]}"
+        )
+    return ObservedEpisodes(str(folder.path), episodes, seconds, update)

@@ -29,7 +29,7 @@ from rolegraph.engine.records import (
 )
 from rolegraph.engine.records.folder import newest
 from rolegraph.engine.spec import load_spec
-from rolegraph.engine.training.order import planned_steps, validation_tasks
+from rolegraph.engine.training.schedule import planned_steps, validation_tasks
 from rolegraph.engine.training.trackers import Tracker, TrackerName, open_tracker
 from rolegraph.run_log import logged
 from rolegraph.running import RUNS, blocking, command_line, describe, load_begun, new_folder, nobody
@@ -180,7 +180,7 @@ async def _run(training: TrainingJob, observe: Observer, track: Sequence[Tracker
         # The SDK takes seconds to import: the service has been starting meanwhile.
         from rolegraph.engine.training import loop
         from rolegraph.engine.training.policies import Policies, PolicyStart
-        from rolegraph.engine.training.setup import TrainingSetup
+        from rolegraph.engine.training.rollouts import TrainingSetup
 
         starts = {
             name: PolicyStart(

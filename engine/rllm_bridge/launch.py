@@ -105,7 +105,7 @@ def prepare(
     plan = compiled.valid()
     kind = kind_of(backend)
     _check_keys(plan.spec.model, kind, base_url)
-    from rolegraph.engine.training.order import planned_steps
+    from rolegraph.engine.training.schedule import planned_steps
 
     rows = sum(1 for _ in plan.data["train"].rows(None))
     steps = planned_steps(plan.spec.train, rows)

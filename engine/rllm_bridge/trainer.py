@@ -21,8 +21,8 @@ from rolegraph.engine.rllm_bridge import compile_workflow, grouping_hook
 from rolegraph.engine.rllm_bridge.compose import compose
 from rolegraph.engine.rllm_bridge.config import Launch
 from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
-from rolegraph.engine.training.advantages import advantages_of
-from rolegraph.engine.training.order import validation_tasks
+from rolegraph.engine.training.advantages import call_estimator
+from rolegraph.engine.training.schedule import validation_tasks
 from rolegraph.engine.vocabulary import Estimator
 
 
@@ -128,11 +128,15 @@ def register(custom: Mapping[str, Estimator]) -> None:
 def as_rllm(estimator: Estimator, role: str) -> Callable[..., tuple[Any, Any]]:
     """A role's estimator in the signature of rLLM's: advantages and returns, which are the same here."""
 
+    compute = estimator.compute
+    assert compute is not None, "precomputed advantages are not registered"
+
     def advantages(
         rewards: Any, algorithm_config: object, *, traj_groups: Any, **_: object
     ) -> tuple[Any, Any]:
         tasks = [str(group.task_id) for group in traj_groups]
-        values = advantages_of(estimator, role, rewards, traj_groups, tasks)
+        name = f"the estimator {estimator.name} of {role}"
+        values = call_estimator(compute, "advantages", name, rewards, traj_groups, tasks)
         return values, values
 
     return advantages

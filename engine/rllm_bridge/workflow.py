@@ -26,7 +26,7 @@ from rolegraph.engine.rllm_bridge.convert import episode_to_rllm, unit_to_rllm, 
 from rolegraph.engine.rllm_bridge.models import PolicyModel
 from rolegraph.engine.rllm_bridge.prepared import prepared, task_of
 from rolegraph.engine.run import EpisodeJob, run_episode
-from rolegraph.engine.training.advantages import annotated
+from rolegraph.engine.training.advantages import annotate
 from rolegraph.engine.training.signals import apply_signals
 
 
@@ -118,7 +118,7 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
         models = self._prepared.models(self._open_model)
         teachers = {ref: await models.model(ref) for ref in self.plan.teachers}
         signalled = await apply_signals(self.plan, [episode], teachers, {MAIN: _no_demonstrations})
-        return annotated([episode], signalled.advantages, signalled.details)[0]
+        return annotate([episode], signalled.advantages, signalled.details)[0]
 
 
 _classes: dict[str, type[SpecWorkflow]] = {}

@@ -1,5 +1,5 @@
-"""Rollout, group, advantage, update, validate: trains every trainable role of a plan over the Tinker SDK.
+"""Training of a plan's roles over the Tinker SDK: rollouts, groups, advantages, updates, validation.
 
-`loop.train` is the loop, from a `setup.Setup` with open `policies.Policies`; the other files are its parts.
-Starting services is for others. Nothing is imported here: comparing two runs needs no SDK.
+`loop.train` is the loop; it takes a `rollouts.TrainingSetup` with open `policies.Policies`. The package
+imports nothing itself, because comparing two runs needs no SDK.
 """

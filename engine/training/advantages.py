@@ -1,7 +1,8 @@
-"""Episodes to groups, groups to advantages, and the metrics of both; names and values are rLLM's.
+"""Groups of episodes' trajectories, their advantages, and the metrics of both.
 
-In: episodes whose trajectories carry rewards (or, for a precomputed role, advantages on their steps). Out:
-groups, an advantage for each step, metrics, and warnings. Pure; knows no model and no loss.
+Pure; knows no model and no loss. Input: episodes whose trajectories have rewards, or for a role with
+precomputed advantages, advantages on their steps. Values and metric names are rLLM's
+(`rllm/trainer/algorithms/`: `transform.py`, `advantage.py`).
 
 Axes: P groups of one role, G members of a group (ragged), T response tokens of a step (ragged).
 """
@@ -34,33 +35,35 @@ from rolegraph.engine.training.credit import members, turn_uid, turns
 from rolegraph.engine.vocabulary import Estimator, Floats
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 
-NOTHING = 1e-8
-"""An advantage, or a spread of rewards, smaller than this teaches nothing."""
+MIN_MAGNITUDE = 1e-8
+"""Magnitude below which an advantage, or a standard deviation of rewards, counts as 0; as in rLLM."""
 
 Metrics = dict[str, float]
-StepAdvantages = Mapping[str, Sequence[Advantage]]
-"""By the uid of what was compared, a trajectory or a turn, for each of its steps."""
-StepDetails = Mapping[str, Sequence[Mapping[str, Any]]]
-"""By the same uids, for each step what belongs into its metadata."""
+AdvantagesByUid = Mapping[str, Sequence[Advantage]]
+"""Advantages of each step, by the uid of the group member: a trajectory or a turn."""
+DetailsByUid = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Additions to each step's metadata, by the same uids."""
 NO_ROLES: Mapping[str, RolePlan] = {}
+Compute = Callable[[Sequence[Floats], Sequence[Any]], Sequence[Floats]]
+"""`compute` or `baseline` of an estimator: (rewards_P_G, groups) to an array [G] for each group."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class EstimatedGroups:
-    """What estimators made of groups."""
+    """Advantages of groups, with metrics and warnings."""
 
     advantages: Sequence[Sequence[Sequence[Advantage]]]
-    """For each group, for each of its members, for each step; no step for a role without an estimator."""
+    """For each group, member and step, in this order; no steps for a role without an estimator."""
     metrics: Metrics
     warnings: tuple[Note, ...] = ()
     baselines: Mapping[GroupKey, Sequence[float]] = field(default_factory=dict[GroupKey, Sequence[float]])
-    """What was taken from each member's reward, where the estimator says so."""
+    """Amount subtracted from each member's reward, [G], for estimators that report it."""
 
 
-def teaches(advantages: Iterable[float]) -> bool:
-    """Whether there is anything to learn: an advantage that is not 0."""
-    return any(abs(value) >= NOTHING for value in advantages)
+def any_nonzero(advantages: Iterable[float]) -> bool:
+    """Return True if an advantage differs from 0, so that there is a gradient."""
+    return any(abs(value) >= MIN_MAGNITUDE for value in advantages)
 
 
 def group_episodes(
@@ -68,11 +71,18 @@ def group_episodes(
     roles: Mapping[str, RolePlan] = NO_ROLES,
     policy_of: PolicyOf = lambda role, index: MAIN,
 ) -> tuple[tuple[TrajectoryGroup, ...], Metrics]:
-    """Groups in the order in which they first occur, and the `groups/*` metrics.
+    """Group trajectories, or turns where a role compares turns, as `members` in `credit.py` says.
 
-    `roles` are those that learn: what of them is compared with what, and how many their estimators need; a
-    role that is not in it is compared by its trajectories on a task, however few. A trajectory or turn
-    without a step (its model gave no answer) and one that is masked are in no group.
+    Trajectories and turns without a step, and masked ones, are in no group.
+
+    Args:
+        episodes: the episodes of a step.
+        roles: the trained roles; trajectories of another role are grouped by task and role.
+        policy_of: function from (role, instance index) to the name of the policy.
+
+    Returns:
+        The groups, in the order in which they first occur, and the `groups/*` metrics of rLLM's
+        `transform.py`, with `groups/too_small/{role}` counting groups below the estimator's minimum.
     """
     found: dict[GroupKey, list[tuple[Trajectory, int]]] = {}
     before = 0
@@ -80,9 +90,8 @@ def group_episodes(
         for trajectory in episode.trajectories:
             role = roles.get(trajectory.name)
             before += len(turns(trajectory)) if role is not None and role.compares_turns else 1
-            for key, member in members(
-                episode, trajectory, role, policy_of(trajectory.name, trajectory.index)
-            ):
+            policy = policy_of(trajectory.name, trajectory.index)
+            for key, member in members(episode, trajectory, role, policy):
                 found.setdefault(key, []).append((member, episode.rollout))
     groups = tuple(_group(key, pairs, roles.get(key.role)) for key, pairs in found.items())
     sizes = [len(group.trajectories) for group in groups]
@@ -99,7 +108,7 @@ def group_episodes(
 
 
 def _group(key: GroupKey, pairs: Sequence[tuple[Trajectory, int]], role: RolePlan | None) -> TrajectoryGroup:
-    # A spec whose groups are too small to begin with is refused, so skips and failures left it so.
+    # The compiler refuses a spec whose full groups are too small, so skips and failures shrank this one.
     least = role.estimator.min_group if role is not None and role.estimator is not None else 0
     return TrajectoryGroup(
         key,
@@ -113,53 +122,63 @@ def _group(key: GroupKey, pairs: Sequence[tuple[Trajectory, int]], role: RolePla
 def estimate(
     groups: Sequence[TrajectoryGroup],
     estimators: Mapping[str, Estimator],
-    precomputed: StepAdvantages | None = None,
+    precomputed: AdvantagesByUid | None = None,
 ) -> EstimatedGroups:
-    """Every step's advantage, each role's by its own estimator.
+    """Compute every step's advantage, each role's by its own estimator.
 
-    A role whose estimator is precomputed keeps what is in `precomputed`, or what its steps carry: a number
-    stands for all T tokens, a list has T numbers. A list of another length becomes zeros, with a warning and
-    a counted metric. Roles without an estimator get none. Raises AdvantageError for what nothing can be
-    learnt from: a reward or advantage that is missing, of a wrong type or not finite, an estimator's result
-    of a wrong shape. A group that is too small gets 0, and the estimator never sees it.
+    Args:
+        groups: groups of any roles. Members of a group marked `too_small` get 0.
+        estimators: estimator of each trained role; other roles get no advantages.
+        precomputed: advantages for roles whose estimator is `precomputed`, by member uid; a member that is
+            missing keeps those on its steps. A number counts for all T tokens of a step, a list has T
+            numbers; a list of another length becomes zeros, with a warning and a count in
+            `advantage/{role}/wrong_length`.
+
+    Returns:
+        Advantages in the order of `groups`, and the `reward/*`, `advantage/*` and `batch/*` metrics of
+        rLLM's `advantage.py`.
+
+    Raises:
+        AdvantageError: for a reward or advantage that is missing, of a wrong type or not finite, and for an
+            estimator that raises or returns another shape.
     """
     metrics: Metrics = {}
     warnings: list[Note] = []
     by_group: dict[GroupKey, list[Sequence[Advantage]]] = {}
     baselines: dict[GroupKey, Sequence[float]] = {}
     for role in dict.fromkeys(group.key.role for group in groups):
-        members = [group for group in groups if group.key.role == role]
+        own = [group for group in groups if group.key.role == role]
         estimator = estimators.get(role)
         if estimator is None:
             continue
         if estimator.compute is None:
-            steps, values, wrong = _precomputed(members, precomputed or {}, warnings)
+            steps, values, wrong = _precomputed(own, precomputed or {}, warnings)
             if wrong:
                 metrics[f"advantage/{role}/wrong_length"] = float(wrong)
         else:
-            if any(
-                step.advantage is not None
-                for group in members
-                for t in group.trajectories
-                for step in t.steps
-            ):
+            if any(step.advantage is not None for g in own for t in g.trajectories for step in t.steps):
                 text = (
                     f"{role}: its steps carry advantages, but its estimator is {estimator.name}, which "
                     "replaces them; say `estimator: precomputed` to train on them"
                 )
                 warnings.append(Note(text, "warning", f"what the steps of {role} carry"))
-            rewards = [_rewards(group) for group in members]
-            steps, values = _estimated(role, estimator, members, rewards)
-            baselines |= _baselines(role, estimator, members, rewards)
-            metrics |= reward_metrics(role, np.concatenate(rewards)) | _difficulty(role, rewards)
+            rewards_P_G = [_rewards(group) for group in own]
+            advantages_P_G = _by_comparison(estimator.compute, "advantages", estimator, own, rewards_P_G)
+            _check_finite(estimator, own, advantages_P_G)
+            if estimator.baseline is not None:
+                found = _by_comparison(estimator.baseline, "baselines", estimator, own, rewards_P_G)
+                large = [(g.key, b) for g, b in zip(own, found, strict=True) if not g.too_small]
+                baselines |= {key: baseline.tolist() for key, baseline in large}
+            steps, values = _per_step(own, advantages_P_G), np.concatenate(advantages_P_G)
+            metrics |= reward_metrics(role, np.concatenate(rewards_P_G)) | _difficulty(role, rewards_P_G)
         metrics |= _advantage_metrics(role, values)
-        by_group |= zip((group.key for group in members), steps, strict=True)
+        by_group |= zip((group.key for group in own), steps, strict=True)
     advantages = [by_group.get(group.key, [()] * len(group.trajectories)) for group in groups]
     return EstimatedGroups(advantages, metrics, tuple(warnings), baselines)
 
 
 def _rewards(group: TrajectoryGroup) -> Floats:
-    """The members' rewards, [G]."""
+    """Return the members' rewards, [G]."""
     rewards: list[float] = []
     for member, trajectory in enumerate(group.trajectories):
         if trajectory.reward is None or not math.isfinite(trajectory.reward):
@@ -169,84 +188,93 @@ def _rewards(group: TrajectoryGroup) -> Floats:
     return np.array(rewards, dtype=np.float64)
 
 
-def _estimated(
-    role: str, estimator: Estimator, groups: Sequence[TrajectoryGroup], rewards: Sequence[Floats]
-) -> tuple[list[list[Sequence[Advantage]]], Floats]:
-    whole = [place for place, group in enumerate(groups) if not group.too_small]
-    computed = [np.zeros(len(values)) for values in rewards]
-    if whole:
-        compared = [groups[place] for place in whole]
-        tasks = [group.key.task for group in compared]
-        found = advantages_of(estimator, role, [rewards[place] for place in whole], compared, tasks)
-        for place, values in zip(whole, found, strict=True):
-            computed[place] = values
-    steps: list[list[Sequence[Advantage]]] = []
-    for group, values in zip(groups, computed, strict=True):
-        if not np.isfinite(values).all():
-            member = int(np.flatnonzero(~np.isfinite(values))[0])
-            where = _where(group, member)
-            raise AdvantageError(
-                f"the estimator {estimator.name} of {role} gave {values[member]} for {where}"
-            )
-        members = zip(group.trajectories, values.tolist(), strict=True)
-        steps.append([(value,) * len(trajectory.steps) for trajectory, value in members])
-    return steps, np.concatenate(computed)
-
-
-def _baselines(
-    role: str, estimator: Estimator, groups: Sequence[TrajectoryGroup], rewards: Sequence[Floats]
-) -> dict[GroupKey, Sequence[float]]:
-    whole = [place for place, group in enumerate(groups) if not group.too_small]
-    if estimator.baseline is None or not whole:
-        return {}
-    compared = [groups[place] for place in whole]
-    tasks = [group.key.task for group in compared]
-    found = _asked(
-        estimator.baseline, "baselines", estimator, role, [rewards[place] for place in whole], compared, tasks
-    )
-    return {group.key: values.tolist() for group, values in zip(compared, found, strict=True)}
-
-
-def advantages_of(
-    estimator: Estimator, role: str, rewards: Sequence[Floats], groups: Sequence[Any], tasks: Sequence[str]
-) -> list[Floats]:
-    """What an estimator makes of a role's rewards, [G] for each group; `tasks` name the groups.
-
-    Raises AdvantageError for what it raises, and for a result of another shape.
-    """
-    assert estimator.compute is not None
-    return _asked(estimator.compute, "advantages", estimator, role, rewards, groups, tasks)
-
-
-def _asked(
-    compute: Callable[[Sequence[Floats], Sequence[Any]], Sequence[Floats]],
-    what: str,
+def _by_comparison(
+    compute: Compute,
+    figure: str,
     estimator: Estimator,
-    role: str,
-    rewards: Sequence[Floats],
+    groups: Sequence[TrajectoryGroup],
+    rewards_P_G: Sequence[Floats],
+) -> list[Floats]:
+    """Call the estimator on the groups that are large enough, and give zeros to the others; arrays [G]."""
+    computed = [np.zeros(len(rewards_G)) for rewards_G in rewards_P_G]
+    large = [p for p, group in enumerate(groups) if not group.too_small]
+    if large:
+        compared = [groups[p] for p in large]
+        name = f"the estimator {estimator.name} of {compared[0].key.role}"
+        tasks = [group.key.task for group in compared]
+        found = call_estimator(compute, figure, name, [rewards_P_G[p] for p in large], compared, tasks)
+        for p, values in zip(large, found, strict=True):
+            computed[p] = values
+    return computed
+
+
+def _check_finite(
+    estimator: Estimator, groups: Sequence[TrajectoryGroup], advantages_P_G: Sequence[Floats]
+) -> None:
+    for group, advantages_G in zip(groups, advantages_P_G, strict=True):
+        for member in np.flatnonzero(~np.isfinite(advantages_G)):
+            raise AdvantageError(
+                f"the estimator {estimator.name} of {group.key.role} gave {advantages_G[member]} for "
+                f"{_where(group, int(member))}"
+            )
+
+
+def call_estimator(
+    compute: Compute,
+    figure: str,
+    name: str,
+    rewards_P_G: Sequence[Floats],
     groups: Sequence[Any],
     tasks: Sequence[str],
 ) -> list[Floats]:
-    name = f"the estimator {estimator.name} of {role}"
+    """Call an estimator's function, which may be a package's own code, and check the shape of its result.
+
+    Args:
+        compute: the function, `Estimator.compute` or `Estimator.baseline`.
+        figure: plural noun for the result in messages, such as `advantages`.
+        name: the estimator and its role, for messages.
+        rewards_P_G: rewards of each group, arrays [G].
+        groups: the P groups, ours or rLLM's, passed on to the function.
+        tasks: task of each group, for messages.
+
+    Returns:
+        An array [G] for each group.
+
+    Raises:
+        AdvantageError: if the function raises, or its result has another shape.
+    """
     try:
-        computed = [np.asarray(values, dtype=np.float64) for values in compute(rewards, groups)]
-    except FOREIGN_ERRORS as error:  # an estimator may be a package's own code
+        computed = [np.asarray(values, dtype=np.float64) for values in compute(rewards_P_G, groups)]
+    except FOREIGN_ERRORS as error:
         raise AdvantageError(f"{name} raised {describe_error(error)}") from error
     if len(computed) != len(groups):
-        raise AdvantageError(f"{name} gave {len(computed)} groups of {what} for {len(groups)} groups")
-    for task, values, given in zip(tasks, computed, rewards, strict=True):
-        if values.shape != given.shape:
+        raise AdvantageError(f"{name} gave {len(computed)} groups of {figure} for {len(groups)} groups")
+    for task, values, rewards_G in zip(tasks, computed, rewards_P_G, strict=True):
+        if values.shape != rewards_G.shape:
             raise AdvantageError(
-                f"{name} gave {what} of shape {list(values.shape)} for the task {task}, "
-                f"expected {list(given.shape)}: one for each member of the group"
+                f"{name} gave {figure} of shape {list(values.shape)} for the task {task}, "
+                f"expected {list(rewards_G.shape)}: one for each member of the group"
             )
     return computed
 
 
+def _per_step(
+    groups: Sequence[TrajectoryGroup], advantages_P_G: Sequence[Floats]
+) -> list[list[Sequence[Advantage]]]:
+    """Give each member's advantage to all its steps."""
+    return [
+        [
+            (value,) * len(trajectory.steps)
+            for trajectory, value in zip(group.trajectories, advantages_G.tolist(), strict=True)
+        ]
+        for group, advantages_G in zip(groups, advantages_P_G, strict=True)
+    ]
+
+
 def _precomputed(
-    groups: Sequence[TrajectoryGroup], precomputed: StepAdvantages, warnings: list[Note]
+    groups: Sequence[TrajectoryGroup], precomputed: AdvantagesByUid, warnings: list[Note]
 ) -> tuple[list[list[Sequence[Advantage]]], Floats, int]:
-    """T advantages for each step, all of them in one array, and how many lists did not fit."""
+    """Return T advantages for each step, all of them in one array, and the number of wrong lengths."""
     steps: list[list[Sequence[Advantage]]] = []
     values: list[float] = []
     wrong = 0
@@ -256,24 +284,33 @@ def _precomputed(
             given = precomputed.get(trajectory.uid) or [step.advantage for step in trajectory.steps]
             tokens: list[Advantage] = []
             for number, (step, advantage) in enumerate(zip(trajectory.steps, given, strict=True)):
-                where = f"{_where(group, member)}, step {number}"
-                per_step, length = per_token(advantage, len(step.response_ids), where), len(step.response_ids)
-                if len(per_step) != length:
+                where, length = f"{_where(group, member)}, step {number}", len(step.response_ids)
+                advantages_T = per_token(advantage, length, where)
+                if len(advantages_T) != length:
                     wrong += 1
                     text = (
-                        f"{where}: {len(per_step)} advantages for {length} response tokens; zeros are used "
-                        "instead"
+                        f"{where}: {len(advantages_T)} advantages for {length} response tokens; zeros are "
+                        "used instead"
                     )
                     warnings.append(Note(text, "warning", f"how long the advantages of {group.key.role} are"))
-                    per_step = (0.0,) * length
-                values += per_step
-                tokens.append(per_step)
+                    advantages_T = (0.0,) * length
+                values += advantages_T
+                tokens.append(advantages_T)
             steps[-1].append(tokens)
     return steps, np.array(values), wrong
 
 
 def per_token(advantage: object, length: int, where: str) -> Sequence[float]:
-    """A number for each of `length` tokens; a list as it is. Raises AdvantageError, naming `where`."""
+    """Return a step's advantages_T.
+
+    Args:
+        advantage: a float, which is repeated, or a list, which is returned as it is, whatever its length.
+        length: T, the number of response tokens.
+        where: the step, for messages.
+
+    Raises:
+        AdvantageError: for None, another type, and numbers that are not finite.
+    """
     if isinstance(advantage, float):
         values: Sequence[object] = (advantage,) * length
     elif isinstance(advantage, list | tuple):
@@ -290,33 +327,39 @@ def per_token(advantage: object, length: int, where: str) -> Sequence[float]:
     return cast("Sequence[float]", values)
 
 
-def by_uid(groups: Sequence[TrajectoryGroup], estimated: EstimatedGroups) -> StepAdvantages:
-    """The advantages of groups, by their members' uids."""
+def advantages_by_uid(groups: Sequence[TrajectoryGroup], estimated: EstimatedGroups) -> AdvantagesByUid:
+    """Return the advantages of each member's steps, by the member's uid."""
     return {
         trajectory.uid: steps
-        for group, members in zip(groups, estimated.advantages, strict=True)
-        for trajectory, steps in zip(group.trajectories, members, strict=True)
+        for group, own in zip(groups, estimated.advantages, strict=True)
+        for trajectory, steps in zip(group.trajectories, own, strict=True)
         if steps
     }
 
 
-def both(one: StepDetails, other: StepDetails) -> StepDetails:
-    """The details of both, step by step."""
+def merge_details(one: DetailsByUid, other: DetailsByUid) -> DetailsByUid:
+    """Merge two mappings of details step by step; where both have a key, `other` wins."""
     shared = {
         uid: [{**a, **b} for a, b in zip(one[uid], other[uid], strict=True)] for uid in one if uid in other
     }
     return {**one, **other, **shared}
 
 
-def annotated(
+def annotate(
     episodes: Sequence[Episode],
-    advantages: StepAdvantages,
-    details: StepDetails,
+    advantages: AdvantagesByUid,
+    details: DetailsByUid,
     version: Callable[[Trajectory], int] | None = None,
 ) -> list[Episode]:
-    """The episodes with what was learnt of each step: its advantage, details for its metadata (by uid, as
-    advantages are) and, where the `version` of a trajectory's policy is given, by how many updates its
-    weights are behind that one."""
+    """Return copies of episodes with advantages and details on their steps.
+
+    Args:
+        episodes: the episodes.
+        advantages: advantages by uid of a trajectory or turn; other steps keep their own.
+        details: additions to the steps' metadata, by the same uids.
+        version: function that returns how many updates a trajectory's policy has had; adds `staleness`, the
+            number of updates since the step's weights, to the metadata.
+    """
 
     def step_of(step: Step, advantage: Advantage | None, detail: Mapping[str, Any], now: int | None) -> Step:
         metadata = {**step.metadata, **detail}
@@ -326,8 +369,8 @@ def annotated(
 
     def trajectory_of(trajectory: Trajectory) -> Trajectory:
         steps = trajectory.steps
-        values = _by_step(trajectory, advantages, [step.advantage for step in steps])
-        notes = _by_step(trajectory, details, [{} for _ in steps])
+        values = _for_steps(trajectory, advantages, [step.advantage for step in steps])
+        notes = _for_steps(trajectory, details, [{} for _ in steps])
         now = [version(trajectory) if version else None] * len(steps)
         return trajectory._replace(steps=tuple(map(step_of, steps, values, notes, now)))
 
@@ -336,8 +379,10 @@ def annotated(
     ]
 
 
-def _by_step(trajectory: Trajectory, values: Mapping[str, Sequence[T]], default: Sequence[T]) -> Sequence[T]:
-    """What is known of each step of a trajectory by its uid, or by those of its turns."""
+def _for_steps(
+    trajectory: Trajectory, values: Mapping[str, Sequence[T]], default: Sequence[T]
+) -> Sequence[T]:
+    """Look up the values of a trajectory's steps, by its uid or by those of its turns."""
     if whole := values.get(trajectory.uid):
         return whole
     found: list[T] = []
@@ -348,6 +393,7 @@ def _by_step(trajectory: Trajectory, values: Mapping[str, Sequence[T]], default:
 
 
 def _where(group: TrajectoryGroup, member: int) -> str:
+    """Describe a member for messages: node, task and rollout."""
     rollout = f", rollout {group.rollouts[member]}" if group.rollouts else ""
     trajectory = group.trajectories[member]
     number = trajectory.steps[0].round if group.of_turns else 1
@@ -355,7 +401,7 @@ def _where(group: TrajectoryGroup, member: int) -> str:
 
 
 def reward_metrics(role: str, rewards: Floats) -> Metrics:
-    """`reward/{role}/*` of all members' rewards."""
+    """Return `reward/{role}/{mean,std,max,min}` of all members' rewards."""
     return _spread(f"reward/{role}", rewards)
 
 
@@ -371,20 +417,20 @@ def _spread(prefix: str, values: Floats) -> Metrics:
 def _advantage_metrics(role: str, values: Floats) -> Metrics:
     if not values.size:
         return {}
-    zero = float(np.mean(np.abs(values) < NOTHING))
+    zero = float(np.mean(np.abs(values) < MIN_MAGNITUDE))
     return _spread(f"advantage/{role}", values) | {f"advantage/{role}/fraction_zero": zero}
 
 
-def _difficulty(role: str, rewards: Iterable[Floats]) -> Metrics:
-    """`batch/{role}/*`: how many groups have rewards that differ, and why the others do not.
+def _difficulty(role: str, rewards_P_G: Iterable[Floats]) -> Metrics:
+    """Return `batch/{role}/*`: groups with different rewards, and of equal ones those too easy or too hard.
 
-    Groups of one member are left out: they have no spread to speak of.
+    Groups of one member are left out, as in rLLM's `advantage.py`: they have no spread.
     """
-    groups = [group for group in rewards if len(group) > 1]
+    groups = [rewards_G for rewards_G in rewards_P_G if len(rewards_G) > 1]
     if not groups:
         return {}
     means, spreads = np.array([group.mean() for group in groups]), np.array([group.std() for group in groups])
-    equal = spreads < NOTHING
+    equal = spreads < MIN_MAGNITUDE
     metrics: Metrics = {
         f"batch/{role}/total": float(len(groups)),
         f"batch/{role}/informative": float(np.sum(~equal)),

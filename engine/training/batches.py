@@ -1,8 +1,8 @@
-"""Episodes with advantages to what the Tinker service learns from: a batch of Datums for each role.
+"""Batches of Tinker Datums, made from episodes with advantages. Pure.
 
-Pure. A Datum is a sequence of tokens shifted by one: input [L-1], targets [L-1], and for each target the
-sampling log-probability and the advantage (or weight), both 0 on what the model did not write. Where a Step's
-prompt continues the Step before it, token for token, both are one sequence.
+A Datum is a sequence of tokens shifted by one: input [L-1], targets [L-1], and for each target the sampling
+log-probability and the advantage (or weight), both 0 on tokens that the model did not sample. Steps whose
+prompt continues the step before, token for token, are one sequence, so that its prefix is computed once.
 """
 
 from __future__ import annotations
@@ -19,57 +19,71 @@ from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, PolicyOf, Step, Trajectory
 from rolegraph.engine.spec import Loss
-from rolegraph.engine.training.advantages import per_token, teaches
+from rolegraph.engine.training.advantages import any_nonzero, per_token
 from rolegraph.engine.training.credit import is_compared, loss_weights, turns
 from rolegraph.engine.training.signals import DEMONSTRATION
 from rolegraph.engine.vocabulary import LossName
 
 
 class SampledSpan(NamedTuple):
-    """What was sampled of a datum: the place of its first token among the targets, and log-probabilities."""
+    """Sampled tokens within a datum."""
 
     start: int
+    """Index of the first of them among the datum's targets."""
     logprobs: Sequence[float]
+    """Sampling log-probabilities, [T]."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleBatch:
-    """What one role learns from in a step."""
+    """Datums of one role in one training step."""
 
     role: str
     loss: Loss
     data: Sequence[tinker.Datum]
     sampled: Sequence[Sequence[SampledSpan]]
-    """Of each datum, the answers that are learnt from; none of a demonstration."""
+    """Spans with a gradient, for each datum; empty for demonstrations."""
     steps: int
-    """How many Steps are learnt from."""
+    """Number of Steps with a nonzero advantage."""
     rewritten: int = 0
-    """How many Steps continue the conversation of the Step before, but not its tokens."""
+    """Number of Steps that continue the messages of the Step before, but not its tokens."""
 
     @property
     def mass(self) -> float:
-        """The sum of |advantage| over its tokens, times what the role's losses count."""
+        """Sum of |advantage| over tokens, weighted by the role's loss weight."""
         key = "weights" if self.loss.name == "cross_entropy" else "advantages"
         return float(sum(np.abs(datum.loss_fn_inputs[key].data).sum() for datum in self.data))
 
 
 class StepAdvantages(NamedTuple):
-    """A Step with the advantages of its T tokens, all of them 0 where nothing is learnt from it."""
+    """Step with its advantages."""
 
     step: Step
     values: Sequence[float]
+    """Advantages [T]; zeros for a masked turn."""
     where: str
+    """Description of the step, for messages."""
 
     @property
-    def alone(self) -> bool:
-        """Whether something else than its answer is learnt, which the Step after it does not continue."""
+    def is_demonstration(self) -> bool:
+        """True if a demonstration is learnt in place of the sampled answer; no Step continues it then."""
         return DEMONSTRATION in self.step.metadata
 
 
 def policy_batches(
     episodes: Sequence[Episode], roles: Mapping[str, RolePlan], policy_of: PolicyOf
 ) -> dict[str, list[RoleBatch]]:
-    """The batches of a step, by policy; policies with nothing to learn are left out."""
+    """Return one training step's batches, by policy; policies without a nonzero advantage are left out.
+
+    Args:
+        episodes: the step's episodes, with advantages.
+        roles: the trained roles.
+        policy_of: function from (role, instance index) to the name of the policy.
+
+    Raises:
+        AdvantageError: for a Step without an advantage.
+        UsageError: for a Step to learn from without token ids or log-probabilities.
+    """
     compared: dict[str, list[tuple[Episode, Trajectory]]] = {}
     for episode in episodes:
         for trajectory in episode.trajectories:
@@ -79,10 +93,10 @@ def policy_batches(
                 compared.setdefault(policy, []).append((episode, trajectory))
     weights = loss_weights(episodes, roles, policy_of)
     batches = {
-        policy: role_batches(theirs, roles, {name: weights.get((policy, name), 0.0) for name in roles})
-        for policy, theirs in compared.items()
+        policy: role_batches(pairs, roles, {name: weights.get((policy, name), 0.0) for name in roles})
+        for policy, pairs in compared.items()
     }
-    return {policy: theirs for policy, theirs in batches.items() if theirs}
+    return {policy: own for policy, own in batches.items() if own}
 
 
 def role_batches(
@@ -90,9 +104,12 @@ def role_batches(
     roles: Mapping[str, RolePlan],
     weights: Mapping[str, float],
 ) -> list[RoleBatch]:
-    """One policy's batches. Sequences whose advantages are all zero are left out: they have no gradient.
+    """Return one policy's batches, a batch for each role; sequences with zero advantages are left out.
 
-    `weights` are what each role's advantages count (`loss_weights`).
+    Args:
+        compared: the policy's trajectories that are in a group, with their episodes.
+        roles: the trained roles.
+        weights: factor of each role's advantages, from `loss_weights`.
     """
     batches: list[RoleBatch] = []
     for name, role in roles.items():
@@ -103,20 +120,21 @@ def role_batches(
             if trajectory.name != name:
                 continue
             rewritten += sum(_is_rewritten(step, before) for before, step in pairwise(trajectory.steps))
-            for sequence in sequences(taught(episode, trajectory)):
-                example, spans = datum(sequence, role.loss.name, weights[name])
-                data.append(example)
+            for sequence in token_sequences(step_advantages(episode, trajectory)):
+                datum, spans = build_datum(sequence, role.loss.name, weights[name])
+                data.append(datum)
                 sampled.append(spans)
-                steps += sum(teaches(own.values) for own in sequence)
+                steps += sum(any_nonzero(own.values) for own in sequence)
         if data:
             batches.append(RoleBatch(name, role.loss, data, sampled, steps, rewritten))
     return batches
 
 
-def taught(episode: Episode, trajectory: Trajectory) -> Iterator[StepAdvantages]:
-    """The Steps of a trajectory with what each of their tokens counts; nothing where its turn is masked.
+def step_advantages(episode: Episode, trajectory: Trajectory) -> Iterator[StepAdvantages]:
+    """Yield a trajectory's Steps with their advantages [T], zeros for masked turns.
 
-    Raises AdvantageError for a Step that should have an advantage, and has none.
+    Raises:
+        AdvantageError: for an unmasked Step without an advantage.
     """
     uid = trajectory.uid or f"{episode.id}/{trajectory.node}"
     number = 0
@@ -130,39 +148,56 @@ def taught(episode: Episode, trajectory: Trajectory) -> Iterator[StepAdvantages]
             number += 1
 
 
-def sequences(steps: Iterator[StepAdvantages]) -> Iterator[Sequence[StepAdvantages]]:
-    """Steps that continue each other, token for token, up to the last of them that teaches anything."""
+def token_sequences(steps: Iterator[StepAdvantages]) -> Iterator[Sequence[StepAdvantages]]:
+    """Yield runs of Steps that continue each other token for token, up to the last nonzero advantage."""
     run: list[StepAdvantages] = []
     for own in steps:
-        if run and not own.alone and not run[-1].alone and continues(own.step, run[-1].step):
+        if (
+            run
+            and not own.is_demonstration
+            and not run[-1].is_demonstration
+            and continues(own.step, run[-1].step)
+        ):
             run.append(own)
             continue
-        yield from _teaching(run)
+        yield from _cut_zero_tail(run)
         run = [own]
-    yield from _teaching(run)
+    yield from _cut_zero_tail(run)
 
 
-def _teaching(run: Sequence[StepAdvantages]) -> Iterator[Sequence[StepAdvantages]]:
-    last = max((place for place, own in enumerate(run, 1) if teaches(own.values)), default=0)
+def _cut_zero_tail(run: Sequence[StepAdvantages]) -> Iterator[Sequence[StepAdvantages]]:
+    last = max((place for place, own in enumerate(run, 1) if any_nonzero(own.values)), default=0)
     if last:
         yield run[:last]
 
 
 def continues(step: Step, before: Step) -> bool:
-    """Whether a Step's prompt begins with all the tokens of the Step before it."""
-    asked, answered = len(before.prompt_ids), len(before.response_ids)
+    """Return True if a Step's prompt begins with all tokens of the Step before."""
+    prompt, response = len(before.prompt_ids), len(before.response_ids)
     return (
-        asked > 0
-        and asked + answered <= len(step.prompt_ids)
-        and list(step.prompt_ids[:asked]) == list(before.prompt_ids)
-        and list(step.prompt_ids[asked : asked + answered]) == list(before.response_ids)
+        prompt > 0
+        and prompt + response <= len(step.prompt_ids)
+        and list(step.prompt_ids[:prompt]) == list(before.prompt_ids)
+        and list(step.prompt_ids[prompt : prompt + response]) == list(before.response_ids)
     )
 
 
-def datum(
+def build_datum(
     sequence: Sequence[StepAdvantages], loss: LossName, share: float
 ) -> tuple[tinker.Datum, list[SampledSpan]]:
-    """One sequence's Datum, and what was sampled of it. Raises UsageError for a Step without tokens."""
+    """Build the Datum of a sequence.
+
+    Args:
+        sequence: Steps that continue each other.
+        loss: name of the loss, which decides the Datum's inputs.
+        share: factor of the advantages.
+
+    Returns:
+        The Datum, and its spans of sampled tokens with a nonzero advantage.
+
+    Raises:
+        UsageError: for a Step without token ids, or without a log-probability for each token.
+    """
     tokens: list[int] = []
     weights: list[float] = []
     logprobs: list[float] = []
@@ -173,7 +208,7 @@ def datum(
         if (demonstration := step.metadata.get(DEMONSTRATION)) is not None:
             response, sampled = demonstration["ids"], ()
             values = (values[0],) * len(response)
-        if not teaches(values):
+        if not any_nonzero(values):
             sampled = ()
         elif not step.prompt_ids or not response:
             raise UsageError(
@@ -181,11 +216,12 @@ def datum(
             )
         elif loss != "cross_entropy" and len(sampled) != len(response):
             raise UsageError(f"{where} has {len(sampled)} log-probabilities for {len(response)} tokens")
-        asked = [0.0] * (len(step.prompt_ids) - len(tokens))
+        # The tokens so far are the beginning of this Step's prompt; its remainder was not sampled.
+        padding = [0.0] * (len(step.prompt_ids) - len(tokens))
         if sampled:
             spans.append(SampledSpan(len(step.prompt_ids) - 1, sampled))
-        weights += [*asked, *(value * share for value in values)]
-        logprobs += [*asked, *(sampled or [0.0] * len(response))]
+        weights += [*padding, *(value * share for value in values)]
+        logprobs += [*padding, *(sampled or [0.0] * len(response))]
         tokens = [*step.prompt_ids, *response]
     inputs = {"target_tokens": _integers(tokens[1:])}
     if loss == "cross_entropy":
@@ -203,13 +239,13 @@ def datum(
 
 
 def _is_rewritten(step: Step, before: Step) -> bool:
-    """Whether a chat template has written what was said before in other tokens than it was said in."""
-    earlier = [_said(message) for message in before.chat_completions]
-    now = [_said(message) for message in step.chat_completions[: len(earlier)]]
+    """Return True if the chat template re-rendered the earlier messages in other tokens."""
+    earlier = [_role_and_content(message) for message in before.chat_completions]
+    now = [_role_and_content(message) for message in step.chat_completions[: len(earlier)]]
     return bool(step.prompt_ids) and bool(earlier) and now == earlier and not continues(step, before)
 
 
-def _said(message: Mapping[str, object]) -> tuple[object, object]:
+def _role_and_content(message: Mapping[str, object]) -> tuple[object, object]:
     return message.get("role"), message.get("content")
 
 

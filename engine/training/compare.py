@@ -1,6 +1,6 @@
-"""How sure a figure is, and whom a gain belongs to: intervals, paired differences and controls.
+"""Confidence intervals, paired differences between runs, and the controls of a training. Pure.
 
-Pure. Episodes of one task share its difficulty, so tasks, not episodes, are drawn again in the bootstrap.
+Episodes of one task share its difficulty, so the bootstrap resamples tasks, not episodes.
 """
 
 from __future__ import annotations
@@ -16,25 +16,30 @@ from rolegraph.engine.records import Control, Episode, Trajectory
 from rolegraph.engine.training.figures import episode_figures, rewards_by_role
 
 RESAMPLES = 2000
+"""Bootstrap samples of each interval."""
 LEVEL = 95
-"""Percent of the bootstrap's means that an interval covers."""
+"""Confidence level in percent."""
 
 ByTask = Mapping[str, float]
-"""A figure's mean for each task."""
+"""Mean of a figure over each task's episodes, by task id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean with its confidence interval, over `n` tasks."""
+    """Mean over tasks with its confidence interval, at the level `LEVEL`."""
 
     mean: float
     low: float
     high: float
     n: int
+    """Number of tasks."""
 
 
 def interval(values: ByTask) -> Interval:
-    """The mean over tasks, with a percentile bootstrap's interval (Efron, 1979). No task gives zeros."""
+    """Return the mean over tasks with a percentile bootstrap interval (Efron, 1979).
+
+    The resampling is seeded, so that the same values give the same interval. No tasks give zeros.
+    """
     means = np.array([*values.values()])
     if not means.size:
         return Interval(0.0, 0.0, 0.0, 0)
@@ -45,14 +50,14 @@ def interval(values: ByTask) -> Interval:
 
 
 def difference(now: ByTask, before: ByTask) -> Interval:
-    """The paired difference over the tasks that both have."""
+    """Return the interval of `now` minus `before`, paired over the tasks that both have."""
     return interval({task: value - before[task] for task, value in now.items() if task in before})
 
 
 def difference_apart(now: ByTask, before: ByTask) -> Interval:
-    """The difference of means over tasks that are not the same: each side's are drawn again for itself.
+    """Return the interval of the difference of means over different tasks, each side resampled by itself.
 
-    `n` is that of the smaller side. A side without a task gives zeros.
+    Its `n` is the smaller side's. A side without tasks gives zeros.
     """
     sides = [np.array([*values.values()]) for values in (now, before)]
     if not all(side.size for side in sides):
@@ -66,7 +71,7 @@ def difference_apart(now: ByTask, before: ByTask) -> Interval:
 
 
 def by_task(plan: Plan, episodes: Sequence[Episode]) -> dict[str, ByTask]:
-    """`correct`, the spec's metrics and each role's reward, by figure and task."""
+    """Return means by figure and task: `correct`, the spec's metrics and `reward/{role}`."""
     values: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for episode in episodes:
         figures = episode_figures(plan, episode)
@@ -77,23 +82,28 @@ def by_task(plan: Plan, episodes: Sequence[Episode]) -> dict[str, ByTask]:
 
 
 def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode]) -> list[Control]:
-    """The untrained workflow, each answering role alone as trained, and the trained one, on the same tasks.
+    """Compare the trained workflow with the untrained one, and with single trained roles.
 
-    A role that needs no other answers the same alone as in the workflow, if its reward judges what it says
-    itself. Alone it has pass@1, the mean over its instances, and the majority of its N answers to a task,
-    those of all rollouts together.
+    A role that needs no other and whose reward reads no other gives the same answers alone as in the
+    workflow. For each such role there are two rows: pass@1, the mean over its instances, and the majority
+    vote over its K·N answers to a task (K rollouts, N instances).
+
+    Args:
+        plan: the plan.
+        untrained: validation episodes before training.
+        trained: validation episodes after training, on the same tasks.
     """
     rows = [_control("untrained workflow", "correct", by_task(plan, untrained).get("correct", {}))]
     for role in plan.roles:
-        # A reward that reads other roles says how those did, and in a loop nobody is alone.
+        # A reward that reads other roles measures those too, and a loop's later rounds see earlier ones.
         if len(plan.roles) == 1 or role.needs or role.loop is not None or role.run is not None:
             continue
         if role.reward is None or role.reward.roles:
             continue
-        votes = _votes(role.name, trained)
-        size = max(map(len, votes.values()), default=0)
-        rows.append(_control(f"trained {role.name} alone", "pass@1", _each(votes, _mean_correct)))
-        rows.append(_control(f"trained {role.name} alone", f"majority of {size}", _each(votes, _majority)))
+        answers = _answers_by_task(role.name, trained)
+        size = max(map(len, answers.values()), default=0)
+        rows.append(_control(f"trained {role.name} alone", "pass@1", _each(answers, _mean_correct)))
+        rows.append(_control(f"trained {role.name} alone", f"majority of {size}", _each(answers, _majority)))
     return [*rows, _control("trained workflow", "correct", by_task(plan, trained).get("correct", {}))]
 
 
@@ -102,15 +112,15 @@ def _control(name: str, figure: str, values: ByTask) -> Control:
     return Control(name=name, figure=figure, mean=over.mean, low=over.low, high=over.high, n=over.n)
 
 
-def _votes(role: str, episodes: Sequence[Episode]) -> dict[str, list[Trajectory]]:
-    votes: defaultdict[str, list[Trajectory]] = defaultdict(list)
+def _answers_by_task(role: str, episodes: Sequence[Episode]) -> dict[str, list[Trajectory]]:
+    answers: defaultdict[str, list[Trajectory]] = defaultdict(list)
     for episode in episodes:
-        votes[episode.task_id] += [t for t in episode.trajectories if t.name == role]
-    return votes
+        answers[episode.task_id] += [t for t in episode.trajectories if t.name == role]
+    return answers
 
 
-def _each(votes: Mapping[str, list[Trajectory]], measure: Callable[[list[Trajectory]], float]) -> ByTask:
-    return {task: measure(answers) for task, answers in votes.items() if answers}
+def _each(answers: Mapping[str, list[Trajectory]], measure: Callable[[list[Trajectory]], float]) -> ByTask:
+    return {task: measure(own) for task, own in answers.items() if own}
 
 
 def _mean_correct(answers: list[Trajectory]) -> float:
@@ -118,6 +128,6 @@ def _mean_correct(answers: list[Trajectory]) -> float:
 
 
 def _majority(answers: list[Trajectory]) -> float:
-    """Whether the commonest action is right; of equally common ones, the first given."""
+    """Return 1.0 if the most common action is correct; the first one given wins a tie."""
     winner = Counter(str(t.action) for t in answers).most_common(1)[0][0]
     return float(next(t for t in answers if str(t.action) == winner).is_correct)

@@ -1,22 +1,28 @@
-"""Figures of a set of episodes: what validation, the live table and comparisons show."""
+"""Figures of episodes and updates, for metrics, the live table and comparisons. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rolegraph.engine.compile import Plan
-from rolegraph.engine.records import Episode
+from rolegraph.engine.records import Episode, Note
 from rolegraph.engine.training.advantages import Metrics
 from rolegraph.engine.training.credit import own_rewards
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # both import the Tinker SDK, which comparisons do without
+    from rolegraph.engine.training.batches import RoleBatch
     from rolegraph.engine.training.policies import UpdateResult
+
+CAPTURED_SHARE = 0.9
+"""Share of a policy's gradient above which one role is said to capture the policy."""
+CAPTURED_STEPS = 10
+"""Consecutive updates above `CAPTURED_SHARE` before the warning."""
 
 
 def episode_figures(plan: Plan, episode: Episode) -> Metrics:
-    """`correct` and the spec's metrics of one episode; those of a role that was skipped are left out."""
+    """Return `correct` and the spec's metrics of one episode, without those of skipped roles."""
     return {
         "correct": float(episode.is_correct),
         **{name: episode.metrics[name] for name in plan.metrics if name in episode.metrics},
@@ -24,19 +30,17 @@ def episode_figures(plan: Plan, episode: Episode) -> Metrics:
 
 
 def figures(plan: Plan, episodes: Sequence[Episode], prefix: str) -> Metrics:
-    """Means over episodes under `prefix`: `correct`, the spec's metrics, and `reward/{role}`."""
+    """Return means over episodes: `{prefix}/correct`, the spec's metrics and `{prefix}/reward/{role}`."""
     values: dict[str, list[float]] = {}
     for episode in episodes:
         for name, value in episode_figures(plan, episode).items():
             values.setdefault(name, []).append(value)
-    means = {f"{prefix}/{name}": sum(found) / len(found) for name, found in values.items()}
-    for name, rewards in rewards_by_role(plan, episodes).items():
-        means[f"{prefix}/reward/{name}"] = sum(rewards) / len(rewards)
-    return means
+    values |= {f"reward/{name}": rewards for name, rewards in rewards_by_role(plan, episodes).items()}
+    return {f"{prefix}/{name}": sum(found) / len(found) for name, found in values.items()}
 
 
 def failures(episodes: Sequence[Episode]) -> Metrics:
-    """`failures/{role}/{name}`: how many trajectories failed, and how."""
+    """Count failed trajectories: `failures/{role}/{failure}`."""
     counts = Counter(
         f"failures/{t.name}/{t.failure.name.value}"
         for episode in episodes
@@ -46,8 +50,8 @@ def failures(episodes: Sequence[Episode]) -> Metrics:
     return {name: float(count) for name, count in counts.items()}
 
 
-def rewards_by_role(plan: Plan, episodes: Sequence[Episode]) -> Mapping[str, list[float]]:
-    """Each role's rewards: its trajectories', or what its turns earned themselves where they are compared.
+def rewards_by_role(plan: Plan, episodes: Sequence[Episode]) -> dict[str, list[float]]:
+    """Return each role's rewards: of its trajectories, or of its turns if the spec compares turns.
 
     Roles without a reward are left out.
     """
@@ -62,10 +66,23 @@ def rewards_by_role(plan: Plan, episodes: Sequence[Episode]) -> Mapping[str, lis
     return {name: earned for name, earned in rewards.items() if earned}
 
 
-def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Metrics:
-    """`loss/{role}/mean`, `kl/{role}` and `optim/grad_norm` of an update, by policy.
+def response_tokens(episodes: Sequence[Episode]) -> Metrics:
+    """Return `tokens/response`, the sum, and `tokens/per_response`, the mean over model calls.
 
-    Where there are `several` policies, each has its own `optim/{grad_norm,loss,kl}/{policy}`.
+    Calls of a model that reports no tokens are left out.
+    """
+    steps = [step for episode in episodes for t in episode.trajectories for step in t.steps]
+    lengths = [step.response_tokens for step in steps if step.response_tokens]
+    total = float(sum(lengths))
+    return {"tokens/response": total, "tokens/per_response": total / max(1, len(lengths))}
+
+
+def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Metrics:
+    """Return `loss/{role}/mean`, `kl/{role}` and `optim/grad_norm` of one step's updates.
+
+    Args:
+        updates: result of each policy's update, by policy.
+        several: True if the plan has several policies; adds `optim/{grad_norm,loss,kl}/{policy}`.
     """
     metrics: Metrics = {}
     tokens: Counter[str] = Counter()
@@ -86,12 +103,44 @@ def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
     return metrics
 
 
-def response_tokens(episodes: Sequence[Episode]) -> Metrics:
-    """How much the models wrote: `tokens/response` in all, `tokens/per_response` in the mean of their calls.
+def gradient_shares(batches: Mapping[str, Sequence[RoleBatch]], plan: Plan) -> Metrics:
+    """Return `optim/share/{role}`: the role's part, from 0 to 1, of its policies' sum of |advantage|.
 
-    A model that says nothing of its tokens is left out.
+    Args:
+        batches: what each policy learns from in this step, by policy.
+        plan: the plan; roles whose policies learn nothing in this step are left out.
     """
-    steps = [step for episode in episodes for t in episode.trajectories for step in t.steps]
-    lengths = [step.response_tokens for step in steps if step.response_tokens]
-    total = float(sum(lengths))
-    return {"tokens/response": total, "tokens/per_response": total / max(1, len(lengths))}
+    masses = {policy: {batch.role: batch.mass for batch in own} for policy, own in batches.items()}
+    metrics: Metrics = {}
+    for role in plan.trained:
+        own = [masses[policy] for policy in plan.policies_of(role) if policy in masses]
+        if whole := sum(sum(mass.values()) for mass in own):
+            metrics[f"optim/share/{role}"] = sum(mass.get(role, 0.0) for mass in own) / whole
+    return metrics
+
+
+def capture_warnings(lines: Sequence[Metrics], plan: Plan) -> Iterator[Note]:
+    """Warn of each role that captures the policy it shares with others (arXiv 2605.24202).
+
+    A role's warning comes once, when its share of the gradient has been above `CAPTURED_SHARE` in the last
+    `CAPTURED_STEPS` updates and was not before.
+
+    Args:
+        lines: metrics of all steps so far, oldest first.
+        plan: the plan.
+    """
+    for role in plan.trained:
+        key, own = f"optim/share/{role}", plan.policies_of(role)
+        sharing = [name for name in plan.trained if name != role and plan.policies_of(name) & own]
+        if not sharing or not lines or key not in lines[-1]:
+            continue
+        above = [line[key] > CAPTURED_SHARE for line in lines if key in line]
+        if len(above) < CAPTURED_STEPS or not all(above[-CAPTURED_STEPS:]):
+            continue
+        if len(above) == CAPTURED_STEPS or not above[-CAPTURED_STEPS - 1]:
+            text = (
+                f"{role} has had over {CAPTURED_SHARE:.0%} of the gradient that it shares with "
+                f"{', '.join(sorted(sharing))} for {CAPTURED_STEPS} steps in a row; lower its `weight`, "
+                "raise theirs, or give them policies of their own"
+            )
+            yield Note(text, "warning", f"the share of {role}")

@@ -1,10 +1,9 @@
-"""The loop: rollout → group → filter → advantage → forward_backward → optim_step → new weights → validate.
+"""Training loop: rollouts → groups → advantages → forward_backward → optim_step → new weights → validation.
 
-In: a Setup (a plan, open policies and models, a folder). Out: lines in the folder, and events for whoever
-looks on. Everything random follows from the seed and the step, so a run that is taken up again at a
-checkpoint goes on as if it had not been stopped. With `staleness` it does so with the same tasks and seeds,
-but not to the figure: the batches that were ahead are rolled out anew, by the checkpoint's weights. Knows no
-service, no table and no report.
+Input: a TrainingSetup (a plan, open policies and models, a run folder). Output: lines in the folder, and
+events for the observer. All randomness follows from the seed and the step, so a run that is resumed at a
+checkpoint gives the figures of an uninterrupted one. With `staleness` only its tasks and seeds are the same:
+batches that were under way are sampled again, by the checkpoint's weights.
 """
 
 from __future__ import annotations
@@ -19,52 +18,57 @@ import numpy as np
 from rolegraph.engine.errors import WorldError
 from rolegraph.engine.records import Checkpoint, Episode, Note, StepLogged, Trajectory, derive_seed
 from rolegraph.engine.training.advantages import (
-    annotated,
-    both,
-    by_uid,
+    advantages_by_uid,
+    annotate,
     estimate,
     group_episodes,
+    merge_details,
     reward_metrics,
 )
 from rolegraph.engine.training.batches import RoleBatch, policy_batches
 from rolegraph.engine.training.credit import loss_weights, notes
 from rolegraph.engine.training.figures import (
     Metrics,
+    capture_warnings,
     failures,
     figures,
+    gradient_shares,
     response_tokens,
     rewards_by_role,
     update_figures,
 )
-from rolegraph.engine.training.order import batch
 from rolegraph.engine.training.outcomes import outcome_figures
-from rolegraph.engine.training.rate import scheduled
-from rolegraph.engine.training.rollouts import Rollouts
-from rolegraph.engine.training.setup import TrainingSetup
-from rolegraph.engine.training.shares import captured, shares
+from rolegraph.engine.training.rollouts import Rollouts, TrainingSetup
+from rolegraph.engine.training.schedule import batch, learning_rate
 from rolegraph.engine.training.signals import apply_signals
 
 
 async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
-    """Train to the last step, from the beginning or from a checkpoint that the policies hold.
+    """Train to the last step.
 
-    Raises WorldError where the service, a teacher or the disk fails, and AdvantageError for a reward or an
-    estimator that nothing can be learnt from; the checkpoints before it stay usable.
+    Args:
+        setup: plan, data, open policies and models, and the run folder.
+        start: checkpoint that the policies were opened from; None is the beginning.
+
+    Raises:
+        WorldError: if the service, a teacher or the disk fails.
+        AdvantageError: for a missing or invalid reward or advantage, and an estimator or a signal that fails.
+            Checkpoints written before an error stay usable.
     """
     async with Rollouts(setup) as rollouts:
         await _Loop(setup, rollouts).run(start.step if start else 0)
 
 
 class _Loop:
-    """One run while it goes on."""
+    """State of a running training."""
 
     def __init__(self, setup: TrainingSetup, rollouts: Rollouts) -> None:
         self.setup, self.rollouts = setup, rollouts
         self.train = setup.plan.spec.train
         self.trained_roles = setup.plan.trained
         self.lines = setup.folder.metrics()
-        """Those of all steps so far."""
-        # Of all steps before: weights that never beat the untrained model are not the best there was.
+        """Metrics of all steps so far."""
+        # Step 0 counts: weights that never beat the untrained model are not the best.
         self.best = max((line[self._figure] for line in self.lines if self._figure in line), default=None)
         self.warned: set[str] = set()
 
@@ -73,6 +77,7 @@ class _Loop:
         return f"validation/{self.train.validation.best}"
 
     async def run(self, done: int) -> None:
+        """Train from the step after `done`; validate first if that is 0."""
         setup, train = self.setup, self.train
         if done == 0:
             metrics = await self.validate(0)
@@ -104,7 +109,7 @@ class _Loop:
             await self.checkpoint(step, metrics, last)
 
     async def learn(self, step: int, episodes: list[Episode], times: Metrics) -> Metrics:
-        """One batch's episodes to an update; its metrics."""
+        """Compute the advantages of a batch, update the policies, and return the step's metrics."""
         setup, plan = self.setup, self.setup.plan
         self._check_answers(step, episodes)
         self._note(f"step {step}: advantages")
@@ -116,14 +121,14 @@ class _Loop:
         estimators = {name: role.estimator for name, role in self.trained_roles.items() if role.estimator}
         estimated = estimate(groups, estimators, signalled.advantages)
         weights = loss_weights(episodes, self.trained_roles, plan.policy_of)
-        details = both(signalled.details, notes(groups, estimated.baselines, weights))
-        episodes = annotated(episodes, by_uid(groups, estimated), details, self._version)
+        details = merge_details(signalled.details, notes(groups, estimated.baselines, weights))
+        episodes = annotate(episodes, advantages_by_uid(groups, estimated), details, self._version)
         self._warn([*signalled.warnings, *estimated.warnings])
         times["time/advantage"] = monotonic() - began
         setup.folder.write_episodes("train", step, episodes)
         metrics |= estimated.metrics | signalled.metrics
         for name, rewards in rewards_by_role(plan, episodes).items():
-            # What turns are credited with, a margin say, is no measure of what they do.
+            # The credit of a turn, such as a margin, does not measure the turn; its own reward does.
             by_turn = name in self.trained_roles and self.trained_roles[name].compares_turns
             if by_turn or f"reward/{name}/mean" not in metrics:
                 metrics |= reward_metrics(name, np.array(rewards))
@@ -133,18 +138,19 @@ class _Loop:
         return metrics | await self.update(step, episodes, times)
 
     async def update(self, step: int, episodes: Sequence[Episode], times: Metrics) -> Metrics:
+        """Update the policies from episodes with advantages, and return the update's metrics."""
         plan = self.setup.plan
         rates = {
-            name: scheduled(self.train.schedule, policy.learning_rate, step, self.setup.steps)
+            name: learning_rate(self.train.schedule, policy.learning_rate, step, self.setup.steps)
             for name, policy in plan.policies.items()
         }
         batches = policy_batches(episodes, self.trained_roles, plan.policy_of)
-        data = sum(len(batch.data) for theirs in batches.values() for batch in theirs)
-        metrics = {"optim/data": float(data)} | shares(batches, plan)
+        data = sum(len(learnt.data) for own in batches.values() for learnt in own)
+        metrics = {"optim/data": float(data)} | gradient_shares(batches, plan)
         several = len(plan.policies) > 1
         for name, rate in rates.items():
             metrics[f"optim/learning_rate/{name}" if several else "optim/learning_rate"] = rate
-        metrics |= self.merged([learnt for theirs in batches.values() for learnt in theirs])
+        metrics |= self._merging([learnt for own in batches.values() for learnt in own])
         if not batches:
             text = f"step {step} taught nothing: every advantage in it is 0"
             self.setup.observe(Note(text, "warning"))
@@ -153,28 +159,28 @@ class _Loop:
         began = monotonic()
         updates = await self.setup.policies.update(batches, rates, self.train.gradient_clip)
         times["time/update"] = monotonic() - began
-        self._warn([*captured([*self.lines, metrics], plan)])
+        self._warn([*capture_warnings([*self.lines, metrics], plan)])
         return metrics | update_figures(updates, several=several)
 
-    def merged(self, batches: Sequence[RoleBatch]) -> Metrics:
-        """By role, how many Steps went into how many data, where they could be fewer."""
+    def _merging(self, batches: Sequence[RoleBatch]) -> Metrics:
+        """Return `optim/steps/{role}` and `optim/data/{role}` of roles whose Steps continue each other."""
         metrics: Metrics = {}
         for role in dict.fromkeys(learnt.role for learnt in batches):
-            theirs = [learnt for learnt in batches if learnt.role == role]
-            rewritten = any(learnt.rewritten for learnt in theirs)
+            own = [learnt for learnt in batches if learnt.role == role]
+            rewritten = any(learnt.rewritten for learnt in own)
             if rewritten:
                 text = (
-                    f"{role}: the chat template writes earlier turns anew, in other tokens than they were "
-                    "sampled in, so that each of them is learnt from by itself"
+                    f"{role}: the chat template renders earlier turns in other tokens than were sampled, so "
+                    "that each turn is a sequence of its own"
                 )
                 self._warn([Note(text, "warning", f"how {role} goes on")])
-            steps, data = sum(of.steps for of in theirs), sum(len(of.data) for of in theirs)
+            steps, data = sum(learnt.steps for learnt in own), sum(len(learnt.data) for learnt in own)
             if rewritten or steps > data:
                 metrics |= {f"optim/steps/{role}": float(steps), f"optim/data/{role}": float(data)}
         return metrics
 
     async def validate(self, step: int, times: Metrics | None = None) -> Metrics:
-        """Figures of the policy as it is now, on the held-out tasks, with the same seeds every time."""
+        """Return the current policies' figures on the validation tasks, with the same seeds at every step."""
         setup = self.setup
         if not setup.validation_tasks:
             return {}
@@ -192,7 +198,7 @@ class _Loop:
         return metrics | {f"validation/{name}": count for name, count in failures(episodes).items()}
 
     async def checkpoint(self, step: int, metrics: Metrics, last: bool) -> None:
-        """Save where it is due, and where the validation was the best so far."""
+        """Save a checkpoint if one is due, or if the validation figure is the best so far."""
         figure = metrics.get(self._figure)
         better = figure is not None and (self.best is None or figure > self.best)
         if not (last or better or step % self.train.checkpoint_every == 0):
@@ -207,13 +213,14 @@ class _Loop:
             self.best = figure
 
     def log(self, step: int, metrics: Metrics) -> None:
+        """Write a step's metrics to the folder and the observer."""
         metrics = {"step": float(step), **metrics}
         self.setup.folder.add_metrics(metrics)
         self.lines.append(metrics)
         self.setup.observe(StepLogged(step, metrics))
 
     def _version(self, trajectory: Trajectory) -> int:
-        """How many updates the weights of a trajectory's policy have had; 0 for a model as it is."""
+        """Return the number of updates of a trajectory's policy; 0 for a frozen model."""
         policy = self.setup.plan.policy_of(trajectory.name, trajectory.index)
         return self.setup.policies.version(policy) if policy in self.setup.plan.policies else 0
 
@@ -221,14 +228,14 @@ class _Loop:
         self.setup.observe(Note(text, episodes=episodes))
 
     def _warn(self, warnings: Sequence[Note]) -> None:
-        """Pass on the first warning about a thing; how many there were is in the metrics."""
+        """Send the first warning about each subject; metrics count the others."""
         for warning in warnings:
             if warning.about not in self.warned:
                 self.warned.add(warning.about)
                 self.setup.observe(warning)
 
     def _check_answers(self, step: int, episodes: Sequence[Episode]) -> None:
-        """Raises WorldError where no model call was answered: a service that is gone teaches nothing."""
+        """Raise WorldError if no model call of a batch was answered, as when a service has stopped."""
         trajectories = [t for episode in episodes for t in episode.trajectories]
         if any(t.steps for t in trajectories):
             return
@@ -237,7 +244,7 @@ class _Loop:
 
 
 def _staleness(episodes: Sequence[Episode]) -> float:
-    """By how many updates the steps' weights are behind, in the mean."""
+    """Return the mean number of updates since the steps' weights."""
     behind = [s.metadata.get("staleness") for e in episodes for t in e.trajectories for s in t.steps]
     known = [updates for updates in behind if updates is not None]
     return sum(known) / len(known) if known else 0.0

@@ -1,8 +1,8 @@
-"""What became of each group: whether it taught anything, and if not, why; for the live table and the report.
+"""Outcome of each group: it taught, or why it did not; for the live table and the report.
 
-In: episodes that training has given their advantages, looked at one at a time. A group counts by its
-advantages, whatever its estimator; `batch/*` (rLLM's) counts by how its rewards are spread, so that a group
-of equal rewards is never `effective` there, though REINFORCE learns from it.
+Read from episodes with advantages, one at a time. An outcome follows from the advantages, whatever the
+estimator; rLLM's `batch/*` follow from the spread of rewards, so that a group of equal rewards is never
+`effective` there although REINFORCE learns from it.
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rolegraph.engine.records import Episode, GroupKey, Step
-from rolegraph.engine.training.advantages import Metrics, teaches
+from rolegraph.engine.training.advantages import Metrics, any_nonzero
 from rolegraph.engine.training.credit import on_record
 
 
 class GroupOutcome(StrEnum):
-    """What became of a group."""
+    """Outcome of a group."""
 
     TAUGHT = "taught"
-    """It has an advantage that is not 0."""
+    """It has a nonzero advantage."""
     EASY = "too easy"
     """All its advantages are 0, and all its rewards 1 or more."""
     HARD = "too hard"
     """All its advantages are 0, and all its rewards 0 or less."""
     SMALL = "too small"
-    """Skips and failures left fewer members than its estimator compares, so that all its advantages are 0."""
+    """All its advantages are 0, because skips and failures left fewer members than its estimator needs."""
     NEITHER = "neither"
-    """All its advantages are 0, and its rewards are in between (or it has none)."""
+    """All its advantages are 0, and its rewards are between 0 and 1, mixed or missing."""
 
     def figure(self, role: str) -> str:
-        """The name of the metric that says what share of a role's groups came to it."""
+        """Return the metric's name for the share of a role's groups with this outcome."""
         return f"outcome/{role}/{self.replace(' ', '_')}"
 
 
 Outcomes = Counter[GroupOutcome]
-"""How many groups came to what."""
+"""Number of groups with each outcome."""
 
 
 @dataclass(slots=True)
-class _Group:
-    """What was compared in one step."""
+class _GroupTally:
+    """Running totals of one group."""
 
-    taught: bool = False
+    has_gradient: bool = False
     too_small: bool = False
     rewards: list[float] = field(default_factory=list[float])
 
     @property
     def outcome(self) -> GroupOutcome:
-        if self.taught:
+        if self.has_gradient:
             return GroupOutcome.TAUGHT
         if self.too_small:
             return GroupOutcome.SMALL
@@ -60,29 +60,29 @@ class _Group:
 
 
 class StepGroups:
-    """The groups of one step's episodes: what has advantages and was compared."""
+    """Groups of one training step's episodes."""
 
     def __init__(self) -> None:
-        self._groups: dict[GroupKey, _Group] = {}
+        self._groups: dict[GroupKey, _GroupTally] = {}
 
     def add(self, episode: Episode) -> None:
-        """Look at an episode; nothing of it is kept but rewards."""
+        """Count an episode's group members; of the episode only rewards are kept."""
         for key, member in on_record(episode):
             values = advantages(member.steps)
             if values:
-                group = self._groups.setdefault(key, _Group())
-                group.taught = group.taught or teaches(values)
+                group = self._groups.setdefault(key, _GroupTally())
+                group.has_gradient = group.has_gradient or any_nonzero(values)
                 group.too_small = group.too_small or "too_small" in member.steps[0].metadata
                 if member.reward is not None:
                     group.rewards.append(member.reward)
 
     def outcomes(self) -> Mapping[GroupKey, GroupOutcome]:
-        """What became of each, so far."""
+        """Return the outcome of each group, by the episodes added so far."""
         return {key: group.outcome for key, group in self._groups.items()}
 
 
 def outcome_figures(episodes: Iterable[Episode]) -> Metrics:
-    """`outcome/{role}/*`: the share of a role's groups that came to each outcome."""
+    """Return `outcome/{role}/{outcome}`: the share of a role's groups, from 0 to 1."""
     groups = StepGroups()
     for episode in episodes:
         groups.add(episode)
@@ -97,5 +97,5 @@ def outcome_figures(episodes: Iterable[Episode]) -> Metrics:
 
 
 def advantages(steps: Iterable[Step]) -> list[float]:
-    """The advantages of all tokens of some steps."""
+    """Return the advantages of all tokens of some steps."""
     return [value for step in steps for value in step.advantages]

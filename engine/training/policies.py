@@ -1,4 +1,4 @@
-"""The policies in training, by name, as the Tinker SDK has them: sample, update, save, take up again."""
+"""Policies in training over the Tinker SDK: open, sample, update, save, resume."""
 
 from __future__ import annotations
 
@@ -30,31 +30,35 @@ from rolegraph.engine.training.batches import RoleBatch
 
 @dataclass(frozen=True, slots=True)
 class PolicyStart:
-    """What a policy starts from: its model, that model's checkpoint, or what was saved of its own."""
+    """Starting point of a policy: a model, a checkpoint of that model, or a saved state of the policy."""
 
     served: ServedModel
-    """With a checkpoint, its weights, whose adapter has a shape already, and a new optimizer."""
+    """Model and service. A checkpoint in it gives weights and the adapter's shape; the optimizer is new."""
     lora: Lora
+    """Shape of a new adapter."""
     seed: int
-    """Of a new adapter."""
+    """Seed of a new adapter."""
     saved: SavedPolicy | None = None
+    """State to resume, with its optimizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """What one update came to. Losses are means over the batch's trajectories."""
+    """Losses and divergences of one policy update, by role."""
 
     loss: dict[str, float]
+    """Weighted mean of the loss over the role's trajectories."""
     kl: dict[str, float]
-    """By role, the mean of log q - log p over its tokens: q sampled them, p is the policy to be updated."""
+    """Mean of log q - log p over the role's tokens: q sampled them, p is the policy before the update."""
     tokens: dict[str, int]
-    """By role, over how many."""
+    """Number of tokens in `kl`."""
     grad_norm: float | None
+    """Norm of the gradient before clipping; None if the service does not report it."""
 
 
 @dataclass(slots=True)
-class _Policy:
-    """A LoRA training client and its chat format; `version` counts updates, from 0 for the model itself."""
+class PolicyClient:
+    """Tinker training client of one policy, with its chat format and sampler."""
 
     session: TinkerSession
     client: tinker.TrainingClient
@@ -62,49 +66,56 @@ class _Policy:
     chat: ChatFormat
     concurrency: int
     version: int
+    """Number of updates, from 0 for the starting weights."""
     pulse: Pulse
     sampler: tuple[int, LimitedModel] | None = field(default=None)
-    """The weights of a version, to sample from."""
+    """Version and sampling model of the weights that were last sampled from."""
 
-    def fault(self, what: str, error: Exception) -> WorldError:
+    def fault(self, action: str, error: Exception) -> WorldError:
+        """Return a WorldError that names the service, the action and the reason, without the key."""
         reason = redact(said(error), self.session.key)
-        return WorldError(f"the service at {self.session.url} cannot {what}: {reason}")
+        return WorldError(f"the service at {self.session.url} cannot {action}: {reason}")
 
 
 _UNREADABLE = (ValueError, tinker.APIResponseValidationError)
-"""What the SDK raises where an answer is none, as a gateway under load may send."""
+"""Errors of the SDK for a response that cannot be parsed, such as an error page of a gateway."""
 
 
 class Policies:
-    """A training client for each policy. Everything raises WorldError where a service does not take it."""
+    """Training clients of all policies, by name; methods raise WorldError when a service refuses or fails."""
 
-    def __init__(self, policies: Mapping[str, _Policy]) -> None:
+    def __init__(self, policies: Mapping[str, PolicyClient]) -> None:
         self._policies = policies
 
     @classmethod
     @asynccontextmanager
     async def open(cls, starts: Mapping[str, PolicyStart]) -> AsyncGenerator[Policies, None]:
-        """A new adapter for each policy, or the one that was saved with its optimizer.
+        """Open a training client for each policy, and close them at the end of the block.
 
-        Raises UsageError (no key, no such model or checkpoint) and WorldError (nothing answers).
+        Args:
+            starts: starting point of each policy, by name.
+
+        Raises:
+            UsageError: for a missing key, an unknown model and an unknown checkpoint.
+            WorldError: if the service does not answer.
         """
         async with AsyncExitStack() as stack:
             yield cls({name: await stack.enter_async_context(_open(start)) for name, start in starts.items()})
 
     def version(self, name: str) -> int:
-        """How many updates a policy has had."""
+        """Return the number of updates a policy has had."""
         return self._policies[name].version
 
     def chat(self, name: str) -> ChatFormat:
-        """How a policy's model writes a chat."""
+        """Return the chat format of a policy's model."""
         return self._policies[name].chat
 
     def model(self, name: str) -> str:
-        """The service's name for the model that a policy started from."""
+        """Return the service's name for the model that a policy started from."""
         return self._policies[name].model
 
     async def sampler(self, name: str) -> LimitedModel:
-        """A policy as it is now, to sample from; asked for once for each version."""
+        """Return a model that samples from a policy's current weights; made once for each version."""
         policy = self._policies[name]
         if policy.sampler is None or policy.sampler[0] != policy.version:
             try:
@@ -122,7 +133,7 @@ class Policies:
                 key=session.key,
                 weight_version=policy.version,
             )
-            # Of a policy's versions several may answer at a time; its limit is one.
+            # Episodes of an older version may still be running; all versions share one limit.
             before = policy.sampler and policy.sampler[1]
             limited = before.instead(model) if before else LimitedModel(model, policy.concurrency)
             policy.sampler = policy.version, limited
@@ -131,21 +142,31 @@ class Policies:
     async def update(
         self, batches: Mapping[str, Sequence[RoleBatch]], rates: Mapping[str, float], clip: float
     ) -> Mapping[str, UpdateResult]:
-        """One step of Adam for each policy that has something to learn, on all its batches together."""
-        learning = {name: theirs for name, theirs in batches.items() if theirs}
-        updates = (
-            _update(self._policies[name], theirs, rates[name], clip) for name, theirs in learning.items()
-        )
+        """Make one Adam step for each policy that has batches, on all of them together.
+
+        Args:
+            batches: each policy's batches, a batch for each role.
+            rates: learning rate of each policy.
+            clip: maximum norm of the gradient; 0 does not clip.
+
+        Returns:
+            The results, by policy; policies without batches are left out.
+
+        Raises:
+            WorldError: if the service refuses a batch, fails, or its response cannot be read.
+        """
+        learning = {name: own for name, own in batches.items() if own}
+        updates = (_update(self._policies[name], own, rates[name], clip) for name, own in learning.items())
         return dict(zip(learning, await asyncio.gather(*updates), strict=True))
 
     async def save(self, label: str) -> Mapping[str, SavedPolicy]:
-        """Write a checkpoint of each policy, in place of one of that label."""
+        """Save a checkpoint of each policy; replaces one with the same label."""
         saved = await asyncio.gather(*(_save(policy, label) for policy in self._policies.values()))
         return dict(zip(self._policies, saved, strict=True))
 
 
 @asynccontextmanager
-async def _open(start: PolicyStart) -> AsyncGenerator[_Policy, None]:
+async def _open(start: PolicyStart) -> AsyncGenerator[PolicyClient, None]:
     served = start.served
     session = await open_session(served.ref, api_key=served.api_key, trusted_url=served.trusted_url)
     pulse, service = Pulse(session.url), session.service
@@ -157,11 +178,11 @@ async def _open(start: PolicyStart) -> AsyncGenerator[_Policy, None]:
                 client = await pulse.result(_client(service, name, start))
         except (tinker.APIStatusError, tinker.RequestFailedError) as error:
             path = start.saved.state if start.saved else served.ref.checkpoint
-            what = f"train {name!r}" if path is None else f"go on from {path}"
+            action = f"train {name!r}" if path is None else f"resume from {path}"
             reason = redact(said(error), session.key)
-            raise UsageError(f"{session.url} cannot {what}: {reason}") from error
+            raise UsageError(f"{session.url} cannot {action}: {reason}") from error
         quiet(client)
-        yield _Policy(
+        yield PolicyClient(
             session=session,
             client=client,
             model=name,
@@ -179,7 +200,7 @@ async def _open(start: PolicyStart) -> AsyncGenerator[_Policy, None]:
 def _client(
     service: tinker.ServiceClient, name: str, start: PolicyStart
 ) -> tinker.APIFuture[tinker.TrainingClient]:
-    """A training client with what a policy starts from; `name` is its model's."""
+    """Create the training client of a policy whose model the service calls `name`."""
     if start.saved is not None:
         return service.create_training_client_from_state_with_optimizer(start.saved.state)
     if start.served.ref.checkpoint is not None:
@@ -195,11 +216,14 @@ def _client(
     )
 
 
-async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, clip: float) -> UpdateResult:
-    # Adam's other settings are the SDK's.
+async def _update(
+    policy: PolicyClient, batches: Sequence[RoleBatch], rate: float, clip: float
+) -> UpdateResult:
+    """Send the batches and an optimizer step of one policy, and read its losses and KL."""
+    # Adam's other settings are the SDK's defaults.
     adam = tinker.AdamParams(learning_rate=rate, grad_clip_norm=clip)
     try:
-        # All of it is sent before any of it is awaited, so that a hosted service's clock is not missed.
+        # Everything is sent before the first await: a hosted service works in cycles and would skip one.
         passes = [
             policy.client.forward_backward(list(batch.data), batch.loss.name, {**batch.loss.settings} or None)
             for batch in batches
@@ -208,33 +232,33 @@ async def _update(policy: _Policy, batches: Sequence[RoleBatch], rate: float, cl
         outputs = [await policy.pulse.result(output) for output in passes]
         stepped = await policy.pulse.result(step)
     except _UNREADABLE as error:
-        # It may have been carried out, and asked for again it would count twice.
-        fault = policy.fault("learn from this batch", error)
+        # The update may have been made, and a retry would apply it twice.
+        fault = policy.fault("train on this batch", error)
         raise WorldError(
-            f"{fault}. Its answer cannot be read, so whether it has learnt is not known; "
-            "`rolegraph train --resume` goes on from the last checkpoint."
+            f"{fault}. The response cannot be read, so it is unknown whether the update was made; "
+            "`rolegraph train --resume` continues from the last checkpoint."
         ) from error
     except Exception as error:
-        raise policy.fault("learn from this batch", error) from error
+        raise policy.fault("train on this batch", error) from error
     policy.version += 1
     loss: dict[str, float] = {}
     kl: dict[str, float] = {}
     tokens: dict[str, int] = {}
     for batch, output in zip(batches, outputs, strict=True):
         loss[batch.role] = output.metrics.get("loss:sum", 0.0)
-        gaps: list[float] = []
+        log_ratios: list[float] = []
         for spans, outputs_of_datum in zip(batch.sampled, output.loss_fn_outputs, strict=True):
-            now = outputs_of_datum["logprobs"].tolist()
+            logprobs = outputs_of_datum["logprobs"].tolist()
             for start, sampled in spans:
-                answer = now[start : start + len(sampled)]
-                gaps += [q - p for q, p in zip(sampled, answer, strict=True)]
-        if gaps:
-            kl[batch.role] = sum(gaps) / len(gaps)
-            tokens[batch.role] = len(gaps)
+                current = logprobs[start : start + len(sampled)]
+                log_ratios += [q - p for q, p in zip(sampled, current, strict=True)]
+        if log_ratios:
+            kl[batch.role] = sum(log_ratios) / len(log_ratios)
+            tokens[batch.role] = len(log_ratios)
     return UpdateResult(loss, kl, tokens, (stepped.metrics or {}).get("unclipped_grad_l2:mean"))
 
 
-async def _save(policy: _Policy, label: str) -> SavedPolicy:
+async def _save(policy: PolicyClient, label: str) -> SavedPolicy:
     version = policy.version
     try:
         state = policy.client.save_state(label, overwrite=True)

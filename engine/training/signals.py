@@ -1,7 +1,8 @@
-"""Asks teachers and writes demonstrations: episodes go in, the advantages that signals set come out.
+"""Advantages from signals: log-probabilities of teachers, and demonstrations.
 
-A reverse KL sets a number for each response token. A demonstration sets the turn to imitate beside the one
-that was sampled, and what its tokens count. Runs after an episode is over, so nothing of it leaks into one.
+A reverse KL gives an advantage to each response token. A demonstration gives a turn to imitate in place of
+the sampled one, and the weight of its tokens. Signals run after an episode is over, so that nothing of them
+can leak into it.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ from rolegraph.engine.vocabulary import ScoredView, Views
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 
 DEMONSTRATION = "demonstration"
-"""The key of a Step's metadata that holds the turn to imitate: `text` and `ids`."""
+"""Key of a Step's metadata with the turn to imitate: `text` and `ids`."""
 
 
 @dataclass(slots=True)
 class SignalResult:
-    """What signals say of some episodes, and what was seen on the way."""
+    """Advantages from the signals of some episodes, with metrics and warnings."""
 
     advantages: dict[str, list[Advantage]] = field(default_factory=dict[str, list[Advantage]])
-    """By a trajectory's uid, for each of its steps."""
+    """Advantages of each step, by trajectory uid."""
     details: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict[str, list[Mapping[str, Any]]])
-    """What belongs into the steps' metadata: the turn to imitate."""
+    """Additions to each step's metadata, the turn to imitate, by trajectory uid."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     warnings: list[Note] = field(default_factory=list[Note])
 
 
 @dataclass(slots=True)
-class _Tally:
-    """What one role's signal came to in a batch."""
+class _SignalTally:
+    """Running totals of one role's signal over a batch."""
 
-    gaps: list[float] = field(default_factory=list[float])
-    """log p_student - log p_teacher of each token."""
-    seen: Counter[str] = field(default_factory=Counter[str])
+    log_ratios: list[float] = field(default_factory=list[float])
+    """log p_student - log p_teacher of each token; their mean estimates the reverse KL divergence."""
+    counts: Counter[str] = field(default_factory=Counter[str])
 
 
 async def apply_signals(
@@ -53,28 +54,36 @@ async def apply_signals(
     teachers: Mapping[ModelRef, LimitedModel],
     encode: Mapping[str, Callable[[str], Sequence[int]]],
 ) -> SignalResult:
-    """The advantages of every trainable role that has a signal. `encode` gives a turn's token ids, by policy.
+    """Compute the advantages of every trained role that has a signal.
 
-    A demonstration that cannot be written for a row is warned of and counted, and teaches nothing there.
-    Raises WorldError for a teacher that does not answer, AdvantageError for a signal that raises; both name
-    role, task and step.
+    A demonstration whose template fails gives a warning and the advantage 0.
+
+    Args:
+        plan: the plan.
+        episodes: finished episodes.
+        teachers: open models of the plan's teachers.
+        encode: for each policy, a function from the text of a turn to its token ids.
+
+    Raises:
+        WorldError: for a teacher that does not answer; names role, task and step.
+        AdvantageError: for a signal that raises; names role, task and step.
     """
-    done = SignalResult()
-    tallies: defaultdict[str, _Tally] = defaultdict(_Tally)
+    result = SignalResult()
+    tallies: defaultdict[str, _SignalTally] = defaultdict(_SignalTally)
     signals = plan.signals
 
-    async def trajectory(episode: Episode, learner: Trajectory, signal: SignalPlan) -> None:
+    async def apply(episode: Episode, learner: Trajectory, signal: SignalPlan) -> None:
         where = f"{learner.name} {learner.index}, task {episode.task_id}, rollout {episode.rollout}"
-        advantages = done.advantages[learner.uid] = []
-        details = done.details[learner.uid] = []
+        advantages = result.advantages[learner.uid] = []
+        details = result.details[learner.uid] = []
         for number, step in enumerate(learner.steps):
-            here, tally = f"{where}, step {number}", tallies[learner.name]
+            step_name, tally = f"{where}, step {number}", tallies[learner.name]
             if signal.demonstration is None:
-                advantages.append(await _score(signal, teachers, step, where=here, tally=tally))
+                advantages.append(await _score(signal, teachers, step, where=step_name, tally=tally))
                 details.append({})
                 continue
             text = _demonstrate(
-                plan, signal.demonstration, episode, where=here, tally=tally, warnings=done.warnings
+                plan, signal.demonstration, episode, where=step_name, tally=tally, warnings=result.warnings
             )
             advantages.append(signal.signal.weight if text else 0.0)
             ids = list(encode[plan.policy_of(learner.name, learner.index)](text)) if text else []
@@ -85,39 +94,45 @@ async def apply_signals(
             for episode in episodes:
                 for learner in episode.trajectories:
                     if learner.name in signals:
-                        group.create_task(trajectory(episode, learner, signals[learner.name]))
+                        group.create_task(apply(episode, learner, signals[learner.name]))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     for name, tally in tallies.items():
-        if tally.gaps:
-            done.metrics[f"signal/{name}/reverse_kl"] = sum(tally.gaps) / len(tally.gaps)
-        for what, count in tally.seen.items():
-            done.metrics[f"signal/{name}/{what}"] = float(count)
-    return done
+        if tally.log_ratios:
+            result.metrics[f"signal/{name}/reverse_kl"] = sum(tally.log_ratios) / len(tally.log_ratios)
+        for event, count in tally.counts.items():
+            result.metrics[f"signal/{name}/{event}"] = float(count)
+    return result
 
 
 async def _score(
-    signal: SignalPlan, teachers: Mapping[ModelRef, LimitedModel], step: Step, *, where: str, tally: _Tally
+    signal: SignalPlan,
+    teachers: Mapping[ModelRef, LimitedModel],
+    step: Step,
+    *,
+    where: str,
+    tally: _SignalTally,
 ) -> tuple[float, ...]:
+    """Return a step's advantages [T] by its signal, from the teacher's log-probabilities if it has one."""
     compute = signal.signal.advantages
     assert compute is not None
-    theirs: Sequence[float] | None = None
+    teacher_logprobs: Sequence[float] | None = None
     if signal.teacher is not None:
         try:
-            theirs = await teachers[signal.teacher].logprobs(step.prompt_ids, step.response_ids)
+            teacher_logprobs = await teachers[signal.teacher].logprobs(step.prompt_ids, step.response_ids)
         except ModelError as error:
             raise WorldError(f"the teacher gives no log-probabilities for {where}: {error}") from error
-        tally.gaps += [student - teacher for student, teacher in zip(step.logprobs, theirs, strict=False)]
+        tally.log_ratios += [p - q for p, q in zip(step.logprobs, teacher_logprobs, strict=False)]
     try:
-        return tuple(map(float, compute(step, theirs)))
-    except FOREIGN_ERRORS as error:  # a signal may be a package's own code
+        return tuple(map(float, compute(step, teacher_logprobs)))
+    except FOREIGN_ERRORS as error:  # a signal may be code of a package
         raise AdvantageError(f"the signal of {where} raised {describe_error(error)}") from error
 
 
 def _demonstrate(
-    plan: Plan, template: Template, episode: Episode, *, where: str, tally: _Tally, warnings: list[Note]
+    plan: Plan, template: Template, episode: Episode, *, where: str, tally: _SignalTally, warnings: list[Note]
 ) -> str:
-    """The turn to imitate; empty where there is none."""
+    """Render the turn to imitate; empty for a failed template, which is warned of, and for an empty text."""
     variables: dict[str, object] = {"task": episode.task}
     for role in plan.roles:
         finished = [t for t in episode.trajectories if t.name == role.name and t.steps]
@@ -125,16 +140,17 @@ def _demonstrate(
     try:
         text = template.render(variables).strip()
     except PromptError as error:
-        tally.seen["demonstrations_failed"] += 1
+        tally.counts["demonstrations_failed"] += 1
         text = f"the demonstration for {where} cannot be written: {error}"
         warnings.append(Note(text, "warning", "demonstrations"))
         return ""
     if text:
-        tally.seen["demonstrations"] += 1
+        tally.counts["demonstrations"] += 1
     return text
 
 
 def _view(trajectory: Trajectory) -> ScoredView:
+    """Return what a demonstration's template may read of a trajectory: its last turn, with its reward."""
     last = trajectory.steps[-1]
     return ScoredView(
         index=trajectory.index,

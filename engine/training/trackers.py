@@ -1,4 +1,4 @@
-"""Metrics to a tracker, through the tracker's own library."""
+"""Experiment trackers that receive a training's metrics: TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TrackerName = Literal["tensorboard", "wandb"]
 
 
 class Tracker(Protocol):
-    """Where metrics go besides the run's folder."""
+    """Receiver of metrics besides the run's folder."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A step's metrics."""
+        """Record the metrics of a step."""
         ...
 
     def close(self) -> None:
-        """Write out what is left."""
+        """Write buffered metrics and end the tracker's run."""
         ...
 
 
@@ -58,7 +58,17 @@ _TRACKERS: dict[TrackerName, tuple[str, Callable[[Path, str, Mapping[str, Any]],
 
 
 def open_tracker(name: TrackerName, folder: Path, run: str, config: Mapping[str, Any]) -> Tracker:
-    """A tracker of a run in `folder`; raises UsageError where its library is not installed."""
+    """Open a tracker.
+
+    Args:
+        name: the tracker.
+        folder: the run's folder, below which local files are written.
+        run: name of the run.
+        config: settings to show beside the metrics.
+
+    Raises:
+        UsageError: if the tracker's library is not installed.
+    """
     module, make = _TRACKERS[name]
     if find_spec(module) is None:
         raise UsageError(f"{name} is not installed: pip install 'rolegraph[{name}]'")

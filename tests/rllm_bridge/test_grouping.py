@@ -20,7 +20,7 @@ from rllm.types import Episode, TrajectoryGroup
 from rolegraph.engine.compile.compiler import compile_file
 from rolegraph.engine.records import Episode as OurEpisode
 from rolegraph.engine.rllm_bridge import compile_workflow, grouping_hook
-from rolegraph.engine.training.advantages import by_uid, estimate, group_episodes
+from rolegraph.engine.training.advantages import advantages_by_uid, estimate, group_episodes
 from tests.edge import RIGHT, WRONG
 from tests.rllm_bridge.edge import RecordedEngine, is_judge, run_all, tasks
 
@@ -101,7 +101,7 @@ def test_the_hook_s_advantages_are_those_of_our_own_loop() -> None:
     ours = [OurEpisode.from_dict(episode.to_dict()) for episode in episodes]
     estimators = {role.name: role.estimator for role in plan.roles if role.estimator}
     ours_grouped, _ = group_episodes(ours)
-    advantages = by_uid(ours_grouped, estimate(ours_grouped, estimators))
+    advantages = advantages_by_uid(ours_grouped, estimate(ours_grouped, estimators))
     expected = {uid: steps[0] for uid, steps in advantages.items()}
     groups = grouped(grouping_hook(plan), episodes)
     found = {t.uid: t.steps[0].advantage for group in groups for t in group.trajectories}

@@ -13,7 +13,7 @@ import yaml
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.advantages import annotated, by_uid, estimate, group_episodes
+from rolegraph.engine.training.advantages import advantages_by_uid, annotate, estimate, group_episodes
 from rolegraph.engine.training.credit import notes
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited, write_spec
 
@@ -61,7 +61,9 @@ def learnt(plan: Plan, episodes: Sequence[Episode]) -> tuple[list[Episode], dict
     groups, metrics = group_episodes(episodes, plan.trained)
     estimators = {name: role.estimator for name, role in plan.trained.items() if role.estimator}
     estimated = estimate(groups, estimators)
-    return annotated(episodes, by_uid(groups, estimated), notes(groups)), metrics | estimated.metrics
+    return annotate(
+        episodes, advantages_by_uid(groups, estimated), notes(groups)
+    ), metrics | estimated.metrics
 
 
 def advantages(episodes: Sequence[Episode], role: str) -> list[list[Any]]:

@@ -19,7 +19,7 @@ from rolegraph.engine.run import Isolation
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.loop import train
 from rolegraph.engine.training.policies import Policies, PolicyStart
-from rolegraph.engine.training.setup import TrainingSetup
+from rolegraph.engine.training.rollouts import TrainingSetup
 from tests.edge import COUNTDOWN, RIGHT, WRONG
 from tests.models.tinker_edge import Sampled, Service
 from tests.trainings import CLOCKED

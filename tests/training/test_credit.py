@@ -10,7 +10,7 @@ import pytest
 
 from rolegraph.engine.models import Request
 from rolegraph.engine.spec import Credit
-from rolegraph.engine.training.advantages import both, estimate, group_episodes
+from rolegraph.engine.training.advantages import estimate, group_episodes, merge_details
 from rolegraph.engine.training.credit import credited, loss_weights, notes
 from rolegraph.engine.training.figures import rewards_by_role
 from rolegraph.engine.training.signals import DEMONSTRATION
@@ -125,7 +125,7 @@ def test_each_member_is_noted_with_its_baseline_and_what_it_counts_in_the_loss(t
 def test_what_a_signal_left_of_a_step_stays_beside_what_its_group_notes() -> None:
     taught = {"t:0/judge/1": [{DEMONSTRATION: {"text": "so", "ids": [1]}}]}
     noted = {"t:0/judge/1": [{"group": {"policy": "judge"}}], "t:0/solver/1": [{"loss_weight": 0.5}]}
-    assert both(taught, noted) == {
+    assert merge_details(taught, noted) == {
         "t:0/judge/1": [{**taught["t:0/judge/1"][0], **noted["t:0/judge/1"][0]}],
         "t:0/solver/1": [{"loss_weight": 0.5}],
     }

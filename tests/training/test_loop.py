@@ -191,7 +191,7 @@ def test_a_service_that_fails_an_update_is_named_and_what_was_done_is_on_disk(tr
     training.service.refusals["forward_backward"] = iter(
         [None] * 4 + [failed(f"out of memory, {KEY}", "server")]
     )
-    with pytest.raises(WorldError, match="cannot learn from this batch: out of memory") as caught:
+    with pytest.raises(WorldError, match="cannot train on this batch: out of memory") as caught:
         training.run("train.checkpoint_every=1")
     assert KEY not in str(caught.value)
     assert [line["step"] for line in training.folder.metrics()] == [0, 1, 2]

@@ -14,12 +14,17 @@ from hypothesis import strategies as st
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, Step, Trajectory
 from rolegraph.engine.spec import Schedule, Train
-from rolegraph.engine.training.advantages import annotated, by_uid, estimate, group_episodes
-from rolegraph.engine.training.batches import SampledSpan, datum, policy_batches, sequences, taught
+from rolegraph.engine.training.advantages import advantages_by_uid, annotate, estimate, group_episodes
+from rolegraph.engine.training.batches import (
+    SampledSpan,
+    build_datum,
+    policy_batches,
+    step_advantages,
+    token_sequences,
+)
 from rolegraph.engine.training.compare import by_task, controls, difference, interval
-from rolegraph.engine.training.order import batch, planned_steps
-from rolegraph.engine.training.rate import scheduled
-from rolegraph.engine.training.shares import captured, shares
+from rolegraph.engine.training.figures import capture_warnings, gradient_shares
+from rolegraph.engine.training.schedule import batch, learning_rate, planned_steps
 from rolegraph.engine.vocabulary import ItemCall, LossName, rewards
 from tests.edge import solver_judge
 
@@ -75,11 +80,11 @@ def test_data_that_does_not_fill_a_batch_is_refused() -> None:
 
 def test_the_rate_rises_in_the_warm_up_and_falls_to_the_floor() -> None:
     linear = Schedule(kind="linear", warmup=2, floor=0.1)
-    rates = [scheduled(linear, 1.0, step, 6) for step in range(1, 7)]
+    rates = [learning_rate(linear, 1.0, step, 6) for step in range(1, 7)]
     assert rates == pytest.approx([0.5, 1.0, 1.0, 0.7, 0.4, 0.1])
     cosine = Schedule(kind="cosine")
-    assert [scheduled(cosine, 1.0, step, 3) for step in (1, 2, 3)] == pytest.approx([1.0, 0.5, 0.0])
-    assert scheduled(Schedule(), 0.5, 100, 100) == 0.5
+    assert [learning_rate(cosine, 1.0, step, 3) for step in (1, 2, 3)] == pytest.approx([1.0, 0.5, 0.0])
+    assert learning_rate(Schedule(), 0.5, 100, 100) == 0.5
 
 
 # datums
@@ -93,8 +98,8 @@ Learnt = tuple[tinker.Datum, list[SampledSpan]]
 def learnt(*steps: Step, loss: LossName = "ppo", share: float = 0.5) -> list[Learnt]:
     """The data of one trajectory, each with what was sampled of it."""
     trajectory = Trajectory("solver", steps=steps, uid="t:0/solver/1")
-    own = taught(Episode("t", 0, {"id": "t"}, [trajectory]), trajectory)
-    return [datum(sequence, loss, share) for sequence in sequences(own)]
+    own = step_advantages(Episode("t", 0, {"id": "t"}, [trajectory]), trajectory)
+    return [build_datum(sequence, loss, share) for sequence in token_sequences(own)]
 
 
 def arrays(*steps: Step, loss: LossName = "ppo", share: float = 0.5) -> dict[str, list[float]]:
@@ -249,7 +254,7 @@ def test_zero_advantages_are_left_out_but_count_in_the_mean() -> None:
     episodes = [episode("a", 0, [1.0, 0.0], 1.0), episode("b", 0, [1.0, 1.0], 0.0)]
     groups, _ = group_episodes(episodes)
     done = estimate(groups, {name: role.estimator for name, role in roles.items() if role.estimator})
-    batches = policy_batches(annotated(episodes, by_uid(groups, done), {}), roles, plan.policy_of)
+    batches = policy_batches(annotate(episodes, advantages_by_uid(groups, done), {}), roles, plan.policy_of)
     solver, judge = batches["main"]
     assert (solver.role, solver.loss.name, len(solver.data)) == (
         "solver",
@@ -267,9 +272,11 @@ def judged(weight: float) -> list[dict[str, float]]:
     groups, _ = group_episodes(episodes)
     estimators = {name: role.estimator for name, role in plan.trained.items() if role.estimator}
     done = estimate(groups, estimators)
-    batches = policy_batches(annotated(episodes, by_uid(groups, done), {}), plan.trained, plan.policy_of)
+    batches = policy_batches(
+        annotate(episodes, advantages_by_uid(groups, done), {}), plan.trained, plan.policy_of
+    )
     sent = batches["main"][1].data[0].loss_fn_inputs["advantages"].tolist()[-1]
-    return [shares(batches, plan), {"sent": sent}]
+    return [gradient_shares(batches, plan), {"sent": sent}]
 
 
 def test_a_weight_counts_in_the_mean_and_in_the_share() -> None:
@@ -284,17 +291,19 @@ def test_a_weight_counts_in_the_mean_and_in_the_share() -> None:
 def test_a_role_that_has_its_policy_for_itself_is_told_of_once() -> None:
     plan = solver_judge()
     steps = [{"optim/share/solver": 0.95, "optim/share/judge": 0.05}] * 25
-    told = [n for n in range(26) for note in captured(steps[:n], plan) if "solver has had" in note.text]
+    told = [
+        n for n in range(26) for note in capture_warnings(steps[:n], plan) if "solver has had" in note.text
+    ]
     assert told == [10]
     interrupted = [*steps[:9], {"optim/share/solver": 0.5, "optim/share/judge": 0.5}, *steps]
-    told = [n for n in range(len(interrupted) + 1) for _ in captured(interrupted[:n], plan)]
+    told = [n for n in range(len(interrupted) + 1) for _ in capture_warnings(interrupted[:n], plan)]
     assert told == [20]
     quiet = [*steps[:5], {"optim/data": 0.0}, *steps[:5]]
-    assert [n for n in range(len(quiet) + 1) for _ in captured(quiet[:n], plan)] == [11], (
+    assert [n for n in range(len(quiet) + 1) for _ in capture_warnings(quiet[:n], plan)] == [11], (
         "that taught nothing"
     )
     apart = solver_judge("policies={judge: {}}", "roles.judge.policy=judge")
-    assert not [*captured([{"optim/share/solver": 1.0, "optim/share/judge": 1.0}] * 10, apart)]
+    assert not [*capture_warnings([{"optim/share/solver": 1.0, "optim/share/judge": 1.0}] * 10, apart)]
 
 
 # comparisons

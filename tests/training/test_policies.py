@@ -15,7 +15,7 @@ from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.models import Request, ServedModel
 from rolegraph.engine.records import MAIN, CallId, NodeId, SavedPolicy, Step
 from rolegraph.engine.spec import Lora, Loss, ModelRef, Sampling
-from rolegraph.engine.training.batches import RoleBatch, StepAdvantages, datum
+from rolegraph.engine.training.batches import RoleBatch, StepAdvantages, build_datum
 from rolegraph.engine.training.policies import Policies, PolicyStart, UpdateResult
 from rolegraph.engine.vocabulary import LossName
 from tests.models.tinker_edge import GAP, GRAD_NORM, Learnt, Service, failed, tinker_service
@@ -63,7 +63,7 @@ def batch(role: str, *, data: int = 1, loss: Loss | LossName = "importance_sampl
     """Data of a prompt of two tokens and a response of two."""
     step = Step([10, 11], [12, 13], [-1.0, -2.0], advantage=0.5)
     loss = loss if isinstance(loss, Loss) else Loss(name=loss)
-    learnt, spans = datum([StepAdvantages(step, [0.5, 0.5], role)], loss.name, 1.0)
+    learnt, spans = build_datum([StepAdvantages(step, [0.5, 0.5], role)], loss.name, 1.0)
     return RoleBatch(role, loss, [learnt] * data, [spans] * data, steps=data)
 
 
@@ -115,7 +115,7 @@ REFUSED = f"no room for {KEY}"
         (
             "load_weights",
             "tinker://run/state/gone",
-            "cannot go on from tinker://run/state/gone: .*no room for",
+            "cannot resume from tinker://run/state/gone: .*no room for",
         ),
     ],
 )
@@ -276,8 +276,8 @@ def test_a_checkpoint_is_a_state_and_weights_to_sample_from_under_one_label(trai
 
 
 FAULTS: list[tuple[str, Callable[[Policies], Awaitable[object]], str]] = [
-    ("forward_backward", lambda p: update(p, batch("solver")), "cannot learn from this batch"),
-    ("optim_step", lambda p: update(p, batch("solver")), "cannot learn from this batch"),
+    ("forward_backward", lambda p: update(p, batch("solver")), "cannot train on this batch"),
+    ("optim_step", lambda p: update(p, batch("solver")), "cannot train on this batch"),
     ("save_weights", lambda p: p.save("last"), "cannot write the checkpoint last"),
     ("save_weights_for_sampler", lambda p: p.save("last"), "cannot write the checkpoint last"),
     ("save_weights_for_sampler", lambda p: p.sampler(MAIN), "cannot give weights to sample from"),
@@ -308,7 +308,7 @@ def test_an_answer_that_cannot_be_read_ends_the_update_and_nothing_is_learnt_twi
     training.service.refusals[operation] = iter([Response(garbage, media_type=media)])
 
     async def run(policies: Policies) -> None:
-        with pytest.raises(WorldError, match=r"cannot learn from this batch.*--resume") as caught:
+        with pytest.raises(WorldError, match=r"cannot train on this batch.*--resume") as caught:
             await update(policies, batch("solver"))
         assert KEY not in str(caught.value)
         assert policies.version(MAIN) == 0

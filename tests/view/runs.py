@@ -14,7 +14,13 @@ from rolegraph.engine.prompts.chat import Tokenizer
 from rolegraph.engine.records import Episode, RunFolder, Task
 from rolegraph.engine.records.episodes import EpisodeWriter
 from rolegraph.engine.run import Isolation, jobs, stream
-from rolegraph.engine.training.advantages import annotated, both, by_uid, estimate, group_episodes
+from rolegraph.engine.training.advantages import (
+    advantages_by_uid,
+    annotate,
+    estimate,
+    group_episodes,
+    merge_details,
+)
 from rolegraph.engine.training.batches import RoleBatch, policy_batches
 from rolegraph.engine.training.credit import loss_weights, notes
 from rolegraph.running import describe
@@ -79,8 +85,8 @@ def learnt(plan: Plan, made: Sequence[Episode]) -> tuple[list[Episode], dict[str
     estimators = {name: role.estimator for name, role in plan.trained.items() if role.estimator}
     estimated = estimate(groups, estimators)
     weights = loss_weights(made, plan.trained, plan.policy_of)
-    details = both({}, notes(groups, estimated.baselines, weights))
-    done = annotated(made, by_uid(groups, estimated), details)
+    details = merge_details({}, notes(groups, estimated.baselines, weights))
+    done = annotate(made, advantages_by_uid(groups, estimated), details)
     return done, policy_batches(done, plan.trained, plan.policy_of)
 
 

@@ -1,0 +1,87 @@
+"""Tasks and learning rate of each training step; both follow from the spec, the seed and the step number."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import Task, derive_seed
+from rolegraph.engine.spec import Schedule, Train
+
+
+def planned_steps(train: Train, rows: int) -> int:
+    """Return the number of steps of a training.
+
+    Args:
+        train: the spec's `train`; the smaller of `steps` and `epochs` counts, one epoch without either.
+        rows: number of training tasks.
+
+    Raises:
+        UsageError: if the tasks do not fill one batch.
+    """
+    each = _steps_in_epoch(train, rows)
+    ends = [n for n in (train.steps, train.epochs and train.epochs * each) if n]
+    return min(ends, default=each)
+
+
+def validation_tasks(plan: Plan) -> list[Task]:
+    """Return the first `train.validation.tasks` validation tasks; none if the spec has no such data."""
+    dataset = plan.data.get("validation")
+    return [] if dataset is None else list(dataset.rows(plan.spec.train.validation.tasks))
+
+
+def batch(rows: Sequence[Task], train: Train, seed: int, step: int) -> list[Task]:
+    """Return the P = `train.batch_size` tasks of a step.
+
+    Each epoch has an order of its own; an incomplete batch at its end is dropped.
+
+    Args:
+        rows: all training tasks.
+        train: the spec's `train`.
+        seed: the training's seed.
+        step: the step's number, from 1.
+    """
+    epoch, position = divmod(step - 1, _steps_in_epoch(train, len(rows)))
+    start = position * train.batch_size
+    return shuffled(rows, seed, epoch)[start : start + train.batch_size]
+
+
+def shuffled(rows: Sequence[Task], seed: int, epoch: int = 0) -> list[Task]:
+    """Return the tasks in the order of an epoch, counted from 0."""
+    order = list(range(len(rows)))
+    random.Random(derive_seed(seed, "order", epoch)).shuffle(order)
+    return [rows[i] for i in order]
+
+
+def learning_rate(schedule: Schedule, rate: float, step: int, steps: int) -> float:
+    """Return the learning rate of a step: linear warm-up from 0, then the schedule's decay.
+
+    Args:
+        schedule: the spec's `train.schedule`; its `floor` is a fraction of `rate`.
+        rate: the peak learning rate.
+        step: the step's number, from 1.
+        steps: number of all steps.
+    """
+    if step <= schedule.warmup:
+        return rate * step / schedule.warmup
+    progress = (step - 1 - schedule.warmup) / max(1, steps - 1 - schedule.warmup)
+    match schedule.kind:
+        case "constant":
+            factor = 1.0
+        case "linear":
+            factor = 1.0 - progress
+        case "cosine":
+            factor = (1.0 + math.cos(math.pi * progress)) / 2
+    return rate * (schedule.floor + (1.0 - schedule.floor) * factor)
+
+
+def _steps_in_epoch(train: Train, rows: int) -> int:
+    if rows < train.batch_size:
+        raise UsageError(
+            f"the training data has {rows} tasks, which do not fill a batch of {train.batch_size}; "
+            "lower `train.batch_size` or give more data"
+        )
+    return rows // train.batch_size

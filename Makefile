@@ -1,8 +1,8 @@
-# `make run` and `make test` do all the set-up on a fresh machine, in a virtual environment of their own.
+# `make run` and `make test` do all the set-up on a fresh machine, in the virtual environment .venv.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# PyTorch comes first and pinned, so that nothing else decides which build is taken.
+# PyTorch is installed first and pinned; otherwise another package's requirement selects the build.
 TORCH ?= torch==2.13.0
 
 .PHONY: run train test lint docs clean
@@ -23,7 +23,7 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python .ci/words.py
 
-# The site in build/site, its links checked.
+# Build the site in build/site and check its links.
 docs: $(VENV)/.test
 	$(BIN)/python docs/reference.py
 	$(BIN)/mkdocs build --strict

@@ -66,7 +66,7 @@ def registries(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
     for registry in (datasets, environments, estimators, metrics, parsers, rewards, tools):
-        for table in ("_factories", "_definitions", "_adapters"):
+        for table in ("_factories", "_definitions"):
             monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
 
 

@@ -123,7 +123,7 @@ def _known(workflow: Workflow) -> Iterator[None]:
     try:
         yield
     finally:
-        for table in ("_factories", "_definitions", "_adapters"):
+        for table in ("_factories", "_definitions"):
             getattr(environments, table).pop("drawn", None)
 
 

@@ -12,7 +12,7 @@ from rolegraph.engine.spec import TOOL_ROLE_KEYS, Finding, Role, Spec
 from rolegraph.engine.spec.diagnostics import Severity
 from rolegraph.engine.spec.yaml_source import value_at
 from rolegraph.engine.vocabulary import Pairs, Tool, is_allowed
-from rolegraph.engine.vocabulary.tools import NO_PAIRS
+from rolegraph.engine.vocabulary.tool import NO_PAIRS
 
 
 def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:

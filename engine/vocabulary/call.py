@@ -1,7 +1,7 @@
-"""A vocabulary item as a spec writes it, before anybody knows whether there is such an item.
+"""Vocabulary item as a spec writes it, before its name is looked up.
 
-A vocabulary item is made by a factory: a function whose parameters are the options a spec may write. In YAML
-it is called in one of three ways, and `ItemCall.parse` reads them all:
+A factory makes a vocabulary item; its parameters are the options that a spec may write. `ItemCall.parse`
+reads the ways to call a factory in YAML:
 
     reward: countdown                                   # a name
     parser: {choice: solver}                            # a name and its value (the positional-only parameter)
@@ -20,16 +20,24 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 @dataclass(frozen=True, slots=True)
 class ItemCall:
-    """A vocabulary item as written in a spec: its name, its value if any, and its options."""
+    """Name, value and options of a vocabulary item, as a spec writes them."""
 
     name: str
     value: Any = None
+    """The value beside the name; meaningful only with `has_value`."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     has_value: bool = False
 
     @classmethod
     def parse(cls, raw: object) -> ItemCall:
-        """Read the YAML form; raises ValueError with what was expected."""
+        """Read a call from its YAML form.
+
+        Args:
+            raw: A name, a mapping whose first key is the name, or an `ItemCall`, which is returned unchanged.
+
+        Raises:
+            ValueError: `raw` has another form, or an option's name is not text.
+        """
         if isinstance(raw, ItemCall):
             return raw
         if isinstance(raw, str) and raw:
@@ -43,7 +51,12 @@ class ItemCall:
         raise ValueError("expected a name, or a mapping whose first key is the name")
 
     def path_of(self, loc: Sequence[int | str]) -> tuple[int | str, ...]:
-        """Where an argument stands in the YAML form; `loc` is pydantic's: 0 for the value, or an option."""
+        """Return the path of an argument in the YAML form.
+
+        Args:
+            loc: The argument's place in pydantic's terms: 0 for the value or an option's name, then keys and
+                positions inside of it.
+        """
         match loc:
             case (int(), *rest):
                 return (self.name, *rest)
@@ -53,7 +66,7 @@ class ItemCall:
                 return tuple(loc)
 
     def dump(self) -> Any:
-        """The YAML form again."""
+        """Return the YAML form of the call."""
         return {self.name: self.value, **self.options} if self.has_value else self.name
 
 
@@ -63,6 +76,6 @@ CallField = Annotated[
     PlainSerializer(ItemCall.dump),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
 ]
-"""An `ItemCall` as a field of a pydantic model.
+"""Type of a pydantic field that holds an `ItemCall`.
 
-`Annotated[CallField, registry]` says whose items it may name."""
+`Annotated[CallField, registry]` names the registry whose items the field may call."""

@@ -1,4 +1,4 @@
-"""What somebody else's code gave or raised, made fit for a record and for a message."""
+"""Values and errors of third-party code, made fit for records and messages."""
 
 from __future__ import annotations
 
@@ -13,30 +13,35 @@ from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.records.plain import LARGEST
 
 FOREIGN_ERRORS = (Exception, SystemExit)
-"""What somebody else's code may raise and end no more than its own part; `sys.exit` in it ends no run."""
+"""Errors of third-party code that end only its own part of a run; `sys.exit` there ends no run."""
 
 
 def describe_error(error: BaseException) -> str:
-    """Type and words of an error; only its type where it has no words. As much of them as a person reads."""
+    """Return an error's type and message, cut to the length that a record keeps."""
     try:
-        said = str(error)[: MESSAGE_TEXT.most]
-    except Exception:  # their code again
-        said = ""
-    said = said.encode(errors="backslashreplace").decode()
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+        message = str(error)[: MESSAGE_TEXT.most]
+    except Exception:  # `__str__` may be third-party code, too
+        message = ""
+    message = message.encode(errors="backslashreplace").decode()
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def short_repr(value: object) -> str:
-    """A value from elsewhere as it stands in a message."""
+    """Return a value's `repr`, cut to the length that a line of a message may have."""
     text = repr(value)
     return text if len(text) <= LINE_SHOWN.most else f"{text[: LINE_SHOWN.most - 1]}…"
 
 
 def plain_json(value: object, limit: Limit) -> Any:
-    """The value as JSON has it, as an episode holds it: a tuple is a list, a date is text.
+    """Convert a value to JSON values, as an episode records it: a tuple becomes a list, a date becomes text.
 
-    Raises ValueError for what has no such form, such as an object of their own or a list in itself, and for
-    what is longer than the limit, in characters of text or bytes of JSON.
+    Args:
+        value: Any value.
+        limit: The most characters that a text, or bytes that the JSON of another value, may have.
+
+    Raises:
+        ValueError: The value has no JSON form, such as an object of a package's own class or a list that
+            holds itself, or it exceeds the limit.
     """
     if isinstance(value, str):
         if len(value) > limit.most:
@@ -53,8 +58,16 @@ def plain_json(value: object, limit: Limit) -> Any:
     return found
 
 
-def finite_number(value: Any, what: str) -> float:
-    """A number that sums and means can be made of; raises ValueError, whose message `what` begins."""
+def finite_number(value: Any, subject: str) -> float:
+    """Convert a value to a float that sums and means can be made of.
+
+    Args:
+        value: A number, or an object that `float` converts; text is refused.
+        subject: The beginning of the error's message, such as "the reward is".
+
+    Raises:
+        ValueError: The value is no number, or is not finite.
+    """
     if type(value) is float and -LARGEST <= value <= LARGEST:
         return value
     try:
@@ -62,7 +75,7 @@ def finite_number(value: Any, what: str) -> float:
             raise TypeError
         found = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{what} {type(value).__name__}, which is no number") from None
+        raise ValueError(f"{subject} {type(value).__name__}, which is no number") from None
     if not abs(found) <= LARGEST:
-        raise ValueError(f"{what} {found}")
+        raise ValueError(f"{subject} {found}")
     return found

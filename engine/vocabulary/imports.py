@@ -1,7 +1,7 @@
-"""What has to be imported for a name to be known, in this process and in any other.
+"""Modules that must be imported for a registered name to be known, in this process and in others.
 
-Built-in items and those of installed packages are found by entry points. What a person's own file registers
-is known once that file is imported: an `Import` says which, and `Import.ensure` sees to it.
+Built-in items and those of installed packages are found by entry points. An item that a person's own file
+registers is known once that file is imported; an `Import` identifies the file.
 """
 
 from __future__ import annotations
@@ -21,58 +21,60 @@ from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 
 
 class Import(NamedTuple):
-    """A module, and the file that it lies in, if it lies in one."""
+    """Module, and the file that it lies in, where it lies in one."""
 
     module: str
     file: str | None
 
     @classmethod
     def of(cls, factory: Callable[..., Any]) -> Import:
-        """Where a factory was defined."""
+        """Return the module that defines a factory."""
         file = getattr(sys.modules.get(factory.__module__), "__file__", None)
         path = Path(file).resolve() if file else None
         return cls(factory.__module__, str(path) if path and path.is_file() else None)
 
     def ensure(self) -> ModuleType:
-        """Import it, unless it has been; raises UsageError where it cannot be."""
+        """Import the module, unless this process has imported it.
+
+        Raises:
+            UsageError: The import fails.
+        """
         if self.module in sys.modules and self.module != "__main__":
             return sys.modules[self.module]
         if self.file is None or "." in self.module:
             try:
                 return importlib.import_module(self.module)
             except FOREIGN_ERRORS as error:  # importing it runs its code
-                said = describe_error(error)
-                raise UsageError(f"cannot import {self.module}: {said}") from error
-        return _load(
-            Path(self.file), _module_name(Path(self.file)) if self.module == "__main__" else self.module
-        )
+                raise UsageError(f"cannot import {self.module}: {describe_error(error)}") from error
+        path = Path(self.file)
+        return _load(path, _module_name(path) if self.module == "__main__" else self.module)
 
     def digest(self) -> str:
-        """Identifies the code: of the file alone, not of what it imports in turn."""
+        """Return the digest of the file's bytes, without the modules that the file imports."""
         return digest_of(Path(self.file).read_bytes()) if self.file else "unknown"
 
 
 class Definition(NamedTuple):
-    """A function that was registered, and where it was written then."""
+    """Place of a registered function in its source, at the time of its registration."""
 
     source: Import
     name: str
     line: int | None
     code: str
-    """Identifies what the file held."""
+    """Digest of the file."""
 
     @classmethod
     def of(cls, factory: Callable[..., Any]) -> Definition:
-        """That of a factory, or of the function that it wraps."""
+        """Return the place of a factory, or of the function that it wraps."""
         source = Import.of(factory)
         code = getattr(inspect.unwrap(factory), "__code__", None)
         line = getattr(code, "co_firstlineno", None)
         return cls(source, getattr(factory, "__qualname__", repr(factory)), line, source.digest())
 
-    def again(self, before: Definition) -> bool:
-        """Whether that was this function, whose notebook's cell or whose file was run again since.
+    def replaces(self, before: Definition) -> bool:
+        """Tell whether this is the same function as before, from a file or a notebook's cell that ran again.
 
-        Where the file has not changed, two lines are two functions.
+        In a file that has not changed, two lines are two functions.
         """
         if (self.source, self.name) != (before.source, before.name):
             return False
@@ -84,10 +86,16 @@ class Definition(NamedTuple):
 
 
 def import_file(path: Path) -> Import:
-    """Import a Python file that a person named, under a name that follows from its path.
+    """Import a Python file of a person, under a module name that follows from its path.
 
-    What lies beside it can be imported by it. A file that has changed since is imported anew. Raises
-    UsageError for a file that is not there or that fails.
+    A file that has changed since its last import is imported again. The file may import its neighbours: its
+    folder is appended to the module path.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UsageError: The file does not exist, or importing it fails.
     """
     path = path.resolve()
     name = _module_name(path)
@@ -96,12 +104,12 @@ def import_file(path: Path) -> Import:
 
 
 def digest_of(code: bytes) -> str:
-    """16 hexadecimal digits."""
+    """Return the first 16 hexadecimal digits of the SHA-256 hash."""
     return hashlib.sha256(code).hexdigest()[:16]
 
 
 _loaded: dict[str, str] = {}
-"""The digest of each file that was imported, by module."""
+"""Digest of each file that `_load` has imported, by module."""
 
 
 def _module_name(path: Path) -> str:
@@ -113,12 +121,13 @@ def _load(path: Path, name: str) -> ModuleType:
     if spec is None or spec.loader is None or not path.is_file():
         raise UsageError(f"cannot import {path}: expected a Python file, such as rewards.py")
     digest = digest_of(path.read_bytes())
-    if name in sys.modules and _loaded.get(name) == digest:
-        return sys.modules[name]
+    before = sys.modules.get(name)
+    if before is not None and _loaded.get(name) == digest:
+        return before
+    # Appended: a neighbour called random.py or types.py must not replace the standard library's.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     loaded = importlib.util.module_from_spec(spec)
-    before = sys.modules.get(name)
     sys.modules[name] = loaded
     try:
         spec.loader.exec_module(loaded)

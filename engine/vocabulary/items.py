@@ -1,15 +1,16 @@
-"""What a parser, reward, …, dataset, environment is to the engine, and the registry of each kind.
+"""Kinds of vocabulary items, and the registry of each kind.
 
-An item is a small frozen object that a factory makes from a spec's options. It carries its function and
-says what it refers to (roles, task fields), so that the compiler can check it before anything runs.
-Packages add their own items through the entry-point groups named here.
+A factory makes an item, a small frozen object, from a spec's options. The item carries its functions and
+names the roles and task fields that they read, so that the compiler checks them before anything runs.
+Packages add items through the entry-point groups named at the end of this file.
+
+Axes: P tasks, K rollouts, N instances of a role, G = K·N members of a group, T response tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rolegraph.engine.errors import DataError, RolegraphError
@@ -23,36 +24,42 @@ from rolegraph.engine.records import (
     TrajectoryGroup,
     check_recordable,
 )
-from rolegraph.engine.vocabulary.environments import Environment
+from rolegraph.engine.vocabulary.environment import Environment
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS
 from rolegraph.engine.vocabulary.registry import FIXED, Item, Origin, Registry
-from rolegraph.engine.vocabulary.tools import Tool
+from rolegraph.engine.vocabulary.tool import Tool
 from rolegraph.engine.vocabulary.views import Upstream, View
 
 
 class ParseFailure(ValueError):
-    """A parser raises this when it cannot read a response."""
+    """Error of a parser that cannot read a response."""
 
     def __init__(self, name: FailureName, message: str) -> None:
+        """Make the error of one response.
+
+        Args:
+            name: The failure that the episode records, `malformed_output` or `unparseable_choice`.
+            message: The reason, for whoever reads the episode, and for the model where it is asked again.
+        """
         self.name = name
         super().__init__(message)
 
 
 @dataclass(frozen=True, slots=True)
 class Parser(Item):
-    """Response text to action."""
+    """Function from a response's text to the role's action."""
 
     parse: Callable[[str, Upstream], Any]
-    """Returns the action, or raises ParseFailure."""
+    """`parse(response, upstream)` returns the action, or raises ParseFailure."""
     default: Any = ""
-    """The action that later roles see when nothing could be read."""
+    """Action that later roles see where the response cannot be read."""
     roles: tuple[str, ...] = ()
-    """Roles it picks from; the role that uses it must need them."""
+    """Roles whose actions the parser picks from; a role with this parser must need them."""
     strips: tuple[str, ...] = ()
-    """Marks that it takes off the answer: no action has them."""
+    """Marks that the parser removes, such as `<answer>`: no action contains them."""
     examples: tuple[str, ...] = ()
-    """Answers that it can read, made up, one for each way that a workflow may go on from it; `…` stands for
-    what a model would have said. For a look at prompts without a model."""
+    """Made-up responses that the parser reads, for previews without a model: one for each way that a workflow
+    may go on. `…` stands for the model's words."""
 
 
 NO_TERMS: Mapping[str, float] = {}
@@ -60,77 +67,81 @@ NOTHING: Mapping[str, Any] = {}
 
 
 class Score(NamedTuple):
-    """What a reward says of one action."""
+    """Result of a reward for one action."""
 
     reward: float
+    """Finite number that the turn earns."""
     is_correct: bool | None
-    """None where it says nothing of right."""
+    """True or False for a right or wrong action; None where the reward does not judge that."""
     terms: Mapping[str, float] = NO_TERMS
-    """The named parts of a composite reward."""
+    """Named parts of a composite reward, before their weights."""
 
 
 class RewardInputs(NamedTuple):
-    """What a reward may read beside the task and the action that it scores.
+    """Inputs of a reward besides the task and the action.
 
-    Of other roles, the turns on its own branch that ran, in order of index.
+    A reward gets what its fields `roles`, `views`, `reads_turn` and `reads_environment` ask for. Of other
+    roles it gets the turns on its own branch that ran, in order of index.
     """
 
     scores: Mapping[str, Sequence[Score]] = NOTHING
-    """By role of its `roles`, what those turns earned that earned anything."""
+    """Scores of the turns of each of the reward's `roles`, without turns that earned nothing."""
     views: Mapping[str, Sequence[View]] = NOTHING
-    """By role of its `views`, those turns."""
+    """Turns of each of the reward's `views`."""
     positions: Mapping[str, Sequence[int | None]] = NOTHING
-    """By role of its `views`, where its own instance stood, from 0, in what each of those turns saw."""
+    """For each turn in `views`, the position, from 0, of the scored instance in what that turn saw; None
+    where the turn did not see it."""
     turn: View | None = None
-    """The turn that it scores; given to one that is `reads_turn`, as are its steps."""
+    """Turn that is scored, for a reward that `reads_turn`."""
     steps: Sequence[Step] = ()
-    """The turn's model calls."""
+    """Model calls of that turn, for a reward that `reads_turn`."""
     env_reward: float | None = None
-    """What the environment gave the player from this turn until its next one; given to one that reads an
-    `environment`."""
+    """Reward of the environment to the player from this turn until its next turn, for a reward that
+    `reads_environment`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reward(Item):
-    """Task and action to Score."""
+    """Function from a task and an action to a Score."""
 
     score: Callable[[Task, Any, RewardInputs], Score | None]
-    """None where nobody ran whom it reads: then there is no reward."""
+    """`score(task, action, inputs)`. None means no reward, because no turn that the reward reads ran."""
     fields: tuple[str, ...] = ()
-    """Task fields it reads; the dataset must have them."""
+    """Task fields that the reward reads; the dataset must have them."""
     labels: tuple[str, ...] = ()
-    """Those of them that give the answer away: no prompt may show them."""
+    """Fields of these that give the answer away: no prompt may show them."""
     roles: tuple[str, ...] = ()
-    """Roles whose scores it reads."""
+    """Roles whose scores the reward reads."""
     terms: tuple[str, ...] = ()
-    """The names of its parts, which its scores report."""
+    """Names of the terms that the scores report."""
     timeout: float | None = None
-    """Seconds. None: pure and fast, runs in place. A number: runs in a process stopped at the limit."""
+    """Time limit in seconds, in a process that is stopped at it. None, for a pure and fast function, runs in
+    place."""
     views: tuple[str, ...] = ()
-    """Roles of which it reads what they said, whatever they earned."""
+    """Roles whose turns the reward reads, whatever these earned."""
     reads_turn: bool = False
-    """Whether it reads more of its own turn than the action."""
+    """True where the reward reads `RewardInputs.turn` or `steps`."""
     delegates: bool = False
-    """Whether it only hands on what others decide: then a failed turn earns it, too, and what it says of
-    right counts in a sum only where no other term says anything."""
+    """True where other roles decide the reward. Then a failed turn earns it too, and a sum counts its
+    `is_correct` only where no other term has one."""
     patterns: tuple[str, ...] = ()
-    """Patterns that it looks for in the action, marks that a parser may take off among them."""
+    """Patterns that the reward searches in the action; `validate` warns where the parser removes them."""
     reads_environment: bool = False
-    """Whether it reads what an environment gave. A failed turn earns that, too, because what is no move is
-    the environment's to judge; and a trajectory earns the sum of its turns."""
+    """True where the reward reads `RewardInputs.env_reward`. A failed turn earns it too, because the
+    environment judges what is no move, and a trajectory earns the sum over its turns."""
 
     @property
     def read_roles(self) -> tuple[str, ...]:
-        """Every role that it reads."""
+        """All roles that the reward reads."""
         return tuple(dict.fromkeys((*self.roles, *self.views)))
 
     @property
     def is_deferred(self) -> bool:
-        """Whether it reads more than its own turn, so that it is there only later."""
+        """True where the reward depends on later turns or on the environment."""
         return bool(self.roles or self.views) or self.reads_environment
 
 
-if TYPE_CHECKING:  # a spec is read in milliseconds; numpy is for those who compute
+if TYPE_CHECKING:  # importing numpy takes longer than checking a spec
     import numpy as np
     from numpy.typing import NDArray
 
@@ -138,8 +149,9 @@ if TYPE_CHECKING:  # a spec is read in milliseconds; numpy is for those who comp
 else:
     Floats = Any
 LossName = Literal["importance_sampling", "ppo", "cross_entropy", "cispo", "gspo"]
-"""Those of the Tinker API (`tinker.types.LossFnType`) that need nothing but what was sampled. Not `dro`: its
-penalty counts each token of a sequence, and the log-probabilities of the prompt's are nobody's sample."""
+"""Losses of the Tinker API (`tinker.types.LossFnType`) that need only the sampled tokens.
+
+`dro` is missing: its penalty counts every token of a sequence, and the prompt's tokens were not sampled."""
 LossSetting = Literal["clip_low_threshold", "clip_high_threshold"]
 _CLIPS: tuple[LossSetting, ...] = ("clip_low_threshold", "clip_high_threshold")
 LOSS_SETTINGS: Mapping[LossName, tuple[LossSetting, ...]] = {
@@ -149,26 +161,29 @@ LOSS_SETTINGS: Mapping[LossName, tuple[LossSetting, ...]] = {
     "cispo": _CLIPS,
     "gspo": _CLIPS,
 }
-"""What may be set of each."""
+"""Settings of each loss."""
 FIXED["loss"] = LOSS_SETTINGS
+
+GroupFunction = Callable[[Sequence[Floats], Sequence[TrajectoryGroup]], Sequence[Floats]]
+"""`function(rewards_P_G, groups)` returns a number for each member of each of a role's P groups.
+
+`rewards_P_G` is ragged: an array [G] for each group. The result has the same shape and order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimator(Item):
-    """How a role learns."""
+    """Estimator of a role's advantages from its rewards."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     min_group: int = 1
-    """The smallest group (count × rollouts) it can work with."""
-    compute: Callable[[Sequence[Floats], Sequence[TrajectoryGroup]], Sequence[Floats]] | None = None
-    """`compute(rewards_P_G, groups)`: advantages for each member of each of a role's P groups, an array [G]
-    each, in the same order. None: the steps carry their advantages already (`precomputed`)."""
+    """Smallest group size G that the estimator can learn from."""
+    compute: GroupFunction | None = None
+    """Advantages [G] of each group. None: a `signal` sets them token by token (`precomputed`)."""
     loss: LossName = "importance_sampling"
-    """The loss of a role that names none; grpo has ppo, as in rLLM."""
-    baseline: Callable[[Sequence[Floats], Sequence[TrajectoryGroup]], Sequence[Floats]] | None = None
-    """As `compute`: what it takes from each reward. It is noted in the episodes, for whoever asks why an
-    advantage is what it is. None: it does not say."""
+    """Loss of a role that names none."""
+    baseline: GroupFunction | None = None
+    """Baseline [G] of each group, which the episodes record: what `compute` subtracts from the rewards."""
 
 
 Advantages = Callable[[Step, Sequence[float] | None], Sequence[float]]
@@ -176,94 +191,113 @@ Advantages = Callable[[Step, Sequence[float] | None], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Signal(Item):
-    """What sets a role's advantages token by token, in place of a reward. One of the first two is given.
+    """Source of a role's advantages token by token; either `advantages` or `demonstration` is given.
 
-    It is asked after an episode is over, so a demonstration may see what no prompt may: hidden task fields
-    and the rewards of the roles before.
+    The engine reads a signal after the episode, so a demonstration may show what no prompt may: hidden task
+    fields, and the rewards of earlier roles.
     """
 
     advantages: Advantages | None = None
-    """`advantages(step, teacher)`: a number for each of the step's T response tokens. `teacher` holds the
-    teacher's log-probabilities of them, [T], at temperature 1; None without a teacher."""
+    """`advantages(step, teacher)` returns an advantage for each of the step's T response tokens. `teacher`
+    holds the teacher's log-probabilities [T] of these tokens at temperature 1; None without a teacher."""
     demonstration: object = None
-    """A template, as a prompt is written in a spec: the turn that the role should have given. Text of nothing
-    but white space is no demonstration."""
+    """Template of the turn that the role should have given, written as a prompt in a spec. A demonstration of
+    white space is none."""
     teacher: object = None
-    """A model, as it is written in a spec, whose log-probabilities `advantages` compares with."""
+    """Model, as a spec writes it, whose log-probabilities `advantages` reads."""
     loss: LossName = "importance_sampling"
-    """The loss of a role that names none."""
+    """Loss of a role that names none."""
     weight: float = 1.0
-    """What each token of a demonstration counts."""
+    """Weight of each token of a demonstration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric(Item):
-    """A number for each episode; `role_metric` makes one of a function of a role's trajectories."""
+    """Number for each episode."""
 
     measure: Callable[[Episode], float | None]
-    """None where the episode has nothing to measure."""
+    """`measure(episode)`; None where the episode has nothing to measure."""
     role: str | None = None
-    """The role that it measures, if one."""
+    """Role that the metric measures."""
     term: str | None = None
-    """The part of the role's reward that it reads, if it reads one."""
+    """Term of the role's reward that the metric reads."""
     loop: str | None = None
-    """The loop that it measures, if one."""
+    """Loop that the metric measures."""
 
 
 def role_metric(
     measure: Callable[[Sequence[Trajectory]], float], role: str, *, term: str | None = None
 ) -> Metric:
-    """A metric of one role's trajectories, less those whose reward found nobody to read.
+    """Make a metric of one role's trajectories in an episode.
 
-    Where the role was skipped there is nothing to measure; where the episode was stopped before it, it is
-    measured without any.
+    Trajectories without a reward, because no turn that the reward reads ran, are left out. An episode that
+    ended by itself and skipped the role has nothing to measure; one that was stopped before the role counts
+    with an empty list.
+
+    Args:
+        measure: Returns the metric of the trajectories, which may be none.
+        role: The role.
+        term: The term of the role's reward that `measure` reads.
     """
-    return Metric(partial(_of_role, measure, role), role, term)
 
+    def of_episode(episode: Episode) -> float | None:
+        trajectories = [
+            t for t in episode.trajectories if t.name == role and not (t.masked and t.reward is None)
+        ]
+        if not trajectories and episode.termination_reason is TerminationReason.ENV_DONE:
+            return None
+        return measure(trajectories)
 
-def _of_role(measure: Callable[[Sequence[Trajectory]], float], role: str, episode: Episode) -> float | None:
-    trajectories = [t for t in episode.trajectories if t.name == role and not (t.masked and t.reward is None)]
-    if not trajectories and episode.termination_reason is TerminationReason.ENV_DONE:
-        return None
-    return measure(trajectories)
+    return Metric(of_episode, role, term)
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset(Item):
-    """Tasks to run on. Making one reads no more than a header; `rows` does the work."""
+    """Tasks of one split. Making a Dataset reads at most a header and a first row; `rows` reads the rest."""
 
     columns: tuple[str, ...]
-    """Every field of a row, `id` among them."""
+    """All fields of a row, with `id`."""
     hidden: frozenset[str]
     """Fields that give the answer away: no prompt may show them."""
     rows: Callable[[int | None], Iterator[Task]]
-    """`rows(limit)`: the tasks in a fixed order, at most `limit` of them. Raises DataError."""
+    """`rows(limit)` yields at most `limit` tasks in a fixed order, or raises DataError."""
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
-        # Whoever is sent a plan may never read its data, and may not have the file.
+        # The receiver of a plan may never read its data, and may not have the file: so it opens nothing yet.
         if self.origin is None:
             return object.__reduce_ex__(self, protocol)
-        return _dataset, (self.columns, self.hidden, self.origin)
+        return _unopened, (self.columns, self.hidden, self.origin)
 
 
-def _dataset(columns: tuple[str, ...], hidden: frozenset[str], origin: Origin) -> Dataset:
-    return Dataset(columns, hidden, partial(_rows_of, origin), origin=origin)
+def _unopened(columns: tuple[str, ...], hidden: frozenset[str], origin: Origin) -> Dataset:
+    """Make a Dataset that its origin opens when its rows are read."""
 
+    def rows(limit: int | None) -> Iterator[Task]:
+        dataset = origin.remake()
+        assert isinstance(dataset, Dataset)
+        return checked_rows(origin.call.name, dataset.rows, limit)
 
-def _rows_of(origin: Origin, limit: int | None) -> Iterator[Task]:
-    dataset = origin.remake()
-    assert isinstance(dataset, Dataset)
-    return checked_rows(origin.call.name, dataset.rows, limit)
+    return Dataset(columns, hidden, rows, origin=origin)
 
 
 def checked_rows(
     name: str, rows: Callable[[int | None], Iterator[Task]], limit: int | None
 ) -> Iterator[Task]:
-    """The tasks of a dataset, which may be a package's own code; raises DataError for whatever it does."""
-    given = 0
+    """Yield the tasks of a dataset that may be third-party code.
+
+    Args:
+        name: The dataset's name, for messages.
+        rows: `Dataset.rows`.
+        limit: The largest number of tasks; None for all.
+
+    Raises:
+        DataError: `rows` raises any error, or yields a row without a textual `id` or with a value that no
+            record can hold.
+    """
+    count = 0
     try:
         for row in rows(limit):
-            given += 1
+            count += 1
             if not isinstance(row.get("id"), str):
                 raise TypeError("it has no id that is text")
             check_recordable(dict(row))
@@ -271,8 +305,8 @@ def checked_rows(
     except RolegraphError:
         raise
     except FOREIGN_ERRORS as error:
-        said = f"{type(error).__name__}: {error}"
-        raise DataError(f"the dataset {name!r} fails at or after its task {given:,}: {said}") from error
+        message = f"{type(error).__name__}: {error}"
+        raise DataError(f"the dataset {name!r} fails at or after its task {count:,}: {message}") from error
 
 
 parsers = Registry(Parser, "rolegraph.parsers")

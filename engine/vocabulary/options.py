@@ -1,8 +1,8 @@
-"""What a spec may write for a vocabulary item, read off its factory: for messages, lists, schema and docs.
+"""Options of a vocabulary item, read from its factory's signature: for messages, lists, schema and docs.
 
-A factory's positional-only parameter is the item's value, its other parameters are options. A parameter has
-its line in the factory's docstring, a line of its own: `name: what it means`. What `**` gathers are options
-that only the factory knows.
+A factory's positional-only parameter is the item's value; its other parameters are options. The factory's
+docstring describes a parameter in a line of its own, `name: text`. A `**` parameter gathers options that only
+the factory knows.
 """
 
 from __future__ import annotations
@@ -17,46 +17,50 @@ from typing import Any, cast
 
 from pydantic import PydanticUserError, TypeAdapter
 
+Schema = Mapping[str, Any]
+"""A JSON Schema, or a part of one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option, or an item's value."""
+    """Option of an item, or its value."""
 
     name: str
     hint: Any
-    """The parameter's type, as Python has it."""
+    """Type annotation of the parameter."""
     default: Any = None
     required: bool = False
     line: str = ""
-    """What it means; empty where the docstring does not say."""
+    """Description in the factory's docstring; empty where there is none."""
 
     @property
     def type(self) -> str:
-        """What may be written for it, in words: `a whole number from 1 to 10`."""
+        """Accepted values in words, such as `a whole number from 1 to 10`."""
         return self.type_at(())
 
     def type_at(self, path: Sequence[int | str]) -> str:
-        """The same for what stands at a path inside of it."""
+        """Return the accepted values at a path inside the option, in words."""
         return _words(*self._schema_at(path))
 
     def keys_at(self, path: Sequence[int | str]) -> list[str]:
-        """The names that a mapping at a path inside of it may have; none where any will do."""
-        return _keys(*self._schema_at(path))
+        """Return the keys that a mapping at a path inside the option may have; none where any key may."""
+        return [key for each in _alternatives(*self._schema_at(path)) for key in each.get("properties", ())]
 
-    def _schema_at(self, path: Sequence[int | str]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """JSON's schema of what stands at a path inside of it, and the definitions that it refers to."""
+    def _schema_at(self, path: Sequence[int | str]) -> tuple[Schema, Schema]:
+        """Return the JSON Schema at a path inside the option, and the definitions that it refers to."""
         try:
-            schema: Mapping[str, Any] = TypeAdapter(self.hint).json_schema()
-        except PydanticUserError:  # a type of a package's own, which JSON has no word for
+            schema: Schema = TypeAdapter(self.hint).json_schema()
+        except PydanticUserError:  # a package's own class has no JSON Schema
             return {}, {}
         models = schema.get("$defs", {})
         for key in path:
-            schema = _within(schema, models, key)
+            inner = [_member(each, key) for each in _alternatives(schema, models)]
+            schema = next((each for each in inner if each), cast("Schema", {}))
         return schema, models
 
     @property
     def written(self) -> str:
-        """The default as YAML; `…` where there is none."""
+        """Default value in YAML; `…` where there is none, or none that YAML can write."""
         try:
             return "…" if self.required else json.dumps(self.default, ensure_ascii=False)
         except TypeError:
@@ -64,23 +68,28 @@ class Option:
 
 
 def takes_value(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    """Whether an item has a value of its own beside its name, as in `{tag: answer}`."""
+    """Tell whether an item has a value beside its name, as in `{tag: answer}`."""
     return any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters.values())
 
 
 def takes_extra_options(factory: Callable[..., Any]) -> bool:
-    """Whether it has options that only it knows, gathered by `**`."""
+    """Tell whether a factory gathers further options by `**`."""
     parameters = inspect.signature(factory).parameters.values()
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def value_option_of(factory: Callable[..., Any]) -> Option | None:
-    """What stands beside the item's name, if anything does."""
+    """Return the value that stands beside the item's name; None where the item takes none."""
     return next((option for is_value, option in _options(factory) if is_value), None)
 
 
 def options_of(factory: Callable[..., Any], context: Collection[str] = ()) -> list[Option]:
-    """The options in the factory's order, without those that the engine gives."""
+    """Return the options that a spec may write, in the factory's order.
+
+    Args:
+        factory: A factory, or any other function or class.
+        context: Parameters that the engine passes, and a spec cannot.
+    """
     return [option for is_value, option in _options(factory) if not is_value and option.name not in context]
 
 
@@ -112,48 +121,42 @@ _KINDS = {
     "array": ("a list", "lists"),
     "object": ("a mapping", "mappings"),
 }
-"""JSON Schema's types, one and many."""
+"""Types of JSON Schema in words, singular and plural."""
 
 
-def _within(schema: Mapping[str, Any], models: Mapping[str, Any], key: int | str) -> Mapping[str, Any]:
-    """The JSON Schema of what a value holds at a key; that of anything where it does not say."""
+def _alternatives(schema: Schema, models: Schema) -> list[Schema]:
+    """Resolve references and `anyOf` to the schemas of which a value meets one."""
     match schema:
         case {"$ref": str(path)}:
-            return _within(models[path.rpartition("/")[2]], models, key)
+            return _alternatives(models[path.rpartition("/")[2]], models)
         case {"anyOf": [*choices]}:
-            inner = [_within(cast("Mapping[str, Any]", choice), models, key) for choice in choices]
-            return next((schema for schema in inner if schema), inner[-1])
+            return [each for choice in choices for each in _alternatives(cast("Schema", choice), models)]
+        case _:
+            return [schema]
+
+
+def _member(schema: Schema, key: int | str) -> Schema:
+    """Return the schema of a value's member; empty where the schema allows anything there."""
+    match schema:
         case {"properties": {**fields}}:
-            return cast("Mapping[str, Any]", fields.get(str(key), {}))
+            return cast("Schema", fields.get(str(key), {}))
         case {"items": {**items}} | {"additionalProperties": {**items}}:
-            return cast("Mapping[str, Any]", items)
+            return cast("Schema", items)
         case _:
             return {}
 
 
-def _keys(schema: Mapping[str, Any], models: Mapping[str, Any]) -> list[str]:
-    match schema:
-        case {"$ref": str(path)}:
-            return _keys(models[path.rpartition("/")[2]], models)
-        case {"anyOf": [*choices]}:
-            return [key for choice in choices for key in _keys(cast("Mapping[str, Any]", choice), models)]
-        case {"properties": {**fields}}:
-            return list(cast("Mapping[str, Any]", fields))
-        case _:
-            return []
+def _words(schema: Schema, models: Schema, many: bool = False) -> str:
+    """Describe a JSON Schema in words."""
+    return ", or ".join(_words_of_one(each, models, many) for each in _alternatives(schema, models))
 
 
-def _words(schema: Mapping[str, Any], models: Mapping[str, Any], many: bool = False) -> str:
-    """A JSON Schema in words; `models` are its definitions."""
+def _words_of_one(schema: Schema, models: Schema, many: bool) -> str:
     match schema:
-        case {"$ref": str(path)}:
-            return _words(models[path.rpartition("/")[2]], models, many)
         case {"enum": [*choices]}:
             return " or ".join(map(str, choices))
         case {"const": choice}:
             return str(choice)
-        case {"anyOf": [*choices]}:
-            return ", or ".join(_words(cast("Mapping[str, Any]", choice), models, many) for choice in choices)
         case {"properties": {**fields}}:
             return f"{{{', '.join(fields)}}}"
         case {"type": str(kind)} if kind in _KINDS:
@@ -162,8 +165,8 @@ def _words(schema: Mapping[str, Any], models: Mapping[str, Any], many: bool = Fa
             return "anything"
 
 
-def _inside(schema: Mapping[str, Any], models: Mapping[str, Any]) -> str:
-    """What a value holds, or between which bounds it lies."""
+def _inside(schema: Schema, models: Schema) -> str:
+    """Describe the members of a list or mapping, or the bounds of a number."""
     match schema:
         case {"items": {**items}} if items:
             return f" of {_words(items, models, many=True)}"
@@ -184,5 +187,5 @@ def _inside(schema: Mapping[str, Any], models: Mapping[str, Any]) -> str:
 
 
 def _bound(value: float) -> str:
-    """A bound in digits where it is whole, with thousands apart."""
+    """Write a bound, with a comma between thousands."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.9g}"

@@ -1,4 +1,4 @@
-"""What only a person allows, and never a spec: a name such as `python`, or a URL and all below it."""
+"""Permissions that a person gives and a spec cannot: a name such as `python`, or a URL and all below it."""
 
 from __future__ import annotations
 
@@ -10,42 +10,53 @@ _URL = (
     r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
     r"(?P<path>/[a-z0-9._~!$&'()*+,;=:@%/-]*)?(?P<rest>\?[a-z0-9._~!$&'()*+,;=:@%/?-]*)?"
 )
-"""Only what every reader of URLs reads alike: no credentials, no backslash, no other script."""
-_SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+"""Pattern of the URLs that all parsers read alike: no credentials, no backslash, ASCII only."""
+_SECRET_SUFFIXES = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 _PORTS = {"http": "80", "https": "443"}
 
 
 def is_secret(variable: str) -> bool:
-    """Whether a variable of the environment is one that no worker sees."""
-    return variable.endswith(_SECRET)
+    """Tell whether an environment variable holds a secret, which no worker process gets."""
+    return variable.endswith(_SECRET_SUFFIXES)
 
 
 def is_allowed(permission: str, allowed: Iterable[str]) -> bool:
-    """Whether one of those that a person named covers it: the same name, or a URL of the same origin whose
-    path leads to it."""
-    return any(permission == name or _leads_to(name, permission) for name in allowed)
+    """Tell whether a permission is among those that a person gave.
+
+    Args:
+        permission: The permission that an item asks for: a name or a URL.
+        allowed: The names and URLs that the person gave. A URL allows every URL of the same origin whose path
+            is the same or lies below.
+    """
+    return any(permission == name or _covers(name, permission) for name in allowed)
 
 
 def check_url(text: str) -> str:
-    """A URL as it was written; raises ValueError for one that readers could take for another."""
-    _parts(text)
+    """Return a URL unchanged.
+
+    Raises:
+        ValueError: The text is no URL, or one that two parsers could read differently.
+    """
+    _split_url(text)
     return text
 
 
-def _leads_to(allowed: str, wanted: str) -> bool:
+def _covers(allowed: str, wanted: str) -> bool:
     try:
-        (origin, path), (other, below) = _parts(allowed), _parts(wanted)
+        (allowed_origin, allowed_path), (origin, path) = _split_url(allowed), _split_url(wanted)
     except ValueError:
         return False
-    return origin == other and (below == path or below.startswith(path.rstrip("/") + "/"))
+    same = origin == allowed_origin
+    return same and (path == allowed_path or path.startswith(allowed_path.rstrip("/") + "/"))
 
 
-def _parts(url: str) -> tuple[tuple[str, str, str], str]:
-    """Scheme, host and port, and the path."""
+def _split_url(url: str) -> tuple[tuple[str, str, str], str]:
+    """Split a URL into its origin (scheme, host, port) and its path."""
     found = re.fullmatch(_URL, url, re.IGNORECASE)
     if found is None:
         raise ValueError(f"{url!r} is not a plain URL, such as http://127.0.0.1:8000/search")
     path = found["path"] or "/"
+    # Decoded twice, because a server behind a proxy may decode twice.
     if any(part.partition(";")[0] in (".", "..") for part in unquote(unquote(path)).split("/")):
         raise ValueError(f"{url!r} goes up or stays in its own path; write the path without . and ..")
     scheme = found["scheme"].lower()

@@ -1,7 +1,7 @@
-"""Names that a spec may use: a dict, a decorator, and the entry points of installed packages.
+"""Registries of vocabulary items: names from a decorator and from the entry points of installed packages.
 
-A vocabulary item is made by a factory, which a spec calls (see `ItemCall`). Options are checked by pydantic
-against the factory's annotations. This file knows no particular vocabulary.
+A factory makes an item from a spec's call (`ItemCall`). Pydantic checks the options against the factory's
+annotations. This file knows no particular kind of item.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.metadata import Distribution, EntryPoint, EntryPoints, PackageNotFoundError, entry_points
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 DISTRIBUTION = "rolegraph"
 NAMES_ITEMS_OF = "x-rolegraph-items"
-"""In the JSON Schema of a field, the entry-point group of the items that it names."""
+"""Key in the JSON Schema of a field: the entry-point group of the items that the field may name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What an item was made by, so that another process can make it again."""
+    """Call that made an item, so that another process can make the item again."""
 
     registry: Registry[Any]
     call: ItemCall
     context: Mapping[str, Any]
 
     def remake(self) -> Item:
-        """The item, made anew."""
+        """Make the item again."""
         return self.registry.build(self.call, **self.context)
 
     def __reduce__(self) -> tuple[Callable[..., Origin], tuple[str, ItemCall, Mapping[str, Any]]]:
@@ -57,14 +57,16 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What all kinds of vocabulary have in common: an item is pickled as the call that made it.
+    """Base of all vocabulary items.
 
-    So its functions may be anything; one that no registry made is pickled as it stands.
+    An item is pickled as the call that made it, so its functions may be closures. An item that no registry
+    made is pickled field by field.
     """
 
     permissions: tuple[str, ...] = field(default=(), kw_only=True)
-    """What a person must allow before it is used, as `--allow` names it: `python`, or a URL."""
+    """Permissions that a person must give (`--allow`) before the item is used: `python`, or a URL."""
     origin: Origin | None = field(default=None, kw_only=True, repr=False, compare=False)
+    """Call that made the item, set by `Registry.build`."""
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
         if self.origin is not None:
@@ -77,31 +79,42 @@ F = TypeVar("F", bound=Callable[..., Item])
 
 
 class UnknownName(LookupError):
-    """No item of that name; `hint` says what else it is, or names the closest one that exists, if any is."""
+    """Error for a name that no item has.
+
+    `hint` names the kinds that have an item of this name, or the closest name; it is empty where there are
+    neither.
+    """
 
     def __init__(self, kind: str, name: str, known: list[str]) -> None:
+        """Make the error.
+
+        Args:
+            kind: The kind of item, such as "parser".
+            name: The unknown name.
+            known: The names that exist.
+        """
         self.kind, self.name, self.known = kind, name, known
-        self.hint = _elsewhere(name) or did_you_mean(name, known)
+        self.hint = _kinds_with(name) or did_you_mean(name, known)
         super().__init__(f"unknown {kind} {name!r}")
 
 
 FIXED: dict[str, Collection[str]] = {}
-"""By kind, the names that a spec may use of kinds to which no package adds."""
+"""Names of each kind that packages cannot add to, such as losses."""
 
 
-def _elsewhere(name: str) -> str:
-    """What a name is, in words, where it is one of another kind."""
-    kinds = [other.kind for other in _REGISTRIES.values() if name in other.names()]
+def _kinds_with(name: str) -> str:
+    """Say which kinds have an item of that name; empty where none has."""
+    kinds = [registry.kind for registry in _REGISTRIES.values() if name in registry.names()]
     kinds += [kind for kind, names in FIXED.items() if name in names]
-    told = " and ".join(f"an {kind}" if kind[0] in "aeiou" else f"a {kind}" for kind in kinds)
-    return f"{name} is {told}" if told else ""
+    listed = " and ".join(f"an {kind}" if kind[0] in "aeiou" else f"a {kind}" for kind in kinds)
+    return f"{name} is {listed}" if listed else ""
 
 
 class BadOptions(ValueError):
-    """Options that the item does not take.
+    """Error for options that an item does not take.
 
-    `errors` are pydantic's, each `loc` relative to the call: 0 for the item's value, or an option's name.
-    One whose `ctx` holds an `error` is of an item inside this one. `value` and `options` are what it takes.
+    `errors` are pydantic's. Each `loc` is relative to the call: 0 for the item's value, or an option's name,
+    then keys inside of it. A `ctx` with an `error` belongs to an item inside this one.
     """
 
     def __init__(
@@ -113,6 +126,16 @@ class BadOptions(ValueError):
         value: Option | None,
         options: list[Option],
     ) -> None:
+        """Make the error.
+
+        Args:
+            kind: The kind of item.
+            name: The item's name.
+            call: The call in the spec.
+            errors: The errors in pydantic's form.
+            value: The value that the item takes; None where it takes none.
+            options: The options that the item takes.
+        """
         self.kind, self.name, self.call, self.errors = kind, name, call, errors
         self.value, self.options = value, options
         super().__init__(
@@ -120,26 +143,26 @@ class BadOptions(ValueError):
         )
 
     def type_at(self, loc: Sequence[int | str]) -> str:
-        """What may be written at a place inside the call, in words."""
+        """Return the accepted values at a place inside the call, in words."""
         option = self._option(loc[0])
         return option.type_at(loc[1:]) if option else "anything"
 
     def keys_at(self, loc: Sequence[int | str]) -> list[str]:
-        """The names that a mapping at a place inside the call may have; without a place, the options'."""
+        """Return the keys that a mapping at a place inside the call may have; the options' names for ()."""
         if not loc:
             return [option.name for option in self.options]
         option = self._option(loc[0])
         return option.keys_at(loc[1:]) if option else []
 
     def _option(self, key: int | str) -> Option | None:
-        named = {option.name: option for option in self.options}
-        return self.value if key == 0 else named.get(str(key))
+        return self.value if key == 0 else next((o for o in self.options if o.name == key), None)
 
 
 class BadParts(ValueError):
-    """A factory raises this for items inside its own that could not be made, each with its place.
+    """Error of a factory whose item contains other items that cannot be made.
 
-    A place is as in `BadOptions.errors`: `(0, "right", "reward")` is in the factory's value.
+    `faults` holds each error by its place, in the form of `BadOptions.errors`: `(0, "right", "reward")` lies
+    in the factory's value.
     """
 
     def __init__(self, faults: Mapping[tuple[int | str, ...], UnknownName | BadOptions]) -> None:
@@ -148,35 +171,41 @@ class BadParts(ValueError):
 
 
 class Registry(Generic[T]):
-    """The items of one kind. `group` is the entry-point group where packages, ours first, name theirs.
-
-    `context` names the parameters that the engine gives to factories, and no spec can.
-    """
+    """Items of one kind, by name."""
 
     def __init__(self, item: type[T], group: str, context: Collection[str] = ()) -> None:
+        """Make the registry of one kind.
+
+        Args:
+            item: The class of the items.
+            group: The entry-point group in which packages name their factories.
+            context: Factory parameters that the engine passes, and a spec cannot.
+        """
         self.item, self.group, self.context = item, group, context
         self.kind = item.__name__.lower()
         self._factories: dict[str, Callable[..., T]] = {}
         self._definitions: dict[str, Definition] = {}
-        self._adapters: dict[str, TypeAdapter[Any]] = {}
         _REGISTRIES[group] = self
 
     def register(self, name: str) -> Callable[[F], F]:
-        """Decorator: make the factory known under `name`, in this process.
+        """Return a decorator that registers a factory in this process.
 
-        A taken name is a UsageError, unless it is the same function again: of a file that has changed, or of
-        a notebook's cell.
+        Args:
+            name: The name that specs write.
+
+        Raises:
+            UsageError: The decorator finds the name taken, by another function than the same one of a file
+                that has changed or a notebook's cell that ran again.
         """
 
         def add(factory: F) -> F:
             before, this = self._definitions.get(name), Definition.of(factory)
             taken = name in _own_points(self.group) or name in self._factories
-            if taken and not (before and this.again(before)):
+            if taken and not (before and this.replaces(before)):
                 where = f"by {before}" if before else "built in or installed"
                 raise UsageError(
                     f"{self.kind} {name!r} is registered already, {where}; choose another name for {this}"
                 )
-            self._adapters.pop(name, None)
             self._factories[name] = cast("Callable[..., T]", factory)
             self._definitions[name] = this
             return factory
@@ -184,58 +213,70 @@ class Registry(Generic[T]):
         return add
 
     def names(self) -> list[str]:
-        """Every name, ours and those of installed packages, sorted."""
+        """Return all names, sorted: built-in, installed and registered ones."""
         return sorted({*self._factories, *_own_points(self.group), *_installed_points(self.group)})
 
     def factory(self, name: str) -> Callable[..., T]:
-        """The factory of that name; raises UnknownName, or UsageError where a package's cannot be loaded."""
+        """Return the factory of a name.
+
+        Raises:
+            UnknownName: No factory has that name.
+            UsageError: The package that names the factory cannot be imported.
+        """
         if name not in self._factories:
-            point = _own_points(self.group).get(name) or _installed_points(self.group).get(name)
+            point = self._point(name)
             if point is None:
                 raise UnknownName(self.kind, name, self.names())
             self._factories[name] = self._load(point)
         return self._factories[name]
 
+    def _point(self, name: str) -> EntryPoint | None:
+        """Find an entry point; a built-in name goes before a package's."""
+        return _own_points(self.group).get(name) or _installed_points(self.group).get(name)
+
     def _load(self, point: EntryPoint) -> Callable[..., T]:
+        what = f"the {self.kind} {point.name!r} of {_package(point)}"
         try:
             factory = point.load()
         except FOREIGN_ERRORS as error:  # importing it runs the package's own code
-            package = _package(point)
-            said = describe_error(error)
-            raise UsageError(
-                f"the {self.kind} {point.name!r} of {package} cannot be loaded: {said}"
-            ) from error
+            raise UsageError(f"{what} cannot be loaded: {describe_error(error)}") from error
         if not callable(factory):
-            package = _package(point)
-            raise UsageError(f"the {self.kind} {point.name!r} of {package} is no function: {point.value}")
+            raise UsageError(f"{what} is no function: {point.value}")
         return cast("Callable[..., T]", factory)
 
     def imported_from(self, name: str) -> Import | None:
-        """What another process must import to know this name; None for what its entry point finds."""
+        """Return the module that registered a name; None for a name that an entry point finds."""
         known = self._definitions.get(name)
         return known.source if known else None
 
     def summary(self, name: str) -> str:
-        """The first line of the factory's docstring."""
+        """Return the first line of the factory's docstring."""
         return (inspect.getdoc(self.factory(name)) or "").partition("\n")[0]
 
     def value(self, name: str) -> Option | None:
-        """What a spec writes beside the name, if the item takes anything there."""
+        """Return the value that a spec writes beside the name; None where the item takes none."""
         return value_option_of(self.factory(name))
 
     def options(self, name: str) -> list[Option]:
-        """The options that a spec may write, in the factory's order."""
+        """Return the options that a spec may write, in the factory's order."""
         return options_of(self.factory(name), self.context)
 
     def takes_extra_options(self, name: str) -> bool:
-        """Whether the item has options beside these, which only its factory knows."""
+        """Tell whether the item has further options, which only its factory knows."""
         return takes_extra_options(self.factory(name))
 
     def build(self, call: ItemCall, **context: Any) -> T:
-        """Check a call's options and make the item; raises UnknownName or BadOptions.
+        """Check the options of a call and make the item.
 
-        `context` is what the engine gives the factory (a dataset's folder, say); only the parameters that it
-        declares are passed.
+        Args:
+            call: The item's name, value and options.
+            context: Arguments of the engine, such as a dataset's folder; the factory gets those that it
+                declares.
+
+        Raises:
+            UnknownName: No item has that name.
+            BadOptions: The item does not take these options.
+            UsageError: The factory fails, or makes an item of another kind.
         """
         factory = self.factory(call.name)
         if (used := _used.get()) is not None:
@@ -244,14 +285,12 @@ class Registry(Generic[T]):
         given = {name: value for name, value in context.items() if name in parameters}
         own_value = call.has_value and takes_value(parameters) and not _are_options(call, parameters)
         args = (call.value,) if own_value else ()
-        options = call.options if own_value else self.keywords(call, call.name)
-        taken = [name for name in options if name in self.context]
-        if taken:
-            clash = [_error((name,), "unexpected_keyword_argument", "unknown option") for name in taken]
-            raise self._bad(call, call.name, clash)
+        options = call.options if own_value else self.option_values(call, call.name)
+        if clash := [name for name in options if name in self.context]:
+            unknown = "unexpected_keyword_argument", "unknown option"
+            raise self._bad(call, call.name, [_error((name,), *unknown) for name in clash])
         try:
-            adapter = self._adapter(call.name, factory)
-            item = adapter.validate_python(ArgsKwargs(args, {**options, **given}))
+            item = _adapter(factory).validate_python(ArgsKwargs(args, {**options, **given}))
         except ValidationError as error:
             raise self._bad(call, call.name, error.errors(include_url=False)) from None
         except RolegraphError:
@@ -261,57 +300,57 @@ class Registry(Generic[T]):
         except ValueError as error:  # the factory's own check of its options
             raise self._bad(call, call.name, [_error((), "value_error", str(error))]) from error
         except FOREIGN_ERRORS as error:  # a factory may be a package's own code
-            said = f"{type(error).__name__}: {first_line(error)}"
-            raise UsageError(
-                f"the {self.kind} {call.name!r} of {self._giver(call.name)} cannot be made: {said}"
-            ) from error
+            message = f"{type(error).__name__}: {first_line(error)}"
+            raise UsageError(f"{self._described(call.name)} cannot be made: {message}") from error
         if not isinstance(item, self.item):
-            kind = type(item).__name__
-            raise UsageError(
-                f"the {self.kind} {call.name!r} of {self._giver(call.name)} made a {kind}, "
-                f"expected a {self.item.__name__}"
-            )
+            made = type(item).__name__
+            raise UsageError(f"{self._described(call.name)} made a {made}, expected a {self.item.__name__}")
         return replace(item, origin=Origin(self, call, context))
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """Say whose items a field names that this stands beside, as in `Annotated[CallField, rewards]`."""
+        """Add the group to the JSON Schema of a field, as `Annotated[CallField, rewards]` asks for."""
         return {**handler(schema), NAMES_ITEMS_OF: self.group}
 
-    def keywords(self, call: ItemCall, name: str) -> Mapping[str, Any]:
-        """The options for the item of that name, of a call whose value can only be a mapping of more of them.
+    def option_values(self, call: ItemCall, name: str) -> Mapping[str, Any]:
+        """Return the options of a call whose value may hold more of them, as in `{countdown: {count: 8}}`.
 
-        Raises BadOptions for any other value.
+        Args:
+            call: The call.
+            name: The item whose options they are, for the error.
+
+        Raises:
+            BadOptions: The value is neither a mapping nor empty.
         """
         if isinstance(call.value, Mapping):
             return {**cast("Mapping[str, Any]", call.value), **call.options}
         if call.value is None or call.value is True:
             return call.options
-        raise self._bad(call, name, [_no_value(call)])
+        message = "takes no value of its own, only options"
+        raise self._bad(call, name, [_error((), "unexpected_positional_argument", message, call.value)])
 
     def _bad(self, call: ItemCall, name: str, errors: Sequence[ErrorDetails]) -> BadOptions:
         return BadOptions(self.kind, name, call, errors, self.value(name), self.options(name))
 
-    def _giver(self, name: str) -> str:
-        """Whose an item is: a package's, or where it was registered."""
-        if (known := self._definitions.get(name)) is not None:
-            return str(known)
-        point = _own_points(self.group).get(name) or _installed_points(self.group).get(name)
-        return _package(point) if point is not None else "this process"
+    def _described(self, name: str) -> str:
+        """Name an item together with its package, or with the place where it was registered."""
+        known, point = self._definitions.get(name), self._point(name)
+        source = str(known) if known else _package(point) if point else "this process"
+        return f"the {self.kind} {name!r} of {source}"
 
-    def _adapter(self, name: str, factory: Callable[..., T]) -> TypeAdapter[Any]:
-        if name not in self._adapters:
-            self._adapters[name] = TypeAdapter(cast("Any", factory), config={"arbitrary_types_allowed": True})
-        return self._adapters[name]
+
+@cache
+def _adapter(factory: Callable[..., Item]) -> TypeAdapter[Any]:
+    return TypeAdapter(cast("Any", factory), config={"arbitrary_types_allowed": True})
 
 
 _REGISTRIES: dict[str, Registry[Any]] = {}
-"""By entry-point group."""
+"""Registries by entry-point group."""
 
 
 def registry_of(group: str) -> Registry[Any]:
-    """The registry of an entry-point group."""
+    """Return the registry of an entry-point group, such as `rolegraph.parsers`."""
     return _REGISTRIES[group]
 
 
@@ -320,7 +359,11 @@ _used: ContextVar[MutableMapping[tuple[Registry[Any], str], None] | None] = Cont
 
 @contextmanager
 def record_items(used: MutableMapping[tuple[Registry[Any], str], None]) -> Generator[None, None, None]:
-    """Note every item that is built in the block, those inside others too."""
+    """Add every item that is built in the block, at any depth, to a mapping.
+
+    Args:
+        used: The mapping, whose keys are the item's registry and name; its order is that of the builds.
+    """
     token = _used.set(used)
     try:
         yield
@@ -338,29 +381,24 @@ def _package(point: EntryPoint) -> str:
 
 @cache
 def _own_points(group: str) -> Mapping[str, EntryPoint]:
-    """The built-in items of one group."""
-    return {point.name: point for point in _points_of_ours().select(group=group)}
-
-
-@cache
-def _points_of_ours() -> EntryPoints:
-    """Those of our own distribution, which is found without a look at all the others."""
+    """Return the entry points of Rolegraph itself, found without reading those of all other packages."""
     try:
-        return Distribution.from_name(DISTRIBUTION).entry_points
+        points = Distribution.from_name(DISTRIBUTION).entry_points
     except PackageNotFoundError as error:
         raise UsageError(
             "Rolegraph is not installed, so its parsers, rewards and so on cannot be found; "
             "in a checkout: pip install -e ."
         ) from error
+    return {point.name: point for point in points.select(group=group)}
 
 
 def _installed_points(group: str) -> Mapping[str, EntryPoint]:
-    """Every package's items. Looked up anew: a notebook may install one as it goes."""
+    """Return the entry points of all packages, uncached, because a notebook may install one as it runs."""
     return {point.name: point for point in entry_points(group=group)}
 
 
 def _are_options(call: ItemCall, parameters: Mapping[str, inspect.Parameter]) -> bool:
-    """Whether a mapping beside the name holds options, of an item that may have no value of its own."""
+    """Tell whether the mapping beside a name holds options, for an item whose value may be left out."""
     first = next(iter(parameters.values()))
     return isinstance(call.value, Mapping) and first.default is None
 
@@ -370,10 +408,7 @@ def _error(loc: tuple[int | str, ...], kind: str, message: str, value: object = 
 
 
 def _part(loc: tuple[int | str, ...], error: UnknownName | BadOptions) -> ErrorDetails:
+    """Wrap the error of an item inside another item."""
     hint = error.hint if isinstance(error, UnknownName) else ""
-    said = "; ".join(filter(None, (str(error), hint)))
-    return {**_error(loc, "value_error", said), "ctx": {"error": error}}
-
-
-def _no_value(call: ItemCall) -> ErrorDetails:
-    return _error((), "unexpected_positional_argument", "takes no value of its own, only options", call.value)
+    message = "; ".join(filter(None, (str(error), hint)))
+    return {**_error(loc, "value_error", message), "ctx": {"error": error}}

@@ -1,7 +1,7 @@
-"""Holds values against a JSON Schema for counted work: the one, the other or both come from strangers.
+"""Checks of values against JSON Schemas with a bounded amount of work; either may come from a stranger.
 
-A unit is a keyword that is asked of a part of a value, or an item or a name that the keyword looks through.
-Nothing is fetched. Knows nothing of where schemas come from.
+A unit of work is a keyword applied to a part of a value, or an item or name that the keyword looks through.
+References are resolved without fetching anything.
 """
 
 from __future__ import annotations
@@ -13,38 +13,45 @@ from typing import Any, NamedTuple, cast
 from rolegraph.engine.limits.answers import SCHEMA_WORK
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | Sequence[Any] | None]
-"""Validator, what the schema says, the value and the schema around, to what is wrong."""
+"""`keyword(validator, wanted, value, schema)` returns a value's errors; `wanted` is the keyword's value."""
 UNBOUNDED_KEYWORDS = ("unevaluatedProperties", "unevaluatedItems")
-"""Keywords of which the library follows references itself, over and over, where nobody counts."""
-_COMPARE = ("const", "enum", "uniqueItems")
-"""Keywords that look at all that is in what they compare."""
-_ALSO = {"$ref": 10, "$dynamicRef": 10, "anyOf": 4, "oneOf": 4, "not": 4, "if": 4, "multipleOf": 4}
-"""Units that keywords cost besides, which look others up, try them or calculate."""
-_EACH = {"items": 4, "prefixItems": 4, "contains": 4, "propertyNames": 4, "uniqueItems": 4}
-"""Units for an item or a name, where it is not 1: each is held against a schema of its own, or written."""
-_SIZED = (str, dict, list)
-_FAULT = 8
-"""Units for a fault, beside one for each value in what is said of it: it is written out whole."""
+"""Keywords for which the library follows references by itself, without a count of the work."""
+_COMPARING = ("const", "enum", "uniqueItems")
+"""Keywords that compare values with everything inside of them."""
+_WEIGHTS = {
+    **{"$ref": 10, "$dynamicRef": 10},
+    **dict.fromkeys(("anyOf", "oneOf", "not", "if", "multipleOf"), 4),
+    **dict.fromkeys(("items", "prefixItems", "contains", "propertyNames", "uniqueItems"), 4),
+}
+"""Factor of the work of slow keywords, measured by benchmarks/holding.py; 1 for others."""
+_ERROR_UNITS = 8
+"""Units for an error, besides one for each value that its message writes out."""
 
 
 class SchemaProblem(NamedTuple):
-    """What does not fit: where in the value, and what is said of it."""
+    """Error of a value that does not fit a schema."""
 
     path: str
+    """JSON path of the part that does not fit."""
     message: str
 
 
 class TooMuchWork(ValueError):
-    """To check a value takes more work than there may be, or goes deeper than Python does."""
+    """Error of a check that exceeds the limit `schema_work` or Python's depth of recursion."""
 
 
 def schema_checker(
     schema: Mapping[str, Any], own: Mapping[str, Keyword], registry: Any = None
 ) -> Callable[[object], SchemaProblem | None]:
-    """What finds the worst problem of a value, None where it fits. `own` are keywords in place of the usual.
+    """Return a function that finds the most relevant problem of a value; None where the value fits.
 
-    `registry` is where references lead, by default nowhere but into the schema. The check raises TooMuchWork,
-    and what the library does where the schema is none.
+    The function raises TooMuchWork, and the errors of jsonschema where `schema` is not a JSON Schema.
+
+    Args:
+        schema: The schema, in draft 2020-12.
+        own: Implementations of keywords in place of jsonschema's.
+        registry: The `referencing.Registry` of the documents that references may lead to; None for the schema
+            alone.
     """
     # Imported here, because they are slow to load; as Any, because their types are partial.
     library: Any = import_module("jsonschema")
@@ -58,13 +65,13 @@ def schema_checker(
             raise TooMuchWork(SCHEMA_WORK.exceeded("to check it against the schema takes"))
 
     def counted(name: str, keyword: Keyword) -> Keyword:
-        also, each = 1 + _ALSO.get(name, 0), _EACH.get(name, 1)
-        size = _nodes if name in _COMPARE else _sizes
+        weight = _WEIGHTS.get(name, 1)
+        size = _count_nodes if name in _COMPARING else _length
 
         def count(validator: Any, wanted: Any, value: Any, around: Any) -> Iterator[Any]:
-            spend(also + each * size(wanted, value))
+            spend(weight * (1 + size(wanted) + size(value)))
             for fault in keyword(validator, wanted, value, around) or ():
-                spend(_FAULT + _nodes(wanted, value))
+                spend(_ERROR_UNITS + _count_nodes(wanted) + _count_nodes(value))
                 yield fault
 
         return count
@@ -72,8 +79,8 @@ def schema_checker(
     usual: Mapping[str, Keyword] = draft.VALIDATORS
     keywords = {name: counted(name, keyword) for name, keyword in {**usual, **own}.items()}
     kind = library.validators.extend(draft, keywords)
-    nowhere = import_module("referencing").Registry()
-    validator = kind(schema, registry=nowhere if registry is None else registry)
+    nothing = import_module("referencing").Registry()
+    validator = kind(schema, registry=nothing if registry is None else registry)
 
     def check(value: object) -> SchemaProblem | None:
         nonlocal left
@@ -87,23 +94,21 @@ def schema_checker(
     return check
 
 
-def _nodes(*values: object) -> int:
-    """How many values there are in all, with those inside one another."""
-    found, todo = 0, [*values]
+def _count_nodes(value: object) -> int:
+    """Count a value and all values inside of it."""
+    count, todo = 0, [value]
     while todo:
-        value = todo.pop()
-        found += 1
-        if isinstance(value, dict):
-            todo += cast("dict[object, object]", value).values()
-        elif isinstance(value, list):
-            todo += cast("list[object]", value)
-    return found
+        each = todo.pop()
+        count += 1
+        if isinstance(each, dict):
+            todo += cast("dict[object, object]", each).values()
+        elif isinstance(each, list):
+            todo += cast("list[object]", each)
+    return count
 
 
-def _sizes(*values: object) -> int:
-    """Units for what a keyword may look through."""
-    return sum(
-        len(value) // 64 if isinstance(value, str) else len(cast("list[object]", value))
-        for value in values
-        if isinstance(value, _SIZED)
-    )
+def _length(value: object) -> int:
+    """Return the units for looking through a list, a mapping or a text once."""
+    if isinstance(value, str):
+        return len(value) // 64
+    return len(cast("list[object]", value)) if isinstance(value, dict | list) else 0

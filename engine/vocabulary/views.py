@@ -1,4 +1,4 @@
-"""A finished role instance as prompts and parsers see it, and all those that a name stands for."""
+"""Finished role instances, as prompts, parsers, rewards and tools see them."""
 
 from __future__ import annotations
 
@@ -6,53 +6,53 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 VIEW_FIELDS = ("action", "response", "thought", "index", "lineage", "round", "ran", "role")
-"""What may be read of a finished role instance."""
+"""Fields of a finished instance that a template may read."""
 REWARD_FIELDS = ("reward", "is_correct")
-"""What a demonstration may read besides: it is written when the episode is over."""
+"""Fields that a demonstration may read as well, because it is rendered after the episode."""
 
 
 class View(NamedTuple):
-    """One finished role instance. Rewards and labels are not here."""
+    """Finished role instance, without its rewards and labels."""
 
     index: int  # pyright: ignore[reportIncompatibleMethodOverride]  # a tuple's own is never used here
-    """The instance's number, from 1."""
+    """Number of the instance, from 1 to N."""
     action: Any
-    """What the parser read: text, or parsed JSON; the parser's default where it found nothing."""
+    """Action that the parser read, text or parsed JSON; the parser's default where the parser failed."""
     response: str = ""
-    """The model's whole answer, without its marked reasoning."""
+    """Whole answer of the model, without its marked reasoning."""
     thought: str = ""
-    """The model's marked reasoning."""
+    """Marked reasoning of the model."""
     round: int = 1
-    """The round of its loop, from 1."""
+    """Round of the instance's loop, from 1."""
     lineage: Sequence[int] = ()
-    """Its number under each parent; the last is its own."""
+    """Index under each parent; the last is the instance's own."""
     ran: bool = True
-    """False where it was skipped: then the action is the parser's default."""
+    """False where the instance was skipped; then `action` is the parser's default."""
     failed: bool = False
-    """Whether it gave no usable answer; for tools, which may pass it over."""
+    """True where the instance gave no usable answer."""
     role: str = ""
-    """Whose instance it is."""
+    """Name of the instance's role."""
 
 
 class SelfView(NamedTuple):
-    """An instance as its own prompts and conditions see it: `self`."""
+    """Instance as its own prompts and conditions see it, under the name `self`."""
 
     role: str
     index: int  # pyright: ignore[reportIncompatibleMethodOverride]
     lineage: Sequence[int]
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]
-    """How many instances there are."""
+    """Number of instances, N."""
     round: int
     times: int
-    """How many rounds there are at most."""
+    """Largest number of rounds of the instance's loop."""
     history: Views
-    """Its own earlier turns that ran."""
+    """Earlier turns of the same instance that ran."""
     observation: str = ""
-    """What it sees of its loop's environment before this turn."""
+    """Observation of the loop's environment before this turn."""
 
 
 class ScoredView(NamedTuple):
-    """An instance as a demonstration sees it."""
+    """Finished role instance as a demonstration sees it, with its reward."""
 
     index: int  # pyright: ignore[reportIncompatibleMethodOverride]
     action: Any
@@ -66,16 +66,22 @@ class ScoredView(NamedTuple):
 
 
 class Views:
-    """The instances that a name stands for, in order of index: a list, whatever their number.
+    """Sequence of the instances of one name, in order of index.
 
-    Where there is exactly one, its fields can be read directly (`judge.action`); read from any other number
-    at once they are a fault, an AttributeError. A single one that was skipped is in no list, but `absent`
-    still answers for its fields.
+    The fields of a single instance can be read from the sequence itself (`judge.action`); with any other
+    number of instances that raises AttributeError. A single instance that was skipped is not in the sequence,
+    but its fields can still be read.
     """
 
     __slots__ = ("_absent", "_views")
 
     def __init__(self, views: Sequence[View] | Sequence[ScoredView], absent: View | None = None) -> None:
+        """Make a sequence of views.
+
+        Args:
+            views: The instances that ran.
+            absent: The only instance, where it was skipped.
+        """
         self._views, self._absent = views, absent
 
     def __getitem__(self, index: int) -> View | ScoredView:
@@ -99,4 +105,4 @@ class Views:
 
 
 Upstream = Mapping[str, Views]
-"""The instances that a role instance sees, by the name it knows them by."""
+"""Instances that a role instance sees, by the name under which its role needs them."""

@@ -73,7 +73,7 @@ def episodes(plan: Plan) -> list[dict[str, Any]]:
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """A spec with a reward that a file beside it registers."""
     # so that nothing of it is known to the next test
-    for table in ("_factories", "_definitions", "_adapters"):
+    for table in ("_factories", "_definitions"):
         monkeypatch.setattr(rewards, table, dict(getattr(rewards, table)))
     file = tmp_path / "my_rewards.py"
     file.write_text(OWN_FILE)

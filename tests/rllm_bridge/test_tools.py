@@ -39,7 +39,7 @@ def vocabulary() -> Iterator[None]:
         return Tool(open=lambda: _kept((ADD,)))
 
     yield
-    for table in ("_factories", "_definitions", "_adapters"):
+    for table in ("_factories", "_definitions"):
         getattr(tools, table).pop("test_rllm_add")
 
 

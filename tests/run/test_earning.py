@@ -26,7 +26,7 @@ from tests.run.written import plan, said
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test makes known is known to no other."""
-    for table in ("_factories", "_definitions", "_adapters"):
+    for table in ("_factories", "_definitions"):
         monkeypatch.setattr(rewards, table, dict(getattr(rewards, table)))
 
 

@@ -229,7 +229,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return Tool(partial(open_, stays_shut), source=what)
 
     monkeypatch.setitem(tools._factories, "noting", noting)
-    monkeypatch.setattr(tools, "_adapters", {})
     return notes
 
 

@@ -1,0 +1,131 @@
+"""Datasets from numbered rows: the part that every source of tasks shares. Knows no file format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic_core import to_jsonable_python
+
+from rolegraph.engine.errors import DataError
+from rolegraph.engine.records import SEEDS, Split, Task
+from rolegraph.engine.vocabulary.call import ItemCall
+from rolegraph.engine.vocabulary.foreign import short_repr
+from rolegraph.engine.vocabulary.items import Dataset, checked_rows, datasets
+from rolegraph.engine.vocabulary.registry import BadOptions
+
+Row = Mapping[str, Any]
+"""One row of a table, by column."""
+
+SUFFIXES = (".jsonl", ".parquet", ".csv")
+"""Suffixes of the files that the dataset `file` reads."""
+
+
+def open_dataset(call: ItemCall, *, split: Split, folder: Path) -> Dataset:
+    """Open the dataset that a spec's `data` names.
+
+    Args:
+        call: A registered dataset, or the name of a file that ends in one of `SUFFIXES`.
+        split: The split to read, "train" or "validation".
+        folder: The spec's folder; files lie in it or below it.
+
+    Raises:
+        UnknownName: No dataset has that name.
+        BadOptions: The dataset does not take these options.
+        DataError: The file or the dataset cannot be read.
+    """
+    if not call.name.endswith(SUFFIXES):
+        made = datasets.build(call, split=split, folder=folder)
+        return replace(made, rows=partial(checked_rows, call.name, made.rows))
+    file = ItemCall("file", call.name, datasets.option_values(call, "file"), has_value=True)
+    try:
+        return datasets.build(file, split=split, folder=folder)
+    except BadOptions as error:
+        error.call = call  # the places of its errors are looked up in what the spec wrote
+        raise
+
+
+def seed_tasks(split: Split, count: int) -> Dataset:
+    """Return a dataset whose tasks hold nothing but a seed.
+
+    Training seeds count up from 0, validation seeds down from the largest, so the splits do not overlap.
+
+    Args:
+        split: The split of the tasks.
+        count: The number of tasks where `Dataset.rows` gets no limit; a limit may be larger.
+    """
+    return Dataset(("id", "seed"), frozenset(), partial(_seeds, split, count))
+
+
+def _seeds(split: Split, count: int, limit: int | None) -> Iterator[Task]:
+    for number in range(count if limit is None else limit):
+        seed = number if split == "train" else SEEDS - number
+        yield {"id": f"seed-{seed}", "seed": seed}
+
+
+def dataset_of(
+    read: Callable[[], Iterator[tuple[int, Row]]],
+    *,
+    first: Row,
+    hidden: Sequence[str],
+    stem: str,
+    split: Split,
+    shown: str,
+) -> Dataset:
+    """Make a Dataset of numbered rows.
+
+    Args:
+        read: Yields (line number, row) pairs from the start, each time it is called.
+        first: The first row; every other row must have its columns.
+        hidden: Columns that no prompt may show.
+        stem: The beginning of generated ids, `STEM-SPLIT-NUMBER`, of rows without an `id`.
+        split: The split of the rows.
+        shown: The name of the source in messages.
+
+    Raises:
+        DataError: A hidden column does not exist. Reading the rows raises it, too: for a missing column, and
+            for an `id` that two rows share.
+    """
+    for name in hidden:
+        if name not in first:
+            raise DataError(f"{shown} has no column {name!r} to hide; it has {', '.join(first)}")
+    columns = ("id", *(column for column in first if column != "id"))
+    prefix = f"{stem.replace(':', '-')}-{split}"
+
+    def rows(limit: int | None) -> Iterator[Task]:
+        lines: dict[str, int] = {}
+        for position, (line, row) in enumerate(islice(read(), limit)):
+            missing = [column for column in columns if column not in row and column != "id"]
+            if missing:
+                raise DataError(f"{shown}:{line}: no {missing[0]!r}, which the first row has")
+            given = row.get("id")
+            # An episode's id is `task:rollout`, so a task's id has no colon.
+            identity = f"{prefix}-{position}" if given in (None, "") else str(given).replace(":", "-")
+            if identity in lines:
+                raise DataError(
+                    f"{shown}:{line}: the id {short_repr(identity)} is that of line {lines[identity]} too"
+                )
+            lines[identity] = line
+            yield {**row, "id": identity}
+
+    return Dataset(columns, frozenset(hidden), rows)
+
+
+def json_row(row: Row, where: str) -> Row:
+    """Convert the values of a row to JSON values; dates and decimals become text.
+
+    Args:
+        row: The row as its source gives it.
+        where: The row's place, for messages.
+
+    Raises:
+        DataError: A value has no JSON form.
+    """
+    try:
+        return cast("Row", to_jsonable_python(row))
+    except ValueError as error:
+        raise DataError(f"{where}: a value is neither text, number, list nor mapping: {error}") from error

@@ -1,0 +1,90 @@
+"""Tools: what a `run:` role does instead of asking a model, and what a model calls in its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rolegraph.engine.vocabulary.registry import Item
+from rolegraph.engine.vocabulary.views import Upstream, View, Views
+
+
+class ToolError(ValueError):
+    """Error of a tool that cannot do its work; its message is for the model or role that called."""
+
+
+class ToolCall(NamedTuple):
+    """Call of a tool in a model's answer."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    id: str = ""
+    """Identifier of the call at an endpoint, which the result is sent back with."""
+    malformed: str = ""
+    """The call's text where its arguments, or with an empty `name` its name too, cannot be read."""
+
+
+class Function(NamedTuple):
+    """One function of a tool: its description for a model, and the code that runs."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON Schema of the arguments, of type object."""
+    call: Callable[[Mapping[str, Any]], Awaitable[Any]]
+    """`await call(arguments)` returns text or a JSON value, or raises ToolError."""
+
+
+class Pairs(NamedTuple):
+    """Instances of one name that lie on the branch of each instance of another name."""
+
+    indices: Mapping[int, Collection[int]]
+    """By index of an instance of the first name, the indices of its partners."""
+    by_round: bool = False
+    """True where both names are in one loop, so that only turns of the same round are partners."""
+
+    def partners(self, view: View, candidates: Views) -> list[View]:
+        """Return the candidates on the branch of a view, in order.
+
+        Args:
+            view: An instance of the first name.
+            candidates: The instances of the second name.
+        """
+        indices = self.indices.get(view.index, ())
+        return [
+            candidate
+            for candidate in candidates
+            if isinstance(candidate, View)
+            and candidate.index in indices
+            and (candidate.round == view.round or not self.by_round)
+        ]
+
+
+NO_PAIRS = Pairs({})
+
+
+@dataclass(frozen=True, slots=True)
+class Tool(Item):
+    """Tool of a `run:` role or of a model's turn; either `open` or `choose` is given.
+
+    A tool with `choose` is for `run:` roles only.
+    """
+
+    open: Callable[[], AbstractAsyncContextManager[Sequence[Function]]] | None = None
+    """Opens the tool's functions for one episode. A `run:` role takes a tool with a single function."""
+    choose: Callable[[Upstream, Pairs], Any] | None = None
+    """`choose(upstream, pairs)` returns the role's action from what the role sees, in order of `needs`; it is
+    pure, and may raise ToolError."""
+    source: str | None = None
+    """Template that a `run:` role writes as the tool's value; rendered, it is the first argument of
+    the function."""
+    roles: tuple[str, ...] = ()
+    """Names of the role's `needs` that `choose` reads."""
+    pairs: tuple[str, str] | None = None
+    """Two of the `roles`, of which `choose` gets the pairs."""
+    timeout: float | None = None
+    """Time limit of `choose` in seconds, in a process that is stopped at it. None runs it in place."""
+    example: Any = "…"
+    """Made-up result, for previews without a model."""

@@ -1,8 +1,8 @@
-"""Runs a function in a process of its own, and stops it when its time is up.
+"""Processes that run rewards and tools with a time limit, and are killed when the time is up.
 
-For rewards that may be slow or hang: a thread cannot be stopped, a process can. Workers start when the first
-call comes, never see the environment's keys, and end with their parent, however it ends. What a function
-raises, returns or does to its process is the business of its own call: the workers serve the next one.
+A thread cannot be stopped; a process can. Workers start at the first call, see no secrets of the environment
+and never search the current folder or the script's for modules. An exception, an odd result or the death of a
+worker fails its own call only. `serve` is the worker's side.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ import ctypes
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import spawn
-from multiprocessing.context import SpawnContext, SpawnProcess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
-from pebble import ProcessExpired, ProcessPool
 
 from rolegraph.engine.vocabulary import Import
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
@@ -35,82 +33,90 @@ T = TypeVar("T")
 
 WORKERS = max(2, (os.cpu_count() or 2) // 2)
 START_SECONDS = 60.0
-"""What a worker may take to start and to load the function, beyond the call's own limit."""
-LOOK_SECONDS = 1.0
-"""How often who waits for an answer looks whether its workers are still there."""
+"""Seconds that a worker may take to start and to load the function, before the call's own limit begins."""
+
+# -P: Python would put the current folder first, where a random.py would replace the standard library's.
+_COMMAND = (sys.executable, "-P", "-c", "from rolegraph.engine.run.isolation import serve; serve()")
+
+_dumps = cast("Callable[[object], bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]
 
 
 class CallTimeout(Exception):
-    """The time of a call is up."""
+    """A call that exceeded its time limit."""
 
 
 class Isolation:
-    """A pool of worker processes that know `imports`; use it as an async context manager.
+    """A pool of at most `WORKERS` processes that import `imports`; use it as an async context manager.
 
     Event loops of several threads may share one.
     """
 
     def __init__(self, imports: Sequence[Import] = ()) -> None:
-        self._imports = tuple(imports)
-        self._pool: ProcessPool | None = None
+        # Functions of the main module are sent by value: importing a script again would run it again.
+        self._imports = tuple(wanted for wanted in imports if wanted.module != "__main__")
+        # Each thread waits for one worker. PR_SET_PDEATHSIG counts the thread that started a worker as its
+        # parent, so these threads live as long as the pool.
+        self._threads = ThreadPoolExecutor(WORKERS, "isolation")
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        self._busy: dict[_Call, _Worker] = {}
         self._closed = False
-        self._starting = threading.Lock()
-        self._slots = _Slots(WORKERS)
 
     async def run(self, function: Callable[..., T], *arguments: Any, limit: float) -> T:
-        """The function's result; raises what it raises, or LimitError after `limit` seconds.
+        """Call a function in a worker and return its result.
 
-        The time starts when a worker has loaded the function. Function and arguments must be picklable, or
-        be of the main module, which is sent by value. A worker that dies raises RuntimeError.
+        Args:
+            function: What to call. It and the arguments are pickled; those of the main module by value.
+            *arguments: The function's positional arguments.
+            limit: Seconds that the call may take once a worker has loaded the function.
+
+        Raises:
+            CallTimeout: The call took longer; its worker was killed.
+            RuntimeError: The worker died, the pool is closed, or the exception cannot be pickled.
+            Exception: Any exception of the function itself.
         """
-        call = _Call(_pickled((function, arguments)))
-        async with self._slots:
-            try:
-                answer = await self._answer(call, limit)
-            except BrokenProcessPool:  # before anyone had begun it: idle workers were killed, say
-                answer = await self._answer(call, limit)
-        result, problem = cast("tuple[T, Exception | None]", pickle.loads(answer))
-        if problem is not None:
-            raise problem
+        call = _Call(_dumps((function, arguments)), limit)
+        try:
+            answer = await asyncio.wrap_future(self._threads.submit(self._answer, call))
+        except asyncio.CancelledError:
+            self._cancel(call)
+            raise
+        result, error = cast("tuple[T, Exception | None]", pickle.loads(answer))
+        if error is not None:
+            raise error
         return result
 
-    async def _answer(self, call: _Call, limit: float) -> bytes:
-        pool = self._ready()
-        future: Any = pool.schedule(_perform, args=(call,), timeout=limit)
-        answer: asyncio.Future[bytes] = asyncio.wrap_future(future)
+    def _answer(self, call: _Call) -> bytes:
+        """Send the call to a worker and return the pickled pair of result and exception. Blocks."""
+        worker = self._take(call)
+        answered = False
         try:
-            async with asyncio.timeout(limit + START_SECONDS):
-                while not (await asyncio.wait({answer}, timeout=LOOK_SECONDS))[0]:
-                    if not pool.active:  # it broke just as it took the call, which nobody will answer
-                        raise BrokenProcessPool
-            return answer.result()
-        except TimeoutError as error:
-            raise CallTimeout(f"{limit:g} s") from error
-        except ProcessExpired as error:
-            raise RuntimeError(f"the process that ran it died with exit code {error.exitcode}") from error
+            answer = worker.answer(call)
+            answered = True
+            return answer
         finally:
-            answer.cancel()
+            with self._lock:
+                del self._busy[call]
+                if answered and not self._closed and not call.cancelled:
+                    self._idle.append(worker)
+                else:
+                    worker.kill()
 
-    def _ready(self) -> ProcessPool:
-        """The pool, or a new one where it broke: an idle worker was killed, say."""
-        with self._starting:
-            if self._closed:  # what still waited for its turn starts nothing again
-                raise RuntimeError("the workers are gone")
-            if self._pool is not None and not self._pool.active:
-                self._pool.join()  # ends the workers that are left of it, in a tenth of a second
-                self._pool = None
-            if self._pool is None:
-                context: Any = _Context()
-                # What the main module holds is sent by value: a script that is imported again would run
-                # again.
-                arguments = os.getpid(), [wanted for wanted in self._imports if wanted.module != "__main__"]
-                self._pool = ProcessPool(
-                    max_workers=WORKERS,
-                    initializer=_prepare,
-                    initargs=arguments,
-                    context=context,
-                )
-            return self._pool
+    def _take(self, call: _Call) -> _Worker:
+        with self._lock:
+            if self._closed or call.cancelled:
+                raise RuntimeError("the isolation pool is closed")
+            idle = [worker for worker in self._idle if worker.is_alive]
+            worker = idle.pop() if idle else _Worker(self._imports)
+            self._idle = idle
+            self._busy[call] = worker
+        return worker
+
+    def _cancel(self, call: _Call) -> None:
+        with self._lock:
+            call.cancelled = True
+            if call in self._busy:
+                self._busy[call].kill()
 
     async def __aenter__(self) -> Self:
         return self
@@ -118,112 +124,107 @@ class Isolation:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._starting:
+        with self._lock:
             self._closed = True
-        if self._pool is not None:
-            self._pool.stop()
-            await asyncio.to_thread(self._pool.join)
-
-
-class _Slots:
-    """What asyncio.Semaphore is to one event loop, for the loops of all threads; first come, first served."""
-
-    def __init__(self, free: int) -> None:
-        self._free = free
-        self._waiting: deque[Future[None]] = deque()
-        self._lock = threading.Lock()
-
-    async def __aenter__(self) -> None:
-        with self._lock:
-            if self._free:
-                self._free -= 1
-                return
-            turn: Future[None] = Future()
-            self._waiting.append(turn)
-        try:
-            await asyncio.wrap_future(turn)
-        except asyncio.CancelledError:
-            if not turn.cancel():  # it came just before
-                self._release()
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        self._release()
-
-    def _release(self) -> None:
-        with self._lock:
-            while self._waiting:
-                turn = self._waiting.popleft()
-                if turn.set_running_or_notify_cancel():
-                    turn.set_result(None)
-                    return
-            self._free += 1
-
-
-class _Process(SpawnProcess):
-    """A process that does not run the main module's file again, guarded by `if __name__ …` or not."""
-
-    @staticmethod
-    def _Popen(process_obj: Any) -> Any:  # the name is multiprocessing's
-        _starting.worker = True
-        try:
-            return SpawnProcess._Popen(process_obj)
-        finally:
-            _starting.worker = False
-
-
-class _Context(SpawnContext):
-    """Spawned, for the parent has threads; forked, a worker could hang on a lock of theirs."""
-
-    Process = _Process
-
-
-_pickled = cast("Callable[[object], bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]
-_starting = threading.local()
-_preparation_data = spawn.get_preparation_data
-
-
-def _without_main(name: str) -> dict[str, Any]:
-    data = dict(_preparation_data(name))
-    if getattr(_starting, "worker", False):
-        data.pop("init_main_from_name", None)
-        data.pop("init_main_from_path", None)
-    return data
-
-
-spawn.get_preparation_data = _without_main
+            for worker in (*self._idle, *self._busy.values()):
+                worker.kill()
+        await asyncio.to_thread(self._threads.shutdown)
 
 
 class _Call:
-    """A function and its arguments, pickled, so that a worker can fail to load them and live."""
+    """A pickled call: so that a worker survives the failure to load it."""
 
-    def __init__(self, pickled: bytes) -> None:
-        self.pickled = pickled
-
-    def __reduce__(self) -> tuple[Callable[[bytes], object], tuple[bytes]]:
-        return _load, (self.pickled,)
+    def __init__(self, pickled: bytes, limit: float) -> None:
+        self.pickled, self.limit = pickled, limit
+        self.cancelled = False
 
 
-def _load(pickled: bytes) -> object:
+class _Worker:
+    """The parent's side of one worker process."""
+
+    def __init__(self, imports: Sequence[Import]) -> None:
+        self._connection, there = Pipe()
+        with there:
+            self._process = subprocess.Popen(
+                [*_COMMAND, str(there.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                env={name: value for name, value in os.environ.items() if not is_secret(name)},
+                pass_fds=[there.fileno()],
+                start_new_session=True,  # Ctrl-C reaches the parent alone; `kill` reaches children as well
+            )
+        self._connection.send_bytes(pickle.dumps(imports))
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def answer(self, call: _Call) -> bytes:
+        """Wait for the worker to load the call, then for its answer; raises CallTimeout or RuntimeError."""
+        answer = b""
+        try:
+            self._connection.send_bytes(call.pickled)
+            for seconds in (START_SECONDS, call.limit):
+                if not self._connection.poll(seconds):
+                    raise CallTimeout(f"{call.limit:g} s")
+                answer = self._connection.recv_bytes()
+        except (EOFError, OSError):
+            code = self._process.wait()
+            raise RuntimeError(f"the process that ran it died with exit code {code}") from None
+        return answer
+
+    def kill(self) -> None:
+        """Kill the process and what it has started, and wait for it to end."""
+        with suppress(ProcessLookupError):
+            if self.is_alive:
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def serve() -> None:
+    """Answer calls in a worker until the parent is gone: the command line has the pipe and the parent."""
+    descriptor, parent = map(int, sys.argv[1:])
+    os.set_inheritable(descriptor, False)
+    if sys.platform == "linux":
+        # PR_SET_PDEATHSIG: also ends a call in C code, which notices no closed pipe.
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+    with suppress(EOFError, OSError):
+        connection = Connection(descriptor)
+        imports: Sequence[Import] = pickle.loads(connection.recv_bytes())
+        sys.path += [root for wanted in imports if (root := _package_root(wanted)) not in (None, *sys.path)]
+        while True:
+            connection.send_bytes(_perform(connection, imports))
+
+
+def _perform(connection: Connection, imports: Sequence[Import]) -> bytes:
+    """Load a call, say so with an empty message, and make it; return the pickled result and exception."""
+    pickled = connection.recv_bytes()
     try:
-        return pickle.loads(pickled)
-    except Exception as error:
-        return error
-
-
-def _perform(call: Any) -> bytes:
-    """In the worker: make the call. The pickled pair of result and exception, one of them None."""
+        for wanted in imports:
+            wanted.ensure()
+        function, arguments = pickle.loads(pickled)
+    except FOREIGN_ERRORS as error:
+        connection.send_bytes(b"")
+        return pickle.dumps((None, _portable(error)))
+    connection.send_bytes(b"")
     try:
-        if isinstance(call, Exception):
-            raise call
-        function, arguments = call
         return pickle.dumps((function(*arguments), None))
     except FOREIGN_ERRORS as error:
         return pickle.dumps((None, _portable(error)))
 
 
+def _package_root(wanted: Import) -> str | None:
+    """Return the folder that a module of a package is imported from; None for a module of its own."""
+    if wanted.file is None or "." not in wanted.module:
+        return None
+    file = Path(wanted.file)
+    depth = wanted.module.count(".") + (file.stem == "__init__")
+    return str(file.parents[depth])
+
+
 def _portable(error: BaseException) -> Exception:
-    """The exception, or, where it would not survive the way to the parent, one that says the same."""
+    """Return the exception, or a RuntimeError with its words where it would not survive pickling."""
     try:
         copy = pickle.loads(pickle.dumps(error))
     except Exception:
@@ -231,25 +232,3 @@ def _portable(error: BaseException) -> Exception:
     if isinstance(error, Exception) and type(copy) is type(error) and str(copy) == str(error):
         return error
     return RuntimeError(describe_error(error))
-
-
-def _prepare(parent: int, imports: Sequence[Import]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends at once, also inside a library's C code
-    for name in filter(is_secret, [*os.environ]):
-        del os.environ[name]
-    if sys.platform == "linux":
-        # PR_SET_PDEATHSIG: the kernel ends this process when its parent is gone.
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-    else:
-        threading.Thread(target=_follow, args=(parent,), daemon=True).start()
-    for wanted in imports:
-        wanted.ensure()
-
-
-def _follow(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)

@@ -1,9 +1,10 @@
-"""What the tests of isolation run in a worker: functions that end in every way there is."""
+"""Functions that the tests of isolation run in a worker, each ending in another way."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +17,18 @@ def double(number: int) -> int:
 
 def imported() -> list[str]:
     return [*sys.modules]
+
+
+def pid(seconds: float) -> int:
+    """Return the worker's process id after a while, so that calls side by side need several workers."""
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def sleep_in_child(started: str) -> None:
+    child = subprocess.Popen(["sleep", "3600"])
+    Path(started).write_text(str(child.pid))
+    child.wait()
 
 
 def sleep(seconds: float, started: str | None = None) -> str:

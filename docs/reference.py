@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 from rolegraph.engine.cli.list_ import WRITTEN_AT
 from rolegraph.engine.cli.main import run
 from rolegraph.engine.spec import Spec
-from rolegraph.engine.spec.base import SpecModel, field_lines
+from rolegraph.engine.spec.base import SpecModel
 from rolegraph.engine.vocabulary import ItemCall, Option, Registry, registry_of
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -68,9 +68,8 @@ LINKED = _models(Spec, [])
 
 
 def _table(model: type[SpecModel]) -> str:
-    lines = field_lines(model)
     rows = [
-        f"| `{name}` | {_cell(_words(field))} | {_default(field)} | {_cell(lines[name])} |"
+        f"| `{name}` | {_cell(_words(field))} | {_default(field)} | {_cell(field.description or '')} |"
         for name, field in model.model_fields.items()
     ]
     short = f" In short: {Option('', model.SHORT).type}." if model.SHORT else ""

@@ -56,7 +56,7 @@ FOLLOW_HASHES = frozenset({"isomorphic_strings", "polynomial_multiplication", "r
 class MixtureShare(BaseModel):
     """A task's part in a mixture."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """How many rows it has for one of another task of weight 1."""

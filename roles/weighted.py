@@ -26,7 +26,7 @@ from rolegraph.engine.vocabulary import (
 class Term(BaseModel):
     """One term of a weighted sum."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
 
     reward: Annotated[CallField, rewards]
     """What it measures."""

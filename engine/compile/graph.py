@@ -300,10 +300,10 @@ def _size(spec: Spec) -> Iterator[Finding]:
         for key, edge in role.needs.items():
             theirs = counts.get(edge.of or key, 1)
             if edge.fans_out:
-                if theirs % edge.size:
-                    message = f"{theirs} of {edge.of or key} cannot be put into chunks of {edge.size}"
+                if theirs % edge.chunk_size:
+                    message = f"{theirs} of {edge.of or key} cannot be put into chunks of {edge.chunk_size}"
                     yield Finding(("roles", name, "needs", key), message, f"a divisor of {theirs}")
-                count *= max(1, theirs // edge.size)
+                count *= max(1, theirs // edge.chunk_size)
         counts[name] = count
         loop = loop_of(spec, name)
         turns = count * (spec.loops[loop].times if loop else 1)

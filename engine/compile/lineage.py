@@ -66,7 +66,7 @@ def _instances(role: Role, name: str, done: Mapping[str, Sequence[Instance]]) ->
 
 
 def _fanned(count: int, name: str, parents: Sequence[Instance], edge: Edge) -> list[Instance]:
-    size = edge.size
+    size = edge.chunk_size
     made: list[Instance] = []
     for start in range(0, len(parents), size):
         group = parents[start : start + size]

@@ -128,7 +128,7 @@ def _arrow(name: str, key: str, edge: Edge, *, inside: bool) -> Arrow:
     other = edge.of or key
     words = [] if key == other else [f"as {key}"]
     if edge.fans_out:
-        words.append("each" if edge.size == 1 else f"chunks of {edge.size}")
+        words.append("each" if edge.chunk_size == 1 else f"chunks of {edge.chunk_size}")
     elif edge.join != "all":
         words.append(edge.join)
     if edge.round != "this":

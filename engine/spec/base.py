@@ -1,12 +1,7 @@
-"""What every model of the language is made of: mappings that may be written in short."""
+"""`SpecModel`, the base of every mapping in the language, and the types that its fields share."""
 
 from __future__ import annotations
 
-import ast
-import inspect
-from collections.abc import Mapping
-from functools import cache
-from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
@@ -18,41 +13,32 @@ Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$
 Count = Annotated[int, Field(ge=1, le=SPEC_COUNT.most), SPEC_COUNT]
 
 ATOMIC = "atomic"
-"""Marks a mapping that is one value: what is laid over it replaces it."""
+"""Annotation of a field whose value `extends` and overrides replace as a whole, rather than key by key."""
 
 
 class SpecModel(BaseModel):
-    """A mapping of a spec, strict about types and about keys that it does not know."""
+    """A mapping of a spec; unknown keys and values of another type are faults.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
+    The docstring under a field is its `description`: in the JSON Schema, in docs/reference.md, and in the
+    message about a required key that is missing.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, defer_build=True, use_attribute_docstrings=True
+    )
 
     SHORT: ClassVar[Any] = None
-    """The type of what `expand_shorthand` takes in place of a mapping, for the JSON Schema."""
+    """Type of the values that `expand_shorthand` turns into a mapping; None without a short form."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """The mapping that a value written in short stands for; any other value as it is."""
+        """Return the mapping that a short form stands for, and any other value unchanged."""
         return value
 
     @model_validator(mode="before")
     @classmethod
-    def _written(cls, value: object) -> object:
+    def _expand(cls, value: object) -> object:
         return cls.expand_shorthand(value)
-
-
-@cache
-def field_lines(model: type[BaseModel]) -> Mapping[str, str]:
-    """The line under each field of a model; read from the source when it is first asked for."""
-    (definition,) = ast.parse(inspect.getsource(model)).body
-    assert isinstance(definition, ast.ClassDef)
-    lines: dict[str, str] = {}
-    for field, text in pairwise(definition.body):
-        match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(line))):
-                lines[name] = inspect.cleandoc(line)
-            case _:
-                pass
-    return lines
 
 
 def _as_list(value: object) -> object:
@@ -60,3 +46,4 @@ def _as_list(value: object) -> object:
 
 
 Strings = Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
+"""A list of strings; a single string stands for a list of one."""

@@ -15,7 +15,7 @@ from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits import Limit
 from rolegraph.engine.limits.records import VALUE_SHOWN
 from rolegraph.engine.limits.specs import SPEC_FAULTS
-from rolegraph.engine.spec.base import SpecModel, field_lines
+from rolegraph.engine.spec.base import SpecModel
 from rolegraph.engine.spec.diagnostics import Finding, Path
 from rolegraph.engine.spec.models import Spec, type_at
 from rolegraph.engine.spec.yaml_source import value_at
@@ -72,7 +72,7 @@ def _finding(detail: ErrorDetails, at: Path, written: object, root: type[SpecMod
     if kind == "missing":
         where = ".".join(map(str, path[:-1])) or "the spec"
         hint = "add `rolegraph: 1`" if path == ("rolegraph",) else ""
-        return Finding(path, f"{where} has no {key!r}", _about(path, root), hint, at_key=True)
+        return Finding(path, f"{where} has no {key!r}", _description(path, root), hint, at_key=True)
     if is_name:
         return Finding(
             path, f"{key!r} cannot be a name", "letters, digits and _, not starting with a digit", at_key=True
@@ -216,6 +216,7 @@ def _meant(path: Path, value: object, root: type[SpecModel]) -> str:
     return ""
 
 
-def _about(path: Path, root: type[SpecModel]) -> str:
+def _description(path: Path, root: type[SpecModel]) -> str:
     model = _model_at(path[:-1], root)
-    return field_lines(model).get(str(path[-1]), "").rstrip(".") if model else ""
+    field = model.model_fields.get(str(path[-1])) if model else None
+    return ((field.description if field else None) or "").rstrip(".")

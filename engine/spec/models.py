@@ -1,9 +1,7 @@
-"""The language, version 1, as a whole: what a spec may say, and what it has at a path.
+"""The spec as a whole, version 1 of the language, and the type of the value at a path of it.
 
-The line under a field is what a message says of it where it is missing. These models hold what was written;
-whether names resolve and edges make sense is the business of `engine/compile/graph.py` and
-`engine/compile/names.py`. What is said of a role is in `role`,
-of training in `train`, of models in `sources`.
+These models hold the values of one spec; `engine/compile` checks names and edges. Roles are in `role`,
+training in `train`, models and sampling in `sources`.
 """
 
 from __future__ import annotations
@@ -28,97 +26,96 @@ class Loop(SpecModel):
     """Roles that take turns for several rounds."""
 
     roles: Annotated[Strings, Field(min_length=1)]
-    """The roles in it."""
+    """Names of the roles in the loop."""
     times: Annotated[int, Field(ge=1, le=SPEC_ROUNDS.most), SPEC_ROUNDS]
-    """How many rounds there are at most."""
+    """Largest number of rounds."""
     until: str | None = None
-    """The condition that ends it, asked after each round; on each branch for itself."""
+    """Condition that ends the loop, evaluated after each round, on each branch separately."""
     env: Annotated[CallField, vocabulary.environments] | None = None
-    """The environment that its players move in, a step of it each round; its end is the loop's."""
+    """Environment in which the players move, one step each round; its end is the end of the loop."""
     players: Strings = []
-    """The roles that move in `env`, in the order of the players' numbers; all that have a model unless some
-    are named."""
+    """Roles that move in `env`, in the order of the players' numbers; by default all that have a model."""
 
 
 class Data(SpecModel):
-    """Where tasks come from: a registered dataset, or the path of a .jsonl, .parquet or .csv file."""
+    """Source of the tasks: a registered dataset, or the path of a .jsonl, .parquet or .csv file."""
 
     train: Annotated[CallField, vocabulary.datasets] | None = None
     """Tasks to learn from."""
     validation: Annotated[CallField, vocabulary.datasets] | None = None
-    """Tasks held out; `rolegraph run` uses them unless told otherwise."""
+    """Held-out tasks; `rolegraph run` takes these by default."""
     hidden: Strings = []
-    """Fields that no prompt may show, beside those that the dataset and the rewards hide themselves."""
+    """Fields that no prompt may show, in addition to those that the dataset and the rewards hide."""
 
 
 class EpisodeSpec(SpecModel):
-    """What is said of a whole episode."""
+    """Figures of a whole episode."""
 
     correct: str | None = None
-    """The role whose correctness is the episode's; None takes the last role."""
+    """Role whose correctness is the episode's; None takes the last role."""
     metrics: Mapping[Identifier, Annotated[CallField, vocabulary.metrics]] = {}
-    """Numbers reported for each episode."""
+    """Numbers reported for each episode, by name."""
 
 
 class Spec(SpecModel):
     """One multi-role workflow."""
 
     rolegraph: Literal[1]
-    """The version of the language."""
+    """Version of the language."""
     name: Identifier
-    """What the workflow is called."""
+    """Name of the workflow."""
     description: str = ""
-    """What it does, in a sentence."""
+    """Purpose of the workflow, in a sentence."""
     data: Data = Data()
-    """Where tasks come from."""
+    """Source of the tasks."""
     model: ModelRef = ModelRef()
-    """Where answers come from, unless a role has a model of its own: the policy `main`."""
+    """Model that answers for each role without a model of its own: the policy `main`."""
     sampling: Sampling = Sampling()
-    """How answers are drawn, unless a role says otherwise."""
+    """Sampling settings for each role without its own."""
     policies: Mapping[Identifier, Policy] = {}
-    """Weights that are trained apart, by name; `main` is there without being named."""
+    """Separately trained weights, by name; `main` exists without being named."""
     roles: Annotated[Mapping[Identifier, Role], Field(min_length=1)]
-    """The roles by name. A role's name is its trajectory's name."""
+    """The roles, by name. The name of a role is the name of its trajectory."""
     loops: Mapping[Identifier, Loop] = {}
-    """Roles that take turns for several rounds, by the loop's name."""
+    """Roles that take turns for several rounds, by the name of the loop."""
     episode: EpisodeSpec = EpisodeSpec()
-    """What is said of a whole episode."""
+    """Correctness and metrics of a whole episode."""
     train: Train = Train()
-    """How the roles are trained."""
+    """Training settings."""
 
 
 def is_atomic(path: Path) -> bool:
-    """Whether the value at a path is one, which `extends` and overrides replace: half of a parser mixed with
-    another means nothing."""
+    """Return True where `extends` and overrides replace the value at `path` as a whole."""
+    # Half of one parser merged with another would mean nothing.
     if type_at(path) in (ItemCall, PromptSource):
         return True
-    around = type_at(path[:-1])
-    field = around.model_fields.get(str(path[-1])) if around and issubclass(around, SpecModel) else None
+    parent = type_at(path[:-1])
+    field = parent.model_fields.get(str(path[-1])) if parent and issubclass(parent, SpecModel) else None
     return field is not None and ATOMIC in field.metadata
 
 
 def type_at(path: Path, root: type[SpecModel] = Spec) -> type[SpecModel] | type[ItemCall] | None:
-    """What is at a path of a spec (of a file that `root` is the model of): a model or a call, if either."""
+    """Return the model at `path` of a file of type `root`, ItemCall for a vocabulary item, else None."""
     annotation: Any = root
     for key in path:
-        annotation = _inner(annotation, key)
-    return _kind(annotation)
+        annotation = _annotation_of_key(annotation, key)
+    return _type_in(annotation)
 
 
-def _kind(annotation: Any) -> type[SpecModel] | type[ItemCall] | None:
+def _type_in(annotation: Any) -> type[SpecModel] | type[ItemCall] | None:
     if isinstance(annotation, type) and issubclass(annotation, SpecModel | ItemCall):
         return annotation
     if get_origin(annotation) in (Union, types.UnionType, Annotated):
-        return next(filter(None, map(_kind, get_args(annotation))), None)
+        return next(filter(None, map(_type_in, get_args(annotation))), None)
     return None
 
 
-def _inner(annotation: Any, key: str | int) -> Any:
-    kind = _kind(annotation)
+def _annotation_of_key(annotation: Any, key: str | int) -> Any:
+    kind = _type_in(annotation)
     if kind is not None and issubclass(kind, SpecModel):
         info = kind.model_fields.get(str(key))
         return info.annotation if info else None
     if get_origin(annotation) is Annotated:
-        return _inner(get_args(annotation)[0], key)
+        return _annotation_of_key(get_args(annotation)[0], key)
     arguments = get_args(annotation)
     return arguments[-1] if arguments else None

@@ -1,4 +1,4 @@
-"""What a spec says of a role."""
+"""A role of a spec: its edges, prompt, parser, tools, reward, and its part in training."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
 
 
 class OnFailure(SpecModel):
-    """What happens when a role instance fails."""
+    """Handling of a failed role instance."""
 
     retry: Annotated[int, Field(ge=0, le=SPEC_RETRIES.most), SPEC_RETRIES] = 0
-    """How many more times to ask."""
+    """Number of further attempts."""
     then: Literal["zero", "mask", "fail"] = "zero"
-    """`zero`: it earns `reward`. `mask`: keep the turn out of the gradient. `fail`: end the episode."""
+    """`zero`: it earns `reward`. `mask`: the turn stays out of the gradient. `fail`: the episode ends."""
     reward: FiniteFloat | None = None
-    """What a failed turn earns. None is 0, or what others decide where the role's reward is only theirs."""
+    """Reward of a failed turn. None is 0, or the reward that other roles decide, where they alone do."""
 
 
 Join = Literal["all", "each", "branch"]
@@ -37,27 +37,23 @@ JoinedRound = Literal["this", "last", "history"]
 InChunks = Mapping[Literal["chunks"], Annotated[int, Field(ge=1)]]
 
 
-def _as_it_is(value: object) -> object:
-    return value
-
-
 class Edge(SpecModel):
-    """Which instances of another role, of which round, a role joins."""
+    """Instances of another role, and the round of theirs, whose answers a role waits for."""
 
     SHORT = Join | JoinedRound
     of: str | None = None
-    """The role, where the name that prompts know it by is another."""
-    join: Annotated[Join, BeforeValidator(_as_it_is, json_schema_input_type=Join | InChunks)] = "all"
-    """`all` of theirs; `each`: one of mine for each of theirs; `branch`: those on my own branch;
-    `{chunks: n}`: one of mine for each n of theirs."""
+    """Name of the other role, where prompts call it by another name: the key of this edge."""
+    join: Annotated[Join, BeforeValidator(lambda join: join, json_schema_input_type=Join | InChunks)] = "all"
+    """`all`: every instance of the other role. `each`: one instance of this role for each of the other.
+    `branch`: the instances on the same branch. `{chunks: n}`: one instance of this role for each n."""
     chunks: Annotated[int, Field(ge=1)] | None = None
-    """One of mine for so many of theirs, a divisor of their number."""
+    """Number of the other role's instances for each instance of this one; a divisor of their number."""
     round: JoinedRound = "this"
-    """In a loop: `this` round, the `last` one, or the `history` of all before."""
+    """In a loop: `this` round, the `last` one, or the `history` of all earlier ones."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """A join or a round stands for the edge that differs in it alone; chunks may stand under `join`."""
+        """Expand a bare join or round, such as `each` or `last`, and move `join: {chunks: n}` to `chunks`."""
         if value in get_args(JoinedRound):
             return {"round": value}
         if isinstance(value, str):
@@ -73,17 +69,17 @@ class Edge(SpecModel):
 
     @property
     def fans_out(self) -> bool:
-        """Whether there is one of mine for each of theirs, or for each few of them."""
+        """True where this role has one instance for each, or for each chunk, of the other's."""
         return self.join == "each"
 
     @property
-    def size(self) -> int:
-        """How many of theirs there are for one of mine, where it fans out."""
+    def chunk_size(self) -> int:
+        """Number of the other role's instances for each instance of this one, where the edge fans out."""
         return self.chunks or 1
 
 
 def _as_edges(value: object) -> object:
-    """A role, or a list of them, stands for edges that join all of its instances."""
+    """Turn the name of a role, or a list of names, into edges that join all of its instances."""
     if isinstance(value, str):
         return {value: Edge()}
     if not isinstance(value, list):
@@ -92,17 +88,19 @@ def _as_edges(value: object) -> object:
     for name in names:
         if not isinstance(name, str):
             keys = [*cast("dict[object, object]", name)] if isinstance(name, dict) else []
-            meant = f"; to say more of one, a mapping: needs: {{{keys[0]}: …}}" if keys else f", not {name!r}"
-            raise ValueError(f"a list of names of roles{meant}")
+            fix = (
+                f"; an edge with options is a mapping: needs: {{{keys[0]}: …}}" if keys else f", not {name!r}"
+            )
+            raise ValueError(f"a list of role names{fix}")
     return {name: Edge() for name in cast("list[str]", names)}
 
 
 TOOL_ROLE_KEYS = ("run", "count", "needs", "when", "shows", "reward", "on_failure", "timeout")
-"""All that may be said of a role that runs a tool."""
+"""Keys of a role that runs a tool."""
 
 
-def _of_two_shapes(schema: dict[str, Any]) -> None:
-    """Let a role's JSON Schema have a prompt, or else a tool and what goes with one."""
+def _require_prompt_or_tool(schema: dict[str, Any]) -> None:
+    """Make the JSON Schema of a role require a prompt, or a tool with the keys that go with it."""
     others = {key: {"type": "null"} for key in schema["properties"] if key not in TOOL_ROLE_KEYS}
     schema["if"] = {"required": ["run"], "properties": {"run": {"not": {"type": "null"}}}}
     schema["then"] = {"properties": others}
@@ -113,18 +111,18 @@ Discount = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Credit(SpecModel):
-    """What each turn of a trajectory is credited with."""
+    """Credit of each turn of a trajectory."""
 
     SHORT = Literal["trajectory", "turn", "margin"] | Mapping[Literal["return"], Discount]
     kind: Literal["trajectory", "turn", "margin", "return"] = "trajectory"
-    """`trajectory`: what the trajectory earned; `turn`: what the turn earned itself; `margin`: that, less the
-    mean of the turns before; `{return: 0.95}`: that, and what the turns after it earned, discounted."""
+    """`trajectory`: the reward of the trajectory. `turn`: the reward of the turn. `margin`: the reward of the
+    turn minus the mean of those before it. `{return: 0.95}`: its reward and the discounted later ones."""
     discount: Discount | None = None
-    """With `return`: what the reward of a turn counts for the turn before it."""
+    """With `return`: factor, from 0 to 1, of a turn's reward in the return of the turn before it."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """A kind stands for itself, `{return: g}` for a return that is discounted by g."""
+        """Expand a bare kind, such as `turn`, and `{return: discount}`."""
         if isinstance(value, str):
             return {"kind": value}
         if isinstance(value, dict) and list(written := cast("dict[str, object]", value)) == ["return"]:
@@ -139,18 +137,18 @@ class Credit(SpecModel):
 
 
 class Loss(SpecModel):
-    """The loss that a role is trained with, as the Tinker API defines it."""
+    """Training loss of a role, as the Tinker API defines it."""
 
     SHORT = LossName | Mapping[LossName, Mapping[LossSetting, float]]
     name: LossName
-    """`ppo`, `importance_sampling`, `cispo` or `gspo` of what was sampled, or `cross_entropy`."""
+    """`ppo`, `importance_sampling`, `cispo` or `gspo` on the sampled tokens, or `cross_entropy`."""
     settings: Mapping[LossSetting, Annotated[float, Field(ge=0.0, le=1e6)]] = {}
-    """`clip_low_threshold` and `clip_high_threshold`, which bound the ratio of the probabilities in ppo,
-    cispo and gspo. What is left out is as the service has it."""
+    """`clip_low_threshold` and `clip_high_threshold`, the bounds of the probability ratio in ppo, cispo and
+    gspo. A setting that is left out has the service's default."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """A name stands for itself, `{ppo: {…}}` for a loss with settings."""
+        """Expand a bare name, such as `ppo`, and `{ppo: {…}}` with settings."""
         if isinstance(value, str):
             return {"name": value}
         if isinstance(value, dict) and len(written := cast("dict[str, object]", value)) == 1:
@@ -162,8 +160,8 @@ class Loss(SpecModel):
     def _settable(self) -> Self:
         takes = LOSS_SETTINGS[self.name]
         if wrong := [setting for setting in self.settings if setting not in takes]:
-            what = f"only {' and '.join(takes)}" if takes else "no settings"
-            raise ValueError(f"{self.name} takes {what}, not {wrong[0]}")
+            known = f"only {' and '.join(takes)}" if takes else "no settings"
+            raise ValueError(f"{self.name} takes {known}, not {wrong[0]}")
         low, high = (self.settings.get(setting) for setting in ("clip_low_threshold", "clip_high_threshold"))
         if low is not None and high is not None and low > high:
             raise ValueError("a clip_low_threshold of at most clip_high_threshold")
@@ -177,76 +175,76 @@ ToolField = Annotated[CallField, vocabulary.tools]
 
 
 def _as_items(value: object) -> object:
-    """An item alone stands for a list of it."""
+    """Wrap a single item in a list."""
     return cast("list[object]", value) if isinstance(value, list) else [value]
 
 
 class Role(SpecModel):
-    """Who takes part, what it is asked, how its answer is read, what it earns and how it learns."""
+    """A participant of the workflow: its prompt, parser, reward and training settings."""
 
-    model_config = ConfigDict(json_schema_extra=_of_two_shapes)
+    model_config = ConfigDict(json_schema_extra=_require_prompt_or_tool)
 
     count: Annotated[int, Field(ge=1, le=SPEC_INSTANCES.most), SPEC_INSTANCES] = 1
-    """How many instances run side by side; with a join of `each` or `chunks`, for each parent."""
+    """Number of parallel instances; with a join of `each` or `chunks`, for each parent."""
     needs: Annotated[
         Mapping[str, Edge],
         BeforeValidator(_as_edges, json_schema_input_type=str | list[str] | Mapping[str, Edge]),
         ATOMIC,
     ] = {}
-    """Roles whose answers this one waits for."""
+    """Roles whose answers this role waits for."""
     when: str | None = None
-    """The condition on which an instance runs; where it is false, the instance is skipped."""
+    """Condition on which an instance runs; an instance for which it is false is skipped."""
     shows: Strings = []
     """Hidden fields of the task that this role's own prompts, tool values and `when` may read."""
     prompt: PromptSource | None = None
-    """What it is asked: the user's turn."""
+    """Template of the user message."""
     run: ToolField | None = None
-    """A tool in place of a model: what it gives is the role's action."""
+    """Tool that runs in place of a model; its result is the role's action."""
     system: PromptSource | None = None
-    """The system turn before it."""
+    """Template of the system message."""
     memory: Literal["chat"] | None = None
-    """`chat`, in a loop: each instance keeps one conversation for the episode, to which its turns add."""
+    """`chat`, in a loop: each instance keeps one conversation for the episode, to which every turn adds."""
     parser: Annotated[CallField, vocabulary.parsers] = ItemCall("text")
-    """How its answer is read."""
+    """Parser of the answer."""
     tools: Annotated[
         list[ToolField],
         BeforeValidator(_as_items, json_schema_input_type=Union[ToolField, list[ToolField]]),  # noqa: UP007
         ATOMIC,
     ] = []
-    """What its model may call before it answers."""
+    """Tools that the model may call before it answers."""
     calls: Annotated[int, Field(ge=1, le=SPEC_CALLS.most), SPEC_CALLS] = 1
-    """How often a turn asks its model at most, where it has tools; the last answer is parsed as it stands."""
+    """Largest number of model calls in a turn of a role with tools; the last answer is parsed as it is."""
     reward: Annotated[CallField, vocabulary.rewards] | None = None
-    """What it earns. A trainable role needs one, or a signal."""
+    """Reward of the role. A trainable role needs a reward or a signal."""
     credit: Annotated[Credit, ATOMIC] = Credit()
-    """What each of its turns is credited with: `trajectory`, `turn`, `margin` or `{return: 0.95}`."""
+    """Credit of each turn: `trajectory`, `turn`, `margin` or `{return: 0.95}`."""
     group: Annotated[GroupBy, ATOMIC] = "task"
-    """With what it is compared: what else it did on the `task`, in that `turn`, or where the `prompt` was the
-    same."""
+    """Group in which its rewards are compared: those on the same `task`, of the same `turn`, or of the same
+    `prompt`."""
     estimator: Annotated[CallField, vocabulary.estimators] | None = None
-    """How its advantage is computed. A trainable role needs one."""
+    """Estimator of the advantages. A trainable role needs one."""
     signal: Annotated[CallField, vocabulary.signals] | None = None
-    """What sets a `precomputed` role's advantages, token by token, in place of a reward."""
+    """Source of a `precomputed` role's advantages, token by token, in place of a reward."""
     loss: Annotated[Loss, ATOMIC] | None = None
-    """The loss it is trained with, as `cispo` or `{ppo: {clip_high_threshold: 1.3}}`; None takes the
-    estimator's own: `ppo` for grpo, else `importance_sampling`; `cross_entropy` for imitation."""
+    """Training loss, such as `cispo` or `{ppo: {clip_high_threshold: 1.3}}`; None takes the estimator's own:
+    `ppo` for grpo, `cross_entropy` for imitation, else `importance_sampling`."""
     trainable: bool = True
-    """Whether training changes it; then it needs an estimator, and a reward or a signal."""
+    """True for a role that training changes, which needs an estimator, and a reward or a signal."""
     model: ModelRef | None = None
-    """A model of its own; None uses the spec's."""
+    """Model of this role; None uses the spec's."""
     policy: Annotated[Strings, Field(min_length=1)] | None = None
-    """Whose weights it has: one of the spec's `policies`, or a list with one for each instance; None is
-    `main`, and for a role that is not trained its model as it is."""
+    """Weights of this role: one of the spec's `policies`, or a list with one for each instance. None is
+    `main`, and for a role that is not trained its unchanged model."""
     weight: Annotated[float, Field(gt=0.0, le=SPEC_WEIGHT.most), SPEC_WEIGHT] = 1.0
-    """What its losses count beside those of the other roles of its policy."""
+    """Weight of this role's loss among the roles of its policy."""
     sampling: Sampling | None = None
-    """How its answers are drawn; None uses its policy's."""
+    """Sampling settings; None uses the policy's."""
     on_failure: OnFailure = OnFailure()
-    """What happens when it fails."""
+    """Handling of a failed instance."""
     timeout: Annotated[float, Field(gt=0.0, le=SPEC_SECONDS.most), SPEC_SECONDS] | None = None
-    """Seconds for one call of its model, or of its tool; None waits as long as that does."""
+    """Seconds that one call of the model or tool may take; None sets no limit of its own."""
 
     @property
     def is_trained(self) -> bool:
-        """Whether training changes it: a role without a model has nothing to change."""
+        """True for a role that training changes; a role that runs a tool has no weights to change."""
         return self.trainable and self.run is None

@@ -14,7 +14,6 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from rolegraph.engine.spec.base import field_lines
 from rolegraph.engine.spec.models import Spec
 from rolegraph.engine.vocabulary import SUFFIXES, ItemCall, Option, Registry, datasets, registry_of
 from rolegraph.engine.vocabulary.registry import NAMES_ITEMS_OF
@@ -60,9 +59,6 @@ class _Generator(GenerateJsonSchema):
         """A model's, and what may be written in short for it."""
         made = super().model_schema(schema)
         model = cast("type[BaseModel]", schema["cls"])
-        for name, line in field_lines(model).items():
-            if name in made["properties"]:
-                made["properties"][name]["description"] = line
         short = getattr(model, "SHORT", None)
         if short is None:
             return made

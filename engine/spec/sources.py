@@ -1,4 +1,4 @@
-"""Where prompts and answers come from, and how answers are drawn."""
+"""References to prompts and models, and sampling settings."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class PromptSource(SpecModel):
 
     SHORT = str
     file: str | None = None
-    """Looked up beside the spec, then in `prompts/`, then among the shipped ones."""
+    """Name of a template file beside the spec, in `prompts/`, or among the shipped templates."""
     inline: str | None = None
-    """The template itself."""
+    """Text of the template."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """A file's name stands for `{file: name}`."""
+        """Expand a file name to `{file: name}`."""
         return {"file": value} if isinstance(value, str) else value
 
 
 def api_of(provider: str) -> str:
-    """Whose API the models of a provider are reached by: a local service speaks Tinker's."""
+    """Return the provider whose API serves `provider`: `tinker` for `local`, else `provider`."""
     return "tinker" if provider == "local" else provider
 
 
@@ -33,28 +33,28 @@ Provider = Literal["local", "tinker", "openai", "replay"]
 
 
 class ModelRef(SpecModel):
-    """Where answers come from: `provider:name`, or a mapping with these keys."""
+    """A model: `provider:name`, or a mapping with these keys."""
 
     SHORT = Annotated[str, StringConstraints(pattern=rf"^({'|'.join(get_args(Provider))})(:|$)")]
     provider: Provider = "local"
-    """`local` (a folder of this machine, served for the run), `tinker`, `openai` (any compatible endpoint)
-    or `replay`."""
+    """`local` (a folder on this machine, served during the run), `tinker`, `openai` (any compatible endpoint)
+    or `replay` (recorded answers)."""
     name: str | None = None
-    """A model folder (local; None is the shipped base model), a model's name (tinker, openai), or an episodes
-    file or the folder of a run (replay). What a spec names lies beside it or below."""
+    """A model folder (local; None is the shipped base model), the name of a model (tinker, openai), or an
+    episodes file or run folder (replay). A path in a spec lies beside the spec or below."""
     base_url: str | None = None
-    """The endpoint; None is the provider's own."""
+    """URL of the endpoint; None is the provider's own."""
     checkpoint: str | None = None
-    """Weights: a `tinker://` path, a training's folder (its best; `FOLDER#POLICY` where it trained several),
-    or None (as it is)."""
+    """Weights: a `tinker://` path, or the folder of a training (its best checkpoint; `FOLDER#POLICY` where it
+    trained several policies). None takes the model unchanged."""
     concurrency: Count = 512
-    """How many calls may be under way at once."""
+    """Largest number of concurrent calls."""
     replay_any: bool = False
-    """Whether a replay answers prompts that have changed since they were recorded, too."""
+    """True to let a replay answer prompts that have changed since the recording."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """`provider:name`, or a provider alone, stands for a mapping."""
+        """Expand `provider:name`, or a provider alone."""
         if not isinstance(value, str):
             return value
         provider, colon, name = value.partition(":")
@@ -62,20 +62,20 @@ class ModelRef(SpecModel):
 
     @property
     def served_here(self) -> bool:
-        """Whether this machine is to serve it; a local model with an endpoint is served already."""
+        """True for a local model without an endpoint, which the run has to serve."""
         return self.provider == "local" and self.base_url is None
 
 
 class Sampling(SpecModel):
-    """How answers are drawn."""
+    """Sampling settings of a model call."""
 
     temperature: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
-    """0 takes the likeliest token."""
+    """Sampling temperature; 0 takes the likeliest token."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Draw from the smallest set of tokens with this much probability."""
+    """Nucleus sampling: draw from the smallest set of tokens with this total probability."""
     max_tokens: Count = 1024
-    """The longest answer, in tokens."""
+    """Largest number of tokens in an answer."""
     stop: Strings = []
-    """Texts that end an answer."""
+    """Strings that end an answer."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    """Draw the same answers every time; None follows the run's seed."""
+    """Seed of the sampling; None derives one from the seed of the run."""

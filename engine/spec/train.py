@@ -1,4 +1,4 @@
-"""What a spec says of training: the policies, and how they learn."""
+"""Training settings of a spec: policies, schedule, adapter, validation."""
 
 from __future__ import annotations
 
@@ -14,89 +14,89 @@ RateCurve = Literal["constant", "linear", "cosine"]
 
 
 class Schedule(SpecModel):
-    """How the learning rate goes on after the warm-up."""
+    """Learning-rate schedule after the warm-up."""
 
     SHORT = RateCurve
     kind: RateCurve = "constant"
-    """`linear` and `cosine` fall to `floor` at the last step."""
+    """`constant`, or `linear` or `cosine`, which fall to `floor` at the last step."""
     warmup: Annotated[int, Field(ge=0, le=SPEC_COUNT.most), SPEC_COUNT] = 0
-    """Steps in which the rate rises from 0."""
+    """Number of steps in which the rate rises from 0."""
     floor: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """The share of the learning rate that is left at the end."""
+    """Share of the learning rate that remains at the end."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """A kind stands for `{kind: kind}`."""
+        """Expand a kind to `{kind: kind}`."""
         return {"kind": value} if isinstance(value, str) else value
 
 
 class Lora(SpecModel):
-    """The adapter that training changes."""
+    """LoRA adapter, the weights that training changes."""
 
     rank: Annotated[int, Field(ge=1, le=SPEC_RANK.most), SPEC_RANK] = 32
-    """Its rank."""
+    """Rank of the adapter."""
     attention: bool = True
-    """Whether it changes the attention layers."""
+    """True to adapt the attention layers."""
     mlp: bool = True
-    """Whether it changes the feed-forward layers."""
+    """True to adapt the feed-forward layers."""
     unembed: bool = True
-    """Whether it changes the layer that gives the logits."""
+    """True to adapt the layer that computes the logits."""
 
 
 class Policy(SpecModel):
-    """Weights that roles share, trained apart from others; what is left out is the spec's."""
+    """Weights that roles share, trained separately; a key that is left out has the spec's value."""
 
     model: ModelRef | None = None
-    """The model that it starts from."""
+    """Model that the training starts from."""
     checkpoint: str | None = None
-    """Weights that it starts from: a training's folder (its best; `FOLDER#POLICY` where it trained several),
-    or a `tinker://` path."""
+    """Weights that the training starts from: the folder of a training (its best checkpoint; `FOLDER#POLICY`
+    where it trained several policies), or a `tinker://` path."""
     lora: Lora | None = None
-    """The adapter; what it leaves out is that of `train.lora`."""
+    """Adapter; a key that is left out has the value of `train.lora`."""
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """Adam's, under the one schedule."""
+    """Learning rate of Adam, under the schedule of `train`."""
     sampling: Sampling | None = None
-    """How answers are drawn from it, unless a role says otherwise; what it leaves out is the spec's."""
+    """Sampling settings for its roles without their own; a key that is left out has the spec's value."""
 
 
 class Validation(SpecModel):
-    """How the policy is measured on the validation data, with the same seeds every time."""
+    """Evaluation on the validation data, with the same seeds every time."""
 
     every: Annotated[int, Field(ge=0, le=SPEC_COUNT.most), SPEC_COUNT] = 10
-    """Steps between measurements; 0 measures only before and after. Both of these are always made."""
+    """Steps between evaluations; one before and one after the training are always made, with 0 only those."""
     tasks: Count = 128
-    """How many tasks, from the first on."""
+    """Number of tasks, from the first on."""
     rollouts: Count = 2
-    """Episodes for each."""
+    """Episodes for each task."""
     best: str = "correct"
-    """The figure by which the best checkpoint is chosen: `correct`, or one of the spec's metrics."""
+    """Figure that selects the best checkpoint: `correct`, or one of the spec's metrics."""
 
 
 class Train(SpecModel):
-    """How the roles are trained."""
+    """Training of the roles."""
 
     rollouts: Count = 8
-    """K, the episodes for each task."""
+    """Episodes for each task, K."""
     batch_size: Count = 16
-    """Tasks in a step."""
+    """Tasks in each step."""
     steps: Count | None = None
-    """Updates of the policy; None follows from `epochs`."""
+    """Number of updates of the policies; None follows from `epochs`."""
     epochs: Count | None = None
-    """Times through the training data, in a new order each; with `steps` too, whichever ends first. Neither
-    is one epoch."""
+    """Passes through the training data, each in a new order; with `steps` too, whichever ends first. Without
+    both it is one epoch."""
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-4
-    """Adam's."""
+    """Learning rate of Adam."""
     schedule: Schedule = Schedule()
     """`constant`, `linear`, `cosine`, or a mapping with `kind`, `warmup` and `floor`."""
     gradient_clip: Annotated[float, Field(ge=0.0, le=SPEC_COUNT.most), SPEC_COUNT] = 1.0
-    """The largest norm of the gradient of the mean loss over a step's trajectories; 0 does not clip."""
+    """Largest norm of the gradient of the mean loss over a step's trajectories; 0 does not clip."""
     lora: Lora = Lora()
-    """The adapter."""
+    """LoRA adapter."""
     validation: Validation = Validation()
-    """How it is measured on the way."""
+    """Evaluation during the training."""
     checkpoint_every: Count = 10
-    """Steps between checkpoints. The best and the last are kept besides."""
+    """Steps between checkpoints; the best and the last are always kept."""
     staleness: Annotated[int, Field(ge=0, le=SPEC_STALENESS.most), SPEC_STALENESS] = 0
-    """Updates by which rollouts may be behind: 0 waits for each update; n makes the rollouts of n batches
-    while earlier ones are learnt from, and says so in each Step. A run that is resumed begins with none
-    ahead, so its figures are those of one that was not stopped only with 0."""
+    """Number of updates by which rollouts may be behind the policy: 0 waits for each update; n makes the
+    rollouts of n batches during earlier updates, and each Step records the lag. A resumed run starts with no
+    batch ahead, so only with 0 does it repeat the figures of an uninterrupted run."""

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.compile import check_file
-from rolegraph.engine.spec.base import SpecModel, field_lines
+from rolegraph.engine.spec.base import SpecModel
 from rolegraph.engine.spec.models import Spec
 from rolegraph.engine.spec.schema import json_schema
 from tests.documents import PAGES, specs_in
@@ -217,11 +217,11 @@ def test_each_key_has_its_line_and_each_short_form_its_type() -> None:
     for model in language():
         if not model.model_fields:
             continue
-        lines, found = field_lines(model), definitions[model.__name__]
+        found = definitions[model.__name__]
         shape = found["anyOf"][-1] if "anyOf" in found else found
-        for key in model.model_fields:
-            assert key in lines, f"{model.__name__}.{key} has no line under it"
-            assert shape["properties"][key]["description"] == lines[key]
+        for key, field in model.model_fields.items():
+            assert field.description, f"{model.__name__}.{key} has no docstring"
+            assert shape["properties"][key]["description"] == field.description
         short = "expand_shorthand" in vars(model)
         assert short == (vars(model).get("SHORT") is not None), (
             f"{model.__name__}.SHORT is for `expand_shorthand`"

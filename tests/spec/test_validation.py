@@ -79,7 +79,7 @@ def test_an_item_of_a_list_goes_alone_but_positions_in_the_list_no_longer_count(
 def test_a_list_of_needs_holds_names() -> None:
     fitting = validate(spec_of(roles={"solver": SOLVER, "judge": {**SOLVER, "needs": [1, "solver"]}}))
     assert fitting.left_out == {("roles", "judge", "needs")}
-    assert "names of roles, not 1" in fitting.findings[0].message + (fitting.findings[0].expected or "")
+    assert "role names, not 1" in fitting.findings[0].message + (fitting.findings[0].expected or "")
 
 
 def test_nothing_stands_in_for_a_prompt_that_does_not_fit() -> None:

@@ -1,13 +1,12 @@
-"""One model behind one limit: how many calls are under way, and how often a passing failure is tried again.
+"""One model behind one limit: concurrent calls, and retries of failures that may pass.
 
-Whoever calls a model in a run calls it through here, so that its limit is one. Knows no roles, no episodes.
+All callers of a model share its `LimitedModel`. Knows no roles and no episodes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TypeVar
 
@@ -16,33 +15,32 @@ from rolegraph.engine.models.types import Completion, LogprobScorer, Model, Requ
 from rolegraph.engine.records import CallDone, Observer
 
 ATTEMPTS = 4
-"""Calls in all when each fails in a way that may pass."""
+"""Calls in all, the first included, while each fails in a way that may pass."""
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 8.0
-"""Seconds between attempts: doubled each time, and up to as much again at random, so that many do not come
-back at once."""
+"""Seconds between attempts: doubled each time, plus up to as much at random, so that callers spread out."""
 
 LONGEST_ASKED = 60.0
-"""Seconds that a server may ask to be left alone for; one that asks for more is asked again after so many."""
+"""Seconds of a server's `Retry-After` that are obeyed; a longer one counts as this many."""
 
 Clock = Callable[[], float]
-"""Seconds, as the event loop counts them."""
+"""The event loop's clock, in seconds."""
 
 A = TypeVar("A")
 T = TypeVar("T")
 
 
 class LimitedModel:
-    """A model, at most `concurrency` calls at a time; `model` is closed by whoever opened it."""
+    """A model with at most `concurrency` calls at a time. Whoever opened the model closes it."""
 
     __slots__ = ("_slots", "model")
 
     def __init__(self, model: Model, concurrency: int) -> None:
         self.model = model
-        self._slots = _Slots(concurrency)
+        self._slots = asyncio.Semaphore(concurrency)
 
-    def instead(self, model: Model) -> LimitedModel:
-        """Another model behind the same limit: newer weights, say."""
+    def with_model(self, model: Model) -> LimitedModel:
+        """Return another model behind the same limit: newer weights, for example."""
         limited = LimitedModel(model, 1)
         limited._slots = self._slots
         return limited
@@ -54,15 +52,30 @@ class LimitedModel:
         observe: Observer | None = None,
         clock: Clock | None = None,
     ) -> Coroutine[None, None, tuple[Completion, float, float]]:
-        """The answer to a request, when it began on the event loop's clock, which who has it hands over,
-        and the seconds that it took; raises ModelError or TimeoutError.
+        """Answer a request; retry it while it fails in a way that may pass.
 
-        Neither the time nor `timeout`, which are of one call, count the wait for a free slot.
+        Args:
+            request: What to ask.
+            timeout: Seconds that each attempt may take; the wait for a free slot does not count.
+            observe: Receives a CallDone for each attempt.
+            clock: The running loop's `time`, from a caller that has it at hand.
+
+        Returns:
+            The answer, the last attempt's start on the clock, and its duration in seconds.
+
+        Raises:
+            ModelError: The model refused, or failed `ATTEMPTS` times.
+            TimeoutError: The attempt took longer than `timeout`.
         """
         return self._call(self.model.complete, request, timeout, observe, clock)
 
     async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Sequence[float]:
-        """Log-probabilities of given response tokens, [T]; raises ModelError, or UsageError without any."""
+        """Return the natural log-probabilities of given response tokens, [T], at temperature 1.
+
+        Raises:
+            ModelError: The model refused, or failed `ATTEMPTS` times.
+            UsageError: The model's provider scores no given tokens.
+        """
         return (await self._call(self._score, (prompt_ids, response_ids), None, None, None))[0]
 
     async def _score(self, tokens: tuple[Sequence[int], Sequence[int]]) -> Sequence[float]:
@@ -78,14 +91,12 @@ class LimitedModel:
         observe: Observer | None,
         clock: Clock | None,
     ) -> tuple[T, float, float]:
-        attempt, slots = 1, self._slots
+        attempt = 1
         if clock is None:
             clock = asyncio.get_running_loop().time
         while True:
-            if slots.free:
-                slots.free -= 1
-            else:
-                await slots.wait()
+            # Not `async with`: its two coroutines cost 1 % of an episode whose answers come at once.
+            await self._slots.acquire()
             start, answered = clock(), False
             try:
                 if seconds is None:
@@ -100,46 +111,19 @@ class LimitedModel:
                     raise
                 wait = backoff(attempt, error.after)
             finally:
-                slots.release()
+                self._slots.release()
                 if observe is not None and isinstance(argument, Request):
                     observe(CallDone(argument.id, clock() - start, answered))
             await asyncio.sleep(wait)
             attempt += 1
 
 
-class _Slots:
-    """An asyncio.Semaphore of whose free slots one is taken without a coroutine, as nearly every call takes
-    one. While any is free nobody waits: who waits is given the slot itself, first come, first served.
-    """
-
-    __slots__ = ("_waiting", "free")
-
-    def __init__(self, free: int) -> None:
-        self.free = free
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    async def wait(self) -> None:
-        """Wait to be given a slot."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # it came just before
-                self.release()
-            raise
-
-    def release(self) -> None:
-        """Give a slot to who has waited longest, or free it."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self.free += 1
-
-
 def backoff(attempt: int, asked: float | None = None) -> float:
-    """Seconds to wait after the attempt of that number, from 1; no less than a server asked for."""
+    """Return the seconds to wait after a failed attempt.
+
+    Args:
+        attempt: The attempt's number, from 1.
+        asked: The seconds that the server asked for, at least which are waited, up to `LONGEST_ASKED`.
+    """
     wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1))
     return max(wait, min(asked or 0.0, LONGEST_ASKED)) + wait * random.random()

@@ -135,7 +135,7 @@ class Policies:
             )
             # Episodes of an older version may still be running; all versions share one limit.
             before = policy.sampler and policy.sampler[1]
-            limited = before.instead(model) if before else LimitedModel(model, policy.concurrency)
+            limited = before.with_model(model) if before else LimitedModel(model, policy.concurrency)
             policy.sampler = policy.version, limited
         return policy.sampler[1]
 

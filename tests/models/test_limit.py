@@ -257,7 +257,7 @@ def test_a_server_that_asks_for_time_is_given_it_within_bounds(
 def test_newer_weights_stand_behind_the_same_limit() -> None:
     model = ScriptedModel(lambda _: "yes", lambda _: 0.01)
     older = LimitedModel(model, 2)
-    newer = older.instead(model)
+    newer = older.with_model(model)
 
     async def six() -> None:
         calls = [limited.complete(request()) for limited in (older, newer) for _ in range(3)]

@@ -1,19 +1,18 @@
-"""Every limit on what others' input may cost: its name, its size, and why it stands where it does.
+"""Limits on the cost of input from others: each with its name, its size and the reason for it.
 
-A limit is data, so that a message can name the one that was hit and a person can read them all. Sizes are
-chosen to let the largest honest input through several times over. One file for each thing that comes from
-others; what an option of an item may be is said by its own type, and how much of a run a page has room for
-is the page's own.
+A limit is data, so that a message can name it. Sizes let the largest honest input through several times over.
+One file for each kind of input; the bounds of an item's option are part of the option's type.
 """
 
 from rolegraph.engine.limits import answers, prompts, records, service, specs, tools
-from rolegraph.engine.limits.limit import Limit, limits_of_module
+from rolegraph.engine.limits.limit import Limit
 
 LIMITS: tuple[Limit, ...] = tuple(
-    limit
+    value
     for module in (specs, prompts, answers, tools, records, service)
-    for limit in limits_of_module(vars(module))
+    for value in vars(module).values()
+    if isinstance(value, Limit)
 )
-"""All of them, file by file."""
+"""All limits, file by file."""
 
 __all__ = ["LIMITS", "Limit"]

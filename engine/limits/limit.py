@@ -1,39 +1,36 @@
-"""What a limit is."""
+"""`Limit`, the largest permitted amount of one thing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class Limit(NamedTuple):
-    """The most that there may be of something."""
+    """The largest permitted amount of one thing."""
 
     name: str
-    """What messages and `rolegraph limits` call it."""
+    """Name of the limit in messages."""
     most: int
+    """Largest permitted number."""
     unit: str
+    """Unit of `most`; empty for a bare number."""
     why: str
+    """Subject of the limit, and the reason for its size."""
 
-    def exceeded(self, what: str) -> str:
-        """What is said where the limit is hit: `what` ends before "more than …"."""
-        return f"{what} more than {self}"
+    def exceeded(self, subject: str) -> str:
+        """Return `subject` followed by "more than 64 calls (limit: answer_calls)"."""
+        return f"{subject} more than {self}"
 
     def __str__(self) -> str:
-        """The limit as the end of a sentence, with its name."""
-        return f"{self.size} ({self.named})"
+        """Return the amount with the name of the limit: `64 calls (limit: answer_calls)`."""
+        return f"{self.size} ({self.label})"
 
     @property
     def size(self) -> str:
-        """How much it is, with its unit."""
+        """Amount with its unit, such as `64 calls`."""
         return f"{self.most:{',' if self.most < 10**15 else '.2g'}} {self.unit}".rstrip()
 
     @property
-    def named(self) -> str:
-        """Its name, for a message that says otherwise how much there may be."""
+    def label(self) -> str:
+        """Name for the end of a message that states the amount itself: `limit: answer_calls`."""
         return f"limit: {self.name}"
-
-
-def limits_of_module(names: Mapping[str, object]) -> list[Limit]:
-    """Those among a module's names, in its order."""
-    return [value for value in names.values() if isinstance(value, Limit)]

@@ -1,51 +1,49 @@
-"""What a spec's file may hold, and what may come of it."""
+"""Limits on a spec file and on the workflow that it describes."""
 
 from __future__ import annotations
 
 from rolegraph.engine.limits.limit import Limit
 
-# as it is read
-
-SPEC_BYTES = Limit("spec_bytes", 1_000_000, "bytes", "a spec is written by a person; all of it is held")
-SPEC_DEPTH = Limit("spec_depth", 40, "levels", "mappings and lists of a spec inside one another")
+# Size of the file.
+SPEC_BYTES = Limit("spec_bytes", 1_000_000, "bytes", "file of a spec, of its tests or of a template")
+SPEC_DEPTH = Limit("spec_depth", 40, "levels", "nested mappings and lists")
 SPEC_VALUES = Limit(
-    "spec_values", 10_000, "values", "the values of a spec once its aliases are followed, which multiply them"
+    "spec_values", 10_000, "values", "values after the expansion of aliases, which multiply them"
 )
-SPEC_DIGITS = Limit("spec_digits", 300, "characters", "a number in a spec; a float has no more")
-SPEC_EXTENDS = Limit("spec_extends", 16, "specs", "specs that extend one another; each is read and merged")
-SPEC_FAULTS = Limit(
-    "spec_faults", 100, "faults", "faults of a spec that are told at once; who mends those sees the next"
+SPEC_DIGITS = Limit("spec_digits", 300, "characters", "number; a float has no more digits")
+SPEC_EXTENDS = Limit("spec_extends", 16, "specs", "specs that extend one another")
+SPEC_FAULTS = Limit("spec_faults", 100, "faults", "faults shown at once")
+
+# Values of single keys.
+SPEC_COUNT = Limit(
+    "spec_count", 1_000_000_000, "", "any number without a limit of its own; larger ones are slips"
+)
+SPEC_INSTANCES = Limit("spec_instances", 4_096, "", "`count` of a role; each instance is a turn or more")
+SPEC_ROUNDS = Limit("spec_rounds", 10_000, "", "`times` of a loop; each round has a turn of every role")
+SPEC_CALLS = Limit(
+    "spec_calls", 1_000, "", "`calls` and `retry` of a turn; each call sends the whole chat again"
+)
+SPEC_RANK = Limit("spec_rank", 1_024, "", "`rank` of an adapter; a larger one has the size of the base model")
+SPEC_STALENESS = Limit(
+    "spec_staleness", 8, "", "`staleness`; the episodes of so many steps are held in memory"
 )
 
-# what its numbers may be
-
-SPEC_COUNT = Limit("spec_count", 1_000_000_000, "", "numbers of a spec; larger ones are slips")
-SPEC_INSTANCES = Limit("spec_instances", 4_096, "", "`count` of a role: each is a turn at least")
-SPEC_ROUNDS = Limit("spec_rounds", 10_000, "", "`times` of a loop: in each, all of its roles have turns")
-SPEC_CALLS = Limit("spec_calls", 1_000, "", "`calls` of a turn: with each the whole chat is sent again")
-SPEC_RETRIES = Limit("spec_retries", 100, "", "`retry` of a turn: a model that failed so often will again")
-SPEC_SECONDS = Limit("spec_seconds", 1_000_000, "seconds", "`timeout` of a role: eleven days are no limit")
-SPEC_WEIGHT = Limit("spec_weight", 1_000_000, "", "`weight` of a role: beyond it floats lose the others")
-SPEC_RANK = Limit("spec_rank", 1_024, "", "`rank` of an adapter: more would be the base's own size")
-SPEC_STALENESS = Limit("spec_staleness", 8, "", "`staleness`: that many steps of episodes are held at once")
-
-# what may come of it
-
-SPEC_ROLES = Limit("spec_roles", 200, "roles", "checks hold each role against every other")
-SPEC_NAME = Limit("spec_name", 100, "characters", "a name of a spec: it stands in tables, files and ids")
+# Size of the workflow.
+SPEC_ROLES = Limit("spec_roles", 200, "roles", "roles; checks compare each with every other")
+SPEC_NAME = Limit("spec_name", 100, "characters", "name, which stands in tables, files and ids")
 SPEC_TEMPLATES = Limit(
     "spec_templates",
     20_000,
     "parts",
-    "those of all templates and conditions, once for each use; each takes some 50 µs to compile",
+    "parts of all templates and conditions, at some 50 µs of compile time each",
 )
 SPEC_TURNS = Limit(
-    "spec_turns", 40_000, "turns", "the turns of one episode; each is some 1,500 bytes of a plan"
+    "spec_turns", 40_000, "turns", "turns of one episode; a plan holds some 1,500 bytes for each"
 )
-SPEC_EDGES = Limit("spec_edges", 200_000, "edges", "who waits for whom in one episode")
+SPEC_EDGES = Limit("spec_edges", 200_000, "edges", "edges between the turns of one episode")
 SPEC_LINEAGES = Limit(
     "spec_lineages",
     500_000,
     "ancestors",
-    "of every instance, the roles that it comes from; each is some 100 bytes while a spec is compiled",
+    "ancestors of all instances; compilation holds some 100 bytes for each",
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path as FilePath
 
 from rolegraph.engine.errors import did_you_mean
-from rolegraph.engine.limits.prompts import TEMPLATE_BYTES
+from rolegraph.engine.limits.specs import SPEC_BYTES
 from rolegraph.engine.prompts.checks import TemplateScope
 from rolegraph.engine.prompts.templates import Condition, Template, compile_condition, compile_template
 from rolegraph.engine.records.files import is_file, is_folder, is_no_file
@@ -31,7 +31,7 @@ def read_template(
         return None, findings
     name = display_path(file)
     try:
-        text = read_text_of(file, TEMPLATE_BYTES)
+        text = read_text_of(file, SPEC_BYTES)
     except OSError as error:
         return None, [Finding(path, f"cannot read {name}: {error.strerror}")]
     except UnicodeDecodeError:

@@ -10,7 +10,7 @@ from rolegraph.engine.limits.specs import SPEC_COUNT, SPEC_NAME
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=SPEC_NAME.most)]
 
-Count = Annotated[int, Field(ge=1, le=SPEC_COUNT.most), SPEC_COUNT]
+Count = Annotated[int, Field(ge=1, le=SPEC_COUNT.most)]
 
 ATOMIC = "atomic"
 """Annotation of a field whose value `extends` and overrides replace as a whole, rather than key by key."""

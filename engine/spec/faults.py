@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import get_args
 
@@ -12,7 +12,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rolegraph.engine.errors import did_you_mean
-from rolegraph.engine.limits import Limit
 from rolegraph.engine.limits.records import VALUE_SHOWN
 from rolegraph.engine.limits.specs import SPEC_FAULTS
 from rolegraph.engine.spec.base import SpecModel
@@ -36,10 +35,10 @@ _DECIDED = {
 }
 """Hints for an expression where a number stands."""
 _WORDS = {
-    "greater_than_equal": "at least {ge}",
-    "greater_than": "more than {gt}",
-    "less_than_equal": "at most {le}",
-    "less_than": "less than {lt}",
+    "greater_than_equal": "at least {ge:,}",
+    "greater_than": "more than {gt:,}",
+    "less_than_equal": "at most {le:,}",
+    "less_than": "less than {lt:,}",
 }
 
 
@@ -95,8 +94,6 @@ def _finding(detail: ErrorDetails, at: Path, written: object, root: type[SpecMod
         ):
             hint = f"did you mean openai:{name}?"
         return Finding(path, f"{key} cannot be {value}", _listed(choices, " or "), hint)
-    if kind == "less_than_equal" and (limit := _limit_at(path, root)):
-        return Finding(path, f"{key} cannot be {value}", f"at most {limit}")
     if kind in _WORDS:
         return Finding(path, f"{key} cannot be {value}", _WORDS[kind].format(**context))
     if kind == "string_pattern_mismatch":
@@ -147,20 +144,6 @@ def _listed(names: list[str], last: str = ", ") -> str:
 def _model_at(path: Path, root: type[SpecModel]) -> type[BaseModel] | None:
     kind = type_at(path, root)
     return kind if kind is not None and issubclass(kind, BaseModel) else None
-
-
-def _limit_at(path: Path, root: type[SpecModel]) -> Limit | None:
-    """The limit that a field is marked with."""
-    model = _model_at(path[:-1], root)
-    field = model.model_fields.get(str(path[-1])) if model else None
-    marks = (*field.metadata, *_marks(field.annotation)) if field else ()
-    return next((mark for mark in marks if isinstance(mark, Limit)), None)
-
-
-def _marks(annotation: object) -> Iterator[object]:
-    for part in get_args(annotation):
-        yield part
-        yield from _marks(part)
 
 
 def _shorts(path: Path, root: type[SpecModel]) -> list[str]:

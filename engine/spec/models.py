@@ -27,7 +27,7 @@ class Loop(SpecModel):
 
     roles: Annotated[Strings, Field(min_length=1)]
     """Names of the roles in the loop."""
-    times: Annotated[int, Field(ge=1, le=SPEC_ROUNDS.most), SPEC_ROUNDS]
+    times: Annotated[int, Field(ge=1, le=SPEC_ROUNDS.most)]
     """Largest number of rounds."""
     until: str | None = None
     """Condition that ends the loop, evaluated after each round, on each branch separately."""

@@ -8,13 +8,7 @@ from typing import Annotated, Any, Literal, Self, Union, cast, get_args
 from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
 
 from rolegraph.engine import vocabulary
-from rolegraph.engine.limits.specs import (
-    SPEC_CALLS,
-    SPEC_INSTANCES,
-    SPEC_RETRIES,
-    SPEC_SECONDS,
-    SPEC_WEIGHT,
-)
+from rolegraph.engine.limits.specs import SPEC_CALLS, SPEC_COUNT, SPEC_INSTANCES
 from rolegraph.engine.spec.base import ATOMIC, SpecModel, Strings
 from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
 from rolegraph.engine.vocabulary import CallField, ItemCall, LossName, LossSetting
@@ -24,7 +18,7 @@ from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
 class OnFailure(SpecModel):
     """Handling of a failed role instance."""
 
-    retry: Annotated[int, Field(ge=0, le=SPEC_RETRIES.most), SPEC_RETRIES] = 0
+    retry: Annotated[int, Field(ge=0, le=SPEC_CALLS.most)] = 0
     """Number of further attempts."""
     then: Literal["zero", "mask", "fail"] = "zero"
     """`zero`: it earns `reward`. `mask`: the turn stays out of the gradient. `fail`: the episode ends."""
@@ -184,7 +178,7 @@ class Role(SpecModel):
 
     model_config = ConfigDict(json_schema_extra=_require_prompt_or_tool)
 
-    count: Annotated[int, Field(ge=1, le=SPEC_INSTANCES.most), SPEC_INSTANCES] = 1
+    count: Annotated[int, Field(ge=1, le=SPEC_INSTANCES.most)] = 1
     """Number of parallel instances; with a join of `each` or `chunks`, for each parent."""
     needs: Annotated[
         Mapping[str, Edge],
@@ -212,7 +206,7 @@ class Role(SpecModel):
         ATOMIC,
     ] = []
     """Tools that the model may call before it answers."""
-    calls: Annotated[int, Field(ge=1, le=SPEC_CALLS.most), SPEC_CALLS] = 1
+    calls: Annotated[int, Field(ge=1, le=SPEC_CALLS.most)] = 1
     """Largest number of model calls in a turn of a role with tools; the last answer is parsed as it is."""
     reward: Annotated[CallField, vocabulary.rewards] | None = None
     """Reward of the role. A trainable role needs a reward or a signal."""
@@ -235,13 +229,13 @@ class Role(SpecModel):
     policy: Annotated[Strings, Field(min_length=1)] | None = None
     """Weights of this role: one of the spec's `policies`, or a list with one for each instance. None is
     `main`, and for a role that is not trained its unchanged model."""
-    weight: Annotated[float, Field(gt=0.0, le=SPEC_WEIGHT.most), SPEC_WEIGHT] = 1.0
+    weight: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most)] = 1.0
     """Weight of this role's loss among the roles of its policy."""
     sampling: Sampling | None = None
     """Sampling settings; None uses the policy's."""
     on_failure: OnFailure = OnFailure()
     """Handling of a failed instance."""
-    timeout: Annotated[float, Field(gt=0.0, le=SPEC_SECONDS.most), SPEC_SECONDS] | None = None
+    timeout: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most)] | None = None
     """Seconds that one call of the model or tool may take; None sets no limit of its own."""
 
     @property

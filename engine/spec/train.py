@@ -19,7 +19,7 @@ class Schedule(SpecModel):
     SHORT = RateCurve
     kind: RateCurve = "constant"
     """`constant`, or `linear` or `cosine`, which fall to `floor` at the last step."""
-    warmup: Annotated[int, Field(ge=0, le=SPEC_COUNT.most), SPEC_COUNT] = 0
+    warmup: Annotated[int, Field(ge=0, le=SPEC_COUNT.most)] = 0
     """Number of steps in which the rate rises from 0."""
     floor: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """Share of the learning rate that remains at the end."""
@@ -33,7 +33,7 @@ class Schedule(SpecModel):
 class Lora(SpecModel):
     """LoRA adapter, the weights that training changes."""
 
-    rank: Annotated[int, Field(ge=1, le=SPEC_RANK.most), SPEC_RANK] = 32
+    rank: Annotated[int, Field(ge=1, le=SPEC_RANK.most)] = 32
     """Rank of the adapter."""
     attention: bool = True
     """True to adapt the attention layers."""
@@ -62,7 +62,7 @@ class Policy(SpecModel):
 class Validation(SpecModel):
     """Evaluation on the validation data, with the same seeds every time."""
 
-    every: Annotated[int, Field(ge=0, le=SPEC_COUNT.most), SPEC_COUNT] = 10
+    every: Annotated[int, Field(ge=0, le=SPEC_COUNT.most)] = 10
     """Steps between evaluations; one before and one after the training are always made, with 0 only those."""
     tasks: Count = 128
     """Number of tasks, from the first on."""
@@ -88,7 +88,7 @@ class Train(SpecModel):
     """Learning rate of Adam."""
     schedule: Schedule = Schedule()
     """`constant`, `linear`, `cosine`, or a mapping with `kind`, `warmup` and `floor`."""
-    gradient_clip: Annotated[float, Field(ge=0.0, le=SPEC_COUNT.most), SPEC_COUNT] = 1.0
+    gradient_clip: Annotated[float, Field(ge=0.0, le=SPEC_COUNT.most)] = 1.0
     """Largest norm of the gradient of the mean loss over a step's trajectories; 0 does not clip."""
     lora: Lora = Lora()
     """LoRA adapter."""
@@ -96,7 +96,7 @@ class Train(SpecModel):
     """Evaluation during the training."""
     checkpoint_every: Count = 10
     """Steps between checkpoints; the best and the last are always kept."""
-    staleness: Annotated[int, Field(ge=0, le=SPEC_STALENESS.most), SPEC_STALENESS] = 0
+    staleness: Annotated[int, Field(ge=0, le=SPEC_STALENESS.most)] = 0
     """Number of updates by which rollouts may be behind the policy: 0 waits for each update; n makes the
     rollouts of n batches during earlier updates, and each Step records the lag. A resumed run starts with no
     batch ahead, so only with 0 does it repeat the figures of an uninterrupted run."""

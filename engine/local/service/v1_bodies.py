@@ -107,7 +107,7 @@ class SampledBody(_Body):
         if written > context * limits.TEXT_PER_TOKEN.most:
             raise RequestError(
                 f"the prompt has {written:,} characters; the model's context is {context} tokens "
-                f"({limits.TEXT_PER_TOKEN.named})"
+                f"({limits.TEXT_PER_TOKEN.label})"
             )
 
 

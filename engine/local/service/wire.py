@@ -126,7 +126,7 @@ def _adam(value: object) -> object:
     adam = AdamParams.model_validate(value)
     for name, number in adam.model_dump().items():
         if isinstance(number, float) and not abs(number) <= limits.RATE.most:
-            raise ValueError(f"{name} is no number, or beyond {limits.RATE.most:g} ({limits.RATE.named})")
+            raise ValueError(f"{name} is no number, or beyond {limits.RATE.most:g} ({limits.RATE.label})")
     for name in ("beta1", "beta2"):
         if not 0 <= getattr(adam, name) < 1:
             raise ValueError(f"{name} is {getattr(adam, name):g}; expected a number from 0 to below 1")

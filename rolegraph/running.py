@@ -322,7 +322,7 @@ def describe(flow: Workflow, kind: Kind, *, seed: int) -> RunInfo:
             role.name: RoleInfo(
                 estimator=role.estimator.name if role.estimator else None,
                 loss=role.loss.name if role.run is None else None,
-                trainable=role.trainable,
+                trainable=role.spec.is_trained,
                 policies=_policies(plan, role),
             )
             for role in plan.roles

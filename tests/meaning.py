@@ -152,7 +152,15 @@ def expected(workflow: Workflow) -> Expected:
         when = workflow.roles[me.role].get("when")
         if any(edge["fans"] and not views[key] for key, edge in edges_of(me.role)):
             return False
-        return when is None or holds(when, views, me)
+        if when is None:
+            return True
+        history = [turn for node in own_turns(me) if (turn := happens(node)) is not None]
+        return holds(when, {**views, "self": history}, me)
+
+    def own_turns(me: NodeId) -> list[NodeId]:
+        """The earlier turns of an instance, if its condition reads them."""
+        reads = "self.history" in workflow.roles[me.role].get("when", "")
+        return [me._replace(round=number) for number in range(1, me.round)] if reads else []
 
     def vote(me: NodeId, views: Seen) -> Turn:
         voters = [turn for turns in views.values() for turn in turns]
@@ -163,7 +171,11 @@ def expected(workflow: Workflow) -> Expected:
 
     def waits(me: NodeId) -> list[NodeId]:
         edges = edges_of(me.role)
-        return [node for _, edge in edges for nodes in joined(me, edge)[0] for node in nodes] + ends(me)
+        return (
+            [node for _, edge in edges for nodes in joined(me, edge)[0] for node in nodes]
+            + ends(me)
+            + own_turns(me)
+        )
 
     @cache
     def opens(me: NodeId) -> float:

@@ -201,7 +201,7 @@ def workflows(draw: st.DrawFn) -> Workflow:
         elif kind == 1:
             made.roles[name] |= {"tools": ["calculator"], "calls": draw(st.integers(2, 3))}
         if draw(st.integers(0, 2)) == 0:
-            text, holds = draw(_when(list(needs)))
+            text, holds = draw(_when(list(needs), loops=loop is not None))
             made.roles[name]["when"], made.holds[text] = text, holds
     for loop in made.loops.values():
         can = [] if any("env" in other for other in made.loops.values()) else _players(made, loop)
@@ -248,9 +248,11 @@ def _some(names: Sequence[str]) -> st.SearchStrategy[list[str]]:
 
 
 @st.composite
-def _when(draw: st.DrawFn, needs: list[str]) -> tuple[str, Holds]:
+def _when(draw: st.DrawFn, needs: list[str], *, loops: bool) -> tuple[str, Holds]:
     odd: tuple[str, Holds] = ("self.index % 2 == 1", lambda seen, me: me.index % 2 == 1)
-    choices = [odd, ("self.index == 1", lambda seen, me: me.index == 1)]
+    choices: list[tuple[str, Holds]] = [odd, ("self.index == 1", lambda seen, me: me.index == 1)]
+    if loops:
+        choices.append(("self.history | length < 2", lambda seen, me: len(seen["self"]) < 2))
     if needs:
         choices += _of(draw(st.sampled_from(needs)))
     return draw(st.sampled_from(choices))

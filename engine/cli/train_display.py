@@ -143,7 +143,7 @@ class TrainDisplay:
             table.add_column(heading, justify="right", no_wrap=True)
         for role in self._plan.roles:
             name = role.name
-            estimator = role.estimator.name if role.estimator and role.trainable else "–"
+            estimator = role.estimator.name if role.estimator and role.spec.is_trained else "–"
             table.add_row(
                 name,
                 estimator,

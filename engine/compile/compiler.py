@@ -23,10 +23,11 @@ from rolegraph.engine.compile.graph import (
     repeated_needs,
     role_needs,
 )
+from rolegraph.engine.compile.inputs import OWN_TURNS, role_inputs
 from rolegraph.engine.compile.lineage import Instances, instances_of
 from rolegraph.engine.compile.model_files import ModelFiles
 from rolegraph.engine.compile.names import ResolvedNames, resolve_names
-from rolegraph.engine.compile.plan import EnvPlan, LoopPlan, Node, Plan, RolePlan, own_of
+from rolegraph.engine.compile.plan import EnvPlan, LoopPlan, Node, Plan, RolePlan, self_view
 from rolegraph.engine.compile.policies import check_policies, endpoints_of, samplings_of, trained_policies
 from rolegraph.engine.compile.resolve import digest
 from rolegraph.engine.compile.running import permission_findings, run_findings, withheld
@@ -44,8 +45,8 @@ Further = Callable[[Plan], Iterable[Finding]]
 """Further checks of a plan without faults."""
 
 
-_SETTLED = {"self", *(f"self.{field}" for field in (*OF_SELF, *IN_A_LOOP) if field != "history")}
-"""What is known of a node before anything has run."""
+_CONSTANTS = {"self", *(f"self.{field}" for field in (*OF_SELF, *IN_A_LOOP))} - {OWN_TURNS}
+"""Mentions with the same value in every episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,24 +170,22 @@ def _assemble(
     endpoints = {endpoint: None for its in endpoint_of.values() for endpoint in its}
     positions_of = {endpoint: position for position, endpoint in enumerate(endpoints)}
     numbers = {name: [positions_of[endpoint] for endpoint in its] for name, its in endpoint_of.items()}
-    untils = {name: until.mentions & spec.roles.keys() for name, until in names.untils.items() if until}
-    chats = {name for name, role in spec.roles.items() if role.memory == "chat"}
-    own = {name for name in spec.roles if name in chats or "self.history" in _mentions(names, name)}
-    read = {name: reward.read_roles for name, reward in names.rewards.items() if reward and reward.read_roles}
-    played = env_loop(spec)
-    players = players_of(spec, played) if played is not None else []
-    by_turn = {
-        name for name, role in spec.roles.items() if role.credit.kind != "trajectory" or role.group != "task"
-    }
+    inputs = role_inputs(
+        spec,
+        {name: _mentions(names, name) for name in spec.roles},
+        {name: until.mentions for name, until in names.untils.items() if until},
+    )
+    loop_with_env = env_loop(spec)
+    players = [] if loop_with_env is None else players_of(spec, loop_with_env)
     unrolled = unroll(
         spec,
         instances,
-        numbers,
-        until=untils,
-        own=own,
-        rewards=read,
-        by_turn=by_turn,
-        players=players,
+        inputs,
+        endpoints=numbers,
+        rewards={name: reward.read_roles for name, reward in names.rewards.items() if reward},
+        by_turn={
+            name for name, it in spec.roles.items() if it.credit.kind != "trajectory" or it.group != "task"
+        },
     )
     loops = list(spec.loops)
     turns = Counter(node.role for node in unrolled.nodes)
@@ -194,35 +193,26 @@ def _assemble(
     roles = tuple(
         RolePlan(
             name=name,
-            count=len(instances[name]),
+            spec=role,
+            count=counts[name],
             needs=tuple(needs[name]),
             prompt=None if role.run else _present(names.templates[name][0]),
             run=names.runs[name],
             system=names.templates[name][1],
             parser=_present(names.parsers[name]),
             reward=names.rewards[name],
-            credit=role.credit,
-            group=role.group,
             estimator=names.estimators[name],
             signal=names.signal_plans.get(name),
             loss=loss_of(role, names.estimators[name], names.signals[name]),
-            trainable=role.is_trained,
-            weight=role.weight,
-            earns_late=(reward := names.rewards[name]) is not None and reward.is_deferred,
-            earns_sum=reward is not None and reward.reads_environment,
             endpoints=tuple(numbers[name]),
             samplings=tuple(sampling for _, sampling in samplings_of(spec, name, counts[name])),
-            on_failure=role.on_failure,
-            timeout=role.timeout,
             when=names.whens[name],
             loop=None if (loop := loop_of(spec, name)) is None else loops.index(loop),
             rounds=turns[position] // counts[name],
             nodes=range(ends[position] - turns[position], ends[position]),
-            asks_each=name in chats or any("self" in t.mentions for t in names.templates[name] if t),
-            keeps_chat=name in chats,
+            prompt_per_instance=role.memory == "chat"
+            or any("self" in template.mentions for template in names.templates[name] if template),
             tools=tuple(map(_present, names.tools[name])),
-            calls=role.calls,
-            shows=frozenset(role.shows),
         )
         for position, (name, role) in enumerate(spec.roles.items())
     )
@@ -236,24 +226,26 @@ def _assemble(
         endpoints=tuple(endpoints),
         policies=policies,
         nodes=unrolled.nodes,
-        never=_never(roles, unrolled.nodes),
+        never_run=_never_run(roles, unrolled.nodes),
         blocks=unrolled.blocks,
         wiring=unrolled.wiring,
-        reads=unrolled.reads,
+        reward_inputs=unrolled.reward_inputs,
         loops=tuple(
-            LoopPlan(name, loop.times, names.untils[name], unrolled.tails[name], unrolled.branches[name])
+            LoopPlan(name, loop.times, names.untils[name], unrolled.early_exit[name], unrolled.branches[name])
             for name, loop in spec.loops.items()
         ),
         env=None
-        if played is None
+        if loop_with_env is None
         else EnvPlan(
             _present(names.environment),
-            loops.index(played),
+            loops.index(loop_with_env),
             {positions[name]: sum(len(instances[p]) for p in players[:n]) for n, name in enumerate(players)},
-            unrolled.turns,
+            unrolled.player_nodes,
         ),
-        scoring=tuple(
-            positions[name] for name in in_order(scored(names.rewards)) if roles[positions[name]].earns_late
+        reward_order=tuple(
+            positions[name]
+            for name in in_order(scored(names.rewards))
+            if roles[positions[name]].defers_reward
         ),
         correct=positions[spec.episode.correct or order[-1]],
         metrics={name: _present(metric) for name, metric in names.metrics.items()},
@@ -264,15 +256,15 @@ def _assemble(
     )
 
 
-def _never(roles: Sequence[RolePlan], nodes: Sequence[Node]) -> frozenset[int]:
-    """The nodes whose condition is false of them whatever the task and whatever was done before."""
+def _never_run(roles: Sequence[RolePlan], nodes: Sequence[Node]) -> frozenset[int]:
+    """Return the nodes whose `when` reads only constants of the node and is false."""
     never: set[int] = set()
     for place, node in enumerate(nodes):
         role = roles[node.role]
-        if role.when is None or not role.when.mentions <= _SETTLED:
+        if role.when is None or not role.when.mentions <= _CONSTANTS:
             continue
-        with suppress(PromptError):  # told of the episodes that it happens in
-            if not role.when.holds({SELF: own_of(role, node)}):
+        with suppress(PromptError):  # counted in each episode, among its `uncomputed_conditions`
+            if not role.when.holds({SELF: self_view(role, node)}):
                 never.add(place)
     return frozenset(never)
 

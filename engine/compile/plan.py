@@ -1,20 +1,20 @@
-"""A compiled workflow: everything that running and training need, resolved and immutable. Plain data.
+"""The Plan of a workflow: plain, immutable data with everything that running and training need, resolved.
 
 Roles, endpoints, nodes, blocks and joins are known by their positions in the plan's tables. A plan can be
-pickled; it brings along what has to be imported before it is whole again. What every turn reads is a
-dataclass: a field of a NamedTuple takes several times as long to read, though it is made faster.
+pickled; it carries the modules that must be imported before its vocabulary can be unpickled. Records that are
+read in every turn are dataclasses: reading a field of a NamedTuple takes several times as long.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rolegraph.engine.prompts import Condition, Template
 from rolegraph.engine.records import MAIN, NodeId
-from rolegraph.engine.spec import Credit, GroupBy, Lora, Loss, ModelRef, OnFailure, Path, Sampling, Spec
+from rolegraph.engine.spec import Lora, Loss, ModelRef, Path, Role, Sampling, Spec
 from rolegraph.engine.vocabulary import (
     Dataset,
     Environment,
@@ -31,30 +31,28 @@ from rolegraph.engine.vocabulary import (
     Views,
 )
 
-if TYPE_CHECKING:
-    import networkx as nx
-
 
 class Endpoint(NamedTuple):
-    """Where a node's answers come from: a policy's latest weights, or a model as it is."""
+    """Source of a node's answers: the latest weights of a policy, or a model as it is."""
 
     model: ModelRef
-    """The model; that which the policy starts from, where there is one."""
+    """The model; the one that the policy starts from, where there is a policy."""
     policy: str | None = None
+    """Name of a policy in training; None for a model as it is."""
 
 
 class PolicyPlan(NamedTuple):
-    """What a policy that is trained is trained with."""
+    """Training settings of one policy."""
 
     model: ModelRef
-    """What it starts from; its `checkpoint`, if any, are weights of that model."""
+    """The model that the policy starts from; its `checkpoint`, if any, names weights of that model."""
     lora: Lora
     learning_rate: float
     """Before the schedule."""
 
 
 class SignalPlan(NamedTuple):
-    """A role's signal, with what it names resolved."""
+    """Signal of a role, with the teacher and the template that it names."""
 
     signal: Signal
     teacher: ModelRef | None
@@ -63,115 +61,115 @@ class SignalPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What a role does in place of asking a model."""
+    """Tool that a role runs in place of asking a model."""
 
     name: str
-    """The tool's."""
+    """Name of the tool."""
     tool: Tool
     value: Template | None
-    """Rendered, what its function is asked; None for a tool that picks from what the role sees."""
+    """Template of the tool's argument; None for a tool that picks from the role's inputs."""
     pairs: Pairs
-    """Those that the tool wants to know."""
+    """Pairs of instances for `Tool.pairs`."""
 
 
 class Permission(NamedTuple):
-    """Something in a plan that a person must allow."""
+    """Permission that a plan needs from a person."""
 
     name: str
-    """As `--allow` names it."""
+    """Value for `--allow`."""
     path: Path
-    """Where in the spec it is asked for."""
+    """Key of the spec that needs the permission."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolePlan:
-    """One role, with its names resolved."""
+    """One role: its part of the spec, and what its names resolved to."""
 
     name: str
+    spec: Role
+    """Settings as they are written, such as `weight`, `group` or `timeout`."""
     count: int
+    """Number of instances."""
     needs: tuple[str, ...]
+    """Roles that must end before a turn of this one can start."""
     prompt: Template | None
     """None for a role that runs a tool."""
     run: RunPlan | None
     system: Template | None
     parser: Parser
     reward: Reward | None
-    credit: Credit
-    group: GroupBy
     estimator: Estimator | None
     signal: SignalPlan | None
     loss: Loss
-    trainable: bool
-    weight: float
-    """What its losses count."""
-    earns_late: bool
-    """Whether its reward reads more than its own turn."""
-    earns_sum: bool
-    """Whether an instance earns what its turns earn together, and not what the last does."""
     endpoints: tuple[int, ...]
-    """Of each instance; none where no model is asked."""
+    """Position in `Plan.endpoints` of each instance; empty for a role that runs a tool."""
     samplings: tuple[Sampling, ...]
-    """Of each instance; none where no model is asked."""
-    on_failure: OnFailure
-    timeout: float | None
+    """Sampling of each instance; empty for a role that runs a tool."""
     when: Condition | None
-    """Where it is false, an instance is skipped."""
+    """An instance is skipped where this condition is false."""
     loop: int | None
-    """The loop that it is in."""
+    """Position in `Plan.loops`."""
     rounds: int
-    """How many turns an instance takes at most."""
+    """Turns of one instance at most."""
     nodes: range
-    """Those of its turns: of all instances in the first round, then in the next."""
-    asks_each: bool
-    """Whether its prompts speak of the instance itself, so that no two are asked the same."""
-    tools: tuple[Tool, ...] = ()
-    """What its model may call in its turn."""
-    calls: int = 1
-    """How often a turn asks its model at most."""
-    shows: frozenset[str] = frozenset()
-    """Hidden task fields that its own prompts and condition see."""
-    keeps_chat: bool = False
-    """Whether its turns go on with the conversation of those before."""
+    """The role's turns in `Plan.nodes`: all instances in the first round, then all in the next."""
+    prompt_per_instance: bool
+    """True where the prompts read `self` or continue a chat, so that each instance has its own."""
+    tools: tuple[Tool, ...]
+    """Tools that the model may call in its turn."""
+
+    @property
+    def defers_reward(self) -> bool:
+        """True where the reward reads more than the turn that it scores."""
+        return self.reward is not None and self.reward.is_deferred
+
+    @property
+    def sums_rewards(self) -> bool:
+        """True where an instance earns the sum of its turns' rewards, not the reward of the last turn."""
+        return self.reward is not None and self.reward.reads_environment
 
     @property
     def compares_turns(self) -> bool:
-        """Whether its turns are compared, and not its trajectories; where rewards are compared at all."""
+        """True where an estimator compares rewards, and compares those of turns, not of trajectories."""
         by_reward = self.estimator is not None and self.estimator.compute is not None
-        return by_reward and (self.credit.kind != "trajectory" or self.group != "task")
+        return by_reward and (self.spec.credit.kind != "trajectory" or self.spec.group != "task")
 
 
-Tail = tuple[tuple[int, int], ...]
-"""Joins, each with how many of its nodes lie in the rounds that a loop is spared."""
+JoinReductions = tuple[tuple[int, int], ...]
+"""For each join, the number of nodes to subtract when a loop exits early."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopPlan:
-    """Roles that take turns for several rounds."""
+    """One loop of a spec."""
 
     name: str
     times: int
+    """Rounds at most."""
     until: Condition | None
-    """Where it holds after a round, there is no other on that branch."""
-    tails: tuple[Tail, ...]
-    """What its end lets go, by the round that would have been the next, less one; nothing where its branches
-    end each for itself."""
+    """A branch of the loop exits after a round in which this condition holds."""
+    early_exit: tuple[JoinReductions, ...]
+    """By the first round that is not run, from 1: what to subtract from joins outside the loop; empty where
+    branches exit separately."""
     branches: int
-    """How many of these there are."""
+    """Number of branches that exit separately."""
 
 
 class EnvPlan(NamedTuple):
-    """The environment of a loop, and who moves in it.
+    """Environment of a loop, and its players.
 
-    Its transitions are in the wiring, one before each round and one after the last: behind the nodes and the
-    blocks, numbered on, each waits for the players' turns of the round before and releases those of its own.
+    The environment's transitions are part of the wiring: one before each round and one after the last. They
+    are numbered behind the blocks, and as nodes behind the nodes. A transition waits for the players' turns
+    of the round before, and the players' turns of its own round wait for it.
     """
 
     environment: Environment
     loop: int
+    """Position in `Plan.loops`."""
     players: Mapping[int, int]
-    """By role, the number of the player that is its first instance."""
-    turns: tuple[tuple[int, ...], ...]
-    """By round, less one, the nodes of all players, by their numbers."""
+    """By role, the player number of its first instance."""
+    player_nodes: tuple[tuple[int, ...], ...]
+    """For each round, the nodes of the players in the order of their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,56 +181,57 @@ class Node:
     block: int
     endpoint: int | None
     salt: int
-    """What sets its seeds apart."""
+    """Constant of this node in the seeds of its calls."""
     lineage: tuple[int, ...]
     """The instance's number under each parent; the last is its own."""
 
 
 class InputEdge(NamedTuple):
-    """What the nodes of a block see under a name."""
+    """Turns that the nodes of a block read under one name."""
 
     name: str
     role: int
     nodes: Sequence[int]
-    each: int = 1
-    """So many in a row are turns of one instance, of which the last that ran is seen."""
-    single: int = 0
-    """The one instance that it can be, whose fields are read directly; 0 where it may be several."""
-    parents: bool = False
-    """Whether there is one of the role for each of these: where all of them are skipped, so is it."""
+    turns_per_instance: int = 1
+    """Length of the runs of `nodes` that belong to one instance; the last turn of a run that ran is read."""
+    only_instance: int = 0
+    """Number of the one instance that is joined, whose fields are read directly; 0 for several."""
+    is_parent: bool = False
+    """True for an edge that fans out: a node is skipped where all its parents are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Nodes that become ready together and see the same."""
+    """Nodes that become ready together and read the same turns."""
 
     role: int
     round: int
     nodes: Sequence[int]
-    sees: tuple[InputEdge, ...]
-    ends: tuple[InputEdge, ...] = ()
-    """What the end of the loop is read from: of the round before, on the same branch."""
+    inputs: tuple[InputEdge, ...]
+    until_inputs: tuple[InputEdge, ...] = ()
+    """Turns of the round before that the loop's `until` reads on this branch."""
     may_skip: bool = False
-    """Whether its nodes may be skipped."""
+    """True where some of the nodes may be skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Who waits for whom, in counters: a join is done when so many nodes are, a block waits for joins.
+    """Order of nodes and blocks as counters.
 
-    So 256 nodes that wait for 256 others are 512 counts, not 65,536 edges.
+    A join is done when all its nodes are, and a block is ready when all its joins are. 256 nodes that wait
+    for 256 others are one join with 512 counts, not 65,536 edges.
     """
 
-    joins: tuple[int, ...]
-    """How many nodes each join counts."""
-    feeds: tuple[tuple[int, ...], ...]
-    """The joins that each node counts for."""
-    releases: tuple[tuple[int, ...], ...]
-    """The blocks that wait for each join."""
-    waits: tuple[int, ...]
-    """How many joins each block waits for."""
-    starts: tuple[int, ...]
-    """The blocks that wait for nothing."""
+    join_sizes: tuple[int, ...]
+    """For each join, the number of its nodes."""
+    joins_of_node: tuple[tuple[int, ...], ...]
+    """For each node, the joins that it belongs to."""
+    blocks_of_join: tuple[tuple[int, ...], ...]
+    """For each join, the blocks that wait for it."""
+    joins_awaited: tuple[int, ...]
+    """For each block, the number of joins that it waits for."""
+    initial_blocks: tuple[int, ...]
+    """Blocks that wait for no join."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,80 +241,80 @@ class Plan:
     name: str
     spec: Spec
     resolved: str
-    """The spec in one YAML file: extended and overridden."""
+    """The spec as one YAML text, with everything that it extends and all overrides merged in."""
     hash: str
-    """Hex digest over the spec, its templates and the vocabulary it uses."""
+    """Hex digest of the spec, its templates and the vocabulary it uses."""
     imports: tuple[Import, ...]
-    """What another process must import before it knows the vocabulary; nothing for what is installed."""
+    """Modules that another process must import before it unpickles the plan; none for installed packages."""
     roles: tuple[RolePlan, ...]
     """In the order of the spec, which is the order of an episode's trajectories."""
     endpoints: tuple[Endpoint, ...]
     policies: Mapping[str, PolicyPlan]
-    """Those that training changes, by name."""
+    """By name, the policies that training changes."""
     nodes: tuple[Node, ...]
-    """In the order of the roles, then of index."""
-    never: frozenset[int]
-    """Nodes that never run: their condition is false of them, and reads nothing else."""
+    """In the order of roles, then rounds, then instances."""
+    never_run: frozenset[int]
+    """Nodes whose `when` is false in every episode."""
     blocks: tuple[Block, ...]
     wiring: Wiring
-    reads: Mapping[int, tuple[InputEdge, ...]]
-    """By node, the turns that its reward reads, under their role's name."""
+    reward_inputs: Mapping[int, tuple[InputEdge, ...]]
+    """By node, the turns that its reward reads; each edge is named after its role."""
     loops: tuple[LoopPlan, ...]
     env: EnvPlan | None
-    scoring: tuple[int, ...]
-    """The roles whose reward reads more than their own turn, each after those it reads."""
+    reward_order: tuple[int, ...]
+    """Roles with `defers_reward`, each after the roles that its reward reads."""
     correct: int
-    """The role whose correctness is the episode's."""
+    """Role whose correctness is the episode's."""
     metrics: Mapping[str, Metric]
     hidden: frozenset[str]
-    """Task fields that no prompt sees."""
+    """Task fields that prompts do not see."""
     data: Mapping[Split, Dataset]
     permissions: tuple[Permission, ...]
-    """What its vocabulary asks for."""
+    """Permissions that the vocabulary asks for."""
     withheld: tuple[Permission, ...]
-    """What of it was not allowed: a plan with any does not run."""
+    """Permissions that were not given; a plan with any does not run."""
 
     @property
     def asking(self) -> tuple[RolePlan, ...]:
-        """The roles that ask a model."""
+        """Roles that ask a model."""
         return tuple(role for role in self.roles if role.run is None)
 
     @property
     def trained(self) -> dict[str, RolePlan]:
-        """The roles that training changes, by name."""
-        return {role.name: role for role in self.roles if role.trainable}
+        """Roles that training changes, by name."""
+        return {role.name: role for role in self.roles if role.spec.is_trained}
 
     @property
     def signals(self) -> dict[str, SignalPlan]:
-        """What trained roles learn from in place of a reward, by role."""
+        """Signals of trained roles, by role."""
         return {name: role.signal for name, role in self.trained.items() if role.signal is not None}
 
     @property
     def teachers(self) -> list[ModelRef]:
-        """The models that signals compare with, each once."""
+        """Models that signals compare with, each once."""
         return list(dict.fromkeys(signal.teacher for signal in self.signals.values() if signal.teacher))
 
     @property
     def may_skip(self) -> bool:
-        """Whether there are turns that need not run."""
+        """True where an episode may leave out some of the turns."""
         conditions = any(role.when for role in self.roles) or any(loop.until for loop in self.loops)
         return conditions or self.env is not None
 
     def transition_at(self, block: int) -> int | None:
-        """The place behind the nodes of the transition that stands behind the blocks; None for a block."""
+        """Return the node position of the transition with the number of a block; None for a block."""
         return None if block < len(self.blocks) else len(self.nodes) + block - len(self.blocks)
 
     def endpoints_of(self, role: RolePlan) -> list[Endpoint]:
-        """Where a role's answers come from, each once."""
+        """Return the endpoints of a role's instances, each once."""
         return [self.endpoints[number] for number in dict.fromkeys(role.endpoints)]
 
     def policies_of(self, role: str) -> set[str]:
-        """The policies in training whose weights a role's instances have."""
+        """Return the policies in training whose weights a role's instances have."""
         (plan,) = (plan for plan in self.roles if plan.name == role)
         return {endpoint.policy for endpoint in self.endpoints_of(plan) if endpoint.policy is not None}
 
     def policy_of(self, role: str, index: int) -> str:
-        """The policy in training whose weights an instance has; `main` for one that has none."""
+        """Return the policy in training of instance `index`, from 1; `main` for a model as it is."""
         (plan,) = (plan for plan in self.roles if plan.name == role)
         return (self.endpoints[plan.endpoints[index - 1]].policy if plan.endpoints else None) or MAIN
 
@@ -333,26 +332,7 @@ def _restored(imports: Sequence[Import], values: bytes) -> Plan:
 _NO_TURNS = Views(())
 
 
-def own_of(role: RolePlan, node: Node, history: Views = _NO_TURNS, observation: str = "") -> SelfView:
-    """A node's instance as its own prompts and conditions see it."""
+def self_view(role: RolePlan, node: Node, history: Views = _NO_TURNS, observation: str = "") -> SelfView:
+    """Return `self` as the prompts and conditions of a node read it."""
     _, index, number = node.id
     return SelfView(role.name, index, node.lineage, role.count, number, role.rounds, history, observation)
-
-
-def graph(plan: Plan) -> nx.DiGraph[NodeId]:
-    """The DAG of turns that the wiring stands for."""
-    import networkx as nx  # takes longer to import than a spec to compile
-
-    drawn: nx.DiGraph[NodeId] = nx.DiGraph()
-    drawn.add_nodes_from(node.id for node in plan.nodes)
-    for place, node in enumerate(plan.nodes):
-        drawn.add_edges_from((node.id, plan.nodes[after].id) for after in _after(plan, place))
-    return drawn
-
-
-def _after(plan: Plan, place: int) -> Iterator[int]:
-    """The nodes that wait for one, or for an environment's answer to it."""
-    for join in plan.wiring.feeds[place]:
-        for block in plan.wiring.releases[join]:
-            transition = plan.transition_at(block)
-            yield from plan.blocks[block].nodes if transition is None else _after(plan, transition)

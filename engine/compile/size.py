@@ -32,13 +32,13 @@ def size_of(plan: Plan) -> EpisodeBounds:
 
 def calls_of(role: RolePlan) -> int:
     """The model calls of one turn at most."""
-    return role.calls if role.run is None else 0
+    return role.spec.calls if role.run is None else 0
 
 
 def _longest(plan: Plan, calls: list[int]) -> int:
     """The longest way: each block is passed after the last of what it waits for."""
     wiring = plan.wiring
-    left, waits = list(wiring.joins), list(wiring.waits)
+    left, waits = list(wiring.join_sizes), list(wiring.joins_awaited)
     before = [0] * len(waits)
     joined = [0] * len(left)
     ready = [block for block, count in enumerate(waits) if not count]
@@ -50,12 +50,12 @@ def _longest(plan: Plan, calls: list[int]) -> int:
         end = before[number] + own
         longest = max(longest, end)
         for node in plan.blocks[number].nodes if transition is None else (transition,):
-            for join in wiring.feeds[node]:
+            for join in wiring.joins_of_node[node]:
                 joined[join] = max(joined[join], end)
                 left[join] -= 1
                 if left[join]:
                     continue
-                for after in wiring.releases[join]:
+                for after in wiring.blocks_of_join[join]:
                     before[after] = max(before[after], joined[join])
                     waits[after] -= 1
                     if not waits[after]:

@@ -1,77 +1,119 @@
-"""The DAG of roles, unrolled: nodes, the blocks that they become ready in, and the counters between them."""
+"""The DAG of roles unrolled to turns: nodes, the blocks that become ready together, counters between them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from rolegraph.engine.compile.graph import env_loop, loop_of
+from rolegraph.engine.compile.graph import env_loop, loop_of, players_of
+from rolegraph.engine.compile.inputs import RoleEdge, RoleInputs
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
-from rolegraph.engine.compile.plan import Block, InputEdge, Node, Tail, Wiring
+from rolegraph.engine.compile.plan import Block, InputEdge, JoinReductions, Node, Plan, Wiring
 from rolegraph.engine.records import NodeId, salt_of
 from rolegraph.engine.spec import Edge, Spec
 
-NOTHING: Mapping[str, Sequence[str]] = {}
+if TYPE_CHECKING:
+    import networkx as nx
+
+_NO_REWARDS: Mapping[str, Sequence[str]] = {}
+_NO_ENDPOINTS: Mapping[str, Sequence[int]] = {}
+_BRANCH = Edge(join="branch", round="last")
+"""The edge that a loop's `until` reads the loop's roles by."""
 
 
 class UnrolledGraph(NamedTuple):
-    """The tables of a plan that all its episodes share."""
+    """The tables of a plan that its episodes share; `Plan`, `LoopPlan` and `EnvPlan` say more of each."""
 
     nodes: tuple[Node, ...]
     blocks: tuple[Block, ...]
     wiring: Wiring
-    reads: Mapping[int, tuple[InputEdge, ...]]
-    """See `Plan`."""
-    tails: Mapping[str, tuple[Tail, ...]]
-    """By loop; see `LoopPlan`."""
+    reward_inputs: Mapping[int, tuple[InputEdge, ...]]
+    early_exit: Mapping[str, tuple[JoinReductions, ...]]
+    """By loop."""
     branches: Mapping[str, int]
-    """By loop; see `LoopPlan`."""
-    turns: tuple[tuple[int, ...], ...]
-    """See `EnvPlan`; none without one."""
+    """By loop."""
+    player_nodes: tuple[tuple[int, ...], ...]
 
 
 def unroll(
     spec: Spec,
     instances: Instances,
-    endpoints: Mapping[str, Sequence[int]],
+    inputs: Mapping[str, RoleInputs],
     *,
-    until: Mapping[str, Iterable[str]],
-    own: Set[str] = frozenset(),
-    rewards: Mapping[str, Sequence[str]] = NOTHING,
-    players: Sequence[str] = (),
+    endpoints: Mapping[str, Sequence[int]] = _NO_ENDPOINTS,
+    rewards: Mapping[str, Sequence[str]] = _NO_REWARDS,
     by_turn: Set[str] = frozenset(),
 ) -> UnrolledGraph:
-    """Unroll the roles of a spec, the rounds of its loops one after the other. `endpoints` has one for each
-    instance of a role.
+    """Unroll the roles of a spec without faults, the rounds of its loops one after the other.
 
-    Instances that join the same are a block: they become ready together and see the same. `until` has for
-    each loop with an end the roles that its condition reads; `own` are the roles that read their own earlier
-    turns; `rewards` has for a role those that its reward reads; `by_turn` are the roles whose turns are
-    compared, each with the same turn of others; `players` are the roles that move in the environment of the
-    loop that has one.
+    Args:
+        spec: The parsed spec.
+        instances: The instances of each role.
+        inputs: The inputs of each role.
+        endpoints: By role, a position in `Plan.endpoints` for each instance; roles without have none.
+        rewards: By role, the roles that its reward reads.
+        by_turn: Roles whose turns are compared one by one, so that a reward reads the same round of others.
     """
-    return _Unrolling(spec, instances, endpoints, until, own, rewards, by_turn, players).unrolled()
+    return _Unroller(spec, instances, inputs, endpoints, rewards, by_turn).graph()
 
 
-Seen = tuple[InputEdge, ...]
+def predecessors(graph: Plan | UnrolledGraph) -> dict[NodeId, list[NodeId]]:
+    """Return for each turn the turns it waits for: directly, or through a step of the environment."""
+    before: dict[NodeId, list[NodeId]] = {node.id: [] for node in graph.nodes}
+    for place, node in enumerate(graph.nodes):
+        for after in dict.fromkeys(_successors(graph, place)):
+            before[graph.nodes[after].id].append(node.id)
+    return before
+
+
+def _successors(graph: Plan | UnrolledGraph, place: int) -> Iterator[int]:
+    for join in graph.wiring.joins_of_node[place]:
+        for block in graph.wiring.blocks_of_join[join]:
+            if block < len(graph.blocks):
+                yield from graph.blocks[block].nodes
+            else:
+                yield from _successors(graph, len(graph.nodes) + block - len(graph.blocks))
+
+
+def graph(plan: Plan) -> nx.DiGraph[NodeId]:
+    """Return the DAG of a plan's turns, an edge from each turn to every turn that waits for it."""
+    import networkx as nx  # takes longer to import than a spec to compile
+
+    drawn: nx.DiGraph[NodeId] = nx.DiGraph()
+    for node, before in predecessors(plan).items():
+        drawn.add_node(node)
+        drawn.add_edges_from((earlier, node) for earlier in before)
+    return drawn
+
+
+_Edges = tuple[InputEdge, ...]
+
+
+class _BlockInputs(NamedTuple):
+    """What the instances of one block have in common; the key by which instances are put into blocks."""
+
+    inputs: _Edges
+    until: _Edges
+    own_turn: Sequence[int]
+    """The node of the instance's turn before, where the block waits for it."""
 
 
 @dataclass(slots=True)
-class _Unrolling:
+class _Unroller:
     spec: Spec
     instances: Instances
+    inputs: Mapping[str, RoleInputs]
     endpoints: Mapping[str, Sequence[int]]
-    until: Mapping[str, Iterable[str]]
-    own: Set[str]
     rewards: Mapping[str, Sequence[str]]
     by_turn: Set[str]
-    players: Sequence[str]
     env: str | None = field(init=False)
     loops: dict[str, str | None] = field(init=False)
+    """By role, its loop."""
     rounds: dict[str, int] = field(init=False)
-    starts: dict[str, int] = field(init=False)
+    """By role, the turns of one instance."""
+    first_node: dict[str, int] = field(init=False)
     positions: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,77 +121,151 @@ class _Unrolling:
         self.loops = {name: loop_of(self.spec, name) for name in self.spec.roles}
         self.rounds = {name: self.spec.loops[loop].times if loop else 1 for name, loop in self.loops.items()}
         self.positions = {name: position for position, name in enumerate(self.spec.roles)}
-        self.starts, total = {}, 0
+        self.first_node, total = {}, 0
         for name in self.spec.roles:
-            self.starts[name] = total
+            self.first_node[name] = total
             total += len(self.instances[name]) * self.rounds[name]
 
-    def unrolled(self) -> UnrolledGraph:
-        nodes: list[Node] = []
+    def graph(self) -> UnrolledGraph:
+        blocks, awaited = self.blocks()
+        nodes = self.nodes(blocks)
+        player_nodes = self.player_nodes()
+        transitions: list[list[Sequence[int]]] = [[()], *([turn] for turn in player_nodes)]
+        if not player_nodes:
+            transitions = []
+        wiring = _wire(len(nodes) + len(transitions), [*awaited, *transitions])
+        names = list(self.spec.roles)
+        ends: dict[str, set[_Edges]] = {name: set() for name in self.spec.loops}
+        for block in blocks:
+            if block.round == 2 and (loop := self.loops[names[block.role]]):
+                ends[loop].add(block.until_inputs)
+        # Found once for all loops: of 200 of them, each would look through the joins of all the others.
+        released = [
+            {self.loops[names[blocks[b].role]] for b in to if b < len(blocks)} for to in wiring.blocks_of_join
+        ]
+        return UnrolledGraph(
+            nodes,
+            blocks,
+            wiring,
+            self.reward_inputs(nodes),
+            {
+                loop: self.early_exit(loop, nodes, released, wiring) if len(its) == 1 else ()
+                for loop, its in ends.items()
+            },
+            {loop: max(1, len(its)) for loop, its in ends.items()},
+            player_nodes,
+        )
+
+    def blocks(self) -> tuple[tuple[Block, ...], list[list[Sequence[int]]]]:
+        """Return the blocks, and for each the sets of nodes that it waits for."""
         blocks: list[Block] = []
-        waits: list[list[Sequence[int]]] = []
+        awaited: list[list[Sequence[int]]] = []
         total = sum(len(self.instances[name]) * rounds for name, rounds in self.rounds.items())
         for position, name in enumerate(self.spec.roles):
+            moves = self.loops[name] is not None and self.loops[name] == self.env
+            conditional = moves or bool(self.spec.roles[name].when)
             for number in range(1, self.rounds[name] + 1):
-                for members, sees, ends, before in self.blocks(name, number):
-                    places = range(self.at(name, members[0], number), self.at(name, members[-1], number) + 1)
-                    contiguous = len(places) == len(members)
-                    own = places if contiguous else tuple(self.at(name, m, number) for m in members)
-                    moves = self.loops[name] is not None and self.loops[name] == self.env
-                    conditional = bool(ends or self.spec.roles[name].when or any(see.parents for see in sees))
-                    blocks.append(Block(position, number, own, sees, ends, conditional or moves))
-                    seen = (total + number - 1,) if moves else ()
-                    waits.append([*(see.nodes for see in (*sees, *ends)), before, seen])
+                for (inputs, until, own_turn), members in self.grouped(name, number).items():
+                    first, last = (self.node_at(name, member, number) for member in (members[0], members[-1]))
+                    nodes: Sequence[int] = range(first, last + 1)
+                    if len(nodes) != len(members):
+                        nodes = tuple(self.node_at(name, member, number) for member in members)
+                    may_skip = conditional or bool(until) or any(edge.is_parent for edge in inputs)
+                    blocks.append(Block(position, number, nodes, inputs, until, may_skip))
+                    step = (total + number - 1,) if moves else ()
+                    awaited.append([*(edge.nodes for edge in (*inputs, *until)), own_turn, step])
+        return tuple(blocks), awaited
+
+    def grouped(self, name: str, number: int) -> dict[_BlockInputs, list[int]]:
+        """Return the instances of a role, from 0, by what they read in a round."""
+        found: dict[_BlockInputs, list[int]] = {}
+        shared: dict[str, InputEdge] = {}  # edges that join all instances, which are the same for each
+        reads = self.inputs[name]
+        back = [RoleEdge(other, other, _BRANCH, earlier=True) for other in reads.until if number > 1]
+        for place, me in enumerate(self.instances[name]):
+            edges = tuple(self.input_edge(name, number, edge, me, shared) for edge in reads.edges)
+            until = tuple(self.input_edge(name, number, edge, me, shared) for edge in back)
+            own_turn = (self.node_at(name, place, number - 1),) if reads.own_turns and number > 1 else ()
+            found.setdefault(_BlockInputs(edges, until, own_turn), []).append(place)
+        return found
+
+    def nodes(self, blocks: Sequence[Block]) -> tuple[Node, ...]:
         block_of = {node: number for number, block in enumerate(blocks) for node in block.nodes}
+        nodes: list[Node] = []
         for position, name in enumerate(self.spec.roles):
+            endpoints = self.endpoints.get(name)
             for number in range(1, self.rounds[name] + 1):
                 for index, instance in enumerate(self.instances[name], 1):
                     id, place = NodeId(name, index, number), len(nodes)
-                    endpoint = self.endpoints[name][index - 1] if self.endpoints[name] else None
+                    endpoint = endpoints[index - 1] if endpoints else None
                     nodes.append(Node(id, position, block_of[place], endpoint, salt_of(id), instance.path))
-        turns = self.turns_of_players()
-        transitions: list[list[Sequence[int]]] = [[()], *([turn] for turn in turns)] if turns else []
-        wiring = _wire(len(nodes) + len(transitions), [*waits, *transitions])
-        names = list(self.spec.roles)
-        branches: dict[str, set[Seen]] = {name: set() for name in self.spec.loops}
-        for block in blocks:
-            if block.round == 2 and (loop := self.loops[names[block.role]]):
-                branches[loop].add(block.ends)
-        # Found once for all loops: of 200 of them, each would look through the joins of all the others.
-        released = [
-            {self.loops[names[blocks[b].role]] for b in to if b < len(blocks)} for to in wiring.releases
-        ]
-        tails = {
-            loop: self.tails(loop, nodes, released, wiring) if len(ends) == 1 else ()
-            for loop, ends in branches.items()
-        }
-        counted = {loop: max(1, len(ends)) for loop, ends in branches.items()}
-        return UnrolledGraph(tuple(nodes), tuple(blocks), wiring, self.reads(nodes), tails, counted, turns)
+        return tuple(nodes)
 
-    def turns_of_players(self) -> tuple[tuple[int, ...], ...]:
-        """By round, the nodes of those who move in the environment."""
+    def node_at(self, name: str, member: int, number: int) -> int:
+        """Return the position of a turn in the table of nodes; `member` counts from 0, `number` from 1."""
+        return self.first_node[name] + (number - 1) * len(self.instances[name]) + member
+
+    def player_nodes(self) -> tuple[tuple[int, ...], ...]:
         if self.env is None:
             return ()
-        members = [(name, place) for name in self.players for place in range(len(self.instances[name]))]
-        times = self.spec.loops[self.env].times
+        players = players_of(self.spec, self.env)
+        members = [(name, place) for name in players for place in range(len(self.instances[name]))]
         return tuple(
-            tuple(self.at(name, place, number) for name, place in members) for number in range(1, times + 1)
+            tuple(self.node_at(name, place, number) for name, place in members)
+            for number in range(1, self.spec.loops[self.env].times + 1)
         )
 
-    def reads(self, nodes: Sequence[Node]) -> Mapping[int, tuple[InputEdge, ...]]:
-        """What each turn's reward reads: of the instances on its own branch the last turn that ran; where
-        turns are compared, of those in its loop that of its own round."""
+    def input_edge(
+        self, name: str, number: int, reads: RoleEdge, me: Instance, shared: dict[str, InputEdge]
+    ) -> InputEdge:
+        """Return the turns that an instance reads by one edge in a round."""
+        if reads.edge.join == "all" and reads.name in shared:
+            return shared[reads.name]
+        members = joined(reads.edge, me, self.instances[reads.role])
+        nodes, turns_per_instance = self.joined_nodes(name, number, reads, members)
+        only = members[0] + 1 if len(members) == 1 and reads.edge.round != "history" else 0
+        position, is_parent = self.positions[reads.role], reads.edge.fans_out
+        edge = InputEdge(reads.name, position, nodes, turns_per_instance, only, is_parent)
+        if reads.edge.join == "all":
+            shared[reads.name] = edge
+        return edge
+
+    def joined_nodes(
+        self, name: str, number: int, reads: RoleEdge, members: Sequence[int]
+    ) -> tuple[Sequence[int], int]:
+        """Return `InputEdge.nodes` and `InputEdge.turns_per_instance` of the joined `members`."""
+        other, round = reads.role, reads.edge.round
+        if self.loops[other] is None or self.loops[other] != self.loops[name]:
+            rounds = range(1, self.rounds[other] + 1)
+        else:
+            rounds = {
+                "this": range(number, number + 1),
+                "last": range(max(1, number - 1), number),
+                "history": range(1, number),
+            }[round]
+        if len(rounds) == 1 and members == range(len(self.instances[other])):
+            start = self.node_at(other, 0, rounds[0])
+            return range(start, start + len(members)), 1
+        nodes = tuple(self.node_at(other, member, r) for member in members for r in rounds)
+        return nodes, 1 if round == "history" or not rounds else len(rounds)
+
+    def reward_inputs(self, nodes: Sequence[Node]) -> Mapping[int, tuple[InputEdge, ...]]:
+        """Return by node the turns that its reward reads.
+
+        A reward reads, of each instance on the turn's branch, the last turn that ran; in `by_turn`, of roles
+        in the same loop the turn of the same round.
+        """
         names = list(self.spec.roles)
         shared: dict[tuple[str, tuple[int, ...], range], InputEdge] = {}
         read: dict[int, tuple[InputEdge, ...]] = {}
         for place, node in enumerate(nodes):
-            name = names[node.role]
+            name, number = names[node.role], node.id.round
             if others := self.rewards.get(name):
-                me, number = self.instances[name][node.id.index - 1], node.id.round
-                read[place] = tuple(self.earned(name, number, other, me, shared) for other in others)
+                me = self.instances[name][node.id.index - 1]
+                read[place] = tuple(self.reward_edge(name, number, other, me, shared) for other in others)
         return read
 
-    def earned(
+    def reward_edge(
         self,
         name: str,
         number: int,
@@ -157,121 +273,53 @@ class _Unrolling:
         me: Instance,
         shared: dict[tuple[str, tuple[int, ...], range], InputEdge],
     ) -> InputEdge:
-        """What the reward of one turn reads of another role."""
-        members = tuple(joined(Edge(join="branch"), me, self.instances[other]))
+        members = tuple(joined(_BRANCH, me, self.instances[other]))
         inside = self.loops[other] is not None and self.loops[other] == self.loops[name]
-        own = inside and name in self.by_turn
-        rounds = range(number, number + 1) if own else range(1, self.rounds[other] + 1)
+        same_round = inside and name in self.by_turn
+        rounds = range(number, number + 1) if same_round else range(1, self.rounds[other] + 1)
         key = other, members, rounds
         if key not in shared:
-            turns = tuple(self.at(other, member, r) for member in members for r in rounds)
-            shared[key] = InputEdge(other, self.positions[other], turns, len(rounds))
+            nodes = tuple(self.node_at(other, member, r) for member in members for r in rounds)
+            shared[key] = InputEdge(other, self.positions[other], nodes, len(rounds))
         return shared[key]
 
-    def tails(
+    def early_exit(
         self, loop: str, nodes: Sequence[Node], released: Sequence[Set[str | None]], wiring: Wiring
-    ) -> tuple[Tail, ...]:
-        """What the rest of a loop that ends as a whole holds up outside, by the round that it begins with.
-
-        `released` has for each join the loops whose blocks it releases, None for those in no loop.
-        """
+    ) -> tuple[JoinReductions, ...]:
+        """Return `LoopPlan.early_exit` of a loop; `released` has for each join the loops that wait for it."""
         times = self.spec.loops[loop].times
         counts = [Counter[int]() for _ in range(times + 2)]
         for name in (name for name, its in self.loops.items() if its == loop):
-            start = self.starts[name]
+            start = self.first_node[name]
             for place in range(start, start + len(self.instances[name]) * times):
-                outside = (join for join in wiring.feeds[place] if released[join] - {loop})
+                outside = (join for join in wiring.joins_of_node[place] if released[join] - {loop})
                 counts[nodes[place].id.round].update(outside)
         for number in range(times, 0, -1):
             counts[number] += counts[number + 1]
         return tuple(tuple(counts[number].items()) for number in range(1, times + 1))
 
-    def at(self, name: str, member: int, number: int) -> int:
-        """The position of a node: its instance's place, from 0, and its round, from 1."""
-        return self.starts[name] + (number - 1) * len(self.instances[name]) + member
 
-    def blocks(self, name: str, number: int) -> list[tuple[list[int], Seen, Seen, Sequence[int]]]:
-        """The blocks of a role in a round: members, what they see, what may have ended their loop, and the
-        turn of their own that they wait for."""
-        found: dict[tuple[Seen, Seen, Sequence[int]], list[int]] = {}
-        shared: dict[str, InputEdge] = {}
-        for place, me in enumerate(self.instances[name]):
-            sees = tuple(
-                self.see(name, number, key, edge, me, shared)
-                for key, edge in self.spec.roles[name].needs.items()
-            )
-            ends = self.ends(name, number, me, shared)
-            before = (self.at(name, place, number - 1),) if name in self.own and number > 1 else ()
-            found.setdefault((sees, ends, before), []).append(place)
-        return [(members, *key) for key, members in found.items()]
-
-    def see(
-        self, name: str, number: int, key: str, edge: Edge, me: Instance, shared: dict[str, InputEdge]
-    ) -> InputEdge:
-        """What an instance sees under a name in a round."""
-        if edge.join == "all" and key in shared:
-            return shared[key]
-        other = edge.of or key
-        members = joined(edge, me, self.instances[other])
-        nodes, each = self.turns(name, number, other, edge, members)
-        single = members[0] + 1 if len(members) == 1 and edge.round != "history" else 0
-        see = InputEdge(key, self.positions[other], nodes, each, single, edge.fans_out)
-        if edge.join == "all":
-            shared[key] = see
-        return see
-
-    def turns(
-        self, name: str, number: int, other: str, edge: Edge, members: Sequence[int]
-    ) -> tuple[Sequence[int], int]:
-        """The nodes of the turns that are joined, and how many in a row are one instance's, of which the last
-        that ran is seen."""
-        inside = self.loops[other] is not None and self.loops[other] == self.loops[name]
-        if inside and edge.round == "this":
-            rounds = range(number, number + 1)
-        elif inside and edge.round == "last":
-            rounds = range(max(1, number - 1), number)
-        elif inside:
-            rounds = range(1, number)
-        else:
-            rounds = range(1, self.rounds[other] + 1)
-        each = 1 if edge.round == "history" or not len(rounds) else len(rounds)
-        if len(rounds) == 1 and members == range(len(self.instances[other])):
-            start = self.at(other, 0, rounds[0])
-            return range(start, start + len(members)), 1
-        return tuple(self.at(other, member, r) for member in members for r in rounds), each
-
-    def ends(self, name: str, number: int, me: Instance, shared: dict[str, InputEdge]) -> Seen:
-        """What the condition of a role's loop reads, of the round before, on the instance's own branch."""
-        loop = self.loops[name]
-        if loop is None or number == 1:
-            return ()
-        back = Edge(join="branch", round="last")
-        return tuple(
-            self.see(name, number, other, back, me, shared) for other in sorted(self.until.get(loop, ()))
-        )
-
-
-def _wire(nodes: int, waits: Sequence[Sequence[Sequence[int]]]) -> Wiring:
-    """A join for each set of nodes that a block waits for, which counts them; `waits` has a row a block."""
+def _wire(nodes: int, awaited: Sequence[Sequence[Sequence[int]]]) -> Wiring:
+    """Make one join of each set of nodes; `awaited` has for each block the sets that it waits for."""
     numbers: dict[Sequence[int], int] = {}
-    releases: list[list[int]] = []
-    counted: list[int] = []
-    for block, sets in enumerate(waits):
+    blocks_of_join: list[list[int]] = []
+    joins_awaited: list[int] = []
+    for block, sets in enumerate(awaited):
         joins = dict.fromkeys(wanted for wanted in sets if len(wanted))
         for wanted in joins:
             if wanted not in numbers:
-                numbers[wanted] = len(releases)
-                releases.append([])
-            releases[numbers[wanted]].append(block)
-        counted.append(len(joins))
-    feeds: list[list[int]] = [[] for _ in range(nodes)]
+                numbers[wanted] = len(blocks_of_join)
+                blocks_of_join.append([])
+            blocks_of_join[numbers[wanted]].append(block)
+        joins_awaited.append(len(joins))
+    joins_of_node: list[list[int]] = [[] for _ in range(nodes)]
     for wanted, join in numbers.items():
         for node in wanted:
-            feeds[node].append(join)
+            joins_of_node[node].append(join)
     return Wiring(
-        joins=tuple(map(len, numbers)),
-        feeds=tuple(map(tuple, feeds)),
-        releases=tuple(map(tuple, releases)),
-        waits=tuple(counted),
-        starts=tuple(block for block, waits in enumerate(counted) if not waits),
+        join_sizes=tuple(map(len, numbers)),
+        joins_of_node=tuple(map(tuple, joins_of_node)),
+        blocks_of_join=tuple(map(tuple, blocks_of_join)),
+        joins_awaited=tuple(joins_awaited),
+        initial_blocks=tuple(block for block, count in enumerate(joins_awaited) if not count),
     )

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rolegraph.engine.compile.inputs import RoleEdge, role_edges
 from rolegraph.engine.compile.lineage import instances_of
 from rolegraph.engine.records import MAIN
-from rolegraph.engine.spec import Edge, Role, Spec
+from rolegraph.engine.spec import Role, Spec
 from rolegraph.engine.vocabulary import ItemCall
 
 LONGEST = 34
@@ -78,11 +79,7 @@ def picture_of(spec: Spec) -> Picture:
     boxes = [
         _box(name, role, len(instances[name]), numbers, loops.get(name)) for name, role in spec.roles.items()
     ]
-    arrows = [
-        _arrow(name, key, edge, inside=name in loops and loops.get(edge.of or key) == loops[name])
-        for name, role in spec.roles.items()
-        for key, edge in role.needs.items()
-    ]
+    arrows = [_arrow(name, edge) for name in spec.roles for edge in role_edges(spec, name)]
     clusters: list[Cluster] = []
     for name, loop in spec.loops.items():
         rounds = f"{loop.times} round{'' if loop.times == 1 else 's'}"
@@ -124,16 +121,16 @@ def _box(name: str, role: Role, count: int, numbers: Mapping[str, int], loop: st
     return Box(name, cut(title), [cut(line) for line in lines], kind, policies, loop)
 
 
-def _arrow(name: str, key: str, edge: Edge, *, inside: bool) -> Arrow:
-    other = edge.of or key
-    words = [] if key == other else [f"as {key}"]
+def _arrow(name: str, read: RoleEdge) -> Arrow:
+    edge = read.edge
+    words = [] if read.name == read.role else [f"as {read.name}"]
     if edge.fans_out:
         words.append("each" if edge.chunk_size == 1 else f"chunks of {edge.chunk_size}")
     elif edge.join != "all":
         words.append(edge.join)
     if edge.round != "this":
         words.append(f"{edge.round} round" if edge.round == "last" else edge.round)
-    return Arrow(other, name, ", ".join(words), earlier=inside and edge.round != "this")
+    return Arrow(read.role, name, ", ".join(words), earlier=read.earlier)
 
 
 def shown(call: ItemCall) -> str:

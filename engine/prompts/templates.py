@@ -119,23 +119,47 @@ def compile_template(source: str, around: TemplateScope) -> tuple[Template | Non
     return _checked(source, ENVIRONMENT.parse, around, "template")
 
 
+def template_mentions(source: str, scope: TemplateScope) -> frozenset[str]:
+    """Return the names that a template reads, as `Template.mentions`; nothing where it is not valid."""
+    return _mentions(source, ENVIRONMENT.parse, scope)
+
+
+def condition_mentions(source: str, scope: TemplateScope) -> frozenset[str]:
+    """Return the names that a condition reads, as `Condition.mentions`; nothing where it is not valid."""
+    return _mentions(source, _as_template, scope)
+
+
+def _mentions(source: str, parse: Callable[[str], nodes.Template], scope: TemplateScope) -> frozenset[str]:
+    try:
+        return check_tree(_parsed(source, parse, "template")[0], scope)[1]
+    except TemplateSyntaxError:
+        return frozenset()
+
+
+def _parsed(source: str, parse: Callable[[str], nodes.Template], kind: str) -> tuple[nodes.Template, int]:
+    """Return the syntax tree of a text and its number of nodes; raises TemplateSyntaxError."""
+    if len(source) > PROMPT_SOURCE.most:
+        raise TemplateSyntaxError(PROMPT_SOURCE.exceeded(f"the {kind} has"), PROMPT_SOURCE.most)
+    try:
+        tree = parse(source)
+        return tree, check_shape(tree)
+    except (RecursionError, ValueError, MemoryError) as error:  # Python's own limits
+        raise TemplateSyntaxError(f"Python cannot parse it: {in_short(error)}", 0) from error
+
+
 def _checked(
     source: str, parse: Callable[[str], nodes.Template], around: TemplateScope, kind: str
 ) -> tuple[Template | None, list[TemplateFault]]:
-    if len(source) > PROMPT_SOURCE.most:
-        return None, [TemplateFault(PROMPT_SOURCE.most, "", PROMPT_SOURCE.exceeded(f"the {kind} has"))]
     try:
-        tree = parse(source)
-        parts = check_shape(tree)
+        tree, parts = _parsed(source, parse, kind)
         faults, mentions = check_tree(tree, around)
         return (None, faults) if faults else (Template(source, mentions, parts, _compiled(tree)), [])
     except TemplateSyntaxError as error:
         at = min(error.lineno, len(source))
         return None, [TemplateFault(at, "", f"not a valid {kind}: {error.message}")]
     except (RecursionError, SyntaxError, ValueError, MemoryError) as error:  # Python's own limits
-        return None, [
-            TemplateFault(0, "", f"not a valid {kind}: Python cannot compile it: {in_short(error)}")
-        ]
+        message = f"not a valid {kind}: Python cannot compile it: {in_short(error)}"
+        return None, [TemplateFault(0, "", message)]
 
 
 def in_short(error: Exception) -> str:

@@ -232,7 +232,9 @@ def flow(plan: Plan) -> SpecFlow:
         raise UsageError(f"{name}: rLLM's gateway carries no advantages; use the compiled Workflow")
     shared.check_opening(None)
     for role in plan.roles:
-        if role.name in shared.answered_by_rllm and (role.on_failure.retry or role.timeout is not None):
+        if role.name in shared.answered_by_rllm and (
+            role.spec.on_failure.retry or role.spec.timeout is not None
+        ):
             raise UsageError(
                 f"{role.name}: rLLM's gateway matches answers to steps by their number, which an answer that "
                 "is asked for again, or given up, would shift; take `retry` and `timeout` out, or use the "

@@ -128,11 +128,11 @@ def _role(plan: Plan, role: RolePlan, backend: Backend) -> Iterator[Finding]:
     if role.name == UNNAMED:
         # types.py and trainer/algorithms/transform.py: that name means "unnamed", and is replaced.
         yield Finding(at, f"rLLM renames trajectories called {UNNAMED}", "another name", at_key=True)
-    if backend == "verl" and not role.trainable and any(model.served_here for model in apart):
+    if backend == "verl" and not role.spec.is_trained and any(model.served_here for model in apart):
         # trainer/verl/verl_launcher.py: workflows are made in a Ray actor, perhaps on another machine.
         message = f"the model of {role.name} would be served here, and asked from wherever Ray runs"
         yield Finding((*at, "model"), message, "a model with a base_url that all machines reach")
-    if not role.trainable:
+    if not role.spec.is_trained:
         if not apart and written.policy is None:
             # engine/unified_workflow_engine.py: the one rollout engine has the newest weights, and no others.
             message = (
@@ -239,7 +239,7 @@ def _sampling(plan: Plan, backend: Backend) -> Iterator[Finding]:
                 f"fireworks has one limit for all roles: {role.name}'s answers may have {longest} tokens"
             )
             yield Finding((*at, "max_tokens"), message, f"{longest}", severity="warning")
-        if not role.trainable:
+        if not role.spec.is_trained:
             continue
         wanted = first.samplings[0].temperature
         if backend == "verl" and sampling.temperature != wanted:

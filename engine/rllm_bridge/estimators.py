@@ -19,7 +19,7 @@ BATCH_WIDE = frozenset({"reinforce_plus_plus_baseline", "prpo"})
 
 def name_of(role: RolePlan, number: int) -> str:
     """What a trajectory is called there, or a turn of that round: rLLM compares what has one name."""
-    apart = role.compares_turns and role.group != "task"
+    apart = role.compares_turns and role.spec.group != "task"
     return f"{role.name}@{number}" if apart else role.name
 
 
@@ -59,15 +59,15 @@ def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
     """The roles whose advantages rLLM would get wrong by itself, so that our grouping hook sets them."""
     reasons: dict[str, str] = {}
     for role in plan.asking:
-        if not role.trainable:
+        if not role.spec.is_trained:
             reasons[role.name] = "is not trained"
         elif is_precomputed(role):
             reasons[role.name] = "brings its own advantages"
-        elif role.on_failure.then == "mask":
+        elif role.spec.on_failure.then == "mask":
             reasons[role.name] = "masks its failures"
-        elif role.compares_turns and role.group == "prompt":
+        elif role.compares_turns and role.spec.group == "prompt":
             reasons[role.name] = "compares turns that share a prompt"
-        elif role.compares_turns and role.group == "turn" and estimator_name(plan, role) in BATCH_WIDE:
+        elif role.compares_turns and role.spec.group == "turn" and estimator_name(plan, role) in BATCH_WIDE:
             reasons[role.name] = "looks at all its turns, and not at each round alone"
         elif _may_be_too_few(plan, role):
             reasons[role.name] = "may be skipped, which leaves groups too small to compare"
@@ -82,7 +82,7 @@ def _may_be_too_few(plan: Plan, role: RolePlan) -> bool:
         return False
     # Whoever took a first turn is compared by the task, however soon its loop ends.
     return any(
-        block.may_skip and (block.round == 1 or role.group != "task")
+        block.may_skip and (block.round == 1 or role.spec.group != "task")
         for block in plan.blocks
         if plan.roles[block.role] is role
     )

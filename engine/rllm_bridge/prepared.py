@@ -48,7 +48,7 @@ class PreparedPlan:
         self.trained = plan.trained
         self.asking = frozenset(role.name for role in plan.asking)
         self.earning = frozenset(role.name for role in plan.roles if role.reward is not None)
-        self.ending = frozenset(role.name for role in plan.roles if role.on_failure.then == "fail")
+        self.ending = frozenset(role.name for role in plan.roles if role.spec.on_failure.then == "fail")
         for name, signal in plan.signals.items():
             if signal.demonstration is not None:
                 raise UsageError(

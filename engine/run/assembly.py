@@ -48,7 +48,7 @@ def assemble(
                 steps += steps_of(role, turn, masked=masked)
                 if turn.failure is not None:
                     failures.append(_failed(role, turn, turn.failure))
-            score = _sum(role, turns) if role.earns_sum else last.score
+            score = _sum(role, turns) if role.sums_rewards else last.score
             reward, right, terms = score or _UNSCORED
             name, index, is_right = role.name, last.view.index, right is True
             uid = f"{prefix}{name}/{index}"
@@ -149,7 +149,7 @@ def _is_masked(role: RolePlan, result: NodeResult) -> bool:
     """Whether a turn teaches nothing: it failed and says so, nobody ran whom its reward reads, or the
     environment broke off."""
     if result.failure is not None:
-        return role.on_failure.then == "mask" or result.failure.name is FailureName.ENVIRONMENT_ERROR
+        return role.spec.on_failure.then == "mask" or result.failure.name is FailureName.ENVIRONMENT_ERROR
     return result.score is None and role.reward is not None
 
 

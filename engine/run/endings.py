@@ -41,7 +41,7 @@ class LoopEnds:
     def is_over(self, block: int, loop: int) -> bool:
         """Whether the loop of a block's nodes ended before their round; once ended, it stays so."""
         plan, undecided, number = self._plan, list[int](), block
-        while number not in self._verdicts and (at := plan.blocks[number]).ends:
+        while number not in self._verdicts and (at := plan.blocks[number]).until_inputs:
             undecided.append(number)  # and its own turn before, which may not have been reached yet
             number = plan.nodes[at.nodes[0] - plan.roles[at.role].count].block
         over = self._verdicts.get(number, False)
@@ -59,7 +59,7 @@ class LoopEnds:
 
     def end(self, block: Block, loop: int) -> Sequence[int]:
         """Skip a block whose loop is over, and with it all that is left of the loop where its end is one."""
-        tails = self._plan.loops[loop].tails
+        tails = self._plan.loops[loop].early_exit
         if not tails:
             return self._frontier.skip(block.nodes)
         if (loop, block.round) in self._ended:
@@ -72,18 +72,18 @@ class LoopEnds:
         it still went on for, or there are none."""
         if (loop, block.round) in self._ended:
             return True
-        before = [node for see in block.ends for node in see.nodes]
+        before = [node for see in block.until_inputs for node in see.nodes]
         if all(self._verdicts.get(self._plan.nodes[node].block) for node in before):
             return self._ended_by("until", block, loop)
         results = (self._results[node] for node in before)
         if any(result is not None and result.failure is not None for result in results):
             return False
         until = self._plan.loops[loop].until
-        if until is None or not self._sight.holds(until, self._sight.of_end(block.ends)):
+        if until is None or not self._sight.holds(until, self._sight.of_end(block.until_inputs)):
             return False
         return self._ended_by("until", block, loop)
 
     def _ended_by(self, ending: Ending, block: Block, loop: int) -> bool:
         """Note what ended a loop; true."""
-        self.endings.setdefault(loop, {}).setdefault(block.ends, ending)
+        self.endings.setdefault(loop, {}).setdefault(block.until_inputs, ending)
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rolegraph.engine.compile.plan import Tail, Wiring
+from rolegraph.engine.compile.plan import JoinReductions, Wiring
 
 
 class Frontier:
@@ -13,9 +13,9 @@ class Frontier:
     __slots__ = ("_feeds", "_left", "_releases", "_waits")
 
     def __init__(self, wiring: Wiring) -> None:
-        self._feeds, self._releases = wiring.feeds, wiring.releases
-        self._left = list(wiring.joins)
-        self._waits = list(wiring.waits)
+        self._feeds, self._releases = wiring.joins_of_node, wiring.blocks_of_join
+        self._left = list(wiring.join_sizes)
+        self._waits = list(wiring.joins_awaited)
 
     def done(self, node: int) -> Sequence[int]:
         """Count a node that has ended, which no node does twice; the blocks that became ready by it."""
@@ -37,7 +37,7 @@ class Frontier:
                     ready = self._release(join, ready)
         return ready
 
-    def end(self, tail: Tail) -> Sequence[int]:
+    def end(self, tail: JoinReductions) -> Sequence[int]:
         """Count all that a loop which is over is spared, at once; the blocks that became ready by it."""
         ready: list[int] = []
         for join, count in tail:

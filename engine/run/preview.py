@@ -190,8 +190,8 @@ class _Runs:
             plan,
             roles=tuple(self._harmless_role(role) for role in plan.roles),
             env=still(plan.env) if stopped and plan.env is not None else plan.env,
-            scoring=(),
-            reads={},
+            reward_order=(),
+            reward_inputs={},
             metrics={},
             withheld=(),
         )
@@ -203,13 +203,14 @@ class _Runs:
         tools = tuple(
             told_only(tool, self._recorded) for tool in role.tools if tool not in self._closed[role.name]
         )
-        return replace(role, reward=None, run=run, tools=tools, on_failure=OnFailure(), timeout=None)
+        spec = role.spec.model_copy(update={"on_failure": OnFailure(), "timeout": None})
+        return replace(role, spec=spec, reward=None, run=run, tools=tools)
 
 
 def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
     """What there is to know of a role beside its prompts, by a word for it."""
     facts: dict[str, str] = {}
-    written = plan.spec.roles[role.name]
+    written = role.spec
     if written.needs:
         facts["needs"] = ", ".join(_edge(name, edge) for name, edge in written.needs.items())
     if role.loop is not None:
@@ -226,10 +227,10 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
             f"{call.name} (not opened: it is not allowed)" if tool in closed else call.name
             for call, tool in zip(written.tools, role.tools, strict=True)
         ]
-        facts["tools"] = f"{', '.join(names)}; at most {role.calls} calls of the model"
-    if role.shows:
-        facts["sees hidden"] = ", ".join(sorted(role.shows))
-    if role.keeps_chat:
+        facts["tools"] = f"{', '.join(names)}; at most {written.calls} calls of the model"
+    if written.shows:
+        facts["sees hidden"] = ", ".join(sorted(written.shows))
+    if written.memory == "chat":
         facts["memory"] = "chat"
     return facts
 

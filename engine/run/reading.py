@@ -31,7 +31,7 @@ class RewardReader:
     def all(self, node: int, result: NodeResult, reward: Reward) -> RewardInputs:
         """What it reads of its own turn, of others and of the environment."""
         results, at = self._results, self._plan.nodes[node]
-        ran = {see.name: turns(see, results) for see in self._plan.reads.get(node, ())}
+        ran = {see.name: turns(see, results) for see in self._plan.reward_inputs.get(node, ())}
         scores = {
             role: tuple(r.score for n in ran[role] if (r := results[n]) is not None and r.score is not None)
             for role in reward.roles
@@ -58,7 +58,7 @@ class RewardReader:
         return found
 
     def _found(self, block: int, role: int) -> Mapping[tuple[int, int], int]:
-        for see in self._plan.blocks[block].sees:
+        for see in self._plan.blocks[block].inputs:
             if see.role == role:
                 ids = [self._plan.nodes[node].id for node in turns(see, self._results)]
                 rounds = range(1, self._plan.roles[role].rounds + 1)

@@ -31,7 +31,7 @@ class EpisodeStop(Exception):
 def settle(role: RolePlan, task: Task, result: NodeResult, isolation: Isolation, spawn: Spawn) -> None:
     """Score a turn that has ended, unless its reward reads others; raises Stop."""
     reward = role.reward
-    if result.failure is None and reward is not None and not role.earns_late:
+    if result.failure is None and reward is not None and not role.defers_reward:
         seen = own(role, result) if reward.reads_turn else NOTHING_SEEN
         if reward.timeout is None:
             score(role, task, result, seen)
@@ -59,7 +59,7 @@ class LateRewards:
         """Score each turn once those that its reward reads are scored; raises Stop."""
         scoring: dict[int, asyncio.Task[None]] = {}
         reader = RewardReader(self._plan, self._results, self._world)
-        for position in self._plan.scoring:
+        for position in self._plan.reward_order:
             role = self._plan.roles[position]
             for node, result in self._of_role(position):
                 reward = role.reward
@@ -79,7 +79,7 @@ class LateRewards:
         """What a reward has to wait for."""
         if not scoring:
             return []
-        read = (see for see in self._plan.reads.get(node, ()) if see.name in reward.roles)
+        read = (see for see in self._plan.reward_inputs.get(node, ()) if see.name in reward.roles)
         return [scoring[other] for see in read for other in see.nodes if other in scoring]
 
     async def _after(
@@ -110,5 +110,5 @@ async def _beside(
 
 
 def _stop_at_failure(role: RolePlan, result: NodeResult) -> None:
-    if result.failure is not None and role.on_failure.then == "fail":
+    if result.failure is not None and role.spec.on_failure.then == "fail":
         raise EpisodeStop

@@ -171,9 +171,9 @@ class _Run:
         """Take and score all of them; whether a node ended the episode before."""
         tasks = self.tasks
         try:
-            self.start(self.opened(self.plan.wiring.starts))
+            self.start(self.opened(self.plan.wiring.initial_blocks))
             await tasks.settled()
-            if self.plan.scoring:
+            if self.plan.reward_order:
                 late = LateRewards(self.plan, self.job.task, self.results, self.world, self.isolation)
                 tasks.spawn(late.score(tasks.spawn))
                 await tasks.settled()
@@ -215,15 +215,15 @@ class _Run:
             if role.loop is not None and self.ends is not None and self.ends.is_over(number, role.loop):
                 todo += self.ends.end(block, role.loop)
                 continue
-            if block.sees:
-                sight.join(number, block.sees)
+            if block.inputs:
+                sight.join(number, block.inputs)
             nodes = block.nodes
             if block.may_skip:
                 nodes = self.running(block, role, number)
                 if len(nodes) < len(block.nodes):
                     running = frozenset(nodes)
                     todo += self.frontier.skip(node for node in block.nodes if node not in running)
-            if nodes and not role.asks_each and role.run is None:
+            if nodes and not role.prompt_per_instance and role.run is None:
                 self.messages[number] = self.render(role, sight.of_block(role, number))
             ready += nodes
         return ready
@@ -232,11 +232,11 @@ class _Run:
 
     def running(self, block: Block, role: RolePlan, number: int) -> Sequence[int]:
         """The nodes of a block that run: a parent ran, its condition is true."""
-        if any(see.parents and not len(self.sight.upstream[number][see.name]) for see in block.sees):
+        if any(see.is_parent and not len(self.sight.upstream[number][see.name]) for see in block.inputs):
             return ()
         nodes = block.nodes
-        if self.plan.never:
-            nodes = [node for node in nodes if node not in self.plan.never]
+        if self.plan.never_run:
+            nodes = [node for node in nodes if node not in self.plan.never_run]
         if self.world is not None and self.world.loop == role.loop:
             nodes = [node for node in nodes if self.world.moves(self.plan.nodes[node])]
         if role.when is None or not nodes:
@@ -296,9 +296,9 @@ class _Run:
             )
         assert node.endpoint is not None
         continues = tools = None
-        if not role.asks_each:
+        if not role.prompt_per_instance:
             asked = self.messages[node.block]
-        elif role.keeps_chat:
+        elif role.spec.memory == "chat":
             asked, continues = self.next_of_chat(role, position)
         else:
             asked = self.render(role, self.sight.of_node(position))

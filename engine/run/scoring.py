@@ -46,7 +46,7 @@ def is_earned(role: RolePlan, result: NodeResult) -> bool:
     if role.reward is None:
         return False
     elsewhere = role.reward.delegates or role.reward.reads_environment
-    return result.failure is None or (elsewhere and role.on_failure.reward is None)
+    return result.failure is None or (elsewhere and role.spec.on_failure.reward is None)
 
 
 def _earn(role: RolePlan, result: NodeResult, earned: Score | None) -> None:

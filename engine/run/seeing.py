@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.compile.plan import InputEdge, own_of
+from rolegraph.engine.compile.plan import InputEdge, self_view
 from rolegraph.engine.prompts import SELF, Condition, PromptError
 from rolegraph.engine.records import Task
 from rolegraph.engine.run.session import NodeResult
@@ -20,11 +20,13 @@ Results = Sequence[NodeResult | None]
 
 def turns(see: InputEdge, results: Results) -> list[int]:
     """Of each instance its turns that ran, or the last of them: their nodes."""
-    if see.each == 1:
+    if see.turns_per_instance == 1:
         return [node for node in see.nodes if results[node] is not None]
     found: list[int] = []
-    for start in range(0, len(see.nodes), see.each):
-        ran = [node for node in see.nodes[start : start + see.each] if results[node] is not None]
+    for start in range(0, len(see.nodes), see.turns_per_instance):
+        ran = [
+            node for node in see.nodes[start : start + see.turns_per_instance] if results[node] is not None
+        ]
         found += ran[-1:]
     return found
 
@@ -49,16 +51,16 @@ class EpisodeContext:
     def views(self, see: InputEdge) -> Views:
         """What is seen under a name; a single instance that has not run still answers for its fields."""
         results = self._results
-        nodes = see.nodes if see.each == 1 else turns(see, results)
+        nodes = see.nodes if see.turns_per_instance == 1 else turns(see, results)
         views = [result.view for node in nodes if (result := results[node]) is not None]
-        if views or not see.single:
+        if views or not see.only_instance:
             return Views(views)
         role = self._plan.roles[see.role]
-        return Views(views, View(see.single, role.parser.default, ran=False, role=role.name))
+        return Views(views, View(see.only_instance, role.parser.default, ran=False, role=role.name))
 
     def of_block(self, role: RolePlan, number: int) -> Mapping[str, Any]:
         """What a block's prompts and condition see that speak of no single one of its nodes."""
-        shown = self._shown(role) if role.shows else self._visible
+        shown = self._shown(role) if role.spec.shows else self._visible
         return {"task": shown, **self.upstream[number]}
 
     def of_node(self, node: int) -> Mapping[str, Any]:
@@ -68,8 +70,8 @@ class EpisodeContext:
         earlier = range(node - role.count * (at.id.round - 1), node, role.count)
         history = Views([result.view for turn in earlier if (result := self._results[turn]) is not None])
         observation = world.observation(at) if world is not None and world.loop == role.loop else ""
-        own = own_of(role, at, history, observation)
-        shown = self._shown(role) if role.shows else self._visible
+        own = self_view(role, at, history, observation)
+        shown = self._shown(role) if role.spec.shows else self._visible
         return {"task": shown, SELF: own, **self.upstream[at.block]}
 
     def of_end(self, sees: Sequence[InputEdge]) -> Mapping[str, Any]:
@@ -86,7 +88,7 @@ class EpisodeContext:
 
     def _shown(self, role: RolePlan) -> Mapping[str, Any]:
         """The task as the prompts and conditions of a role that `shows` see it."""
-        return _without(self._task, self._plan.hidden - role.shows)
+        return _without(self._task, self._plan.hidden.difference(role.spec.shows))
 
 
 def _without(task: Task, hidden: Set[str]) -> Mapping[str, Any]:

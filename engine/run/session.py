@@ -44,7 +44,7 @@ def _plain(action: object) -> Any:
 
 def failing_earns(role: RolePlan) -> Score:
     """What a failed turn of a role earns."""
-    return Score(role.on_failure.reward or 0.0, False)
+    return Score(role.spec.on_failure.reward or 0.0, False)
 
 
 class EpisodeJob(NamedTuple):
@@ -161,13 +161,13 @@ async def take_turn(
                 functions = await offered(role.tools, tools)
                 told = tuple(functions.values())
             request = Request(messages, sampling, seed, id, told, continues)
-            completion, start, seconds = await model.complete(request, role.timeout, observe, clock)
+            completion, start, seconds = await model.complete(request, role.spec.timeout, observe, clock)
             text, calls = completion.text, completion.calls
             answered = ModelCall(messages, completion, start - began, seconds, attempt, call)
             if calls:
                 chat = answered.chat  # fails here, where a client's own calls cannot be written
-                if functions and call < role.calls:
-                    answered.results = await results_of(functions, calls, role.timeout)
+                if functions and call < role.spec.calls:
+                    answered.results = await results_of(functions, calls, role.spec.timeout)
                     messages = (*chat, *(result.message for result in answered.results))
                     continues = answered.continued
                     earlier.append(answered)
@@ -179,7 +179,7 @@ async def take_turn(
             if type(action) is not str:
                 action = _plain(action)
         except TimeoutError:
-            within = "in time" if role.timeout is None else f"within {role.timeout:g} s"
+            within = "in time" if role.spec.timeout is None else f"within {role.spec.timeout:g} s"
             failure = Failure(FailureName.TIMEOUT, f"no answer {within}")
         except ContextFull as error:
             failure = Failure(FailureName.CONTEXT_FULL, str(error))
@@ -197,7 +197,7 @@ async def take_turn(
         else:
             view = View(index, action, text, completion.thought, number, node.lineage, True, False, role.name)
             return NodeResult(view, (*earlier, answered))
-        if attempt == role.on_failure.retry:
+        if attempt == role.spec.on_failure.retry:
             return _failed(role, node, failure, earlier, answered)
         attempt += 1
 

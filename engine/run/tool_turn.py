@@ -41,24 +41,24 @@ async def run_turn(
         value = "" if run.value is None else run.value.render(variables)
     except PromptError as error:
         return _result(role, node, Failure(FailureName.PROMPT_ERROR, str(error)))
-    for attempt in range(role.on_failure.retry + 1):
+    for attempt in range(role.spec.on_failure.retry + 1):
         start, text = clock(), ""
         try:
-            async with asyncio.timeout(role.timeout):
+            async with asyncio.timeout(role.spec.timeout):
                 result: Any = await _call(run, value, upstream, tools, isolation)
             text = result_text(run.name, result)
             result = plain_json(result, TOOL_TEXT)
         except ToolError as error:
             result = Failure(FailureName.TOOL_ERROR, str(error))
         except (TimeoutError, CallTimeout):
-            limit = role.timeout or run.tool.timeout
+            limit = role.spec.timeout or run.tool.timeout
             within = "in time" if limit is None else f"within {limit:g} s"
             result = Failure(FailureName.TIMEOUT, f"no result {within}")
         except RolegraphError:
             raise
         except FOREIGN_ERRORS as error:  # a tool from elsewhere: its fault ends this node only
             result = Failure(FailureName.TOOL_ERROR, describe_error(error))
-        if not isinstance(result, Failure) or attempt == role.on_failure.retry:
+        if not isinstance(result, Failure) or attempt == role.spec.on_failure.retry:
             ran = ToolRun(run.name, start - began, clock() - start, attempt)
             return _result(role, node, result, ran, text)
     raise AssertionError("there is at least one attempt")

@@ -63,7 +63,7 @@ class EnvironmentSession:
         Raises EnvironmentFailure, whatever goes wrong in the environment.
         """
         number = len(self._transitions)
-        nodes = self._plan.turns[number - 1] if number else ()
+        nodes = self._plan.player_nodes[number - 1] if number else ()
         ran = {player: result for player, node in enumerate(nodes) if (result := results[node]) is not None}
         for player in ran:
             self._turns[player] = nodes[player]
@@ -114,7 +114,7 @@ class EnvironmentSession:
 
     @property
     def _players(self) -> int:
-        return len(self._plan.turns[0])
+        return len(self._plan.player_nodes[0])
 
     def moves(self, node: Node) -> bool:
         """Whether it is an instance's turn to move in a round; who only advises has one in each."""
@@ -137,7 +137,7 @@ class EnvironmentSession:
 
     def stopped(self) -> Sequence[int]:
         """The players' last turns, which nothing may have come of; for whoever had none, its first."""
-        return [self._turns.get(player, node) for player, node in enumerate(self._plan.turns[0])]
+        return [self._turns.get(player, node) for player, node in enumerate(self._plan.player_nodes[0])]
 
     async def close(self) -> None:
         """Let go of the environment; where it will not, the episode is over all the same."""

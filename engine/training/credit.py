@@ -38,7 +38,7 @@ def own_rewards(trajectory: Trajectory) -> list[float]:
 
 def is_compared(trajectory: Trajectory, role: RolePlan | None = None) -> bool:
     """Whether a trajectory, or a turn of it, is in a group; `role` is None where there is no plan."""
-    if role is not None and role.compares_turns and role.credit.kind != "trajectory":
+    if role is not None and role.compares_turns and role.spec.credit.kind != "trajectory":
         return any(not _masked(steps) for steps in turns(trajectory))
     return trajectory.by_model and not trajectory.masked
 
@@ -51,9 +51,9 @@ def members(
     if role is None or not role.compares_turns:
         return [(key, trajectory)] if is_compared(trajectory) else []
     found: list[Member] = []
-    for turn in credited_turns(trajectory, role.credit):
-        number = turn.steps[0].round if role.group == "turn" else 0
-        prompt = _digest(turn.steps[0]) if role.group == "prompt" else ""
+    for turn in credited_turns(trajectory, role.spec.credit):
+        number = turn.steps[0].round if role.spec.group == "turn" else 0
+        prompt = _digest(turn.steps[0]) if role.spec.group == "prompt" else ""
         found.append((key._replace(round=number, prompt=prompt), turn))
     return found
 
@@ -127,8 +127,8 @@ def loss_weights(
             role = roles.get(trajectory.name)
             if role is not None and is_compared(trajectory, role):
                 policy = policy_of(trajectory.name, trajectory.index)
-                whole[policy] = whole.get(policy, 0.0) + role.weight
-                found[policy, role.name] = role.weight
+                whole[policy] = whole.get(policy, 0.0) + role.spec.weight
+                found[policy, role.name] = role.spec.weight
     return {(policy, name): weight / (whole[policy] or 1.0) for (policy, name), weight in found.items()}
 
 

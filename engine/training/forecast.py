@@ -199,7 +199,7 @@ def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _Role
         own.tasks.add(group.key.task)
         own.sizes.append(len(group.trajectories))
         own.taught.append(any_nonzero(values))
-        own.mass[group.key.policy] += sum(map(abs, values)) * roles[group.key.role].weight
+        own.mass[group.key.policy] += sum(map(abs, values)) * roles[group.key.role].spec.weight
     return found
 
 
@@ -246,10 +246,10 @@ def _seconds(observed: ObservedEpisodes, episodes: int) -> float | None:
 
 def _planned_sizes(plan: Plan, role: RolePlan) -> tuple[int, int] | None:
     """Return the size of a role's groups if no turn is skipped or fails; None if it depends on answers."""
-    if role.name not in plan.trained or not learns_from_rewards(role) or role.group == "prompt":
+    if role.name not in plan.trained or not learns_from_rewards(role) or role.spec.group == "prompt":
         return None
     nodes = [node for node in plan.nodes if plan.roles[node.role].name == role.name]
-    per_turn = role.compares_turns and role.group == "task"
+    per_turn = role.compares_turns and role.spec.group == "task"
     members = {(node.id.index, node.id.round if per_turn else 0) for node in nodes}
     sizes = Counter(plan.policy_of(role.name, index) for index, _ in members)
     rollouts = plan.spec.train.rollouts
@@ -269,7 +269,7 @@ def _warnings(
         row = rows[name]
         if not learns_from_rewards(role):
             continue
-        if row.group_sizes and row.group_sizes[1] < 2 and role.group != "prompt":
+        if row.group_sizes and row.group_sizes[1] < 2 and role.spec.group != "prompt":
             yield f"{name}: every group has one member, so there is nothing to compare it with"
         if observed is None:
             continue

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import NamedTuple
 
-from jinja2 import Environment, TemplateSyntaxError, meta
-
-from rolegraph.engine.compile.graph import env_loop, players_of
+from rolegraph.engine.compile.inputs import role_inputs_from_text
 from rolegraph.engine.compile.lineage import instances_of
-from rolegraph.engine.compile.unroll import UnrolledGraph, unroll
+from rolegraph.engine.compile.unroll import predecessors, unroll
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.spec import Spec
 from rolegraph.engine.view.turns import TurnRecord
@@ -26,11 +24,11 @@ MOST_JOINS = 1_500
 """More lines than this would be a black area."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dag:
-    """Which turn waits for which, in the order of the roles."""
+_PARTS = ("prompt", "system", "tool")
+"""The templates of a role that its turns render, as `RunInfo.templates` names them."""
 
-    before: Mapping[NodeId, Sequence[NodeId]]
+Dag = Mapping[NodeId, Sequence[NodeId]]
+"""For each turn the turns that it waits for, in the order of the roles."""
 
 
 class Bar(NamedTuple):
@@ -82,39 +80,24 @@ class Timeline:
 
 
 def read_dag(spec: Spec | None, templates: Mapping[str, str]) -> Dag | None:
-    """The DAG of a spec's turns, by the engine's own unrolling; None without a spec.
+    """Return the DAG of a run's turns, or None without a spec; no vocabulary item is resolved or imported.
 
-    `templates` are the run's, which say who reads their own earlier turns.
+    Args:
+        spec: The run's spec.
+        templates: `RunInfo.templates`: the texts of the run's templates.
     """
     if spec is None:
         return None
-    played = env_loop(spec)
-    chats = {name for name, role in spec.roles.items() if role.memory == "chat"}
-    reads = {
-        name
+    texts = {
+        name: [templates[about] for part in _PARTS if (about := f"the {part} of {name}") in templates]
         for name in spec.roles
-        if any(about.endswith(f" of {name}") and "self.history" in text for about, text in templates.items())
     }
-    unrolled = unroll(
-        spec,
-        instances_of(spec),
-        dict.fromkeys(spec.roles, ()),
-        until={
-            name: _mentioned(loop.until) & {*loop.roles} for name, loop in spec.loops.items() if loop.until
-        },
-        own=chats | reads,
-        players=players_of(spec, played) if played is not None else (),
-    )
-    before: dict[NodeId, list[NodeId]] = {node.id: [] for node in unrolled.nodes}
-    for place, node in enumerate(unrolled.nodes):
-        for after in dict.fromkeys(_after(unrolled, place)):
-            before[unrolled.nodes[after].id].append(node.id)
-    return Dag(before)
+    return predecessors(unroll(spec, instances_of(spec), role_inputs_from_text(spec, texts)))
 
 
 def timeline(dag: Dag | None, turns: Mapping[NodeId, TurnRecord]) -> Timeline:
     """The time line of an episode; without a DAG all turns of a round are drawn side by side."""
-    before = dag.before if dag is not None and turns.keys() <= dag.before.keys() else _by_round(turns)
+    before = dag if dag is not None and turns.keys() <= dag.keys() else _by_round(turns)
     timed = any(turn.seconds for turn in turns.values())
     spans = {node: turn.span for node, turn in turns.items() if turn.calls}
     measured = bool(spans) and None not in spans.values()
@@ -206,25 +189,6 @@ def drawing(line: Timeline) -> TimelineDrawing:
         path = f"M{start:g} {top:g}C{start + bend:g} {top:g} {end - bend:g} {bottom:g} {end:g} {bottom:g}"
         lines.append((path, join.on_path))
     return TimelineDrawing(rects, lines, len(line.lanes) * LANE)
-
-
-def _after(unrolled: UnrolledGraph, place: int) -> Iterator[int]:
-    """The nodes that wait for one, or for an environment's answer to it."""
-    for join in unrolled.wiring.feeds[place]:
-        for block in unrolled.wiring.releases[join]:
-            if block < len(unrolled.blocks):
-                yield from unrolled.blocks[block].nodes
-            else:
-                yield from _after(unrolled, len(unrolled.nodes) + block - len(unrolled.blocks))
-
-
-def _mentioned(expression: str | None) -> set[str]:
-    try:
-        return meta.find_undeclared_variables(
-            Environment(autoescape=True).parse("{{ (" + (expression or "") + ") }}")
-        )
-    except TemplateSyntaxError:
-        return set()
 
 
 def _by_round(turns: Mapping[NodeId, TurnRecord]) -> dict[NodeId, Sequence[NodeId]]:

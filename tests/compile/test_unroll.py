@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolegraph.engine.compile import graph
+from rolegraph.engine.compile.inputs import role_inputs_from_text
 from rolegraph.engine.compile.lineage import instances_of
 from rolegraph.engine.compile.unroll import UnrolledGraph, unroll
 from rolegraph.engine.records import NodeId
@@ -20,9 +21,7 @@ def unrolled(needs: dict[str, list[str]], counts: dict[str, int]) -> UnrolledGra
         for name, needed in needs.items()
     }
     spec = Spec.model_validate({"rolegraph": 1, "name": "graph", "roles": roles})
-    return unroll(
-        spec, instances_of(spec), {name: [0] * len(its) for name, its in instances_of(spec).items()}, until={}
-    )
+    return unroll(spec, instances_of(spec), role_inputs_from_text(spec, {}))
 
 
 def test_every_instance_waits_for_every_instance_of_what_its_role_needs() -> None:
@@ -35,9 +34,9 @@ def test_every_instance_waits_for_every_instance_of_what_its_role_needs() -> Non
 
 def test_joins_are_counters_and_not_edges() -> None:
     wiring = unrolled({"a": [], "b": ["a"]}, {"a": 256, "b": 256}).wiring
-    assert wiring.joins == (256,)
-    assert sum(map(len, wiring.feeds)) == 256
-    assert wiring.releases == ((1,),)
+    assert wiring.join_sizes == (256,)
+    assert sum(map(len, wiring.joins_of_node)) == 256
+    assert wiring.blocks_of_join == ((1,),)
 
 
 def test_index_counts_from_one_and_no_two_nodes_share_a_salt() -> None:
@@ -64,18 +63,17 @@ def test_a_reward_reads_the_last_turn_that_ran_or_its_own_round_where_turns_are_
         made = unroll(
             spec,
             instances_of(spec),
-            {name: [0] * len(its) for name, its in instances_of(spec).items()},
-            until={},
+            role_inputs_from_text(spec, {}),
             rewards=rewards,
             by_turn=by_turn,
         )
         return {
             made.nodes[node].id: [
-                [made.nodes[n].id for n in see.nodes[start : start + see.each]]
+                [made.nodes[n].id for n in see.nodes[start : start + see.turns_per_instance]]
                 for see in sees
-                for start in range(0, len(see.nodes), see.each)
+                for start in range(0, len(see.nodes), see.turns_per_instance)
             ]
-            for node, sees in made.reads.items()
+            for node, sees in made.reward_inputs.items()
         }
 
     last, own = read(set()), read({"a", "b", "c"})
@@ -115,5 +113,5 @@ def test_a_block_sees_the_nodes_of_what_its_role_needs(
     for block in tables.blocks:
         name = names[block.role]
         assert [tables.nodes[n].id for n in block.nodes] == [NodeId(name, i + 1) for i in range(counts[name])]
-        seen = {see.name: [tables.nodes[n].id for n in see.nodes] for see in block.sees}
+        seen = {see.name: [tables.nodes[n].id for n in see.nodes] for see in block.inputs}
         assert seen == {need: [NodeId(need, i + 1) for i in range(counts[need])] for need in needs[name]}

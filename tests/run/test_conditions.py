@@ -59,7 +59,7 @@ def test_a_condition_of_the_number_alone_is_settled_before_a_task_is_read(tmp_pa
         routed = plan(tmp_path, roles)
         ran = {t.index for t in run_one(routed, ScriptedModel(whose)).trajectories}
         assert ran == {2}
-        return len(routed.never)
+        return len(routed.never_run)
 
     assert never("self.index == 2") == 3
     assert never("self.index == 2 or self.count == 5 or self.lineage[0] == 2") == 3

@@ -196,7 +196,7 @@ def test_rewards_are_computed_in_the_order_in_which_they_read_each_other(tmp_pat
             "fourth": {},
         },
     )
-    assert [chain.roles[position].name for position in chain.scoring] == ["third", "second", "first"]
+    assert [chain.roles[position].name for position in chain.reward_order] == ["third", "second", "first"]
     episode = run_one(chain, ScriptedModel(lambda _: RIGHT))
     assert [t.reward for t in episode.trajectories] == [4.0, 2.0, 1.0, 1.0]
 

@@ -15,7 +15,7 @@ DIAMOND = unrolled({"a": [], "b": [], "c": ["a", "b"], "d": ["c"]}, {"a": 1, "b"
 
 
 def test_what_waits_for_nothing_starts() -> None:
-    assert DIAMOND.starts == (0, 1)
+    assert DIAMOND.initial_blocks == (0, 1)
 
 
 def test_a_block_is_ready_when_all_that_it_waits_for_is_done_in_any_order() -> None:
@@ -51,14 +51,14 @@ def test_two_frontiers_share_a_wiring_and_nothing_else() -> None:
 def test_every_block_is_ready_once_and_never_before_what_it_sees(dag, random) -> None:
     tables = unrolled(*dag)
     frontier = Frontier(tables.wiring)
-    running = [node for block in tables.wiring.starts for node in tables.blocks[block].nodes]
-    opened = list(tables.wiring.starts)
+    running = [node for block in tables.wiring.initial_blocks for node in tables.blocks[block].nodes]
+    opened = list(tables.wiring.initial_blocks)
     done: set[int] = set()
     while running:
         node = running.pop(random.randrange(len(running)))
         done.add(node)
         for block in frontier.done(node):
-            assert all(seen in done for see in tables.blocks[block].sees for seen in see.nodes)
+            assert all(seen in done for see in tables.blocks[block].inputs for seen in see.nodes)
             opened.append(block)
             running += tables.blocks[block].nodes
     assert sorted(opened) == list(range(len(tables.blocks)))

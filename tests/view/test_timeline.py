@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
 
-from rolegraph.engine.compile import compile_file, graph
+from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.compile.unroll import predecessors
 from rolegraph.engine.records import Episode, NodeId
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.view.runs import open_run
@@ -16,6 +18,7 @@ from tests.clock import run_virtually
 from tests.edge import RIGHT, ScriptedModel, by_role, limited, solver_judge
 from tests.edge import episode as played
 from tests.view.runs import episodes, workflow, write_run
+from tests.workflows import Workflow, compiled, workflows
 
 NAMES = sorted(path.stem for path in SPECS.glob("*.yaml"))
 OPTIONAL = {"textarena": "textarena", "react": "bm25s"}
@@ -26,11 +29,47 @@ def test_the_dag_that_is_drawn_is_the_one_that_runs(name: str) -> None:
     if name in OPTIONAL:
         pytest.importorskip(OPTIONAL[name])
     plan = compile_file(name)
-    templates = {f"the prompt of {role.name}": role.prompt.source for role in plan.roles if role.prompt}
+    assert drawn(plan) == predecessors(plan)
+
+
+@settings(max_examples=200)
+@given(workflows())
+def test_the_dag_of_any_spec_is_that_of_its_plan(workflow: Workflow) -> None:
+    plan = compiled(workflow)
+    assert drawn(plan) == predecessors(plan)
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        "roles.solver.when=self.history | length < 2",
+        "roles.solver.system={inline: '{{ self.history | length }}'}",
+        "roles.solver.system={inline: '{% set me = self %}{{ me.history | length }}'}",
+        "roles.solver.memory=chat",
+    ],
+)
+def test_a_turn_that_reads_its_own_instance_waits_for_the_turn_before(reads: str) -> None:
+    plan = solver_judge("loops={l: {roles: [solver], times: 3}}", reads)
+    dag = drawn(plan)
+    assert dag == predecessors(plan)
+    assert NodeId("solver", 1, 2) in dag[NodeId("solver", 1, 3)]
+
+
+def drawn(plan: Plan) -> Dag:
+    """The DAG as the viewer reads it from the templates that a run records."""
+    parts = [
+        (role, {"prompt": role.prompt, "system": role.system, "tool": role.run.value if role.run else None})
+        for role in plan.roles
+    ]
+    templates = {
+        f"the {part} of {role.name}": template.source
+        for role, its in parts
+        for part, template in its.items()
+        if template is not None
+    }
     dag = read_dag(plan.spec, templates)
     assert dag is not None
-    drawn = {(before, node) for node, those in dag.before.items() for before in those}
-    assert (set(dag.before), drawn) == (set(graph(plan).nodes), set(graph(plan).edges))
+    return dag
 
 
 def without(episode: Episode, *names: str) -> Episode:
@@ -82,7 +121,7 @@ def test_where_beginnings_are_not_on_record_each_turn_begins_where_the_last_it_w
         bars = bars_of(line)
         assert line.timed and not line.measured
         for node, bar in bars.items():
-            assert bar.start == max((bars[other].end for other in dag.before[node]), default=0.0)
+            assert bar.start == max((bars[other].end for other in dag[node]), default=0.0)
             seconds = taken[node].seconds if node in taken else 0.0
             assert bar.end - bar.start == pytest.approx(seconds)
         assert line.length == max(bar.end for bar in bars.values())
@@ -124,6 +163,6 @@ def test_a_run_whose_spec_cannot_be_read_is_drawn_by_its_rounds() -> None:
 
 def test_of_very_many_instances_some_are_drawn_and_the_rest_counted() -> None:
     nodes = [NodeId("one", index) for index in range(1, 501)]
-    line = timeline(Dag(dict.fromkeys(nodes, ())), {})
+    line = timeline(dict.fromkeys(nodes, ()), {})
     assert (len(line.lanes), line.left_out) == (MOST_LANES, 500 - MOST_LANES)
     assert len(drawing(line).rects) == MOST_LANES

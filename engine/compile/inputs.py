@@ -1,0 +1,97 @@
+"""Which turns the turns of each role read: by its edges, its prompts and conditions, and its loop's end.
+
+Pure and without a registry: the viewer and the drawings compute the inputs of a run from anywhere, whose
+vocabulary must be neither imported nor run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import NamedTuple
+
+from rolegraph.engine.compile.graph import loop_of
+from rolegraph.engine.prompts.checks import IN_A_LOOP, OF_SELF, WITH_AN_ENVIRONMENT, TemplateScope
+from rolegraph.engine.prompts.templates import condition_mentions, template_mentions
+from rolegraph.engine.spec import Edge, Spec
+
+OWN_TURNS = "self.history"
+"""The name under which prompts and conditions read the earlier turns of their own instance."""
+_SELF_FIELDS = (*OF_SELF, *IN_A_LOOP, *WITH_AN_ENVIRONMENT)
+
+
+class RoleEdge(NamedTuple):
+    """One entry of a role's `needs`."""
+
+    name: str
+    """The name that the role's prompts use."""
+    role: str
+    """The role that the edge joins."""
+    edge: Edge
+    earlier: bool
+    """True where both roles are in one loop and the edge joins earlier rounds only."""
+
+
+class RoleInputs(NamedTuple):
+    """Everything that the turns of one role read of other turns."""
+
+    edges: tuple[RoleEdge, ...]
+    own_turns: bool
+    """True where a turn reads the turns of its own instance before it, and so waits for them."""
+    until: tuple[str, ...]
+    """Roles that the `until` of the role's loop reads, of the round before."""
+
+
+Mentions = Mapping[str, Set[str]]
+"""The names that texts read, by the role or the loop that the texts belong to; see `Template.mentions`."""
+
+
+def role_inputs(spec: Spec, of_roles: Mentions, of_loops: Mentions) -> dict[str, RoleInputs]:
+    """Return the inputs of each role of a spec whose graph has no fault.
+
+    Args:
+        spec: The parsed spec.
+        of_roles: By role, the names that its prompt, system, tool value and `when` read.
+        of_loops: By loop, the names that its `until` reads.
+    """
+    inputs: dict[str, RoleInputs] = {}
+    for name, role in spec.roles.items():
+        loop = loop_of(spec, name)
+        until = sorted(of_loops.get(loop, frozenset()) & spec.roles.keys()) if loop else ()
+        own_turns = role.memory == "chat" or OWN_TURNS in of_roles.get(name, ())
+        inputs[name] = RoleInputs(role_edges(spec, name), own_turns, tuple(until))
+    return inputs
+
+
+def role_edges(spec: Spec, name: str) -> tuple[RoleEdge, ...]:
+    """Return a role's `needs` with the role that each entry joins."""
+    loop = loop_of(spec, name)
+    return tuple(
+        RoleEdge(
+            key,
+            other := edge.of or key,
+            edge,
+            earlier=edge.round != "this" and loop is not None and loop_of(spec, other) == loop,
+        )
+        for key, edge in spec.roles[name].needs.items()
+    )
+
+
+def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[str, RoleInputs]:
+    """Return the inputs of each role, parsing the texts of its templates.
+
+    A text that is not a valid template or condition reads nothing.
+
+    Args:
+        spec: The parsed spec.
+        texts: By role, the sources of its prompt, system and tool value. Conditions are in the spec.
+    """
+    of_roles: dict[str, Set[str]] = {}
+    for name, role in spec.roles.items():
+        scope = TemplateScope(dict.fromkeys(role.needs, 1), own=_SELF_FIELDS)
+        found = [template_mentions(text, scope) for text in texts.get(name, ())]
+        of_roles[name] = frozenset[str]().union(*found, condition_mentions(role.when or "", scope))
+    of_loops = {
+        name: condition_mentions(loop.until or "", TemplateScope(dict.fromkeys(loop.roles, 1)))
+        for name, loop in spec.loops.items()
+    }
+    return role_inputs(spec, of_roles, of_loops)

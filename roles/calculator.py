@@ -1,12 +1,13 @@
-"""Arithmetic that a model asks for: an expression is parsed and walked over an allow-list, never evaluated.
+"""Calculator for a model: an expression is parsed and walked over an allow-list, never passed to `eval`.
 
-Whole numbers stay whole and exact up to some thousand digits; what has a point or a remainder is a float.
+Whole numbers stay whole and exact up to some thousand digits; numbers with a point or a remainder are floats.
 """
 
 from __future__ import annotations
 
 import ast
 import math
+import operator
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,13 +35,20 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 _CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e}
 KNOWN = (*_FUNCTIONS, *_CONSTANTS)
-"""The names that an expression may use."""
+"""Names that an expression may use."""
 
 
 def calculate(expression: str) -> Number:
-    """The value of an expression such as `2 * (3 + 4) ^ 2 / sqrt(2)`; raises ValueError with what is wrong.
+    """Compute the value of an expression such as `2 * (3 + 4) ^ 2 / sqrt(2)`.
 
-    A float has 12 significant digits, and a whole value is an int.
+    Args:
+        expression: The expression, in Python's signs or × · ÷ − ^.
+
+    Returns:
+        An int for a whole value, else a float with 12 significant digits.
+
+    Raises:
+        ValueError: The text is no arithmetic, or exceeds a limit; the message says why.
     """
     text = expression.strip().translate(_SIGNS)
     if not text:
@@ -48,7 +56,7 @@ def calculate(expression: str) -> Number:
     if len(text) > CALCULATOR_TEXT.most:
         raise ValueError(f"the expression has {len(text):,} characters; at most {CALCULATOR_TEXT}")
     try:
-        with warnings.catch_warnings(action="ignore"):  # of text that is hardly Python
+        with warnings.catch_warnings(action="ignore"):  # the parser warns of odd literals
             tree = ast.parse(text, mode="eval")
         value = _value(tree.body, CALCULATOR_DEPTH.most)
     except ZeroDivisionError:
@@ -79,7 +87,10 @@ def _value(node: ast.expr, depth: int) -> Number:
         case ast.UnaryOp(op=ast.UAdd(), operand=inside):
             return _value(inside, depth - 1)
         case ast.BinOp(left=left, op=sign, right=right):
-            return _bounded(_combined(sign, _value(left, depth - 1), _value(right, depth - 1)))
+            if type(sign) not in _OPERATIONS:
+                raise ValueError(f"{type(sign).__name__} is not arithmetic")
+            operation = _OPERATIONS[type(sign)]
+            return _bounded(operation(_value(left, depth - 1), _value(right, depth - 1)))
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
             try:
                 return _bounded(_FUNCTIONS[name](*(_value(each, depth - 1) for each in arguments)))
@@ -93,38 +104,31 @@ def _value(node: ast.expr, depth: int) -> Number:
             raise ValueError(f"{ast.unparse(node)!r} is not arithmetic")
 
 
-def _combined(sign: ast.operator, left: Number, right: Number) -> Number:
-    match sign:
-        case ast.Div():
-            exact = isinstance(left, int) and isinstance(right, int) and right != 0 and left % right == 0
-            return left // right if exact else left / right
-        case ast.Pow():
-            return _power(left, right)
-        case ast.Add():
-            return left + right
-        case ast.Sub():
-            return left - right
-        case ast.Mult():
-            return left * right
-        case ast.FloorDiv():
-            return left // right
-        case ast.Mod():
-            return left % right
-        case _:
-            raise ValueError(f"{type(sign).__name__} is not arithmetic")
+def _divide(left: Number, right: Number) -> Number:
+    exact = isinstance(left, int) and isinstance(right, int) and right != 0 and left % right == 0
+    return left // right if exact else left / right
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    if (
-        isinstance(base, int)
-        and isinstance(exponent, int)
-        and base.bit_length() * exponent > CALCULATOR_BITS.most
-    ):
+    # Checked before the power is computed, because computing it may take for ever.
+    bits = base.bit_length() * exponent if isinstance(base, int) and isinstance(exponent, int) else 0
+    if bits > CALCULATOR_BITS.most:
         raise ValueError(f"the value is too large; at most {CALCULATOR_BITS}")
     value: object = base**exponent
     if not isinstance(value, int | float):
         raise ValueError(f"{base} ** {exponent} is no real number")
     return value
+
+
+_OPERATIONS: Mapping[type[ast.operator], Callable[[Any, Any], Number]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _divide,
+    ast.FloorDiv: lambda left, right: left // right,
+    ast.Mod: operator.mod,
+    ast.Pow: _power,
+}
 
 
 def _bounded(value: Number) -> Number:

@@ -1,33 +1,32 @@
 """Countdown: combine given numbers, each exactly once, into a target. Tasks and their check.
 
-In go a seed and a few sizes, or an answer's text; out come tasks, or a reward of 0.0 or 1.0. The verdicts on
-integer arithmetic are those of rLLM's countdown reward, except that nothing is ever handed to `eval`: an
-expression is parsed, bounded, and walked over an allow-list. This file knows nothing of roles or prompts.
+The rewards equal those of rLLM's countdown reward (rllm/rewards/countdown_reward.py), except that no text is
+ever passed to `eval`: an expression is parsed, bounded, and walked over an allow-list. Knows no roles or
+prompts.
 """
 
 from __future__ import annotations
 
 import ast
+import operator
 import random
 import re
 import zlib
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from fractions import Fraction
 from functools import lru_cache
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from rolegraph.engine.limits.answers import COUNTDOWN_DEPTH, COUNTDOWN_TEXT
 from rolegraph.engine.records import Split
 
 TOLERANCE = 1e-5
-"""How far from the target a value may lie, as in rLLM."""
+"""Largest distance of a value from the target, as in rLLM."""
 NUMBERS = (2, 3)
-"""Sizes that tasks take in turn, unless others are asked for."""
+"""Default sizes of tasks, in turn."""
 LOW, HIGH = 1, 12
-"""The range of a task's numbers, unless another is asked for."""
+"""Default range of a task's numbers."""
 OPERATORS = "+-*/"
-_KEPT = 4096
-"""The longest list that is remembered: a quarter of a second, and some megabytes."""
 _ATTEMPTS = 10_000
 _REPEATS = 10
 _OPEN, _CLOSE = "<answer>", "</answer>"
@@ -38,7 +37,7 @@ _HIGH = ("*", "/")
 
 
 class CountdownTask(TypedDict):
-    """One task. `solution` is the answer; no prompt may show it."""
+    """One task. No prompt may show `solution`."""
 
     id: str
     question: str
@@ -57,12 +56,23 @@ def generate(
     high: int = HIGH,
     operators: str = OPERATORS,
 ) -> list[CountdownTask]:
-    """`count` tasks, the same for the same arguments; a shorter list is the beginning of a longer one.
+    """Make tasks from a seed; a shorter list is the beginning of a longer one.
 
-    `numbers` are the sizes that tasks take in turn, `low` to `high` the numbers' range. Targets lie in
-    1 to `high`², and every step of the solution is a positive whole number. A task (its numbers in any
-    order, and its target) belongs to one split only; about a fifth of all tasks are for validation. Tasks
-    repeat only where a small range runs out. Raises ValueError where the settings allow no task.
+    Targets lie in 1 to `high`², and every step of the solution is a positive whole number. A task (its
+    numbers in any order, and its target) belongs to one split only. Tasks repeat only where a small range
+    runs out.
+
+    Args:
+        count: The number of tasks.
+        seed: The seed.
+        split: The split of the tasks; about a fifth of all tasks are for validation.
+        numbers: The sizes of tasks, in turn.
+        low: The smallest number of a task.
+        high: The largest number of a task.
+        operators: The operators of the solutions, some of + - * /.
+
+    Raises:
+        ValueError: The settings allow no task.
     """
     if not numbers or min(numbers) < 1:
         raise ValueError(f"numbers must name at least one size, each 1 or more; got {list(numbers)}")
@@ -70,17 +80,6 @@ def generate(
         raise ValueError(f"low and high must satisfy 1 <= low <= high; got {low} and {high}")
     if not operators or set(operators) - set(OPERATORS):
         raise ValueError(f"operators must be some of + - * /; got {operators!r}")
-    make = _remembered if count <= _KEPT else _generated
-    return [_copy(task) for task in make(count, seed, split, tuple(numbers), (low, high), operators)]
-
-
-def _copy(task: CountdownTask) -> CountdownTask:
-    return {**task, "nums": [*task["nums"]]}
-
-
-def _generated(
-    count: int, seed: int, split: Split, numbers: Sequence[int], bounds: tuple[int, int], operators: str
-) -> list[CountdownTask]:
     rng = random.Random(f"countdown {seed} {split}")
     seen: set[tuple[int, ...]] = set()
     tasks: list[CountdownTask] = []
@@ -89,7 +88,7 @@ def _generated(
             rng,
             split,
             size=numbers[i % len(numbers)],
-            bounds=bounds,
+            bounds=(low, high),
             operators=operators,
             seen=seen,
         )
@@ -104,9 +103,6 @@ def _generated(
             }
         )
     return tasks
-
-
-_remembered = lru_cache(maxsize=8)(_generated)  # the same tasks are read by checks, trainings and evaluations
 
 
 def _draw(
@@ -137,21 +133,27 @@ def _draw(
 
 
 def question(nums: Sequence[int], target: int, operators: str = OPERATORS) -> str:
-    """What is asked, in words."""
+    """Write a task as a sentence."""
     listed, signs = ", ".join(map(str, nums)), " ".join(operators)
     return f"Use {listed} exactly once each, with {signs} and parentheses, to make {target}."
 
 
 def split_of(nums: Sequence[int], target: int) -> Split:
-    """Where a task belongs, whatever the order of its numbers."""
+    """Return the split of a task, whatever the order of its numbers."""
     key = f"{sorted(nums)} {target}".encode()
     return "validation" if zlib.crc32(key) % 5 == 0 else "train"
 
 
 def combine(nums: Sequence[int], rng: random.Random, operators: str = OPERATORS) -> tuple[int, str] | None:
-    """A random expression over all of `nums` and its value, with as few parentheses as it needs.
+    """Draw an expression over all of `nums`, with as few parentheses as possible, and its value.
 
-    None where a step would not be a positive whole number.
+    Args:
+        nums: The numbers.
+        rng: The source of randomness.
+        operators: The operators, some of + - * /.
+
+    Returns:
+        The value and the expression; None where a step would not be a positive whole number.
     """
     parts = [(n, str(n), "") for n in nums]
     while len(parts) > 1:
@@ -168,63 +170,61 @@ def combine(nums: Sequence[int], rng: random.Random, operators: str = OPERATORS)
     return parts[0][0], parts[0][1]
 
 
-@lru_cache(maxsize=8192)
-def evaluate(expression: str) -> Fraction | float | None:
-    """The exact value of whole numbers under + - * / and parentheses; None for anything else.
+def evaluate(expression: str) -> int | Fraction | None:
+    """Return the exact value of whole numbers under + - * / and parentheses; None for any other text.
 
-    Never raises and never takes long: no names, no calls, no `**`, no `//`, no text beyond the bounds.
+    Takes bounded time for any text: no names, no calls, no `**`, no `//`, and a limited length and depth.
     """
     expression = expression.strip()
     if len(expression) > COUNTDOWN_TEXT.most or not _ALLOWED.fullmatch(expression):
         return None
     if "**" in expression or "//" in expression:
         return None
+    return _parsed_value(expression)
+
+
+@lru_cache(maxsize=8192)  # the rollouts of a task repeat few expressions, and parsing takes most of the time
+def _parsed_value(expression: str) -> int | Fraction | None:
     try:
         return _value(ast.parse(expression, mode="eval").body, COUNTDOWN_DEPTH.most)
     except (SyntaxError, ValueError, ZeroDivisionError, MemoryError, RecursionError):
         return None
 
 
+_OPERATIONS: Mapping[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: Fraction,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+
+
 def _value(node: ast.expr, depth: int) -> int | Fraction:
     if depth == 0:
         raise ValueError("nested too deeply")
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.UnaryOp):
-        inside = _value(node.operand, depth - 1)
-        if isinstance(node.op, ast.USub):
-            return -inside
-        if isinstance(node.op, ast.UAdd):
-            return inside
-    if isinstance(node, ast.BinOp):
-        left, right = _value(node.left, depth - 1), _value(node.right, depth - 1)
-        if isinstance(node.op, ast.Add):
-            return left + right
-        if isinstance(node.op, ast.Sub):
-            return left - right
-        if isinstance(node.op, ast.Mult):
-            return left * right
-        if isinstance(node.op, ast.Div):
-            return Fraction(left, right) if left % right else left // right
-    raise ValueError(f"{type(node).__name__} is not arithmetic")
-
-
-@lru_cache(maxsize=8192)
-def _numbers(expression: str) -> tuple[int, ...]:
-    return tuple(sorted(map(int, _NUMBER.findall(expression))))
+    match node:
+        case ast.Constant(value=int() as value):
+            return value
+        case ast.UnaryOp(op=sign, operand=inside) if type(sign) in _OPERATIONS:
+            return _OPERATIONS[type(sign)](_value(inside, depth - 1))
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATIONS:
+            return _OPERATIONS[type(sign)](_value(left, depth - 1), _value(right, depth - 1))
+        case _:
+            raise ValueError(f"{type(node).__name__} is not arithmetic")
 
 
 def is_solution(expression: str, nums: Sequence[int], target: float) -> bool:
-    """Whether the expression uses each of `nums` exactly once and comes to `target`."""
-    # What is too long is not looked up: the cache would keep it.
-    value = evaluate(expression) if len(expression) <= COUNTDOWN_TEXT.most else None
-    if value is None or _numbers(expression) != tuple(sorted(nums)):
+    """Tell whether an expression uses each of `nums` exactly once and comes to `target`."""
+    value = evaluate(expression)
+    if value is None or sorted(map(int, _NUMBER.findall(expression))) != sorted(nums):
         return False
     return abs(value - target) < TOLERANCE
 
 
 def last_answer(text: str) -> str | None:
-    """What stands in the last `<answer>…</answer>`, case-sensitive and on one line, as rLLM reads it."""
+    """Return the text of the last `<answer>…</answer>`, case-sensitive and on one line, as rLLM reads it."""
     for line in reversed(text.split("\n")):
         # Up to the line's last closing tag, so that each opening tag finds one and the time stays linear.
         answers = _ANSWER.findall(line[: line.rfind(_CLOSE) + len(_CLOSE)])
@@ -234,9 +234,14 @@ def last_answer(text: str) -> str | None:
 
 
 def reward(text: str, nums: Sequence[int], target: float) -> float:
-    """1.0 where the text's last answer solves the task, else 0.0; text without tags is the answer itself.
+    """Return 1.0 where the text's last answer solves the task, else 0.0, as rLLM does.
 
-    A parser may have taken the tags off. Where they are on, the verdict is rLLM's.
+    Text without tags, which a parser may have removed, is the answer itself.
+
+    Args:
+        text: The answer.
+        nums: The numbers of the task.
+        target: The target of the task.
     """
     answer = last_answer(text)
     return float(is_solution(text.strip() if answer is None else answer, nums, target))

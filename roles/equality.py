@@ -1,30 +1,34 @@
-"""When two answers are the same: as text, or as mathematics."""
+"""Equality of two answers: as text, or as mathematics."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import json
+import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
 from rolegraph.engine.vocabulary import UsageError
 
 Equal = Literal["text", "math"]
+"""Ways to compare answers."""
+Same = Callable[[Any, Any], bool]
+"""Comparison of two answers."""
 MATH_SECONDS = 10.0
 
 
 def as_text(action: object) -> str:
-    """An action as text: itself, or its JSON."""
+    """Return an action as text: the action itself, or its JSON."""
     return action if isinstance(action, str) else json.dumps(action, ensure_ascii=False, default=str)
 
 
 def same_text(one: object, other: object) -> bool:
-    """Whether two actions read the same, but for space at the ends and the order of a mapping's keys."""
-    return _compared(one) == _compared(other)
+    """Compare two actions as text, without space at the ends and the order of a mapping's keys."""
+    return _canonical(one) == _canonical(other)
 
 
-def _compared(action: object) -> str:
+def _canonical(action: object) -> str:
     return action.strip() if isinstance(action, str) else json.dumps(action, sort_keys=True, default=str)
 
 
@@ -34,38 +38,35 @@ def require_math() -> None:
         raise UsageError("comparing mathematics needs the library math-verify: pip install 'rolegraph[math]'")
 
 
-def math_library() -> Any:
-    """The library; it takes a while to load."""
-    import logging  # for this alone
-
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it remarks on limits that are off
-    return importlib.import_module("math_verify")
-
-
-def same_math(gold: object, answer: object) -> bool:
-    """Whether an answer is mathematically equal to another; it may take long, and be stopped from outside."""
-    library = math_library()
-    # Its own limits are signals, which only work in a main thread; ours stops the whole process.
-    read = (library.parse(_marked(value), parsing_timeout=None) for value in (gold, answer))
-    return bool(library.verify(*read, timeout_seconds=None))
-
-
 class SameMath:
-    """Compares mathematics. A worker that receives it loads the library before its time starts."""
+    """Comparison of a right answer with another one as mathematics; it may take long.
+
+    A worker process imports the library when it unpickles the object, before the time of the call starts.
+    """
 
     def __reduce__(self) -> tuple[Callable[[], SameMath], tuple[()]]:
-        return _loaded, ()
+        return _loaded_same_math, ()
 
-    def __call__(self, one: object, other: object) -> bool:
-        """Whether both are equal."""
-        return same_math(one, other)
+    def __call__(self, gold: object, answer: object) -> bool:
+        """Tell whether both are equal."""
+        library = _math_library()
+        # The library's own limits are signals, which only work in a main thread; the caller's limit is the
+        # worker process.
+        read = (library.parse(_marked(value), parsing_timeout=None) for value in (gold, answer))
+        return bool(library.verify(*read, timeout_seconds=None))
 
 
-def _loaded() -> SameMath:
-    math_library()
+def _loaded_same_math() -> SameMath:
+    _math_library()
     return SameMath()
 
 
+def _math_library() -> Any:
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its limits are off
+    return importlib.import_module("math_verify")
+
+
 def _marked(value: object) -> str:
+    """Put mathematics between dollar signs, unless it is marked already."""
     text = str(value)
     return text if "$" in text or "\\boxed" in text else f"${text}$"

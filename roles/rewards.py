@@ -1,7 +1,7 @@
-"""Rewards: a task and an action to a score.
+"""Rewards: functions from a task and an action to a Score.
 
-Each factory makes a `Reward` that says which task fields and roles it reads. Score functions are pure and
-picklable; one that may be slow has a `timeout` and runs in a process that can be stopped.
+Each factory makes a `Reward` that names the task fields and roles that it reads. Score functions are pure;
+one that may be slow has a `timeout` and runs in a process that can be stopped.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pydantic import Field
 from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import Reward, RewardInputs, Score
 from rolegraph.roles import countdown as countdown_task
-from rolegraph.roles.equality import MATH_SECONDS, as_text, math_library, require_math, same_math
+from rolegraph.roles.equality import MATH_SECONDS, SameMath, as_text, require_math
 from rolegraph.roles.json_text import value_at
 from rolegraph.roles.numbers import number_of
 from rolegraph.roles.others import agrees_with
-from rolegraph.roles.patterns import compile_pattern, pay
+from rolegraph.roles.patterns import Pattern, compile_pattern, pay
 from rolegraph.roles.weighted import weighted
 
 __all__ = [
@@ -45,41 +45,38 @@ Unit = Literal["characters", "words"]
 
 
 def _scored(reward: float) -> Score:
-    return Score(reward, reward >= 1.0)
+    return Score(float(reward), reward >= 1.0)
 
 
 def countdown() -> Reward:
-    """1 when the action, bare or in <answer>, uses each of task.nums once and comes to task.target."""
-    return Reward(_countdown, fields=("nums", "target"))
+    """Score 1 when the action, bare or in <answer>, uses each of task.nums once and comes to task.target."""
 
+    def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
+        nums, target = task["nums"], task["target"]
+        if not (isinstance(nums, list) and all(type(n) is int for n in cast("list[Any]", nums))):
+            raise TypeError(f"task.nums must be a list of whole numbers, such as [3, 4]; got {nums!r}")
+        return _scored(countdown_task.reward(str(action), cast("list[int]", nums), target))
 
-def _countdown(task: Task, action: Any, seen: RewardInputs) -> Score:
-    nums, target = task["nums"], task["target"]
-    if not (isinstance(nums, list) and all(type(n) is int for n in cast("list[Any]", nums))):
-        raise TypeError(f"task.nums must be a list of whole numbers, such as [3, 4]; got {nums!r}")
-    return _scored(countdown_task.reward(str(action), cast("list[int]", nums), target))
+    return Reward(score, fields=("nums", "target"))
 
 
 def exact_match(*, field: str = "answer", ignore_case: bool = True, punctuation: bool = True) -> Reward:
-    """1 when the action is the text of a task field; space at the ends and (by default) case do not count.
+    """Score 1 when the action is the text of a task field; space at the ends and case do not count.
 
     field: the task field that holds the answer, or a list of accepted ones
     ignore_case: whether capitals do not count
     punctuation: whether punctuation counts
     """
-    return Reward(partial(_exact_match, field, ignore_case, punctuation), (field,), (field,))
 
+    def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
+        given = _plain(action, ignore_case, punctuation)
+        return _scored(given in (_plain(gold, ignore_case, punctuation) for gold in _accepted(task, field)))
 
-def _exact_match(
-    field: str, ignore_case: bool, punctuation: bool, task: Task, action: Any, seen: RewardInputs
-) -> Score:
-    given = _plain(action, ignore_case, punctuation)
-    golds = (_plain(gold, ignore_case, punctuation) for gold in _accepted(task, field))
-    return _scored(float(given in golds))
+    return Reward(score, (field,), (field,))
 
 
 def _accepted(task: Task, field: str) -> list[Any]:
-    """What a task field accepts: each of its list, or the one thing that it holds."""
+    """List the answers that a task field accepts: the members of a list, or the one value."""
     return cast("list[Any]", task[field]) if isinstance(task[field], list) else [task[field]]
 
 
@@ -92,43 +89,35 @@ def _plain(value: object, ignore_case: bool, punctuation: bool) -> str:
 
 
 def math(*, field: str = "answer", timeout: Annotated[float, Field(gt=0)] = MATH_SECONDS) -> Reward:
-    """1 when the action is mathematically equal to a task field (the math-verify library).
+    """Score 1 when the action is mathematically equal to a task field (the math-verify library).
 
     field: the task field that holds the answer
     timeout: seconds until a comparison is given up
     """
     require_math()
-    return Reward(_Math(field), (field,), (field,), timeout=timeout)
+    return Reward(partial(_math, field, SameMath()), (field,), (field,), timeout=timeout)
 
 
-class _Math:
-    """Compares with a task field. A worker that receives it loads the library before its time starts."""
-
-    def __init__(self, field: str) -> None:
-        self.field = field
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        math_library()
-        self.__dict__.update(state)
-
-    def __call__(self, task: Task, action: Any, seen: RewardInputs) -> Score:
-        return _scored(float(same_math(task[self.field], action)))
+def _math(field: str, same: SameMath, task: Task, action: Any, inputs: RewardInputs) -> Score:
+    return _scored(same(task[field], action))
 
 
 def f1(*, field: str = "answer") -> Reward:
-    """The overlap of words with a task field, as in SQuAD: articles, case and punctuation do not count.
+    """Score the overlap of words with a task field, as SQuAD: articles, case and punctuation do not count.
+
+    The overlap is F1, the harmonic mean of precision and recall over words (Rajpurkar et al., 1606.05250).
 
     field: the task field that holds the answer, or a list of accepted ones
     """
-    return Reward(partial(_f1, field), (field,), (field,))
+
+    def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
+        overlaps = (_overlap(str(action), str(gold)) for gold in _accepted(task, field))
+        return _scored(max(overlaps, default=0.0))
+
+    return Reward(score, (field,), (field,))
 
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-
-
-def _f1(field: str, task: Task, action: Any, seen: RewardInputs) -> Score:
-    overlaps = (_overlap(str(action), str(gold)) for gold in _accepted(task, field))
-    return _scored(max(overlaps, default=0.0))
 
 
 def _overlap(given: str, gold: str) -> float:
@@ -146,7 +135,7 @@ _ABSENT = object()
 
 
 def json_field(path: str, /, *, field: str | None = None, value: Any = _ABSENT) -> Reward:
-    """1 when a dotted path of a JSON action equals a task field, or a given value.
+    """Score 1 when a dotted path of a JSON action equals a task field, or a given value.
 
     path: keys and list positions from the top, such as answer.0.name
     field: the task field to compare with
@@ -156,44 +145,39 @@ def json_field(path: str, /, *, field: str | None = None, value: Any = _ABSENT) 
         raise ValueError(
             "json_field compares with a task field (field: answer) or a value (value: yes): give one"
         )
-    if field is None:
-        return Reward(partial(_json_value, path, value))
-    return Reward(partial(_json_field, path, field), (field,), (field,))
 
+    def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
+        wanted = value if field is None else task[field]
+        try:
+            found = value_at(action, path)
+        except LookupError:
+            return _scored(0.0)
+        # Python's True equals 1, JSON's does not.
+        return _scored(found == wanted and isinstance(found, bool) == isinstance(wanted, bool))
 
-def _json_field(path: str, field: str, task: Task, action: Any, seen: RewardInputs) -> Score:
-    return _json_value(path, task[field], task=task, action=action, seen=seen)
-
-
-def _json_value(path: str, wanted: Any, task: Task, action: Any, seen: RewardInputs) -> Score:
-    try:
-        at = value_at(action, path)
-    except LookupError:
-        return _scored(0.0)
-    return _scored(float(at == wanted and isinstance(at, bool) == isinstance(wanted, bool)))
+    fields = () if field is None else (field,)
+    return Reward(score, fields, fields)
 
 
 def close_to(*, field: str = "answer", absolute: Tolerance = 1e-6, relative: Tolerance = 0.0) -> Reward:
-    """1 when the last number of the action is close to that of a task field; 3/4 is one number.
+    """Score 1 when the last number of the action is close to that of a task field; 3/4 is one number.
 
     field: the task field that holds the number, or a list of accepted ones
-    absolute: how far from it the number may lie
+    absolute: the largest distance from it
     relative: the same as a part of it, such as 0.01 for 1 %; the wider of the two counts
     """
-    return Reward(partial(_close_to, field, absolute, relative), (field,), (field,))
 
+    def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
+        given, golds = _number(action), [_number(gold) for gold in _accepted(task, field)]
+        if any(map(isnan, golds)):
+            raise TypeError(f"task.{field} must hold a number, such as 42, or several; got {task[field]!r}")
+        return _scored(any(abs(given - gold) <= max(absolute, relative * abs(gold)) for gold in golds))
 
-def _close_to(
-    field: str, absolute: float, relative: float, task: Task, action: Any, seen: RewardInputs
-) -> Score:
-    given, golds = _number(action), [_number(gold) for gold in _accepted(task, field)]
-    if any(map(isnan, golds)):
-        raise TypeError(f"task.{field} must hold a number, such as 42, or several; got {task[field]!r}")
-    return _scored(float(any(abs(given - gold) <= max(absolute, relative * abs(gold)) for gold in golds)))
+    return Reward(score, (field,), (field,))
 
 
 def _number(value: object) -> float:
-    """A number, or the last one of a text; where there is none, nan, which is close to nothing."""
+    """Return a number, or the last number of a text; nan, which is close to nothing, where there is none."""
     try:
         return number_of(value)
     except ValueError:
@@ -201,22 +185,19 @@ def _number(value: object) -> float:
 
 
 def length(*, over: Bound | None = None, under: Bound | None = None, unit: Unit = "characters") -> Reward:
-    """1 when the action's text is longer than `over`, shorter than `under`, or both.
+    """Score 1 when the action's text is longer than `over`, shorter than `under`, or both.
 
     over: the length that it must exceed
     under: the length that it must stay below
-    unit: what is counted; words are what stands between white space
+    unit: the unit of length; words are separated by white space
     """
     _check_bounds("length", "length", 400, over, under)
-    return Reward(partial(_length, over, under, unit))
 
+    def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
+        text = as_text(action)
+        return _scored(_within(len(text) if unit == "characters" else len(text.split()), over, under))
 
-def _length(
-    over: int | None, under: int | None, unit: Unit, task: Task, action: Any, seen: RewardInputs
-) -> Score:
-    text = as_text(action)
-    size = len(text) if unit == "characters" else len(text.split())
-    return _scored(float(_within(size, over, under)))
+    return Reward(score)
 
 
 def _check_bounds(name: str, kind: str, example: int, over: int | None, under: int | None) -> None:
@@ -234,7 +215,7 @@ def _within(size: int, over: int | None, under: int | None) -> bool:
 def tool_calls(
     *, over: Bound | None = None, under: Bound | None = None, name: str | None = None, failed: bool = False
 ) -> Reward:
-    """1 when a turn called its tools more than `over` times, fewer than `under`, or both.
+    """Score 1 when a turn called its tools more than `over` times, fewer than `under`, or both.
 
     A call that was not run, because no model call was left to read its result, does not count.
 
@@ -244,46 +225,38 @@ def tool_calls(
     failed: count only calls whose result was an error
     """
     _check_bounds("tool_calls", "number", 3, over, under)
-    return Reward(partial(_tool_calls, over, under, name, failed), reads_turn=True)
 
+    def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
+        calls = [call for step in inputs.steps for call in step.metadata.get("calls", ())]
+        count = sum(name in (None, call["name"]) and (not failed or "error" in call) for call in calls)
+        return _scored(_within(count, over, under))
 
-def _tool_calls(
-    over: int | None,
-    under: int | None,
-    name: str | None,
-    failed: bool,
-    task: Task,
-    action: Any,
-    seen: RewardInputs,
-) -> Score:
-    calls = [call for step in seen.steps for call in step.metadata.get("calls", ())]
-    count = sum(name in (None, call["name"]) and (not failed or "error" in call) for call in calls)
-    return _scored(float(_within(count, over, under)))
+    return Reward(score, reads_turn=True)
 
 
 def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) -> Reward:
-    """1 when a pattern is found in the action's text.
+    """Score 1 when a pattern is found in the action's text.
 
     pattern: a regular expression of RE2, without lookarounds; `.` matches line ends too
     whole: whether it must match all of the text
     ignore_case: take capitals for small letters
     """
-    _compiled(pattern, ignore_case=ignore_case)
-    return Reward(partial(_matches, pattern, whole, ignore_case), patterns=(pattern,))
+    _compiled(pattern, ignore_case)
+
+    def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
+        # Looked up here, because a compiled pattern cannot be sent to another process.
+        compiled = _compiled(pattern, ignore_case)
+        text = as_text(action)
+        try:
+            pay(compiled, text)
+            found = compiled.fullmatch(text) if whole else compiled.search(text)
+        except UnicodeEncodeError:
+            return _scored(0.0)
+        return _scored(found is not None)
+
+    return Reward(score, patterns=(pattern,))
 
 
-def _matches(
-    pattern: str, whole: bool, ignore_case: bool, task: Task, action: Any, seen: RewardInputs
-) -> Score:
-    # Compiled where it is asked for: a compiled pattern cannot be sent to another process.
-    compiled = _compiled(pattern, ignore_case=ignore_case)
-    find = compiled.fullmatch if whole else compiled.search
-    text = as_text(action)
-    try:
-        pay(compiled, text)
-        return _scored(float(find(text) is not None))
-    except UnicodeEncodeError:
-        return _scored(0.0)
-
-
-_compiled = lru_cache(maxsize=256)(compile_pattern)
+@lru_cache(maxsize=256)
+def _compiled(pattern: str, ignore_case: bool) -> Pattern:
+    return compile_pattern(pattern, ignore_case=ignore_case)

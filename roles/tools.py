@@ -1,139 +1,169 @@
-"""Tools: what a role runs in place of asking a model, and what a model may call in its turn.
+"""Tools: what a role runs instead of asking a model, and what a model may call in its turn.
 
-Each factory makes a `Tool`. One that computes or asks somebody has a function, whose first argument is what a
-`run:` role gives as the tool's value; one that chooses picks from what the role sees.
+Each factory makes a `Tool`. A tool that computes or sends something has a function, whose first argument is
+the value that a `run:` role writes; a tool that chooses picks from the actions that the role sees.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import json
+import math
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from statistics import fmean
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
+from rolegraph.engine.limits.tools import REPLY_BYTES, REPLY_SECONDS
 from rolegraph.engine.sandbox import PythonSandbox, SandboxError
 from rolegraph.engine.sandbox.process import require_monty
 from rolegraph.engine.sandbox.python import MEMORY, SECONDS
-from rolegraph.engine.vocabulary import (
-    Function,
-    Pairs,
-    Tool,
-    ToolError,
-    Upstream,
-    View,
-    check_url,
-)
+from rolegraph.engine.vocabulary import Function, Pairs, Tool, ToolError, Upstream, View, check_url
 from rolegraph.roles import calculator as arithmetic
 from rolegraph.roles import corpus as corpora
-from rolegraph.roles import retrieving
-from rolegraph.roles.choosing import Same, best, commonest
 from rolegraph.roles.equality import MATH_SECONDS, Equal, SameMath, require_math, same_text
 
 Seconds = Annotated[float, Field(gt=0, le=600)]
+Method = Literal["POST", "GET"]
 
 
-# that choose
+# Tools that choose
 
 
 def majority(*, equal: Equal = "text") -> Tool:
-    """The action that most of those it sees have; of equally common ones, the first. The failed do not vote.
+    """Choose the commonest action; of equally common ones, the first. Failed instances do not vote.
 
     equal: as text, or as mathematics (the math-verify library)
     """
-    return _comparing(_majority, equal)
+    same, timeout = _comparison(equal)
 
+    def choose(upstream: Upstream, pairs: Pairs) -> Any:
+        views = _views(upstream)
+        groups: list[list[Any]] = []
+        for view in [view for view in views if not view.failed] or views:
+            group = next((group for group in groups if same(view.action, group[0])), None)
+            if group is None:
+                groups.append([view.action])
+            else:
+                group.append(view.action)
+        return max(groups, key=len)[0]
 
-def _majority(same: Same, _: Sequence[str] | None, upstream: Upstream, pairs: Pairs) -> Any:
-    seen = _seen(upstream)
-    return commonest([view.action for view in seen if not view.failed] or [v.action for v in seen], same)
+    return Tool(choose=choose, timeout=timeout)
 
 
 def equal(names: list[str] | None = None, /, *, compare: Equal = "text") -> Tool:
-    """Whether all that it sees is the same: true or false.
+    """Tell whether all actions that it sees are the same: true or false.
 
     names: the names whose actions are compared; null compares everything it needs
     compare: as text, or as mathematics (the math-verify library)
     """
-    return _comparing(_equal, compare, names)
+    same, timeout = _comparison(compare)
 
+    def choose(upstream: Upstream, pairs: Pairs) -> bool:
+        first, *rest = _views(upstream if names is None else {name: upstream[name] for name in names})
+        return all(same(first.action, view.action) for view in rest)
 
-def _equal(same: Same, names: Sequence[str] | None, upstream: Upstream, pairs: Pairs) -> bool:
-    first, *others = _seen(upstream if names is None else {name: upstream[name] for name in names})
-    return all(same(first.action, other.action) for other in others)
+    return Tool(choose=choose, roles=tuple(names or ()), timeout=timeout)
 
 
 def argmax(of: str, /, *, by: str) -> Tool:
-    """The action with the highest score; of equal ones the first, and those without a score come last.
+    """Choose the action with the highest score; of equal ones the first. Those without a score come last.
 
     of: the name whose instances are compared
-    by: where the score stands, such as scorer.score: a name that the role needs, and a path into its action.
+    by: the place of the score, such as scorer.score: a name that the role needs, and a path into its action.
       Those on the candidate's own branch score it; of several the mean counts
     """
-    name, *path = by.split(".")
-    return Tool(choose=partial(_argmax, of, name, path), roles=(of, name), pairs=(of, name))
-
-
-def _argmax(of: str, scorer: str, path: Sequence[str], upstream: Upstream, pairs: Pairs) -> Any:
-    return _ranked(of, scorer, path, upstream, pairs)[0]
+    ranked = _ranking(of, by)
+    return Tool(choose=lambda up, pairs: ranked(up, pairs)[0], **_ranked_names(of, by))
 
 
 def top(of: str, /, *, by: str, k: Annotated[int, Field(ge=1)]) -> Tool:
-    """The k actions with the highest scores, the best first; otherwise as argmax.
+    """Choose the k actions with the highest scores, the best first; otherwise as argmax.
 
     of: the name whose instances are compared
-    by: where the score stands, such as scorer.score: a name that the role needs, and a path into its action
+    by: the place of the score, such as scorer.score: a name that the role needs, and a path into its action
     k: how many
     """
-    name, *path = by.split(".")
-    return Tool(choose=partial(_top, of, name, path, k), roles=(of, name), pairs=(of, name))
+    ranked = _ranking(of, by)
+    return Tool(choose=lambda up, pairs: ranked(up, pairs)[:k], **_ranked_names(of, by))
 
 
-def _top(of: str, scorer: str, path: Sequence[str], k: int, upstream: Upstream, pairs: Pairs) -> list[Any]:
-    return _ranked(of, scorer, path, upstream, pairs)[:k]
+def _ranked_names(of: str, by: str) -> dict[str, Any]:
+    scorer = by.split(".")[0]
+    return {"roles": (of, scorer), "pairs": (of, scorer)}
 
 
-def _ranked(of: str, scorer: str, path: Sequence[str], upstream: Upstream, pairs: Pairs) -> list[Any]:
-    candidates = _seen({of: upstream[of]})
-    scored = [[other.action for other in pairs.partners(view, upstream[scorer])] for view in candidates]
-    return best([view.action for view in candidates], scored, path)
+def _ranking(of: str, by: str) -> Callable[[Upstream, Pairs], list[Any]]:
+    """Return a function that sorts the actions of a name by their mean scores, the highest first."""
+    scorer, *path = by.split(".")
+
+    def ranked(upstream: Upstream, pairs: Pairs) -> list[Any]:
+        def mean_score(view: View) -> float:
+            scores = [_number_at(each.action, path) for each in pairs.partners(view, upstream[scorer])]
+            numbers = [score for score in scores if score is not None]
+            return fmean(numbers) if numbers else -math.inf
+
+        # A sort keeps the order of equal scores, also in reverse.
+        return [view.action for view in sorted(_views({of: upstream[of]}), key=mean_score, reverse=True)]
+
+    return ranked
 
 
-def _comparing(
-    choose: Callable[[Same, Sequence[str] | None, Upstream, Pairs], Any],
-    equal: Equal,
-    names: Sequence[str] | None = None,
-) -> Tool:
-    """A tool that compares actions; mathematics in a process that can be stopped."""
-    roles = tuple(names or ())
+def _number_at(value: Any, path: Sequence[str]) -> float | None:
+    """Return the finite number at a path into an action; None where there is none.
+
+    Args:
+        value: The action. A number may be written as text; True and False are 1 and 0, as for rewards.
+        path: Keys of mappings and positions in lists.
+    """
+    for key in path:
+        if isinstance(value, Mapping):
+            value = cast("Mapping[str, Any]", value).get(key)
+        elif isinstance(value, list) and key.isdecimal():
+            items = cast("list[Any]", value)
+            value = items[int(key)] if int(key) < len(items) else None
+        else:
+            return None
+    if not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _comparison(equal: Equal) -> tuple[Callable[[Any, Any], bool], float | None]:
+    """Return a comparison and its time limit: mathematics runs in a process that can be stopped."""
     if equal == "text":
-        return Tool(choose=partial(choose, same_text, names), roles=roles)
+        return same_text, None
     require_math()
-    return Tool(choose=partial(choose, SameMath(), names), roles=roles, timeout=MATH_SECONDS)
+    return SameMath(), MATH_SECONDS
 
 
-def _seen(upstream: Upstream) -> list[View]:
-    seen = [view for views in upstream.values() for view in views if isinstance(view, View)]
-    if not seen:
+def _views(upstream: Upstream) -> list[View]:
+    found = [view for views in upstream.values() for view in views if isinstance(view, View)]
+    if not found:
         raise ToolError(f"nothing to choose from: of {', '.join(upstream)} nobody ran")
-    return seen
+    return found
 
 
-# that have a function
+# Tools with a function
 
 
 def calculator(expression: str | None = None, /) -> Tool:
-    """The value of an arithmetic expression, such as 2 * (3 + 4) ^ 2 or sqrt(2).
+    """Compute the value of an arithmetic expression, such as 2 * (3 + 4) ^ 2 or sqrt(2).
 
     expression: the expression, a template; left out where a model writes it
     """
-    says = f"Computes an arithmetic expression and gives its value. It knows {', '.join(arithmetic.KNOWN)}."
-    about = _Argument("expression", "such as 2 * (3 + 4)")
-    functions = (_function("calculator", says, about, _calculate),)
-    return Tool(partial(_always, functions), source=expression, example=1)
+    about = f"Computes an arithmetic expression and gives its value. It knows {', '.join(arithmetic.KNOWN)}."
+    function = _function("calculator", about, "expression", "such as 2 * (3 + 4)", _calculate)
+    return Tool(function, source=expression, example=1)
 
 
 async def _calculate(expression: Any) -> int | float:
@@ -150,20 +180,20 @@ def python(
     seconds: Seconds = SECONDS,
     memory: Annotated[int, Field(ge=8, le=4096)] = MEMORY >> 20,
 ) -> Tool:
-    """Runs Python in a sandbox, without files or network: what it prints, and the value that it ends with.
+    """Run Python in a sandbox, without files or network: its output, and the value that it ends with.
 
     code: the program, a template; left out where a model writes it
-    seconds: what a program may take, by the clock
-    memory: what it may use, in MB
+    seconds: the time limit of a program, by the clock
+    memory: the memory limit of a program, in MB
     """
     require_monty()
-    says = (
+    about = (
         "Runs a Python program and gives what it prints, and the value of the expression that it ends with. "
         "There are no files, no network and no packages; nothing is kept from one program to the next."
     )
     run = partial(_execute, seconds, memory << 20)
-    function = _function("python", says, _Argument("code", "the program"), run)
-    return Tool(partial(_always, (function,)), source=code, permissions=("python",))
+    function = _function("python", about, "code", "the program", run)
+    return Tool(function, source=code, permissions=("python",))
 
 
 async def _execute(seconds: float, memory: int, code: Any) -> str:
@@ -178,12 +208,12 @@ async def _execute(seconds: float, memory: int, code: Any) -> str:
 
 @cache
 def _sandbox(seconds: float, memory: int) -> PythonSandbox:
-    """One for all episodes, so that no more programs run at once than there are processors."""
+    """Return the sandbox of all episodes, so that no more programs run at once than there are processors."""
     return PythonSandbox(seconds=seconds, memory=memory)
 
 
 def _unfenced(code: str) -> str:
-    """A program out of the Markdown fence that models put around it."""
+    """Remove the Markdown fence that models put around a program."""
     lines = code.strip().split("\n")
     fenced = (
         len(lines) > 1 and lines[0].strip() in ("```", "```py", "```python") and lines[-1].strip() == "```"
@@ -191,8 +221,7 @@ def _unfenced(code: str) -> str:
     return "\n".join(lines[1:-1]) if fenced else code
 
 
-_FOUND = [{"id": "1", "title": "…", "text": "…", "score": 1.0}]
-"""What a search could find."""
+_EXAMPLE_HITS = [{"id": "1", "title": "…", "text": "…", "score": 1.0}]
 
 
 def search(
@@ -204,9 +233,9 @@ def search(
     k: Annotated[int, Field(ge=1, le=100)] = 3,
     folder: Path = Path(),
 ) -> Tool:
-    """The passages that fit a query best, the best first: of a corpus beside the spec, or from a retriever.
+    """Find the passages that fit a query best, the best first: in a corpus, or by a retriever.
 
-    query: what is looked for, a template; left out where a model writes it
+    query: the words to look for, a template; left out where a model writes it
     corpus: a .jsonl, .csv or .parquet file with a `text` for each passage, and an `id` and a `title` where it
       has them; ranked by BM25
     url: a retriever in its place, which is sent {"query": …, "k": …} and answers with a list of passages, or
@@ -215,71 +244,110 @@ def search(
     """
     if (corpus is None) == (url is None):
         raise ValueError("needs either a corpus or a url")
-    says = f"Looks for passages of text, and gives the {k} that fit the query best."
-    about = _Argument("query", "what is looked for, in a few words")
     if url is not None:
-        run = partial(retrieving.retrieve, check_url(url), k)
-        opened = partial(_asking, "search", says, about, run)
-        return Tool(opened, source=query, permissions=(url,), example=_FOUND)
-    look_up = partial(_look_up, corpora.open_corpus(str(corpus), folder=folder), k)
-    functions = (_function("search", says, about, look_up),)
-    return Tool(partial(_always, functions), source=query, example=_FOUND)
+        find, permissions = partial(_retrieve, check_url(url), k), (url,)
+    else:
+        find = partial(_look_up, corpora.open_corpus(str(corpus), folder=folder), k)
+        permissions = ()
+    about = f"Looks for passages of text, and gives the {k} that fit the query best."
+    function = _function("search", about, "query", "what is looked for, in a few words", find)
+    return Tool(function, source=query, permissions=permissions, example=_EXAMPLE_HITS)
 
 
 async def _look_up(corpus: corpora.Corpus, k: int, query: Any) -> list[corpora.SearchHit]:
     return await asyncio.to_thread(corpora.search, corpus, str(query), k)
 
 
-def http(
-    body: str | None = None,
-    /,
-    *,
-    url: str,
-    method: Literal["POST", "GET"] = "POST",
-) -> Tool:
-    """What a service answers to JSON that it is sent: JSON again, or text.
+async def _retrieve(url: str, k: int, query: Any) -> list[Any]:
+    found = await _exchange(url, "POST", {"query": str(query), "k": k})
+    if isinstance(found, Mapping):
+        found = cast("Mapping[str, Any]", found).get("results")
+    if not isinstance(found, list):
+        raise ToolError(f'{url} gives no list of passages, and no {{"results": […]}}')
+    return cast("list[Any]", found)[:k]
+
+
+def http(body: str | None = None, /, *, url: str, method: Method = "POST") -> Tool:
+    """Send JSON to a service and return its answer: JSON again, or text.
 
     body: the JSON, a template; left out where a model writes it. With GET an object, whose fields go into the
       URL's query
-    url: where it is sent
-    method: how
+    url: the URL of the service
+    method: the method of the request
     """
-    says = f"Sends JSON to {url} by {method}, and gives what it answers."
-    run = partial(retrieving.exchange, check_url(url), method)
-    opened = partial(_asking, "http", says, _Argument("body", "the JSON", {}), run)
-    return Tool(opened, source=body, permissions=(url,))
+    about = f"Sends JSON to {url} by {method}, and gives what it answers."
+    send = partial(_exchange, check_url(url), method)
+    return Tool(_function("http", about, "body", "the JSON", send, {}), source=body, permissions=(url,))
 
 
-class _Argument(NamedTuple):
-    """What a function is asked."""
+async def _exchange(url: str, method: Method, body: Any) -> Any:
+    """Send a JSON value, or the text of one, without keys or cookies, and read the answer."""
+    import httpx  # importing it takes longer than checking a spec
 
-    name: str
-    description: str
-    schema: Mapping[str, Any] = {"type": "string"}  # read only
+    sent = _parse_json(body) if isinstance(body, str) else body
+    if method == "GET" and not isinstance(sent, Mapping):
+        raise ToolError("with GET, an object is sent, whose fields go into the query")
+    content: dict[str, Any] = {"params": sent} if method == "GET" else {"json": sent}
+    client = httpx.AsyncClient(verify=_certificates(), timeout=REPLY_SECONDS.most, follow_redirects=False)
+    reply = bytearray()
+    try:
+        async with client, client.stream(method, url, **content) as answer:
+            async for part in answer.aiter_bytes():
+                reply += part
+                if len(reply) > REPLY_BYTES.most:
+                    raise ToolError(REPLY_BYTES.exceeded(f"{url} answers with"))
+            status = answer.status_code
+            text = reply.decode(answer.charset_encoding or "utf-8", "replace")
+    except ToolError:
+        raise
+    except httpx.ReadTimeout:
+        raise ToolError(f"{url} does not answer within {REPLY_SECONDS}") from None
+    except (httpx.HTTPError, httpx.InvalidURL, LookupError, ValueError) as error:
+        raise ToolError(f"{url} cannot be asked: {error or type(error).__name__}") from None
+    if not 200 <= status < 300:
+        raise ToolError(f"{url} answers {status}: {text[:200]}")
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
-def _function(tool: str, says: str, asked: _Argument, run: Callable[[Any], Awaitable[Any]]) -> Function:
-    about = {**asked.schema, "description": asked.description}
-    parameters = {"type": "object", "properties": {asked.name: about}, "required": [asked.name]}
+@cache
+def _certificates() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ToolError(
+            f"what is to be sent is not JSON ({error}); write a value as {{{{ … | tojson }}}}"
+        ) from None
+
+
+_TEXT = {"type": "string"}
+
+
+def _function(
+    tool: str,
+    about: str,
+    name: str,
+    description: str,
+    run: Callable[[Any], Awaitable[Any]],
+    schema: Mapping[str, Any] = _TEXT,
+) -> Callable[[], nullcontext[Sequence[Function]]]:
+    """Return the `open` of a tool with a single function that takes one argument and keeps no state.
+
+    `name`, `description` and `schema` are those of the argument.
+    """
+    argument = {**schema, "description": description}
+    parameters = {"type": "object", "properties": {name: argument}, "required": [name]}
 
     async def call(arguments: Mapping[str, Any]) -> Any:
-        if asked.name not in arguments:
-            raise ToolError(f"{tool} needs the argument {asked.name}")
-        return await run(arguments[asked.name])
+        if name not in arguments:
+            raise ToolError(f"{tool} needs the argument {name}")
+        return await run(arguments[name])
 
-    return Function(tool, says, parameters, call)
-
-
-@asynccontextmanager
-async def _always(functions: Sequence[Function]) -> AsyncGenerator[Sequence[Function], None]:
-    """Functions that keep nothing."""
-    yield functions
-
-
-@asynccontextmanager
-async def _asking(
-    tool: str, says: str, asked: _Argument, run: Callable[[Any, Any], Awaitable[Any]]
-) -> AsyncGenerator[Sequence[Function], None]:
-    """A function that asks a URL, over connections that an episode keeps."""
-    async with retrieving.client() as client:
-        yield (_function(tool, says, asked, partial(run, client)),)
+    functions = (Function(tool, about, parameters, call),)
+    return lambda: nullcontext(functions)

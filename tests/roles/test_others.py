@@ -109,7 +109,7 @@ def test_same_as_compares_actions() -> None:
     assert same("1/2", "0.5", equal="math").reward == 1.0
     made = reward({"same_as": "judge", "equal": "math", "timeout": 3})
     assert made.timeout == 3.0
-    again = pickle.loads(pickle.dumps(made.score))
+    again = pickle.loads(pickle.dumps(made)).score
     assert again({"id": "t"}, "1/2", saw("0.5")).reward == 1.0
 
 

@@ -7,6 +7,7 @@ import math
 import pickle
 from typing import Any
 
+import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -338,4 +339,6 @@ def test_a_time_limit_must_leave_some_time() -> None:
     ids=str,
 )
 def test_a_reward_can_be_sent_to_another_process(yaml: object) -> None:
-    pickle.loads(pickle.dumps(reward(yaml).score))
+    made = reward(yaml)
+    assert pickle.loads(pickle.dumps(made)).origin == made.origin
+    pickle.loads(cloudpickle.dumps(made.score))  # pyright: ignore  # as a worker gets the functions that have a time limit

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from rolegraph.engine.errors import DataError, ModelError
 from rolegraph.engine.limits.records import VALUE_SHOWN
@@ -199,14 +199,13 @@ def _nodes(episode: Episode) -> Iterator[tuple[NodeId, Trajectory]]:
 
 
 def _completion(step: Step) -> Completion:
+    shared: dict[str, Any] = {
+        name: getattr(step, name) for name in Step._fields if name in Completion._fields
+    }
     return Completion(
         text=step.model_response,
-        thought=step.thought,
-        prompt_ids=step.prompt_ids,
-        response_ids=step.response_ids,
-        logprobs=step.logprobs,
         finish_reason=str(step.metadata.get("finish_reason", "stop")),
-        weight_version=step.weight_version,
         usage=step.usage,
         calls=calls_of(step.chat_completions[-1]) if step.chat_completions else (),
+        **shared,
     )

@@ -12,7 +12,6 @@ from rolegraph.engine.records.episode import Task as Task
 from rolegraph.engine.records.episode import TerminationReason as TerminationReason
 from rolegraph.engine.records.episode import Trajectory as Trajectory
 from rolegraph.engine.records.episode import TrajectoryGroup as TrajectoryGroup
-from rolegraph.engine.records.episode import plain_advantage as plain_advantage
 from rolegraph.engine.records.episodes import read_episodes as read_episodes
 from rolegraph.engine.records.events import CallDone as CallDone
 from rolegraph.engine.records.events import EpisodeDone as EpisodeDone

@@ -1,164 +1,203 @@
-"""What a run yields: Episode > Trajectory (one per role instance) > Step (one per model call).
+"""Records of a run: Episode > Trajectory (one per role instance) > Step (one per model call).
 
-Field names and the `to_dict` shape are rLLM's (`rllm.types`, 0.3.0), so that a file written here loads
-there. Everything is immutable: a stage that changes something returns a new object (`_replace`). What every
-model call makes is a NamedTuple, which costs a third of a frozen dataclass. This file knows nothing of specs,
-models or estimators.
+The annotations here are the schema: `to_dict` writes each field, and `from_dict` checks a file's JSON against
+its type (`engine/records/schema.py`). The keys of the JSON are those of `rllm.types` 0.3.0, so that a file
+written here loads in rLLM. Records are immutable; `_replace` returns a changed copy. They are NamedTuples
+because every model call creates one, and a frozen dataclass takes three times as long to create.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, Self, cast
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple, Self, cast
+
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
 from rolegraph.engine.records.identity import GroupKey, NodeId
+from rolegraph.engine.records.schema import Figure, MessageShape, StepMetadata, list_of, record_schema, shaped
 
 Task = Mapping[str, Any]
-"""One row of a dataset. `id` is a string without a colon, unique in its dataset."""
+"""Row of a dataset: values by field name. `id` is a string without a colon, unique in its dataset."""
 
 Split = Literal["train", "validation"]
-"""Which tasks: those to learn from, or those held out."""
+"""Part of a dataset: tasks to learn from, or held-out tasks."""
 
 Message = Mapping[str, Any]
-"""One chat turn: `role` and `content`. On an assistant's turn `reasoning` where the model marks it, and
-`tool_calls` as OpenAI has them; on a tool's `name` and `tool_call_id`."""
+"""Chat message in OpenAI's form: `role` and `content`; on an assistant's message also `reasoning` and
+`tool_calls` where the model gave them, on a tool's message `name` and `tool_call_id`."""
 
 Advantage = Sequence[float] | float
-"""A number for each of a step's T response tokens, or one for all of them."""
+"""Advantages of a step: one number for each of its T response tokens, or one number for all of them."""
 
 NOTHING: Mapping[str, Any] = {}
-"""The default of what maps names to values; nobody writes into a record."""
+"""Empty default of the mapping fields. Shared by all records, so it must not be written to."""
 
 WITHHELD = "withheld_steps"
-"""The key of a trajectory's `info` for the steps that rLLM must not see, because it would train on them."""
+"""Key of a trajectory's `info` that holds the steps hidden from rLLM, which would train on every visible
+step."""
 
 
 class FailureName(StrEnum):
-    """Why a role instance did not give a usable answer."""
+    """Reason why a role instance gave no usable answer."""
 
     MALFORMED_OUTPUT = "malformed_output"
-    """The parser found nothing it could read in the response."""
+    """The parser found no answer in the response."""
 
     UNPARSEABLE_CHOICE = "unparseable_choice"
-    """A choice was given, but it names none of the candidates."""
+    """The response names none of the candidates."""
 
     TIMEOUT = "timeout"
-    """The model call, or that of a role's tool, took longer than the role's `timeout`."""
+    """The model call, or the tool that the role runs, took longer than the role's `timeout`."""
 
     MODEL_ERROR = "model_error"
-    """The model gave no answer: refused, overloaded, unreachable."""
+    """The model gave no answer: refused, overloaded or unreachable."""
 
     PROMPT_ERROR = "prompt_error"
-    """The prompt could not be rendered for this task."""
+    """The prompt could not be rendered for the task."""
 
     TOOL_ERROR = "tool_error"
-    """A tool could not do what it was asked, or could not be opened."""
+    """A tool failed, or could not be opened."""
 
     REWARD_ERROR = "reward_error"
-    """The reward function raised, ran out of time, or returned something that is not a finite number."""
+    """The reward function raised, timed out, or returned a value that is not a finite number."""
 
     CONTEXT_FULL = "context_full"
-    """What the model would be asked leaves no room in its context for an answer."""
+    """The prompt leaves no room for an answer in the model's context."""
 
     ENVIRONMENT_ERROR = "environment_error"
-    """The environment could not go on, which ended the episode; it is no fault of its players."""
+    """The environment failed and ended the episode; no player is at fault."""
 
 
 class TerminationReason(StrEnum):
-    """Why an episode ended; the values are rLLM's."""
+    """Reason why an episode ended; the values are those of `rllm.workflows.workflow.TerminationReason`."""
 
     ENV_DONE = "env_done"
     """Every role instance ran."""
 
     TIMEOUT = "timeout"
-    """A role with `on_failure: {then: fail}` ran out of time."""
+    """A role with `on_failure: {then: fail}` timed out."""
 
     ERROR = "error"
     """A role with `on_failure: {then: fail}` failed in another way."""
 
     MAX_PROMPT_LENGTH_EXCEEDED = "max_prompt_length_exceeded"
-    """rLLM's engine refused a prompt that is longer than its limit."""
+    """rLLM's engine rejected a prompt longer than its limit."""
 
     MAX_RESPONSE_LENGTH_EXCEEDED = "max_response_length_exceeded"
-    """Under rLLM: an answer was cut off at its limit, and could not be read."""
+    """Under rLLM: a response was cut off at the length limit and could not be parsed."""
 
     MAX_TURNS_EXCEEDED = "max_turns_exceeded"
-    """Of rLLM's own workflows: no turn was left."""
+    """The turns of one of rLLM's own workflows were used up."""
 
     UNKNOWN = "unknown"
-    """rLLM has no name for it."""
+    """No reason is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One role instance's failure: its name, and a sentence for the person who reads the table."""
+def _known_reason(value: object) -> object:
+    """Replace a reason that Rolegraph does not know by `ERROR`; rLLM's own workflows may have others."""
+    known = {member.value: member for member in TerminationReason}
+    return known.get(value or "", TerminationReason.ERROR) if isinstance(value, str | None) else value
 
-    name: FailureName
+
+_Reason = Annotated[TerminationReason, BeforeValidator(_known_reason)]
+
+
+class Failure(NamedTuple):
+    """Failure of a role instance: its name, and an explanation in one sentence."""
+
+    name: Annotated[FailureName, Field(strict=False)]
     message: str
 
     def to_dict(self) -> dict[str, str]:
-        """`{"name", "message"}`."""
+        """Return `{"name", "message"}`."""
         return {"name": self.name.value, "message": self.message}
+
+    @classmethod
+    def _fields_of(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        return data
+
+    __get_pydantic_core_schema__ = classmethod(record_schema)
+
+
+_TextOrNull = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
+_EMPTY_STEP = {"routing_matrices": None, "observation": None, "model_output": None, "mc_return": 0.0}
+"""Fields of rLLM's Step that Rolegraph has no value for; `rllm.types.Step.from_dict` requires their keys."""
 
 
 class Step(NamedTuple):
-    """One model call, or what a role without a model did. T is the number of response tokens.
+    """One model call, or one run of a tool by a role without a model. T is the number of response tokens.
 
-    `response_ids` and `logprobs` have length T, or 0 where the model gives none; `logprobs` are natural
-    logs at the sampling temperature. `advantage` is None until an estimator or signal sets it: a number
-    (meant for all T tokens) or T numbers. `metadata` may hold `usage`, an endpoint's own count of tokens,
-    `tool`, what a role ran in place of a model, `started`, how many seconds after the episode it began, and
-    `seconds`, how long it took.
+    In a file each field stands under its own name, but `metadata` under `info`. A new field is one line here:
+    it is then written, read, checked, replayed, and converted to and from rLLM where rLLM's Step has the same
+    name.
     """
 
-    prompt_ids: Sequence[int] = ()
-    response_ids: Sequence[int] = ()
-    logprobs: Sequence[float] = ()
-    chat_completions: Sequence[Message] = ()
-    thought: str = ""
+    prompt_ids: Annotated[Sequence[int], list_of(int)] = ()
+    """Token ids of the prompt; empty where the model gives none."""
+    response_ids: Annotated[Sequence[int], list_of(int)] = ()
+    """Token ids of the response, [T]; empty where the model gives none."""
+    logprobs: Annotated[Sequence[float], list_of(float)] = ()
+    """Natural log-probabilities of the response tokens at the sampling temperature, [T] or empty."""
+    chat_completions: Annotated[Sequence[Message], list_of(Annotated[Message, shaped(MessageShape)])] = ()
+    """Messages of the prompt, then the response as the last message."""
+    thought: _TextOrNull = ""
+    """Reasoning that the model marks as such."""
     action: Any = None
-    model_response: str = ""
-    reward: float = 0.0
+    """Value that the parser read from the response; None after a failure."""
+    model_response: _TextOrNull = ""
+    """Text of the response, without the reasoning."""
+    reward: Figure = 0.0
+    """Reward of this step alone."""
     done: bool = True
-    advantage: Advantage | None = None
+    """rLLM's mark of an episode's last step."""
+    advantage: Annotated[Sequence[float], list_of(Figure)] | Figure | None = None
+    """Advantages set by an estimator or signal: [T], or one number for all T tokens; None before that."""
     weight_version: int | None = None
-    metadata: Mapping[str, Any] = NOTHING
+    """Number of updates of the weights that answered; None where it is not known."""
+    metadata: Annotated[Mapping[str, Any], shaped(StepMetadata)] = NOTHING
+    """Further values by name; those that Rolegraph reads are the fields of `StepMetadata`."""
 
     @property
     def prompt_tokens(self) -> int:
-        """How long the prompt was: by its ids, else as the endpoint counted; 0 where neither is known."""
+        """Number of prompt tokens, from the ids or else the endpoint's `usage`; 0 where neither is known."""
         return len(self.prompt_ids) or self.usage.get("prompt_tokens", 0)
 
     @property
     def response_tokens(self) -> int:
-        """T, or the endpoint's count of what it gave no ids of; 0 where neither is known."""
+        """T, from the ids or else the endpoint's `usage`; 0 where neither is known."""
         return len(self.response_ids) or self.usage.get("completion_tokens", 0)
 
     @property
     def usage(self) -> Mapping[str, int]:
-        """What an endpoint without ids counted: `prompt_tokens`, `completion_tokens`; else empty."""
+        """`prompt_tokens` and `completion_tokens` counted by an endpoint that gives no ids; else empty."""
         return self.metadata.get("usage") or NOTHING
 
     @property
     def round(self) -> int:
-        """The round of its role's loop, from 1."""
+        """Round of the role's loop, from 1."""
         return self.metadata.get("round", 1)
 
     @property
     def tool(self) -> str:
-        """What was run, where no model was asked; else empty."""
+        """Name of the tool that ran in place of a model; empty for a model call."""
         return self.metadata.get("tool", "")
 
     @property
     def masked(self) -> bool:
-        """Whether it belongs to a turn that is kept out of the gradient."""
+        """Whether the step's turn is kept out of the gradient."""
         return self.metadata.get("masked", False)
 
     @property
     def advantages(self) -> Sequence[float]:
-        """One for each response token, [T]; a number stands alone where there are no token ids."""
+        """Advantages of the T response tokens, [T].
+
+        A single number is repeated T times, or stands alone, [1], where there are no token ids. Empty, [0],
+        before an estimator or signal has set `advantage`.
+        """
         if self.advantage is None:
             return ()
         if isinstance(self.advantage, Sequence):
@@ -166,87 +205,75 @@ class Step(NamedTuple):
         return (self.advantage,) * max(1, len(self.response_ids))
 
     def to_dict(self) -> dict[str, Any]:
-        """The shape of `rllm.types.Step.to_dict`."""
-        return {
-            "prompt_ids": list(self.prompt_ids),
-            "response_ids": list(self.response_ids),
-            "logprobs": list(self.logprobs),
-            "routing_matrices": None,
-            "chat_completions": [dict(message) for message in self.chat_completions],
-            "observation": None,
-            "thought": self.thought,
-            "action": self.action,
-            "model_response": self.model_response,
-            "model_output": None,
-            "info": dict(self.metadata),
-            "reward": self.reward,
-            "done": self.done,
-            "mc_return": 0.0,
-            "advantage": plain_advantage(self.advantage),
-            "weight_version": self.weight_version,
-        }
+        """Return the JSON object of a file, in the shape of `rllm.types.Step.to_dict`."""
+        fields = {name: _plain(value) for name, value in zip(self._fields, self, strict=True)}
+        return {**_EMPTY_STEP, "info": fields.pop("metadata"), **fields}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read what `to_dict`, ours or rLLM's, wrote."""
-        return cls(
-            prompt_ids=data["prompt_ids"],
-            response_ids=data["response_ids"],
-            logprobs=data["logprobs"],
-            chat_completions=data["chat_completions"],
-            thought=data.get("thought") or "",
-            action=data.get("action"),
-            model_response=data.get("model_response") or "",
-            reward=data.get("reward", 0.0),
-            done=data.get("done", True),
-            advantage=data.get("advantage"),
-            weight_version=data.get("weight_version"),
-            metadata=data.get("info") or {},
-        )
+    def _fields_of(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**data, "metadata": _info_of(data)}
+
+    __get_pydantic_core_schema__ = classmethod(record_schema)
 
 
-def plain_advantage(advantage: Advantage | None) -> list[float] | float | None:
-    """As JSON and rLLM have it."""
-    return list(advantage) if isinstance(advantage, Sequence) else advantage
+def _plain(value: object) -> Any:
+    """Copy a sequence to a list and a mapping to a dict, one level deep."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, object]", value))
+    return list(cast("Sequence[object]", value)) if isinstance(value, Sequence) else value
+
+
+def _by_round(steps: list[Step]) -> Sequence[Step]:
+    return tuple(sorted(steps, key=lambda step: step.round))
 
 
 class Trajectory(NamedTuple):
-    """What one instance of a role did.
+    """Steps and reward of one instance of a role.
 
-    `name` is the role's name, the same for each of its `count` instances: trainers group by it.
-    `index` counts the instances from 1, as prompts and choices do. `terms` holds the named parts of a
-    composite reward. A trajectory whose model call gave no answer has no steps. `masked` keeps it out of the
-    gradient.
+    `name` is the same for all `count` instances of a role: trainers group trajectories by it. A trajectory
+    whose model call failed has no steps. In a file `index`, `is_correct`, `terms` (as `signals`), `failure`
+    and `masked` stand in `info`, because rLLM's Trajectory has no fields for them.
     """
 
     name: str
-    index: int = 1  # pyright: ignore[reportIncompatibleMethodOverride]  # a tuple's own is never used here
-    steps: Sequence[Step] = ()
-    reward: float | None = None
+    """Name of the role."""
+    index: Annotated[int, Field(ge=1)] = 1  # pyright: ignore[reportIncompatibleMethodOverride]  # tuple.index is never used here
+    """Number of the role's instance, from 1."""
+    steps: Annotated[Sequence[Step], list_of(Step), AfterValidator(_by_round)] = ()
+    """Model calls in the order in which they were made, over all rounds."""
+    reward: Figure | None = None
+    """Reward of the instance; None where its role has none."""
     is_correct: bool = False
+    """Whether the role's reward function called the answer correct."""
     uid: str = ""
-    terms: Mapping[str, float] = NOTHING
+    """Identity of the trajectory in the whole run."""
+    terms: Annotated[Mapping[str, Figure], Field(strict=False)] = NOTHING
+    """Named parts of a composite reward."""
     failure: Failure | None = None
+    """Failure of the instance; None where it gave a usable answer."""
     masked: bool = False
+    """Whether the trajectory is kept out of the gradient."""
 
     @property
     def node(self) -> NodeId:
-        """Which role instance it is of."""
+        """Identity of the role instance, in its first round."""
         return NodeId(self.name, self.index)
 
     @property
     def by_model(self) -> bool:
-        """Whether a model answered: a role that runs a tool has none, and so is never compared."""
+        """Whether a model answered any step; the trajectory of a role that runs a tool is never compared."""
         return any(not step.tool for step in self.steps)
 
     @property
     def action(self) -> Any:
-        """The last step's action; None where there is no step."""
+        """Action of the last step; None where there are no steps."""
         return self.steps[-1].action if self.steps else None
 
     @property
     def info(self) -> dict[str, Any]:
-        """What rLLM's Trajectory has no field for."""
+        """Values that rLLM's Trajectory has no field for, as they stand in a file's `info`."""
         info: dict[str, Any] = {"index": self.index, "is_correct": self.is_correct}
         if self.terms:
             info["signals"] = dict(self.terms)
@@ -257,7 +284,7 @@ class Trajectory(NamedTuple):
         return info
 
     def to_dict(self) -> dict[str, Any]:
-        """The shape of `rllm.types.Trajectory.to_dict`; what rLLM has no field for goes to `info`."""
+        """Return the JSON object of a file, in the shape of `rllm.types.Trajectory.to_dict`."""
         return {
             "uid": self.uid,
             "name": self.name,
@@ -268,72 +295,90 @@ class Trajectory(NamedTuple):
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read what `to_dict`, ours or rLLM's, wrote."""
-        info: Mapping[str, Any] = data.get("info") or {}
-        failure = info.get("failure")
-        withheld: Sequence[Mapping[str, Any]] = info.get(WITHHELD, ())
-        steps = sorted(map(Step.from_dict, (*data["steps"], *withheld)), key=lambda step: step.round)
-        return cls(
-            name=data["name"],
-            index=info.get("index", 1),
-            steps=tuple(steps),
-            reward=data["reward"],
-            is_correct=info.get("is_correct", False),
-            uid=data.get("uid", ""),
-            terms=info.get("signals", {}),
-            failure=Failure(FailureName(failure["name"]), failure["message"]) if failure else None,
-            masked=info.get("masked", False),
-        )
+    def _fields_of(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        info = _info_of(data)
+        named = {name: info[name] for name in ("index", "is_correct", "failure", "masked") if name in info}
+        steps, withheld = data.get("steps"), info.get(WITHHELD)
+        if isinstance(steps, list) and isinstance(withheld, list):
+            steps = cast("list[object]", steps) + cast("list[object]", withheld)
+        return {**data, **named, "terms": info.get("signals", NOTHING), "steps": steps}
+
+    __get_pydantic_core_schema__ = classmethod(record_schema)
+
+
+def _info_of(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the `info` of a JSON object; empty where it is missing or null. Raises ValueError for a list."""
+    info: object = data.get("info")
+    if not isinstance(info, Mapping | None):
+        raise ValueError("info: expected an object")
+    return cast("Mapping[str, Any]", info) if info else NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryGroup:
-    """What is compared: of one role on one task, over all rollouts.
+    """Trajectories that are compared with each other: those of one role on one task, over all rollouts.
 
-    G = count × K trajectories, fewer where some failed; or turns of them, each as a trajectory of its own
-    with the Steps of that turn and the reward that it is credited with. `rollouts` tells the episode that
-    each is from.
+    G = count * K trajectories, fewer where some failed. Where a role compares turns, each member is a
+    Trajectory with the Steps of one turn and the reward credited to that turn.
     """
 
     key: GroupKey
+    """Identity of the group."""
     trajectories: Sequence[Trajectory]
+    """Members, G of them."""
     rollouts: Sequence[int] = ()
+    """Rollout of each member's episode, [G], from 0."""
     of_turns: bool = False
-    """Whether its members are turns."""
+    """Whether the members are turns."""
     too_small: bool = False
-    """Whether skips and failures left less than the role's estimator compares, so that it teaches nothing."""
+    """Whether skips and failures left fewer members than the role's estimator needs, so that no advantage is
+    set."""
 
 
 class Episode(NamedTuple):
-    """One rollout of a workflow on one task."""
+    """One rollout of a workflow on one task. In a file `metadata` stands under `info`."""
 
     task_id: str
-    rollout: int
-    """From 0."""
-    task: Task
-    trajectories: Sequence[Trajectory]
+    """`id` of the task."""
+    rollout: Annotated[int, Field(ge=0)]
+    """Number of the rollout, from 0."""
+    task: Annotated[Task, Field(strict=False)]
+    """Row of the dataset."""
+    trajectories: Annotated[Sequence[Trajectory], list_of(Trajectory), AfterValidator(tuple)]
+    """One trajectory for each role instance, in the order of the plan."""
     is_correct: bool = False
-    metrics: Mapping[str, float] = NOTHING
-    termination_reason: TerminationReason = TerminationReason.ENV_DONE
+    """Whether the episode's `correct` condition holds."""
+    metrics: Annotated[Mapping[str, Figure], Field(strict=False)] = NOTHING
+    """Figures that the spec defines, by name."""
+    termination_reason: Annotated[TerminationReason, BeforeValidator(_known_reason)] = (
+        TerminationReason.ENV_DONE
+    )
+    """Reason why the episode ended; one that Rolegraph does not know is read as `ERROR`."""
     metadata: Mapping[str, Any] = NOTHING
+    """Further values by name, such as `failures` and `uncomputed_metrics`."""
 
     @property
     def id(self) -> str:
-        """As rLLM renders it: `task_id:rollout_idx`."""
+        """Identity in rLLM's form, `task_id:rollout`."""
         return f"{self.task_id}:{self.rollout}"
 
-    def __getitem__(self, role: str) -> Sequence[Trajectory]:  # pyright: ignore[reportIncompatibleMethodOverride]  # not by place
-        """The trajectories of a role, in order of index; raises KeyError where there is none."""
+    def __getitem__(self, role: str) -> Sequence[Trajectory]:  # pyright: ignore[reportIncompatibleMethodOverride]  # by name, not by place
+        """Return the trajectories of a role, in order of `index` (one for each of its `count` instances).
+
+        Args:
+            role: name of the role in the spec.
+
+        Raises:
+            KeyError: the episode has no trajectory of that role; the message lists the roles that it has.
+        """
         found = [trajectory for trajectory in self.trajectories if trajectory.name == role]
         if not found:
-            raise KeyError(
-                f"{role!r}; there is {', '.join(dict.fromkeys(t.name for t in self.trajectories))}"
-            )
+            names = ", ".join(dict.fromkeys(trajectory.name for trajectory in self.trajectories))
+            raise KeyError(f"{role!r}; the episode has {names}")
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """The shape of `rllm.types.Episode.to_dict`."""
+        """Return the JSON object of a file's line, in the shape of `rllm.types.Episode.to_dict`."""
         return {
             "id": self.id,
             "task": dict(self.task),
@@ -347,20 +392,39 @@ class Episode(NamedTuple):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read what `to_dict`, ours or rLLM's, wrote."""
-        metadata: dict[str, Any] = {**(data.get("info") or {})}
-        # rLLM, and version 1, wrote both in the id alone.
-        task_id, _, rollout = cast("str", data["id"]).rpartition(":")
-        task_id, rollout = metadata.pop("task_id", task_id), int(metadata.pop("rollout", rollout))
-        reason = data.get("termination_reason")
-        known = {member.value for member in TerminationReason}
-        return cls(
-            task_id=task_id,
-            rollout=rollout,
-            task=data["task"],
-            trajectories=tuple(Trajectory.from_dict(trajectory) for trajectory in data["trajectories"]),
-            is_correct=data["is_correct"],
-            metrics=data.get("metrics", {}),
-            termination_reason=TerminationReason(reason) if reason in known else TerminationReason.ERROR,
-            metadata=metadata,
+        """Read an episode from the JSON object of a line of an episodes file.
+
+        Args:
+            data: result of `to_dict` of Rolegraph or of `rllm.types.Episode`, or that result read back from
+            JSON.
+
+        Returns:
+            The episode. Steps that `withheld_steps` hides from rLLM are back in their trajectories.
+
+        Raises:
+            ValueError: a field is missing, has another type, or holds a number that is not finite or is
+            beyond
+                1e100; the message names the field.
+        """
+        return cast("Self", _adapter().validate_python(data))
+
+    @classmethod
+    def _fields_of(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        metadata = dict(_info_of(data))
+        # rLLM has both in the id alone, as did the first version of these files.
+        found = re.fullmatch(r"(?s)(?P<task>.*):(?P<rollout>\d{1,18})", str(data.get("id")))
+        if found is None:
+            raise ValueError("id: expected a text of the form task:rollout")
+        task_id, rollout = (
+            metadata.pop("task_id", found["task"]),
+            metadata.pop("rollout", int(found["rollout"])),
         )
+        return {**data, "task_id": task_id, "rollout": rollout, "metadata": metadata}
+
+    __get_pydantic_core_schema__ = classmethod(record_schema)
+
+
+@cache
+def _adapter() -> TypeAdapter[Episode]:
+    """Return the validator of episodes, which is slow to build and which most commands do without."""
+    return TypeAdapter(Episode)

@@ -273,13 +273,7 @@ may take more than its text."""
 
 
 def _episode(text: bytes) -> Episode:
-    data = parse_json(text)
-    from rolegraph.engine.records.shape import (
-        WrittenEpisode,  # its models take a while to make, and few verbs read
-    )
-
-    WrittenEpisode.model_validate(data)
-    return Episode.from_dict(data)
+    return Episode.from_dict(parse_json(text))
 
 
 @cache

@@ -9,13 +9,10 @@ import re
 from datetime import datetime
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from rolegraph.engine.records.identity import MAIN
-from rolegraph.engine.records.plain import LARGEST
-
-Figure = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
-"""A number that sums, means and charts can be made of."""
+from rolegraph.engine.records.schema import Figure
 
 Kind = Literal["run", "train"]
 

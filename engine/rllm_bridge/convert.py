@@ -12,7 +12,7 @@ import rllm.types as theirs
 from rllm.workflows.workflow import TerminationReason
 
 from rolegraph.engine.compile import RolePlan
-from rolegraph.engine.records import WITHHELD, Episode, Step, Trajectory, plain_advantage
+from rolegraph.engine.records import WITHHELD, Episode, Step, Trajectory
 from rolegraph.engine.rllm_bridge.estimators import name_of
 from rolegraph.engine.rllm_bridge.models import Call
 from rolegraph.engine.training.credit import members, turn_uid, turns
@@ -112,22 +112,16 @@ def unit_to_rllm(unit: ExportedTrajectory, outputs: Outputs, trained: Roles | No
 
 
 def _step_to_rllm(step: Step, output: Any) -> theirs.Step:
-    converted = theirs.Step(
-        action=step.action,
-        reward=step.reward,
-        done=step.done,
-        metadata=dict(step.metadata),
-        thought=step.thought,
-        model_response=step.model_response,
-        model_output=output,
-        advantage=plain_advantage(step.advantage),
-        weight_version=step.weight_version,
-    )
-    converted.chat_completions = [dict(message) for message in step.chat_completions]
-    if output is None:
-        converted.prompt_ids, converted.response_ids = list(step.prompt_ids), list(step.response_ids)
-        converted.logprobs = list(step.logprobs)
+    """Convert a step; rLLM takes its token ids and log-probabilities from `output` where there is one."""
+    converted = theirs.Step(model_output=output)
+    # Set one by one: the constructor would copy every message deeply.
+    for name, value in step.to_dict().items():
+        if value is not None and not (output is not None and name in _OF_OUTPUT):
+            setattr(converted, name, value)
     return converted
+
+
+_OF_OUTPUT = ("prompt_ids", "response_ids", "logprobs")
 
 
 def trajectory_from_rllm(trajectory: theirs.Trajectory) -> Trajectory:
@@ -146,17 +140,6 @@ def trajectory_from_rllm(trajectory: theirs.Trajectory) -> Trajectory:
 
 
 def _step_from_rllm(step: theirs.Step) -> Step:
-    return Step(
-        prompt_ids=step.prompt_ids,
-        response_ids=step.response_ids,
-        logprobs=step.logprobs,
-        chat_completions=step.chat_completions,
-        thought=step.thought or "",
-        action=step.action,
-        model_response=step.model_response or "",
-        reward=step.reward,
-        done=step.done,
-        advantage=step.advantage,
-        weight_version=step.weight_version,
-        metadata=step.metadata or {},
-    )
+    fields: dict[str, Any] = {name: getattr(step, name) for name in Step._fields}
+    fields["metadata"] = step.metadata or {}
+    return Step(**fields)

@@ -22,7 +22,7 @@ from rllm.trainer.algorithms.transform import (
 )
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.records import Advantage, GroupKey, TrajectoryGroup, plain_advantage
+from rolegraph.engine.records import Advantage, GroupKey, TrajectoryGroup
 from rolegraph.engine.rllm_bridge.convert import trajectory_from_rllm
 from rolegraph.engine.rllm_bridge.estimators import roles_by_name
 from rolegraph.engine.training.advantages import EstimatedGroups, estimate, reward_metrics
@@ -104,7 +104,7 @@ def _rewards(groups: Mapping[GroupKey, theirs.TrajectoryGroup]) -> dict[str, flo
 def _set_advantages(group: theirs.TrajectoryGroup, advantages: Sequence[Sequence[Advantage]]) -> None:
     for trajectory, values in zip(group.trajectories, advantages, strict=True):
         for step, value in zip(trajectory.steps, values, strict=True):
-            step.advantage = plain_advantage(value)
+            step.advantage = list(value) if isinstance(value, Sequence) else value
 
 
 def _report(estimated: EstimatedGroups, estimators: dict[str, str]) -> None:

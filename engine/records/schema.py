@@ -1,0 +1,118 @@
+"""Types of the fields of a record file, and the pydantic schema that reads a JSON object into a NamedTuple.
+
+Each record class (`Step`, `Trajectory`, `Episode`, `Failure`) declares its fields once; pydantic checks a
+file's JSON against those declarations, so that a stranger's file holds what the annotations say or is
+refused. Keys that no field or shape names are ignored in an object and kept in a mapping such as
+`Step.metadata`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, FailFast, Field, GetCoreSchemaHandler, GetPydanticSchema, Strict
+from pydantic_core import CoreSchema, core_schema
+
+from rolegraph.engine.records.plain import LARGEST
+
+Figure = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+"""A finite number that sums, means and charts can be made of."""
+
+
+def record_schema(record: Any, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+    """Return the schema that reads a JSON object into `record`, a NamedTuple with a `_fields_of` method.
+
+    `_fields_of` maps the object of the file to the record's fields by name; a field with a default may be
+    missing. Assign it in the class body: `__get_pydantic_core_schema__ = classmethod(record_schema)`.
+    """
+    hints = get_type_hints(record, include_extras=True)
+    fields = {
+        name: core_schema.typed_dict_field(
+            handler.generate_schema(hints[name]), required=name not in record._field_defaults
+        )
+        for name in record._fields
+    }
+
+    def read(data: object) -> Mapping[str, Any]:
+        if not isinstance(data, dict):
+            raise ValueError("expected an object")
+        return record._fields_of(data)
+
+    def make(values: Mapping[str, Any]) -> object:
+        return record(**values)
+
+    checked = core_schema.typed_dict_schema(
+        fields, extra_behavior="ignore", config=core_schema.CoreConfig(strict=True)
+    )
+    return core_schema.no_info_after_validator_function(
+        make, core_schema.no_info_before_validator_function(read, checked)
+    )
+
+
+def list_of(item: object) -> GetPydanticSchema:
+    """Read a sequence as a list of `item`; the first wrong member ends the check of a list of millions."""
+    kind: Any = list
+    return GetPydanticSchema(lambda _, handler: handler(Annotated[kind[item], FailFast(), Strict(False)]))
+
+
+def shaped(shape: type[BaseModel]) -> GetPydanticSchema:
+    """Check a mapping against a model and keep the mapping itself, with the keys that the model lacks."""
+
+    def keep(value: object, check: Callable[[object], object]) -> object:
+        check(value)
+        return value
+
+    return GetPydanticSchema(
+        lambda _, handler: core_schema.no_info_wrap_validator_function(keep, handler(shape))
+    )
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", defer_build=True)
+
+
+class _Function(_Shape):
+    name: str
+    arguments: str
+
+
+class _ToolCall(_Shape):
+    id: str | None = None
+    function: _Function
+
+
+class MessageShape(_Shape):
+    """Keys of a chat message that Rolegraph reads."""
+
+    role: str
+    content: str | None = None
+    tool_calls: Annotated[Sequence[_ToolCall], list_of(_ToolCall)] | None = None
+
+
+class _GroupShape(_Shape):
+    model_config = ConfigDict(extra="forbid")
+    policy: str = ""
+    round: int = 0
+    prompt: str = ""
+
+
+class StepMetadata(_Shape):
+    """Keys of `Step.metadata` that Rolegraph reads."""
+
+    round: Annotated[int, Field(ge=1)] = 1
+    """Round of the role's loop, from 1."""
+    tool: str = ""
+    """Name of the tool that ran in place of a model; empty for a model call."""
+    started: Figure | None = None
+    """Seconds between the episode's start and the call's."""
+    seconds: Figure = 0.0
+    """Duration of the call."""
+    masked: bool = False
+    """Whether the turn is kept out of the gradient."""
+    usage: dict[str, int] | None = None
+    """`prompt_tokens` and `completion_tokens` as counted by an endpoint that returns no token ids."""
+    credit: Figure | None = None
+    """Reward that the turn is credited with, before its group's baseline is subtracted."""
+    group: _GroupShape = _GroupShape()
+    """Fields of the GroupKey that differ from their defaults."""

@@ -1,4 +1,4 @@
-"""The backends of rLLM's trainer, by name: for a flag, a type and a table. Imports nothing."""
+"""Names of the backends of rLLM's trainer, for the command line and for types. Imports nothing."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from typing import Literal, cast, get_args
 
 Shipped = Literal["tinker", "verl", "fireworks"]
 Backend = Literal[Shipped, "custom"]
-"""What kind of backend trains: one of rLLM's own, or a BackendProtocol of somebody's."""
+"""Kind of a backend: one of rLLM's own, or `custom` for a BackendProtocol of the user's."""
 BACKENDS: tuple[Shipped, ...] = get_args(Shipped)
 
 
 def kind_of(name: str) -> Backend:
-    """The kind of a backend by its name, one of rLLM's or `package.module:Class`; raises ValueError.
+    """Return the kind of a backend.
+
+    Args:
+        name: one of `BACKENDS`, or `package.module:Class`.
+
+    Raises:
+        ValueError: for any other name.
 
     >>> kind_of("verl"), kind_of("mine.backends:Mine")
     ('verl', 'custom')
@@ -20,5 +26,7 @@ def kind_of(name: str) -> Backend:
         return cast("Backend", name)
     module, colon, attribute = name.partition(":")
     if not colon or not all(part.isidentifier() for part in (*module.split("."), attribute)):
-        raise ValueError(f"{name!r} is no backend: {', '.join(BACKENDS)}, or package.module:Class")
+        raise ValueError(
+            f"{name!r} is not a backend; expected {', '.join(BACKENDS)}, or package.module:Class"
+        )
     return "custom"

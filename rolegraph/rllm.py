@@ -1,4 +1,4 @@
-"""The same specs under rLLM's own trainer: what `train --trainer rllm` and `eject` are made of."""
+"""Specs under rLLM's own trainer, for `train --trainer rllm` and `eject`."""
 
 from rolegraph.engine.backends import Backend
 from rolegraph.engine.rllm_bridge.eject import script

@@ -1,4 +1,4 @@
-"""What `train --trainer rllm` and `eject` share: a spec made ready for rLLM, its warnings shown."""
+"""`rolegraph train --trainer rllm`, and the warnings that `eject` prints, too."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def train_with_rllm(
     resume: bool,
     trackers: Sequence[str],
 ) -> int:
-    """Launch rLLM's trainer on a spec, or show what it would be launched with."""
+    """Launch rLLM's trainer on a spec, or with `print_config` print its config."""
     if spec is None:
-        raise UsageError("which spec? --trainer rllm needs it, with --resume too")
+        raise UsageError("--trainer rllm needs a SPEC, with --resume too")
     if resume and folder is None:
-        raise UsageError("which run? --trainer rllm resumes the folder that --out names")
+        raise UsageError("--trainer rllm --resume needs --out, the folder to resume")
     job = prepare(
         spec,
         words,
@@ -49,7 +49,7 @@ def train_with_rllm(
     if print_config:
         click.echo(describe(job))
         return 0
-    # The grouping hook says in its log by which estimator each role's advantages came.
+    # The grouping hook logs the estimator of each role's advantages.
     log = logging.getLogger("rolegraph.engine.rllm_bridge")
     log.setLevel(logging.INFO)
     log.addHandler(logging.StreamHandler())
@@ -63,6 +63,6 @@ def train_with_rllm(
 
 
 def show_warnings(job: RllmJob) -> None:
-    """Write the warnings of a spec to standard error."""
+    """Print a job's warnings to standard error."""
     for warning in job.warnings:
         click.echo(f"{warning}\n", err=True)

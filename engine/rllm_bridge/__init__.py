@@ -1,6 +1,6 @@
-"""The same spec under rLLM: as a Workflow class or an AgentFlow, and the hook that groups for its trainer.
+"""Specs under rLLM: a Workflow class, an AgentFlow, and the grouping hook for its trainers.
 
-The only package that imports rllm, and only when one of these is called: `pip install 'rolegraph[rllm]'`.
+Only this package imports rllm, and only when one of its functions is called: `pip install 'rolegraph[rllm]'`.
 """
 
 from __future__ import annotations
@@ -11,20 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.rllm_bridge.installed import need_rllm
+from rolegraph.engine.rllm_bridge.backends import need_rllm
 
 if TYPE_CHECKING:
     from rolegraph.engine.rllm_bridge.agents import SpecEvaluator, SpecFlow
-    from rolegraph.engine.rllm_bridge.grouping import Grouping
+    from rolegraph.engine.rllm_bridge.grouping import GroupingHook
 
 __all__ = ["compile_agent_flow", "compile_workflow", "grouping_hook"]
 
 
 def compile_workflow(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> type[Any]:
-    """An `rllm.workflows.workflow.Workflow` class that runs the spec, for `AgentTrainer(workflow_class=…)`.
+    """Compile a spec to a class for `AgentTrainer(workflow_class=…)`; the class is pickled as its plan.
 
-    The class is pickled as its plan. See `SpecWorkflow` for the `workflow_args` it takes. Raises SpecError,
-    and UsageError for what rLLM cannot train.
+    Args:
+        spec: name or path of a spec, or a plan.
+        overrides: overrides of the spec, such as `train.steps=2`.
+
+    Returns:
+        A subclass of `rllm.workflows.workflow.Workflow`; `SpecWorkflow` describes its `workflow_args`.
+
+    Raises:
+        SpecError: for a faulty spec.
+        UsageError: if rLLM is not installed or cannot train the spec, and for overrides of a plan.
     """
     need_rllm()
     from rolegraph.engine.rllm_bridge.workflow import workflow_class
@@ -35,9 +43,19 @@ def compile_workflow(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> 
 def compile_agent_flow(
     spec: str | Path | Plan, overrides: Sequence[str] = ()
 ) -> tuple[SpecFlow, SpecEvaluator]:
-    """The spec as rLLM's AgentFlow, with its Evaluator, for `AgentTrainer(agent_flow=…, evaluator=…)`.
+    """Compile a spec to the arguments of `AgentTrainer(agent_flow=…, evaluator=…)`.
 
-    Raises SpecError, and UsageError for what rLLM's gateway cannot carry.
+    Args:
+        spec: name or path of a spec, or a plan.
+        overrides: overrides of the spec.
+
+    Returns:
+        The AgentFlow and its Evaluator.
+
+    Raises:
+        SpecError: for a faulty spec.
+        UsageError: if rLLM is not installed or its gateway cannot carry the spec, and for overrides of a
+            plan.
     """
     need_rllm()
     from rolegraph.engine.rllm_bridge.agents import evaluator, flow
@@ -45,21 +63,29 @@ def compile_agent_flow(
     return flow(_plan(spec, overrides)), evaluator
 
 
-def grouping_hook(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> Grouping:
-    """A `traj_grouping_hook` for rLLM's synchronous trainers: our own estimators' advantages for every role.
+def grouping_hook(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> GroupingHook:
+    """Return a `traj_grouping_hook` for rLLM's synchronous trainers that sets every role's advantages.
 
-    Needed where a spec mixes precomputed and estimated roles, which rLLM alone does not train together; set
+    Specs with precomputed and estimated roles need it, because rLLM alone does not train them together; set
     `rllm.algorithm.use_precomputed_advantage=true` beside it.
+
+    Args:
+        spec: name or path of a spec, or a plan.
+        overrides: overrides of the spec.
+
+    Raises:
+        SpecError: for a faulty spec.
+        UsageError: if rLLM is not installed, and for overrides of a plan.
     """
     need_rllm()
-    from rolegraph.engine.rllm_bridge.grouping import Grouping
+    from rolegraph.engine.rllm_bridge.grouping import GroupingHook
 
-    return Grouping(_plan(spec, overrides))
+    return GroupingHook(_plan(spec, overrides))
 
 
 def _plan(spec: str | Path | Plan, overrides: Sequence[str]) -> Plan:
     if not isinstance(spec, Plan):
         return compile_file(spec, overrides)
     if overrides:
-        raise UsageError("overrides change a spec, not a plan; compile it with them")
+        raise UsageError("overrides apply to a spec, not to a compiled plan; compile the spec with them")
     return spec

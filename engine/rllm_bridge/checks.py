@@ -1,18 +1,19 @@
-"""What a backend of rLLM would swallow, misread or die of after the rollouts: found before anything starts.
+"""Checks of a plan for one of rLLM's backends, made before anything starts.
 
-Pure: a plan and the words for rLLM go in, findings come out, each with its place in the spec and what to do.
-Every check says where in rLLM it was read (paths below `rllm/`, at the commit that the extra `rllm` pins).
-An error is something that would train wrongly, not at all, or stop; a warning is an option without effect.
+Pure: a plan and the overrides for rLLM go in, findings come out, each with its place in the spec and a fix.
+An error would train wrongly, not at all, or stop after the rollouts; a warning is an option without effect.
+Each check was read in rLLM at the commit that the extra `rllm` pins; paths in comments are below `rllm/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from rolegraph.engine.backends import Backend
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.trainable import TRAINED_PROVIDERS, drawn, policy_findings, sampling_findings
 from rolegraph.engine.records import MAIN
+from rolegraph.engine.rllm_bridge.backends import TRAITS, BackendTraits
 from rolegraph.engine.rllm_bridge.config import folder_of, model_name, renderer
 from rolegraph.engine.rllm_bridge.estimators import (
     BATCH_WIDE,
@@ -21,263 +22,246 @@ from rolegraph.engine.rllm_bridge.estimators import (
     hook_reasons,
     is_precomputed,
 )
-from rolegraph.engine.rllm_bridge.prepared import is_rllms
-from rolegraph.engine.rllm_bridge.words import (
-    LOSSES,
+from rolegraph.engine.rllm_bridge.override_checks import (
     ROLLOUTS,
     ConfigOverride,
     SmallestGroup,
-    alone,
-    word_findings,
+    override_findings,
+    single_member,
 )
-from rolegraph.engine.spec import Finding, Loss, Path
+from rolegraph.engine.rllm_bridge.prepared import is_rllms
+from rolegraph.engine.spec import Finding, Loss, ModelRef, Path
 
 UNNAMED = "default_traj_name"
-SERVICES: tuple[Backend, ...] = ("tinker", "fireworks")
-"""Backends whose sampler and trainer are a service's, with that service's limits."""
+"""Name by which rLLM marks a trajectory without a name (types.py), and replaces it."""
+WITHOUT_RLLM = "train without --trainer rllm"
 
 
-def findings(plan: Plan, backend: Backend, words: Sequence[str] = ()) -> Iterator[Finding]:
-    """Everything in a plan, and in the words that go to rLLM with it, that the backend cannot do."""
+def findings(
+    plan: Plan,
+    backend: Backend,
+    overrides: Sequence[str] = (),
+    known_keys: Collection[str] | None = None,
+) -> Iterator[Finding]:
+    """Yield everything in a plan and in rLLM's overrides that the backend cannot do or would ignore.
+
+    Args:
+        plan: the compiled spec.
+        backend: name of the backend, `custom` for a class of the user's.
+        overrides: overrides of rLLM's config from the command line.
+        known_keys: keys of the installed rLLM's config; None leaves keys added with `+` unchecked.
+    """
     yield from policy_findings(plan)
     if not plan.asking:
         return
-    if backend in SERVICES:  # verl scales the trainer's logits by the temperature: see `_sampling`
+    traits = TRAITS[backend]
+    if traits.is_service:  # verl scales the trainer's logits by the temperature: see `_sampling`
         yield from sampling_findings(plan)
     yield from _policies(plan)
-    yield from _model(plan, backend, words)
+    yield from _model(plan, traits, overrides)
     for role in plan.asking:
-        yield from _role(plan, role, backend)
-    yield from _groups(plan, words)
-    yield from _estimators(plan, backend)
-    yield from _sampling(plan, backend)
-    yield from _training(plan, backend)
+        yield from _role(plan, role, traits)
+    yield from _groups(plan, overrides)
+    yield from _estimators(plan, traits)
+    yield from _sampling(plan, traits)
+    yield from _training(plan, traits)
     yield from _data(plan)
-    yield from word_findings(words, backend, smallest(plan))
+    yield from override_findings(overrides, traits, _smallest_group(plan), known_keys)
 
 
-def smallest(plan: Plan) -> SmallestGroup | None:
-    """The trained role with the fewest instances in a rollout; None where nobody is trained."""
+def _smallest_group(plan: Plan) -> SmallestGroup | None:
+    """Return the trained role with the fewest instances in a rollout; None if no role is trained."""
     roles = sorted(plan.trained.values(), key=lambda role: role.count)
     return SmallestGroup(roles[0].name, roles[0].count) if roles else None
 
 
 def _policies(plan: Plan) -> Iterator[Finding]:
-    """A policy other than the spec's model, and one that begins elsewhere."""
+    """Check for a second policy, and for one that starts from a checkpoint."""
     for name in plan.policies:
         if name != MAIN:
             # engine/unified_workflow_engine.py has one rollout engine, and a trainer backend one policy.
             message = f"rLLM has one engine, for the spec's `model`, and cannot train {name} beside it"
-            hint = "let its roles share `main`, or train without --trainer rllm"
+            hint = f"let its roles share `main`, or {WITHOUT_RLLM}"
             yield Finding(("policies", name), message, "one policy", hint, at_key=True)
     if MAIN in plan.policies and plan.policies[MAIN].model.checkpoint is not None:
         own = plan.spec.policies.get(MAIN)
         at = ("policies", MAIN) if own is not None and own.checkpoint is not None else ("model",)
         message = "rLLM's training begins at the model itself"
-        yield Finding((*at, "checkpoint"), message, "", "leave `checkpoint` out, or go on with --resume")
+        yield Finding((*at, "checkpoint"), message, "", "leave `checkpoint` out, or continue with --resume")
 
 
-def _model(plan: Plan, backend: Backend, words: Sequence[str]) -> Iterator[Finding]:
+def _model(plan: Plan, traits: BackendTraits, overrides: Sequence[str]) -> Iterator[Finding]:
     ref = plan.spec.model
     if ref.provider not in TRAINED_PROVIDERS:
         return
     if ref.provider == "tinker" and not ref.name:
         yield Finding(("model",), "rLLM needs the model's name", "tinker:NAME")
     folder = folder_of(ref)
-    if folder is not None and backend != "fireworks" and not (folder / "config.json").is_file():
-        what = f"there is no model folder {folder}"
+    if folder is not None and traits.trains_folders and not (folder / "config.json").is_file():
+        message = f"there is no model folder {folder}"
         if folder.is_dir():
-            what = f"{folder} is not a Hugging Face model folder: it has no config.json"
-        # Ray's machines may have what this one has not.
-        yield Finding(("model",), what, severity="warning" if backend == "verl" else "error")
-    if backend == "verl" and folder is None and not any("max_prompt_length=" in word for word in words):
-        # trainer/config/rllm/base.yaml: its 2,048 take the place of verl's own limit, too.
-        hint = "rllm.data.max_prompt_length=N"
-        message = "rLLM gives no answer to prompts of more than 2,048 tokens, whatever the model takes"
-        yield Finding(("model",), message, hint=hint, severity="warning")
-    if backend == "verl" and ref.base_url is not None:
-        # verl starts its own inference servers (trainer/verl/verl_backend.py, init_rollout_engine).
-        message = "verl loads the model itself, and asks no endpoint"
+            message = f"{folder} is not a Hugging Face model folder: it has no config.json"
+        # Ray's machines may have a folder that this machine does not have.
+        yield Finding(("model",), message, severity="warning" if traits.runs_in_ray else "error")
+    if traits.loads_model and folder is None and not _overridden("max_prompt_length", overrides):
+        # trainer/config/rllm/base.yaml: its 2,048 replace verl's own limit, too.
+        message = "rLLM refuses prompts of more than 2,048 tokens, whatever the model's context is"
+        yield Finding(("model",), message, hint="rllm.data.max_prompt_length=N", severity="warning")
+    if traits.loads_model and ref.base_url is not None:
+        message = f"{traits.name} loads the model itself, and calls no endpoint"
         yield Finding(("model", "base_url"), message, "", "remove it, or use the backend tinker")
-    if backend == "fireworks" and ref.provider == "local":
-        # fireworks.yaml: model.name and the training shape name what Fireworks hosts.
-        hint = "--model tinker:accounts/fireworks/models/NAME"
-        yield Finding(("model",), "fireworks trains the models that it hosts, not a folder", "", hint)
-    elif backend == "fireworks" and not any("tokenizer_model=" in word for word in words):
-        # trainer/config/rllm/backend/fireworks.yaml: both default to those of one small Qwen.
-        hint = "++model.tokenizer_model=… ++fireworks_config.policy_trainer_shape_id=…"
-        message = "fireworks takes the tokenizer and the training shape by keys of their own"
-        yield Finding(("model",), message, hint=hint, severity="warning")
-    if backend == "tinker" and ref.provider == "local":
-        if renderer(ref) is None and not any("renderer_name=" in word for word in words):
-            # engine/rollout/tinker_engine.py: the cookbook goes by a public model's name.
-            hint = "++rollout_engine.renderer_name=NAME, such as qwen3_instruct, role_colon, llama3"
-            yield Finding(("model",), "rLLM cannot tell which chat template a folder's model has", "", hint)
-        folder = (model_name(ref) or "").lower()
-        if "vl" in folder or "vision" in folder:
-            # trainer/tinker/tinker_backend.py, init_rollout_engine: looks for the letters anywhere.
-            hint = "give the folder a name and a path without them"
-            yield Finding(
-                ("model",), f"rLLM takes {folder} for a vision model, by its 'vl' or 'vision'", "", hint
-            )
+    if not traits.trains_folders and ref.provider == "local":
+        hint = f"--model tinker:accounts/{traits.name}/models/NAME"
+        message = f"{traits.name} trains the models that it hosts, not a folder"
+        yield Finding(("model",), message, "", hint)
+    elif traits.model_keys and not _overridden("tokenizer_model", overrides):
+        message = f"{traits.name} reads the tokenizer and the training shape from other keys"
+        yield Finding(("model",), message, hint=traits.model_keys, severity="warning")
+    if traits.renderer_by_name and ref.provider == "local":
+        yield from _local_renderer(ref, overrides)
 
 
-def _role(plan: Plan, role: RolePlan, backend: Backend) -> Iterator[Finding]:
+def _overridden(key: str, overrides: Sequence[str]) -> bool:
+    return any(f"{key}=" in override for override in overrides)
+
+
+def _local_renderer(ref: ModelRef, overrides: Sequence[str]) -> Iterator[Finding]:
+    """Check that rLLM can tell the chat template of a model folder."""
+    if renderer(ref) is None and not _overridden("renderer_name", overrides):
+        hint = "++rollout_engine.renderer_name=NAME, such as qwen3_instruct, role_colon, llama3"
+        yield Finding(("model",), "rLLM cannot tell which chat template a folder's model has", "", hint)
+    folder = (model_name(ref) or "").lower()
+    if "vl" in folder or "vision" in folder:
+        # trainer/tinker/tinker_backend.py, init_rollout_engine: looks for the letters anywhere.
+        message = f"rLLM takes {folder} for a vision model, by its 'vl' or 'vision'"
+        yield Finding(("model",), message, "", "give the folder a name and a path without them")
+
+
+def _role(plan: Plan, role: RolePlan, traits: BackendTraits) -> Iterator[Finding]:
     at, written = ("roles", role.name), plan.spec.roles[role.name]
-    apart = [endpoint.model for endpoint in plan.endpoints_of(role) if not is_rllms(plan, endpoint)]
+    own_models = [endpoint.model for endpoint in plan.endpoints_of(role) if not is_rllms(plan, endpoint)]
     if role.name == UNNAMED:
-        # types.py and trainer/algorithms/transform.py: that name means "unnamed", and is replaced.
+        # trainer/algorithms/transform.py.
         yield Finding(at, f"rLLM renames trajectories called {UNNAMED}", "another name", at_key=True)
-    if backend == "verl" and not role.spec.is_trained and any(model.served_here for model in apart):
-        # trainer/verl/verl_launcher.py: workflows are made in a Ray actor, perhaps on another machine.
-        message = f"the model of {role.name} would be served here, and asked from wherever Ray runs"
+    if traits.runs_in_ray and not role.spec.is_trained and any(model.served_here for model in own_models):
+        message = f"the model of {role.name} would be served here, and called from wherever Ray runs"
         yield Finding((*at, "model"), message, "a model with a base_url that all machines reach")
     if not role.spec.is_trained:
-        if not apart and written.policy is None:
+        if not own_models and written.policy is None:
             # engine/unified_workflow_engine.py: the one rollout engine has the newest weights, and no others.
-            message = (
-                f"under rLLM {role.name} answers from the policy as it learns, not from the model as it was"
-            )
-            hint = "give it a `model` of its own to keep it as it is"
+            message = f"under rLLM {role.name} answers with the policy's newest weights, not the model's own"
+            hint = "give it a `model` of its own to keep its weights"
             yield Finding((*at, "trainable"), message, hint=hint, severity="warning")
         return
     if role.signal is not None and role.signal.demonstration is not None:
-        # trainer/tinker/transform.py: a datum is what was sampled, and carries no weights for cross_entropy.
+        # trainer/tinker/transform.py: a datum has the sampled tokens, and no weights for cross_entropy.
         message = f"{role.name} imitates turns that it did not sample, which rLLM's workflow cannot train"
-        hint = "use reverse_kl, or train without --trainer rllm"
-        yield Finding((*at, "signal"), message, "", hint)
+        yield Finding((*at, "signal"), message, "", f"use reverse_kl, or {WITHOUT_RLLM}")
     elif written.loss is not None:
-        yield from _loss(role.name, written.loss, backend)
+        yield from _loss(role.name, written.loss, traits)
 
 
-def _loss(role: str, loss: Loss, backend: Backend) -> Iterator[Finding]:
-    """What the backend cannot do of a role's own loss."""
+def _loss(role: str, loss: Loss, traits: BackendTraits) -> Iterator[Finding]:
+    """Check a role's own loss."""
     at = ("roles", role, "loss")
     if loss.name == "cross_entropy":
         message = f"{role} learns from its own samples, for which rLLM gives cross_entropy no weights"
         yield Finding(at, message, "ppo or importance_sampling", "or leave `loss` out")
-    elif backend == "fireworks":
-        # trainer/fireworks/fireworks_policy_trainer.py, builtin_loss_args: one kernel for all roles.
+    elif traits.role_losses is not None and not traits.role_losses:
         hint = "remove it, and set rllm.algorithm.loss_fn for all roles"
-        yield Finding(at, "fireworks has one loss for all roles", "", hint)
+        yield Finding(at, f"{traits.name} has one loss for all roles", "", hint)
     elif loss.settings:
-        # tinker_policy_trainer.py sends no loss_fn_config; verl has settings of its own, by other names.
-        message = f"rLLM gives {backend} no settings of a role's loss"
-        yield Finding(at, message, loss.name, "leave them out, or train without --trainer rllm")
-    elif loss.name == "gspo" and backend == "tinker":
-        # trainer/tinker/tinker_policy_trainer.py, TINKER_KNOWN_LOSSES: an unknown loss becomes another.
-        message = "rLLM's tinker backend knows no gspo, and falls back to importance_sampling"
-        yield Finding(at, message, ", ".join(sorted(LOSSES["tinker"])), "or train without --trainer rllm")
-    elif loss.name != "ppo" and backend == "verl":
-        # trainer/verl/verl_backend.py, _update_actor_with_loss_routing: an unknown loss becomes vanilla.
-        hint = "remove it, or name a loss of verl's by rllm.algorithm.loss_fn"
-        message = f"verl is given no {loss.name} of a role, and falls back to PPO's"
-        yield Finding(at, message, "ppo", hint)
+        # tinker_policy_trainer.py sends no loss_fn_config; verl's own settings have other names.
+        message = f"rLLM passes no settings of a role's loss to {traits.name}"
+        yield Finding(at, message, loss.name, f"leave them out, or {WITHOUT_RLLM}")
+    elif traits.role_losses is not None and loss.name not in traits.role_losses:
+        message = f"{traits.name} has no {loss.name} for a role, and falls back to {traits.fallback_loss}"
+        yield Finding(at, message, ", ".join(sorted(traits.role_losses)), f"or {WITHOUT_RLLM}")
 
 
-def _groups(plan: Plan, words: Sequence[str]) -> Iterator[Finding]:
-    """Groups that are too small for rLLM, unless a word (which has checks of its own) says otherwise."""
-    said = {word.key: word.value for word in map(ConfigOverride, words)}
-    if said.get("rllm.rejection_sample.min_trajs_per_group") == 1 or said.keys() & ROLLOUTS:
+def _groups(plan: Plan, overrides: Sequence[str]) -> Iterator[Finding]:
+    """Check for groups of one member, unless an override (with checks of its own) decides their size."""
+    values = {override.key: override.value for override in map(ConfigOverride, overrides)}
+    if values.get("rllm.rejection_sample.min_trajs_per_group") == 1 or values.keys() & ROLLOUTS:
         return
     for role in plan.trained.values():
         if role.count * plan.spec.train.rollouts < 2:
-            message, expected, hint = alone(role.name)
+            message, expected, hint = single_member(role.name)
             yield Finding(("roles", role.name), message, expected, hint, at_key=True)
 
 
-def _estimators(plan: Plan, backend: Backend) -> Iterator[Finding]:
-    custom = custom_estimators(plan, backend)
+def _estimators(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
+    custom = custom_estimators(plan, traits.name)
     for role in plan.trained.values():
         at, name = ("roles", role.name, "estimator"), estimator_name(plan, role)
-        if is_precomputed(role) and backend == "verl":
-            # trainer/verl/transform.py, update_dataproto_with_advantages: float(advantage) of a list raises.
-            message = f"verl takes one advantage for a trajectory, and {role.name}'s come token by token"
+        if is_precomputed(role) and not traits.takes_token_advantages:
+            message = f"{traits.name} has one advantage for a trajectory, and {role.name}'s differ by token"
             yield Finding(at, message, "an estimator", "or use the backend tinker")
-        elif is_precomputed(role) and backend == "fireworks":
-            # trainer/fireworks/fireworks_policy_trainer.py, _process_datums: the first one counts.
-            message = f"fireworks would give {role.name}'s first advantage to every token"
-            yield Finding(at, message, "an estimator", "or use the backend tinker")
-        elif backend == "verl" and name in custom:
-            # trainer/verl/verl_launcher.py trains in a Ray actor, where nothing registered here is known.
-            message = (
-                f"rLLM's trainer on verl runs in another process, which does not know {name.split('/')[0]}"
-            )
-            same = (
-                "the same `std` for all roles, or "
-                if role.estimator and role.estimator.name == "grpo"
-                else ""
-            )
-            expected = f"{same}grpo, reinforce, rloo, reinforce_plus_plus_baseline or prpo"
+        elif traits.runs_in_ray and name in custom:
+            message = f"rLLM's trainer on {traits.name} is another process, where {name} is not registered"
+            expected = "grpo, reinforce, rloo, reinforce_plus_plus_baseline or prpo"
+            if role.estimator and role.estimator.name == "grpo":
+                expected = f"the same `std` for all roles, or {expected}"
             yield Finding(at, message, expected, "or use the backend tinker")
         if plan.spec.train.staleness and name in BATCH_WIDE:
             # trainer/buffer.py computes advantages as each task's rollouts come in.
-            message = f"{name} looks at the whole batch, but rLLM's asynchronous loop shows it one task"
+            message = f"{name} compares the whole batch, but rLLM's asynchronous loop passes it one task"
             yield Finding(at, message, "train.staleness: 0", "or use grpo or rloo")
     if plan.spec.train.staleness:
-        for name, reason in hook_reasons(plan, backend).items():
+        for name, reason in hook_reasons(plan, traits.name).items():
             # trainer/buffer.py groups without the hook: only the synchronous loop has it.
-            message = f"{name} {reason}, which rLLM's asynchronous loop would lose"
-            yield Finding(("train", "staleness"), message, "0", "or train without --trainer rllm")
+            message = f"{name} {reason}, which needs the grouping hook that rLLM's asynchronous loop ignores"
+            yield Finding(("train", "staleness"), message, "0", f"or {WITHOUT_RLLM}")
 
 
-def _sampling(plan: Plan, backend: Backend) -> Iterator[Finding]:
+def _sampling(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
     longest = max(sampling.max_tokens for role in plan.asking for sampling in role.samplings)
     first = next(iter(plan.trained.values()), plan.asking[0])
+    temperature = first.samplings[0].temperature
     written = [(role, *drawing) for role in plan.asking for drawing in drawn(plan, role).items()]
     for role, at, sampling in written:
-        if backend in SERVICES and sampling.stop:
+        if traits.is_service and sampling.stop:
             # engine/rollout/tinker_engine.py and fireworks_engine.py: stop is the chat template's.
-            message = f"{backend} ends an answer where the chat template does, and takes no `stop`"
+            message = f"{traits.name} ends an answer where the chat template does, and takes no `stop`"
             yield Finding((*at, "stop"), message, "", "remove it, and let the parser find the end")
-        if backend in SERVICES and sampling.seed is not None:
+        if traits.is_service and sampling.seed is not None:
             # The same two engines read temperature, top_p and top_k of a call, and no seed.
-            yield _idle((*at, "seed"), f"{backend} draws without a seed")
-        if backend == "fireworks" and sampling.max_tokens < longest:
-            # engine/rollout/fireworks_engine.py: rllm.rollout.*.max_tokens goes before the call's own.
+            yield _idle((*at, "seed"), f"{traits.name} samples without a seed")
+        if traits.one_max_tokens and sampling.max_tokens < longest:
             message = (
-                f"fireworks has one limit for all roles: {role.name}'s answers may have {longest} tokens"
+                f"{traits.name} has one limit for all roles: {role.name}'s answers may have {longest} tokens"
             )
             yield Finding((*at, "max_tokens"), message, f"{longest}", severity="warning")
-        if not role.spec.is_trained:
-            continue
-        wanted = first.samplings[0].temperature
-        if backend == "verl" and sampling.temperature != wanted:
-            # trainer/verl/utils.py: actor_rollout_ref.rollout.temperature also scales the trainer's logits.
-            message = f"verl trains all roles at one temperature, and {role.name}'s is not {first.name}'s"
-            expected = f"temperature: {wanted:g}"
+        if role.spec.is_trained and traits.one_temperature and sampling.temperature != temperature:
+            message = (
+                f"{traits.name} trains all roles at one temperature, and {role.name}'s is not {first.name}'s"
+            )
+            expected = f"temperature: {temperature:g}"
             yield Finding(("roles", role.name, "sampling"), message, expected, at_key=True)
 
 
-def _training(plan: Plan, backend: Backend) -> Iterator[Finding]:
+def _training(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
     train = plan.spec.train
-    if train.gradient_clip and backend == "tinker":
-        # trainer/tinker/tinker_policy_trainer.py, optim_step_future: AdamParams without a norm, and no key.
-        message = f"rLLM does not clip gradients on tinker, at {train.gradient_clip:g} or at all"
-        hint = "train without --trainer rllm to clip; `train.gradient_clip: 0` says that you know"
-        yield Finding(("train", "gradient_clip"), message, hint=hint, severity="warning")
-    if backend == "fireworks" and train.gradient_clip == 0.0:
-        yield _idle(
-            ("train", "gradient_clip"), "fireworks clips at the norm given, and 0 leaves nothing of it"
-        )
+    clip = ("train", "gradient_clip")
+    if train.gradient_clip and not traits.clips_gradients:
+        message = f"rLLM does not clip gradients on {traits.name}, at {train.gradient_clip:g} or at all"
+        hint = f"{WITHOUT_RLLM} to clip; `train.gradient_clip: 0` accepts it"
+        yield Finding(clip, message, hint=hint, severity="warning")
+    if train.gradient_clip == 0.0 and not traits.can_disable_clipping:
+        yield _idle(clip, f"{traits.name} scales gradients down to the norm given, so 0 leaves nothing")
     for part in sorted({"attention", "mlp", "unembed"} & train.lora.model_fields_set):
-        if backend in ("verl", "fireworks"):
-            # Nothing below trainer/fireworks reads model.train_*; verl has target_modules in their place.
-            other = " (++actor_rollout_ref.model.target_modules=…)" if backend == "verl" else ""
-            yield _idle(("train", "lora", part), f"{backend} does not choose layers by this{other}")
-    if train.schedule.kind == "linear" and backend == "verl":
-        # verl/workers/engine/fsdp/transformer_impl.py knows two, and raises when the workers are up.
-        yield Finding(("train", "schedule"), "verl has no linear schedule", "constant or cosine")
-    reads_floor = backend == "custom" or (backend == "verl" and train.schedule.kind == "cosine")
-    if train.schedule.floor and not reads_floor:
+        if not traits.selects_layers:
+            yield _idle(("train", "lora", part), f"{traits.name} does not choose layers by this")
+    schedule = train.schedule.kind
+    if schedule not in traits.schedules:
+        message, expected = f"{traits.name} has no {schedule} schedule", " or ".join(sorted(traits.schedules))
+        yield Finding(("train", "schedule"), message, expected)
+    if train.schedule.floor and schedule not in traits.schedules_with_floor:
         # tinker_policy_trainer.py, compute_schedule_lr_multiplier, falls to 0; fireworks uses the same.
-        yield _idle(
-            ("train", "schedule", "floor"), f"rLLM's {train.schedule.kind} schedule has no floor here"
-        )
+        yield _idle(("train", "schedule", "floor"), f"rLLM's {schedule} schedule has no floor here")
     if "best" in train.validation.model_fields_set:
-        yield _idle(
-            ("train", "validation", "best"), "rLLM keeps the checkpoints of save_freq, and no best one"
-        )
+        message = "rLLM keeps the checkpoints of save_freq, and no best one"
+        yield _idle(("train", "validation", "best"), message)
 
 
 def _data(plan: Plan) -> Iterator[Finding]:
@@ -287,7 +271,7 @@ def _data(plan: Plan) -> Iterator[Finding]:
         names = [str(row["id"]) for row in dataset.rows(limit)]
         cut = next((name for name in names if ":" in name), None)
         if cut is not None:
-            # types.py, Episode.task_id: whatever stands before the first colon.
+            # types.py, Episode.task_id: the text before the first colon.
             message = f"the task id {cut!r} has a colon, at which rLLM cuts it: groups would merge"
             yield Finding(("data", split), message, "ids without a colon")
         if split == "train" and len(names) < size:
@@ -300,4 +284,5 @@ def _data(plan: Plan) -> Iterator[Finding]:
 
 
 def _idle(path: Path, message: str) -> Finding:
+    """Return a warning for an option without effect."""
     return Finding(path, message, hint="remove it", severity="warning")

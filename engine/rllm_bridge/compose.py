@@ -1,4 +1,4 @@
-"""rLLM's hydra config, composed with our overrides. Reads rLLM's files, and imports nothing of it."""
+"""rLLM's hydra config, composed with overrides. Reads rLLM's files, and imports nothing of rLLM."""
 
 # rLLM is absent where types are checked, so what comes of its modules is unknown there.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -7,52 +7,97 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import yaml
 
 from rolegraph.engine.backends import Backend
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.rllm_bridge.installed import INSTALL, verl_config
+from rolegraph.engine.rllm_bridge.backends import INSTALL, TRAITS
 
 
-def compose(words: Sequence[str], backend: Backend) -> Any:
-    """RLLM's config with overrides; raises UsageError for a word that hydra cannot read or place."""
+def compose(overrides: Sequence[str], backend: Backend) -> Any:
+    """Compose rLLM's config for a backend.
+
+    Args:
+        overrides: overrides in hydra's syntax.
+        backend: name of the backend.
+
+    Returns:
+        The config, an omegaconf DictConfig.
+
+    Raises:
+        UsageError: if rLLM is not installed, or hydra refuses an override.
+    """
     import hydra
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
-    package = importlib.util.find_spec("rllm")
-    if package is None or not package.submodule_search_locations:
+    folder = _rllm_config()
+    if folder is None:
         raise UsageError(f"rLLM's config is part of rLLM: {INSTALL}")
-    folder = Path(next(iter(package.submodule_search_locations))) / "trainer" / "config"
     with contextlib.ExitStack() as stack:
-        words = list(words)
-        if backend == "verl" and (installed := verl_config()) is not None:
+        words = list(overrides)
+        if TRAITS[backend].composes_verl_config and (installed := verl_config()) is not None:
             # By its folder: as a package it would be imported, and all that verl is made of with it.
             words.append(f"hydra.searchpath=['file://{installed}']")
-        elif backend == "verl":
+        elif TRAITS[backend].composes_verl_config:
             # Composing asks for verl's own `ppo_trainer`; rLLM carries what verl once generated from it.
             stand_in = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             copy = OmegaConf.load(folder / "_generated_agent_ppo_trainer.yaml")
             copy.pop("rllm")
             OmegaConf.save(copy, stand_in / "ppo_trainer.yaml")
             words.append(f"hydra.searchpath=['file://{stand_in}']")
-        # Every backend's config looks for verl's; that it is not there has been seen to.
+        # Every backend's config looks for verl's, also those that do without it.
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message=".*verl.trainer.config is not available")
         stack.enter_context(hydra.initialize_config_dir(str(folder), version_base=None))
         try:
             return hydra.compose("unified", overrides=words)
         except HydraException as error:
-            raise UsageError(f"rLLM's config does not take these words: {error}") from error
+            raise UsageError(f"rLLM's config does not take these overrides: {error}") from error
 
 
 def as_yaml(config: Any) -> str:
-    """A composed config as text, its interpolations as they stand."""
+    """Return a composed config as YAML, with its interpolations unresolved."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(config)
+
+
+def rllm_keys() -> frozenset[str] | None:
+    """Return the dotted keys of rLLM's own config section; None if rLLM is not installed."""
+    folder = _rllm_config()
+    if folder is None:
+        return None
+    return frozenset(_leaves(yaml.safe_load((folder / "rllm" / "base.yaml").read_text("utf-8")), "rllm"))
+
+
+def _leaves(tree: Mapping[str, object], at: str) -> Iterator[str]:
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(cast("dict[str, object]", value), f"{at}.{key}")
+        else:
+            yield f"{at}.{key}"
+
+
+def verl_config() -> Path | None:
+    """Return the folder of verl's own config, without importing verl; None if verl is not installed."""
+    return _config_folder("verl")
+
+
+def _rllm_config() -> Path | None:
+    return _config_folder("rllm")
+
+
+def _config_folder(package: str) -> Path | None:
+    spec = find_spec(package)
+    for folder in (spec and spec.submodule_search_locations) or ():
+        if (config := Path(folder) / "trainer" / "config").is_dir():
+            return config
+    return None

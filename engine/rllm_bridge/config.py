@@ -1,9 +1,8 @@
-"""A plan in rLLM's words: the overrides of its hydra config.
+"""Overrides of rLLM's hydra config that follow from a plan. Pure, and without rLLM.
 
-Pure, and without rLLM: a `Launch` goes in, dotted keys and plain values come out. `TABLE` is the whole of
-the correspondence; each row says what in a spec sets which key of each backend. A dash is a key that the
-backend has not got, and `checks` says so to whoever sets it. The keys are those of
-`rllm/trainer/config` at the commit that the extra `rllm` pins.
+`TABLE` is the whole correspondence: each row says which part of a spec sets which key of each backend. A
+backend without a key cannot do it, and `checks` reports that. The keys are those of `rllm/trainer/config` at
+the commit that the extra `rllm` pins.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from rolegraph.engine.backends import Backend
 from rolegraph.engine.compile import Plan, PolicyPlan
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.records.jsonl import read_json
+from rolegraph.engine.rllm_bridge.backends import TRAITS
 from rolegraph.engine.rllm_bridge.estimators import deviation, is_precomputed
 from rolegraph.engine.shipped import BASE_NAME, MODELS, model_folder
 from rolegraph.engine.spec import ModelRef, Sampling, Train
@@ -26,43 +26,43 @@ from rolegraph.engine.spec import ModelRef, Sampling, Train
 Value = str | bool | int | float | Sequence[str]
 
 RENDERER = "qwen3_instruct"
-"""The cookbook's renderer that gives the shipped models' chat template (ChatML), token for token."""
-PASSED_ON = ("rllm.", "rllm/", "+", "~")
-"""How a word begins that is for rLLM and not for the spec; `++key=value` reaches keys outside of `rllm`."""
+"""tinker-cookbook's renderer with the shipped models' chat template (ChatML), token for token."""
+RLLM_PREFIXES = ("rllm.", "rllm/", "+", "~")
+"""Prefixes of overrides for rLLM instead of the spec; `++key=value` reaches keys outside of `rllm`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a run of rLLM's trainer follows from."""
+    """Settings of a run of rLLM's trainer."""
 
     plan: Plan
     backend: Backend
     _: KW_ONLY
     backend_class: str | None = None
-    """Where a `custom` backend is, as `package.module:Class`."""
+    """Class of a `custom` backend, as `package.module:Class`."""
     rows: int
-    """Training tasks."""
+    """Number of training tasks."""
     steps: int
-    """Updates."""
+    """Number of updates."""
     seed: int = 0
     folder: str | None = None
-    """Where checkpoints go; None leaves it to rLLM."""
+    """Folder of the checkpoints; None leaves it to rLLM."""
     resume: bool = False
     trackers: Sequence[str] = ()
     base_url: str | None = None
-    """Where the model is served, if not where the spec says."""
+    """URL of the model, if it is not the spec's."""
     context: int | None = None
-    """Tokens of prompt and answer together that the model takes; None where that is not known yet."""
+    """Context of the model in tokens, prompt and answer together; None if unknown so far."""
 
     @property
     def train(self) -> Train:
-        """How the spec trains."""
+        """The spec's `train`."""
         return self.plan.spec.train
 
 
 @dataclass(frozen=True, slots=True)
 class KeyMapping:
-    """What in a spec sets which keys. A value of None leaves rLLM's own."""
+    """Part of a spec, its value, and the key that it sets on each backend; a value of None sets nothing."""
 
     spec: str
     value: Callable[[Launch], Value | None]
@@ -73,22 +73,18 @@ class KeyMapping:
     custom: str | None = None
 
     def key(self, backend: Backend) -> str | None:
-        """The key that it sets; None where the backend has none."""
-        return {
-            "tinker": self.tinker,
-            "verl": self.verl,
-            "fireworks": self.fireworks,
-            "custom": self.custom,
-        }[backend]
+        """Return the key on a backend; None if the backend has none."""
+        return getattr(self, backend)
 
 
 def _everywhere(spec: str, value: Callable[[Launch], Value | None], key: str) -> KeyMapping:
+    """Return a row with the same key on every backend."""
     return KeyMapping(spec, value, tinker=key, verl=key, fireworks=key, custom=key)
 
 
 TABLE: tuple[KeyMapping, ...] = (
     # Of the run
-    # A backend that is not rLLM's own has no config there: see `unset`.
+    # A backend that is not rLLM's own has no config there: see `removals`.
     KeyMapping(
         "--backend",
         lambda run: run.backend,
@@ -127,7 +123,7 @@ TABLE: tuple[KeyMapping, ...] = (
     KeyMapping(
         "model.name", lambda run: renderer(run.plan.spec.model), tinker="rollout_engine.renderer_name"
     ),
-    # rLLM's own 2,048 would take the place of either backend's limit, and a longer prompt gets no answer.
+    # rLLM's default of 2,048 would replace either backend's limit, and a longer prompt gets no answer.
     KeyMapping("model.name", lambda run: run.context, tinker="training.max_length"),
     KeyMapping(
         "model.name",
@@ -176,7 +172,7 @@ TABLE: tuple[KeyMapping, ...] = (
     ),
     _everywhere("sampling.top_p", lambda run: _sampling(run).top_p, "rllm.rollout.val.top_p"),
     # Learning
-    # The asynchronous loop counts on before it compares, and so ends one update early.
+    # The asynchronous loop counts an update before it compares, and so ends one early.
     _everywhere(
         "train.steps, train.epochs",
         lambda run: run.steps + (run.train.staleness > 0),
@@ -253,22 +249,18 @@ TABLE: tuple[KeyMapping, ...] = (
 
 
 def overrides(run: Launch) -> dict[str, Value]:
-    """The keys of rLLM's config that a run sets, in the order of the table."""
+    """Return the keys of rLLM's config that a run sets, with their values, in the table's order."""
     values = ((row.key(run.backend), row.value(run)) for row in TABLE)
     return {key: value for key, value in values if key is not None and value is not None}
 
 
-HOSTED_PROMPT = 30720
-"""What the configs of tinker and fireworks allow by themselves, `data.max_prompt_length`."""
-
-
 def folder_of(ref: ModelRef) -> Path | None:
-    """The folder of a model of this machine; None where it is somewhere else."""
+    """Return the folder of a local model; None for any other."""
     return model_folder(ref.name).resolve() if ref.provider == "local" else None
 
 
 def context_in(folder: Path | None) -> int | None:
-    """The tokens that the model in a folder takes, as its `config.json` says; None where it does not say."""
+    """Return the context in tokens by a model folder's `config.json`; None if it does not say."""
     if folder is None:
         return None
     try:
@@ -281,34 +273,33 @@ def context_in(folder: Path | None) -> int | None:
 
 
 def model_name(ref: ModelRef) -> str | None:
-    """What rLLM calls a model: the name of it, or the folder of one on this machine."""
-    if ref.provider != "local":
-        return ref.name
-    return str(model_folder(ref.name).resolve())
+    """Return a model's name under rLLM: its own, or the folder of a local model."""
+    folder = folder_of(ref)
+    return ref.name if folder is None else str(folder)
 
 
 def renderer(ref: ModelRef) -> str | None:
-    """The renderer of a shipped model; the cookbook knows no local folder by its name."""
+    """Return the renderer of a shipped model; None for others, whose folder tinker-cookbook cannot match."""
     return RENDERER if ref.provider == "local" and (ref.name or BASE_NAME) in MODELS else None
 
 
-def unset(run: Launch) -> list[str]:
-    """The words that come first: a backend of somebody's own has no config there, and the default is verl."""
+def removals(run: Launch) -> list[str]:
+    """Return the override that removes rLLM's default backend for a custom one, which has no config."""
     return ["~rllm/backend"] if run.backend == "custom" else []
 
 
-def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Words for the spec, and those that are passed on to rLLM as they stand."""
-    passed = [word for word in words if word.startswith(PASSED_ON)]
-    return [word for word in words if not word.startswith(PASSED_ON)], passed
+def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split overrides into those of the spec and those of rLLM's config."""
+    for_rllm = [word for word in words if word.startswith(RLLM_PREFIXES)]
+    return [word for word in words if not word.startswith(RLLM_PREFIXES)], for_rllm
 
 
-def as_words(values: Mapping[str, Value]) -> list[str]:
-    """Overrides as hydra reads them, quoted where its grammar asks for it."""
-    return [f"{key}={_written(value)}" for key, value in values.items()]
+def as_hydra(values: Mapping[str, Value]) -> list[str]:
+    """Return overrides in hydra's syntax, quoted where its grammar asks for it."""
+    return [f"{key}={_hydra_value(value)}" for key, value in values.items()]
 
 
-def _written(value: Value) -> str:
+def _hydra_value(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -316,7 +307,7 @@ def _written(value: Value) -> str:
             return value
         return "'" + re.sub(r"(\\*)'", r"\1\1\\'", value) + "'"
     if isinstance(value, Sequence):
-        return f"[{','.join(map(_written, value))}]"
+        return f"[{','.join(map(_hydra_value, value))}]"
     return repr(value)
 
 
@@ -325,12 +316,14 @@ def _longest_answer(run: Launch) -> int:
 
 
 def _longest_prompt(run: Launch) -> int | None:
-    """As many tokens as leave room for an answer: tinker cuts answers to what is left, verl does not."""
+    """Return the longest prompt in tokens that leaves room for an answer; None keeps rLLM's limit."""
+    traits = TRAITS[run.backend]
     if run.context is None:
-        return HOSTED_PROMPT if run.backend in ("tinker", "fireworks") else None
-    # tinker's engine keeps one token back, and needs one to answer with.
-    kept = 2 if run.backend in ("tinker", "fireworks") else _longest_answer(run)
-    return max(1, run.context - kept)
+        return traits.max_prompt
+    # A service's engine cuts answers to the rest of the context: it keeps one token back, and needs one to
+    # answer with. verl does not cut them.
+    reserved = 2 if traits.is_service else _longest_answer(run)
+    return max(1, run.context - reserved)
 
 
 def _sampling(run: Launch) -> Sampling:

@@ -1,4 +1,4 @@
-"""Our episodes as rLLM's, and rLLM's trajectories as ours: the values end up where each side reads them."""
+"""Conversion of our episodes to rLLM's, and of rLLM's trajectories to ours."""
 # rLLM is on no registry, so it is missing where types are checked.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
@@ -18,23 +18,23 @@ from rolegraph.engine.rllm_bridge.models import Call
 from rolegraph.engine.training.credit import members, turn_uid, turns
 
 Outputs = Mapping[Call, Any]
-"""rLLM's ModelOutput of each call; its trainers for verl read it."""
+"""rLLM's ModelOutput of each call, which its verl trainer reads."""
 Roles = Mapping[str, RolePlan]
-"""Those that are trained, by name."""
+"""Trained roles, by name."""
 
 
 class ExportedTrajectory(NamedTuple):
-    """What leaves as one of rLLM's trajectories: one of ours, or a turn where turns are compared."""
+    """Trajectory to send to rLLM: one of ours, or a turn of it where turns are compared."""
 
     name: str
-    """Under which rLLM groups it."""
+    """Name by which rLLM groups it."""
     trajectory: Trajectory
     group: Mapping[str, Any]
-    """What sets its group apart, which our grouping hook goes by."""
+    """Fields of the group's key besides task and role, which our grouping hook reads."""
 
 
-def units(episode: Episode, trajectory: Trajectory, roles: Roles) -> list[ExportedTrajectory]:
-    """What leaves of a trajectory; a turn that is in no group is masked."""
+def exported(episode: Episode, trajectory: Trajectory, roles: Roles) -> list[ExportedTrajectory]:
+    """Split a trajectory into what is sent to rLLM; a turn that is in no group is masked."""
     role = roles.get(trajectory.name)
     if role is None or not role.compares_turns or not trajectory.steps:
         return [ExportedTrajectory(trajectory.name, trajectory, {})]
@@ -48,7 +48,7 @@ def units(episode: Episode, trajectory: Trajectory, roles: Roles) -> list[Export
 
 
 def calls(trajectory: Trajectory) -> Iterator[tuple[Call, Step]]:
-    """Each step with the call that it is of."""
+    """Yield each step with its call."""
     for steps in turns(trajectory):
         node = trajectory.node._replace(round=steps[0].round)
         yield from (((node, number), step) for number, step in enumerate(steps, 1))
@@ -57,9 +57,13 @@ def calls(trajectory: Trajectory) -> Iterator[tuple[Call, Step]]:
 def episode_to_rllm(
     episode: Episode, trained: Roles, outputs: Outputs, reason: TerminationReason | None = None
 ) -> theirs.Episode:
-    """One episode. `reason` says in rLLM's words why it ended; None takes the episode's own.
+    """Convert an episode; trajectories of roles that ran a tool instead of a model are left out.
 
-    What was done without a model stays here.
+    Args:
+        episode: the episode.
+        trained: the trained roles.
+        outputs: rLLM's output of each call.
+        reason: rLLM's reason for the end of the episode; None takes the episode's own.
     """
     metadata = dict(episode.metadata)
     metadata["data_source"] = episode.task.get("data_source") or episode.metadata["spec"]
@@ -69,41 +73,48 @@ def episode_to_rllm(
         termination_reason=reason or TerminationReason(episode.termination_reason.value),
         is_correct=episode.is_correct,
         trajectories=[
-            unit_to_rllm(unit, outputs, trained)
+            trajectory_to_rllm(unit, outputs, trained)
             for trajectory in episode.trajectories
             if not any("tool" in step.metadata for step in trajectory.steps)
-            for unit in units(episode, trajectory, trained)
+            for unit in exported(episode, trajectory, trained)
         ],
         metrics=dict(episode.metrics),
         metadata=metadata,
     )
 
 
-def unit_to_rllm(unit: ExportedTrajectory, outputs: Outputs, trained: Roles | None) -> theirs.Trajectory:
-    """One trajectory, its reward on itself and on its last step: rLLM adds up those of steps.
+def trajectory_to_rllm(
+    unit: ExportedTrajectory, outputs: Outputs, trained: Roles | None
+) -> theirs.Trajectory:
+    """Convert a trajectory, with its reward on itself and on its last step: rLLM adds up the steps' rewards.
 
-    rLLM trains on every step it sees and has no mark to keep one from that, on any backend. So what is to be
-    withheld, of a masked turn or a role that is not `trained`, is in the metadata. None withholds nothing.
+    rLLM trains on every step of an episode, on any backend, and has no mark to exclude one. So the steps of
+    masked turns and of roles that are not trained are put into the metadata.
+
+    Args:
+        unit: the trajectory.
+        outputs: rLLM's output of each call.
+        trained: the trained roles; None withholds no step.
     """
     trajectory, info = unit.trajectory, unit.trajectory.info
     if unit.group:
         info["group"] = dict(unit.group)
-    shown, withheld = list(calls(trajectory)), list[Step]()
+    sent, withheld = list(calls(trajectory)), list[Step]()
     if trained is not None:
         whole = trajectory.masked or trajectory.name not in trained
-        withheld = [step for _, step in shown if whole or step.masked]
-        shown = [] if whole else [(call, step) for call, step in shown if not step.masked]
+        withheld = [step for _, step in sent if whole or step.masked]
+        sent = [] if whole else [(call, step) for call, step in sent if not step.masked]
     if withheld:
         info[WITHHELD] = [step.to_dict() for step in withheld]
-    # rLLM wants all rewards of a group or none, and makes 0.0 of None when it commits a trajectory.
+    # rLLM requires a reward of all members of a group or of none, and turns None into 0.0 at a commit.
     reward = trajectory.reward or 0.0
-    rewards: Sequence[float] = [0.0] * (len(shown) - 1) + [reward]
+    rewards: Sequence[float] = [0.0] * (len(sent) - 1) + [reward]
     return theirs.Trajectory(
         uid=trajectory.uid,
         name=unit.name,
         steps=[
             _step_to_rllm(step._replace(reward=earned), outputs.get(call))
-            for (call, step), earned in zip(shown, rewards, strict=False)
+            for (call, step), earned in zip(sent, rewards, strict=False)
         ],
         reward=reward,
         signals=dict(trajectory.terms),
@@ -125,7 +136,7 @@ _OF_OUTPUT = ("prompt_ids", "response_ids", "logprobs")
 
 
 def trajectory_from_rllm(trajectory: theirs.Trajectory) -> Trajectory:
-    """One of rLLM's trajectories as ours; its lists are shared, not copied."""
+    """Convert one of rLLM's trajectories; its lists are shared, not copied."""
     info: Mapping[str, Any] = trajectory.metadata or {}
     return Trajectory(
         name=trajectory.name,

@@ -1,4 +1,4 @@
-"""rLLM's registered datasets as data of a spec: `data: {train: {rllm: NAME}}`, found by its entry point."""
+"""Datasets of rLLM's registry as data of a spec: `data: {train: {rllm: NAME}}`, found by its entry point."""
 # rLLM is on no registry, so it is missing where types are checked.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false
@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 from rolegraph.engine.errors import DataError, did_you_mean
-from rolegraph.engine.rllm_bridge.installed import need_rllm
+from rolegraph.engine.rllm_bridge.backends import need_rllm
 from rolegraph.engine.vocabulary import Dataset, Row, Split, dataset_of, json_row
 
 VALIDATION_SPLITS = ("validation", "val", "test")
-"""Splits that are taken for validation, the first that is there."""
+"""Splits for validation; the first existing one is used."""
 
 
 def rllm(
@@ -32,7 +32,7 @@ def rllm(
     splits: list[str] = DatasetRegistry.get_dataset_splits(name)
     if not splits:
         hint = did_you_mean(name, DatasetRegistry.get_dataset_names())
-        raise DataError("; ".join(filter(None, (f"rLLM knows no dataset {name!r}", hint))))
+        raise DataError("; ".join(filter(None, (f"rLLM has no dataset {name!r}", hint))))
     wanted = split_name or _split(split, splits)
     if wanted not in splits:
         raise DataError(f"rLLM's dataset {name} has no split {wanted!r}; it has {', '.join(splits)}")
@@ -44,7 +44,7 @@ def rllm(
 
 
 def _split(split: Split, there: Sequence[str]) -> str:
-    """The split that goes by another name there, or the only one."""
+    """Return the dataset's name for a split; the split itself if no usual name exists."""
     names = ("train",) if split == "train" else VALIDATION_SPLITS
     return next((name for name in (*names, "default") if name in there), split)
 

@@ -1,6 +1,7 @@
-"""A run of rLLM's trainer as a Python script of its own, to be read, changed and kept.
+"""Python script of a run of rLLM's trainer, for the user to read, change and keep.
 
-Everything that the spec sets in rLLM's config stands in it; roles, prompts and rewards stay in the spec.
+The script has every setting of rLLM's config that the spec implies; roles, prompts and rewards stay in the
+spec.
 """
 
 from __future__ import annotations
@@ -10,20 +11,19 @@ from typing import cast
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from rolegraph.engine.rllm_bridge.config import as_words, overrides, unset
+from rolegraph.engine.rllm_bridge.config import as_hydra, overrides, removals
 from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
-from rolegraph.engine.rllm_bridge.launch import RllmJob
-from rolegraph.engine.rllm_bridge.prepared import others
-from rolegraph.engine.rllm_bridge.services import is_served
+from rolegraph.engine.rllm_bridge.launch import RllmJob, is_served
+from rolegraph.engine.rllm_bridge.prepared import other_models
 from rolegraph.engine.shipped import BASE_NAME, MODELS
 from rolegraph.engine.spec import ModelRef
 
 FOLDER_KEYS = ("model.name", "actor_rollout_ref.model.path")
-"""Keys that hold a local model's folder, which the script looks up where it runs."""
+"""Keys with a local model's folder, which the script finds on the machine where it runs."""
 
 
 def script(job: RllmJob) -> str:
-    """The script, formatted."""
+    """Return the script's source, formatted."""
     run = job.run
     ref = run.plan.spec.model
     values = overrides(run)
@@ -32,7 +32,7 @@ def script(job: RllmJob) -> str:
         del values[folder_key]
     validation_tasks = run.train.validation.tasks if "validation" in run.plan.data else None
     served = is_served(run)
-    serves_others = any(other.served_here for other in others(run.plan))
+    serves_others = any(ref.served_here for ref in other_models(run.plan))
     folder = _folder(ref) if folder_key is not None else ""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -46,7 +46,7 @@ def script(job: RllmJob) -> str:
     return environment.get_template("train.py.j2").render(
         name=run.plan.name,
         spec=job.spec,
-        overrides=job.words,
+        overrides=job.spec_overrides,
         options=[
             (name, value)
             for name, value in (
@@ -57,7 +57,7 @@ def script(job: RllmJob) -> str:
             )
             if value
         ],
-        config=[*unset(run), *as_words(values), *job.passed],
+        config=[*removals(run), *as_hydra(values), *job.rllm_overrides],
         backend=run.backend_class or run.backend,
         kind=run.backend,
         estimators=estimator_map(run.plan, run.backend),
@@ -74,13 +74,13 @@ def script(job: RllmJob) -> str:
 
 
 def _folder(ref: ModelRef) -> str:
-    """The expression that finds a local model's folder where the script runs."""
+    """Return the Python expression for a local model's folder."""
     name = ref.name or BASE_NAME
     return f"MODELS[{_literal(name)}]" if name in MODELS else f"Path({_literal(name)}).resolve()"
 
 
 def _literal(value: object) -> str:
-    """A value as Python source, with the quotes that formatters choose."""
+    """Return a value as Python source, with the quotes that formatters choose."""
     if isinstance(value, str):
         plain = repr(value)
         return plain if '"' in value else '"' + plain[1:-1].replace("\\'", "'") + '"'

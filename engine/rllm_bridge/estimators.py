@@ -1,30 +1,30 @@
-"""Who learns how, in rLLM's words: the map from role to estimator, and what rLLM has to be taught for it.
+"""Estimators under rLLM: the map from role to estimator, and what the grouping hook has to do. Pure.
 
-Pure, and without rLLM.
+Does without rLLM.
 """
 
 from __future__ import annotations
 
 from rolegraph.engine.backends import Backend
 from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.rllm_bridge.backends import TRAITS
 from rolegraph.engine.vocabulary import Estimator
 
 KNOWN_ESTIMATORS = frozenset({"grpo", "reinforce", "reinforce_plus_plus_baseline", "prpo", "rloo"})
-"""Those that rLLM has itself (`rllm/trainer/algorithms/config.py`, rLLMAdvantageEstimator)."""
-
+"""Estimators of rLLM itself (`rllm/trainer/algorithms/config.py`, rLLMAdvantageEstimator)."""
 
 BATCH_WIDE = frozenset({"reinforce_plus_plus_baseline", "prpo"})
-"""Estimators that look at a role's whole batch."""
+"""Estimators that compare a role's whole batch, not one group at a time."""
 
 
 def name_of(role: RolePlan, number: int) -> str:
-    """What a trajectory is called there, or a turn of that round: rLLM compares what has one name."""
+    """Return the name of a trajectory, or of a turn of a round, under rLLM, which groups by task and name."""
     apart = role.compares_turns and role.spec.group != "task"
     return f"{role.name}@{number}" if apart else role.name
 
 
 def roles_by_name(plan: Plan) -> dict[str, RolePlan]:
-    """The trained roles by what rLLM knows them by: by their own names in groups that our hook has made."""
+    """Return the trained roles by their names under rLLM; our hook's groups have the role's own name."""
     return {
         name: role
         for role in plan.trained.values()
@@ -33,30 +33,36 @@ def roles_by_name(plan: Plan) -> dict[str, RolePlan]:
 
 
 def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, str]]:
-    """The estimator of what has each name; on tinker with its loss, where rLLM would choose another.
+    """Return the estimator of each name under rLLM, for `traj_group_adv_estimator_map`.
 
-    Empty on fireworks, whose trainer cannot take what rLLM makes of a map (it iterates over datums that come
-    as a dict by role then): there our grouping hook sets the advantages of every role.
+    Args:
+        plan: the plan.
+        backend: name of the backend.
+
+    Returns:
+        The estimator's name, or (estimator, loss) where rLLM would choose another loss. Empty on a backend
+        that takes no such map, where our grouping hook sets the advantages of every role.
     """
+    traits = TRAITS[backend]
     estimators: dict[str, str | tuple[str, str]] = {}
-    for known, role in roles_by_name(plan).items() if backend != "fireworks" else ():
+    for known, role in roles_by_name(plan).items() if traits.takes_estimators else ():
         name = estimator_name(plan, role)
         default_loss = "ppo" if name == "grpo" else "importance_sampling"
-        needs_loss = backend == "tinker" and role.loss.name != default_loss
+        needs_loss = traits.takes_losses and role.loss.name != default_loss
         estimators[known] = (name, role.loss.name) if needs_loss else name
     return estimators
 
 
 def custom_estimators(plan: Plan, backend: Backend) -> dict[str, Estimator]:
-    """What has to be registered with rLLM before it trains, by the names of the estimator map."""
-    if backend == "fireworks":
+    """Return the estimators to register with rLLM before it trains, by their names in the estimator map."""
+    if not TRAITS[backend].takes_estimators:
         return {}
     named = ((estimator_name(plan, role), role.estimator) for role in plan.trained.values())
     return {name: estimator for name, estimator in named if estimator is not None and "/" in name}
 
 
 def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
-    """The roles whose advantages rLLM would get wrong by itself, so that our grouping hook sets them."""
+    """Return the roles that need our grouping hook for their advantages, each with the reason."""
     reasons: dict[str, str] = {}
     for role in plan.asking:
         if not role.spec.is_trained:
@@ -68,19 +74,19 @@ def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
         elif role.compares_turns and role.spec.group == "prompt":
             reasons[role.name] = "compares turns that share a prompt"
         elif role.compares_turns and role.spec.group == "turn" and estimator_name(plan, role) in BATCH_WIDE:
-            reasons[role.name] = "looks at all its turns, and not at each round alone"
+            reasons[role.name] = "compares all its turns, not each round alone"
         elif _may_be_too_few(plan, role):
             reasons[role.name] = "may be skipped, which leaves groups too small to compare"
-        elif backend == "fireworks":
-            reasons[role.name] = "has an estimator of its own, which fireworks cannot be given"
+        elif not TRAITS[backend].takes_estimators:
+            reasons[role.name] = f"has an estimator of its own, which {backend} does not take"
     return reasons
 
 
 def _may_be_too_few(plan: Plan, role: RolePlan) -> bool:
-    """Whether turns need not run that a group may be made of."""
+    """Return True if skipped turns may leave a group with fewer members than its estimator needs."""
     if role.estimator is None or role.estimator.min_group < 2:
         return False
-    # Whoever took a first turn is compared by the task, however soon its loop ends.
+    # A role with a first turn is in its task's group, however soon its loop ends.
     return any(
         block.may_skip and (block.round == 1 or role.spec.group != "task")
         for block in plan.blocks
@@ -89,7 +95,7 @@ def _may_be_too_few(plan: Plan, role: RolePlan) -> bool:
 
 
 def estimator_name(plan: Plan, role: RolePlan) -> str:
-    """An estimator as rLLM knows it: by its own name, or by one for this role (`opo/judge`)."""
+    """Return an estimator's name under rLLM: rLLM's own, or one for this role (`opo/judge`)."""
     estimator = role.estimator
     if estimator is None:
         raise AssertionError(f"{role.name} is trained without an estimator")
@@ -102,12 +108,12 @@ def estimator_name(plan: Plan, role: RolePlan) -> str:
 
 
 def is_precomputed(role: RolePlan) -> bool:
-    """Whether a role's steps carry their advantages already."""
+    """Return True if a role's advantages are on its steps already."""
     return role.estimator is not None and role.estimator.compute is None
 
 
 def deviation(plan: Plan) -> bool | None:
-    """Whether GRPO divides by the deviation: rLLM has one answer for all roles, here the first one's."""
+    """Return the `std` option of the first role with GRPO; rLLM has one for all roles. None without GRPO."""
     grpo = [
         role.estimator for role in plan.trained.values() if role.estimator and role.estimator.name == "grpo"
     ]

@@ -1,8 +1,8 @@
-"""Groups rLLM's episodes as the spec says, and gives every step the advantage that our estimators compute.
+"""Grouping hook for rLLM's trainers: groups by the spec, advantages by our estimators.
 
 rLLM's synchronous tinker backend computes no advantage at all once one step of a batch has one, and then
-drops every trajectory without. Here, where all episodes of a batch are in hand, each role gets its own.
-Its asynchronous trainer ignores such hooks.
+drops every trajectory without. The hook sees all episodes of a batch, and sets each role's advantages. rLLM's
+asynchronous trainer ignores such hooks.
 """
 # rLLM is on no registry, so it is missing where types are checked.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -31,28 +31,36 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Grouping:
-    """A `traj_grouping_hook`."""
+class GroupingHook:
+    """Function for `traj_grouping_hook`."""
 
     plan: Plan
     figures: dict[str, float] = field(default_factory=dict[str, float], compare=False)
-    """`reward/*`, `advantage/*` and `batch/*` of the last training batch: rLLM computes none of its own where
-    it finds advantages on the steps."""
+    """`reward/*`, `advantage/*` and `batch/*` of the last training batch; rLLM computes none where steps have
+    advantages."""
 
     def __call__(
         self, episodes: list[theirs.Episode], transform_config: Any, compact_filtering_config: Any = None
     ) -> list[theirs.TrajectoryGroup]:
-        """The groups, without what is masked or not trained, nor those that are too small, their advantages
-        set in place.
+        """Group a batch's trajectories, and set the advantages of their steps in place.
 
-        The groups of a validation get none: rLLM only wants their rewards. Raises AdvantageError.
+        Masked trajectories, roles that are not trained and groups below the estimator's minimum are left
+        out. Validation groups get no advantages: rLLM only reads their rewards.
+
+        Args:
+            episodes: rLLM's episodes.
+            transform_config: rLLM's TransformConfig.
+            compact_filtering_config: rLLM's CompactFilteringConfig.
+
+        Raises:
+            AdvantageError: as `estimate` does.
         """
         estimators = {name: role.estimator for name, role in self.plan.trained.items() if role.estimator}
         kept = _regrouped(
             group_as_rllm(episodes, transform_config, compact_filtering_config), roles_by_name(self.plan)
         )
         if any(not episode.metadata.get("validation") for episode in episodes):
-            # Where skips and failures left less than an estimator compares, there is nothing to learn from.
+            # Groups that skips and failures made too small for their estimator have no advantages.
             kept = {
                 key: group
                 for key, group in kept.items()
@@ -63,14 +71,14 @@ class Grouping:
                 _set_advantages(group, advantages)
             self.figures.clear()
             self.figures.update(_rewards(kept), **estimated.metrics)
-            _report(estimated, {name: estimator.name for name, estimator in estimators.items()})
+            _log_advantages(estimated, {name: estimator.name for name, estimator in estimators.items()})
         return list(kept.values())
 
 
 def _regrouped(
     groups: Iterable[theirs.TrajectoryGroup], roles: Mapping[str, RolePlan]
 ) -> dict[GroupKey, theirs.TrajectoryGroup]:
-    """What of rLLM's groups is to be learnt from, in groups of ours; rLLM reads a group's role off its id."""
+    """Regroup the trained trajectories by our keys; rLLM reads a group's role off the group's id."""
     found: dict[GroupKey, theirs.TrajectoryGroup] = {}
     for group in groups:
         for trajectory, metadata in zip(group.trajectories, group.metadata, strict=True):
@@ -80,8 +88,8 @@ def _regrouped(
             key = GroupKey(str(metadata.get("task_id", group.task_id)), roles[trajectory.name].name)
             key = key._replace(**info.get("group", {}))
             if key not in found:
-                id = ":".join(map(str, (key.task, key.role, *key.apart.values())))
-                found[key] = theirs.TrajectoryGroup(trajectories=[], group_id=id, metadata=[])
+                group_id = ":".join(map(str, (key.task, key.role, *key.apart.values())))
+                found[key] = theirs.TrajectoryGroup(trajectories=[], group_id=group_id, metadata=[])
             found[key].trajectories.append(trajectory)
             found[key].metadata.append(metadata)
     return found
@@ -93,7 +101,7 @@ def _group_from_rllm(key: GroupKey, group: theirs.TrajectoryGroup) -> Trajectory
 
 
 def _rewards(groups: Mapping[GroupKey, theirs.TrajectoryGroup]) -> dict[str, float]:
-    """`reward/*` of every role, also of one that brings its own advantages."""
+    """Return `reward/*` of every role, also of those with precomputed advantages."""
     rewards: dict[str, list[float]] = {}
     for key, group in groups.items():
         rewards.setdefault(key.role, []).extend(float(t.reward or 0.0) for t in group.trajectories)
@@ -107,7 +115,7 @@ def _set_advantages(group: theirs.TrajectoryGroup, advantages: Sequence[Sequence
             step.advantage = list(value) if isinstance(value, Sequence) else value
 
 
-def _report(estimated: EstimatedGroups, estimators: dict[str, str]) -> None:
+def _log_advantages(estimated: EstimatedGroups, estimators: dict[str, str]) -> None:
     for warning in estimated.warnings[:8]:
         log.warning(warning.text)
     for role, estimator in estimators.items():

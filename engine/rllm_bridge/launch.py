@@ -1,13 +1,14 @@
-"""A spec, trained by rLLM's own AgentTrainer: checks it for the backend, composes the config, and starts it.
+"""Launch of rLLM's own AgentTrainer on a spec: check it for the backend, compose the config, serve, train.
 
-Whatever needs rLLM is imported where it is used, so that checking and showing work without it.
+Modules that need rLLM are imported where they are used, so that checking and showing work without it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,61 +16,76 @@ from typing import Any
 
 import yaml
 
-from rolegraph.engine.backends import kind_of
+from rolegraph.engine.backends import Backend, kind_of
 from rolegraph.engine.compile import Further, check_file
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.models.keys import TINKER, KeyRule
+from rolegraph.engine.models import Services
+from rolegraph.engine.models.keys import TINKER
+from rolegraph.engine.records import RunFolder
+from rolegraph.engine.rllm_bridge.backends import INSTALL, TRAITS, has_rllm, need_backend
 from rolegraph.engine.rllm_bridge.checks import findings
-from rolegraph.engine.rllm_bridge.compose import as_yaml, compose
+from rolegraph.engine.rllm_bridge.compose import as_yaml, compose, rllm_keys, verl_config
 from rolegraph.engine.rllm_bridge.config import (
     Launch,
-    as_words,
+    as_hydra,
     context_in,
     folder_of,
     overrides,
-    split_words,
-    unset,
+    removals,
+    split_overrides,
 )
 from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
-from rolegraph.engine.rllm_bridge.installed import INSTALL, has_rllm, has_verl, require
-from rolegraph.engine.rllm_bridge.services import is_served, served
+from rolegraph.engine.rllm_bridge.prepared import other_models
 from rolegraph.engine.spec import Diagnostic, ModelRef
+from rolegraph.engine.training.schedule import planned_steps
 from rolegraph.engine.vocabulary import import_file
-
-FIREWORKS = KeyRule("FIREWORKS_API_KEY", "FIREWORKS_BASE_URL", "https://api.fireworks.ai")
 
 
 @dataclass(frozen=True, slots=True)
 class RllmJob:
-    """A spec that the backend can train, and how."""
+    """Checked spec, ready for rLLM's trainer."""
 
     spec: str
-    words: tuple[str, ...]
-    """The overrides of the spec."""
+    """Name or path of the spec."""
+    spec_overrides: tuple[str, ...]
     model: str | None
+    """The flag `--model`."""
     base_url: str | None
+    """The flag `--base-url`."""
     imports: tuple[str, ...]
-    """Python files that make vocabulary known."""
+    """Python files that register vocabulary."""
     allow: tuple[str, ...]
-    """What the spec may use."""
-    passed: tuple[str, ...]
-    """The words for rLLM, which come last."""
+    """Permissions of the spec."""
+    rllm_overrides: tuple[str, ...]
+    """Overrides of rLLM's config from the command line."""
     run: Launch
     warnings: tuple[Diagnostic, ...]
 
-    def overrides(self) -> list[str]:
-        """Everything that rLLM's config is composed with, as hydra reads it."""
-        return [*unset(self.run), *as_words(overrides(self.run)), *self.passed]
+    def hydra_overrides(self) -> list[str]:
+        """Return all overrides that rLLM's config is composed with; the command line's come last."""
+        return [*removals(self.run), *as_hydra(overrides(self.run)), *self.rllm_overrides]
 
 
 def for_backend(backend: str, words: Sequence[str]) -> tuple[list[str], list[str], Further]:
-    """The overrides of the spec, the words for rLLM, and the check for what the backend would not do."""
+    """Prepare the check of a spec for a backend.
+
+    Args:
+        backend: one of rLLM's, or `package.module:Class`.
+        words: overrides of the spec and of rLLM's config, mixed.
+
+    Returns:
+        The overrides of the spec, those of rLLM's config, and the check for the compiler to call.
+
+    Raises:
+        UsageError: for an unknown backend.
+    """
     try:
         kind = kind_of(backend)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    spec_words, passed = split_words(words)
-    return spec_words, passed, partial(findings, backend=kind, words=passed)
+    spec_words, for_rllm = split_overrides(words)
+    check = partial(findings, backend=kind, overrides=for_rllm, known_keys=rllm_keys())
+    return spec_words, for_rllm, check
 
 
 def prepare(
@@ -86,11 +102,27 @@ def prepare(
     resume: bool = False,
     trackers: Sequence[str] = (),
 ) -> RllmJob:
-    """Compile and check a spec for a backend of rLLM's, or one of your own as `package.module:Class`.
+    """Compile a spec and check it for a backend.
 
-    Raises SpecError, or UsageError where there is no file.
+    Args:
+        spec: name or path of the spec.
+        words: overrides of the spec and of rLLM's config, mixed.
+        backend: one of rLLM's, or a class of your own as `package.module:Class`.
+        model: model in place of the spec's.
+        base_url: URL of the model, to which its key may be sent.
+        imports: Python files that register vocabulary.
+        allow: permissions of the spec.
+        seed: seed of the data order.
+        folder: folder of the checkpoints; None leaves it to rLLM.
+        resume: continue at the folder's last checkpoint.
+        trackers: names of trackers, besides the console.
+
+    Raises:
+        SpecError: for a faulty spec, or one that the backend cannot train.
+        UsageError: for a missing file or an unknown backend, and for a key that would be sent to a URL which
+            only the spec names.
     """
-    spec_words, passed, further = for_backend(backend, words)
+    spec_words, for_rllm, further = for_backend(backend, words)
     imported = [import_file(file) for file in imports]
     compiled = check_file(
         spec,
@@ -105,8 +137,6 @@ def prepare(
     plan = compiled.valid()
     kind = kind_of(backend)
     _check_keys(plan.spec.model, kind, base_url)
-    from rolegraph.engine.training.schedule import planned_steps
-
     rows = sum(1 for _ in plan.data["train"].rows(None))
     steps = planned_steps(plan.spec.train, rows)
     run = Launch(
@@ -123,20 +153,20 @@ def prepare(
     )
     return RllmJob(
         spec,
-        words=tuple(spec_words),
+        spec_overrides=tuple(spec_words),
         model=model,
         base_url=base_url,
         imports=tuple(str(file) for file in imports),
         allow=tuple(allow),
-        passed=tuple(passed),
+        rllm_overrides=tuple(for_rllm),
         run=run,
         warnings=compiled.diagnostics,
     )
 
 
-def _check_keys(ref: ModelRef, backend: str, trusted_url: str | None) -> None:
-    """Raises UsageError where rLLM would send the environment's key to a URL that only the spec names."""
-    rule = {"tinker": TINKER, "fireworks": FIREWORKS}.get(backend)
+def _check_keys(ref: ModelRef, backend: Backend, trusted_url: str | None) -> None:
+    """Raise UsageError if rLLM would send the environment's key to a URL that only the spec names."""
+    rule = TRAITS[backend].key
     if rule is not None and ref.base_url is not None:
         url = rule.url(ref.base_url)
         if not rule.trusts(url, trusted_url):
@@ -144,7 +174,7 @@ def _check_keys(ref: ModelRef, backend: str, trusted_url: str | None) -> None:
 
 
 def describe(job: RllmJob) -> str:
-    """What would be launched, as YAML: the composed config, or without rLLM the overrides alone."""
+    """Return the launch as YAML: the composed config, or the overrides alone if rLLM is not installed."""
     run = job.run
     plain: dict[str, Any] = {
         "estimators": {
@@ -159,37 +189,85 @@ def describe(job: RllmJob) -> str:
         head.append("# tinker_base_url is set when the local service has started.")
     if not has_rllm():
         head.append(f"# rLLM composes the rest of its config from these overrides: {INSTALL}")
-        body = _yaml({**plain, "overrides": job.overrides()})
+        body = _yaml({**plain, "overrides": job.hydra_overrides()})
         return "\n".join([*head, body])
-    if run.backend == "verl" and not has_verl():
+    if TRAITS[run.backend].composes_verl_config and verl_config() is None:
         head.append("# verl is not installed: its keys are those of the copy that rLLM carries.")
     head += [f"# {line}" for line in _yaml({"given in Python": plain}).splitlines()]
-    return "\n".join([*head, as_yaml(compose(job.overrides(), run.backend))])
+    return "\n".join([*head, as_yaml(compose(job.hydra_overrides(), run.backend))])
 
 
 def launch(job: RllmJob) -> None:
-    """Train. A local model on tinker is served for the time of the run."""
-    require(job.run.backend)
+    """Train with rLLM's trainer; local models are served until it ends.
+
+    Raises:
+        UsageError: if rLLM or the backend is not installed, and for an override that hydra refuses.
+    """
+    need_backend(job.run.backend)
     from rolegraph.engine.rllm_bridge.trainer import backend_class, trainer
 
     if job.run.backend_class is not None:
         backend_class(job.run.backend_class)
+    compose(job.hydra_overrides(), job.run.backend)  # reports a wrong key before a model is loaded
     os.environ.setdefault("TINKER_TELEMETRY", "0")
     with served(job.run) as (run, services):
-        words = replace(job, run=with_context(run, job.base_url)).overrides()
+        words = replace(job, run=with_context(run, job.base_url)).hydra_overrides()
         trainer(run, words, services).train()
 
 
 def with_context(run: Launch, trusted_url: str | None) -> Launch:
-    """The run with as much context as its Tinker service says that the model has, where nobody knew."""
-    if run.backend != "tinker" or run.context is not None:
+    """Return the run with the model's context by its Tinker service, if the context is unknown."""
+    if not TRAITS[run.backend].speaks_tinker or run.context is not None:
         return run
-    # Imported here, because the SDK is slow to load.
+    # Imported here because the SDK is slow to load.
     from rolegraph.engine.models.tinker_open import open_session
 
     session = asyncio.run(open_session(run.plan.spec.model, trusted_url=trusted_url))
     session.service.close("success")
     return replace(run, context=session.lengths.get(run.plan.spec.model.name or ""))
+
+
+def is_served(run: Launch) -> bool:
+    """Return True if the policy is a local model that the Tinker-compatible service serves."""
+    return TRAITS[run.backend].speaks_tinker and run.plan.spec.model.served_here
+
+
+@contextmanager
+def served(run: Launch) -> Generator[tuple[Launch, Services], None, None]:
+    """Serve a run's local models for the time of the block.
+
+    The policy's key is in the environment meanwhile, where rLLM reads it.
+
+    Args:
+        run: the run.
+
+    Yields:
+        The run with its policy's URL, and the services, which open the other models.
+    """
+    state = None if run.folder is None else RunFolder(Path(run.folder)).weights
+    with ExitStack() as stack:
+        services = stack.enter_context(Services(state_dir=state))
+        for ref in other_models(run.plan):
+            services.locate(ref)
+        if is_served(run):
+            policy = services.locate(run.plan.spec.model)
+            stack.enter_context(_environment(TINKER.key_variable, policy.api_key or ""))
+            run = replace(run, base_url=policy.ref.base_url)
+        yield run, services
+
+
+@contextmanager
+def _environment(variable: str, value: str) -> Generator[None, None, None]:
+    """Set an environment variable for the time of the block."""
+    before = os.environ.get(variable)
+    os.environ[variable] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
 
 
 def _yaml(value: object) -> str:

@@ -1,4 +1,4 @@
-"""rLLM's rollout engine as a model of ours."""
+"""rLLM's rollout engine, wrapped as one of our models."""
 # rLLM is on no registry, so it is missing where types are checked.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
@@ -26,20 +26,20 @@ _SAMPLING = ("temperature", "top_p", "stop")
 
 
 def _options(sampling: Sampling) -> dict[str, Any]:
-    """What a call asks of the engine: what the spec says, and how long the answer may be.
+    """Return a call's sampling options for the engine: those that the spec sets, and `max_tokens`.
 
-    The rest is rLLM's configuration, whose own limit is that of the role with the longest answers.
+    The others are rLLM's configuration, whose own `max_tokens` is the longest of all roles.
     """
-    said = {name: getattr(sampling, name) for name in _SAMPLING if name in sampling.model_fields_set}
-    return {**said, "max_tokens": sampling.max_tokens}
+    written = {name: getattr(sampling, name) for name in _SAMPLING if name in sampling.model_fields_set}
+    return {**written, "max_tokens": sampling.max_tokens}
 
 
 Call = tuple[NodeId, int]
-"""A turn, and which of its calls."""
+"""Turn, and number of a call in it, from 1."""
 
 
-def _said(output: ModelOutput, tools: Sequence[Function]) -> tuple[str, Sequence[ToolCall]]:
-    """An answer's text and its calls of tools: those that rLLM's parser found, or that stand in the text."""
+def _text_and_calls(output: ModelOutput, tools: Sequence[Function]) -> tuple[str, Sequence[ToolCall]]:
+    """Return an answer's text and tool calls: those in the text, else those that rLLM's parser found."""
     text = (output.text if output.content is None else output.content) or ""
     if not tools:
         return text, ()
@@ -50,21 +50,21 @@ def _said(output: ModelOutput, tools: Sequence[Function]) -> tuple[str, Sequence
 
 
 class PolicyModel:
-    """rLLM's rollout engine, for one episode.
+    """rLLM's rollout engine as the model of one episode.
 
-    An answer that the engine refuses with a TerminationEvent is that instance's failure alone: `timeout` for
-    its timeouts, else `model_error`; the event's reason is kept in `ended`.
+    A TerminationEvent of the engine fails the calling instance alone: with `timeout` for a timeout, else with
+    `model_error`. The event's reason is kept in `ended`.
     """
 
     def __init__(self, engine: RolloutEngine) -> None:
         self._engine = engine
         self.outputs: dict[Call, ModelOutput] = {}
-        """The last answer to each call."""
+        """Last answer to each call."""
         self.ended: dict[NodeId, TerminationReason] = {}
-        """Why the engine gave a turn no answer."""
+        """Reason of the TerminationEvent of each turn that got no answer."""
 
     async def complete(self, request: Request) -> Completion:
-        """Answer one request; raises ModelError or TimeoutError."""
+        """Answer a request; raises ModelError or TimeoutError if the engine terminates the call."""
         from rllm.workflows.workflow import TerminationEvent, TerminationReason
 
         node = request.id.node
@@ -82,7 +82,7 @@ class PolicyModel:
                 raise TimeoutError from event
             raise ModelError(f"rLLM's engine ended the call: {event.reason.value}") from event
         self.outputs[node, request.id.call] = output
-        text, calls = _said(output, request.tools)
+        text, calls = _text_and_calls(output, request.tools)
         return Completion(
             text=text,
             thought=output.reasoning or "",
@@ -95,4 +95,4 @@ class PolicyModel:
         )
 
     async def aclose(self) -> None:
-        """The engine is rLLM's."""
+        """Do nothing: rLLM owns the engine."""

@@ -1,6 +1,6 @@
-"""rLLM's AgentTrainer, given what a spec says: workflow, datasets, estimators and the grouping hook.
+"""rLLM's AgentTrainer with a plan's workflow, datasets, estimators and grouping hook.
 
-It takes no backend but rLLM's three, and drops the grouping hook's figures; `agent_trainer` does neither.
+rLLM's own takes only its three backends and drops the grouping hook's figures; `agent_trainer` does neither.
 """
 
 # rLLM is absent where types are checked, so what comes of its modules is unknown there.
@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from rolegraph.engine.backends import BACKENDS
+from rolegraph.engine.backends import BACKENDS, kind_of
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Services
 from rolegraph.engine.rllm_bridge import compile_workflow, grouping_hook
+from rolegraph.engine.rllm_bridge.backends import TRAITS
 from rolegraph.engine.rllm_bridge.compose import compose
 from rolegraph.engine.rllm_bridge.config import Launch
 from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
@@ -26,8 +27,14 @@ from rolegraph.engine.training.schedule import validation_tasks
 from rolegraph.engine.vocabulary import Estimator
 
 
-def trainer(run: Launch, words: Sequence[str], services: Services) -> Any:
-    """rLLM's AgentTrainer for a plan, ready to `train()`; `words` compose rLLM's config."""
+def trainer(run: Launch, hydra_overrides: Sequence[str], services: Services) -> Any:
+    """Return rLLM's AgentTrainer for a run, ready to `train()`.
+
+    Args:
+        run: the run.
+        hydra_overrides: overrides that rLLM's config is composed with.
+        services: opens the models that are not the policy.
+    """
     from rllm.data import Dataset
 
     plan = run.plan
@@ -36,10 +43,10 @@ def trainer(run: Launch, words: Sequence[str], services: Services) -> Any:
     validation = validation_tasks(plan)
     return agent_trainer(
         backend=run.backend_class or run.backend,
-        config=compose(words, run.backend),
+        config=compose(hydra_overrides, run.backend),
         workflow_class=compile_workflow(plan),
-        # verl makes its workflows in a process of its own, where they open models themselves.
-        workflow_args={} if run.backend == "verl" else {"open_model": services.open},
+        # In Ray, workflows are made in another process, where they open models themselves.
+        workflow_args={} if TRAITS[run.backend].runs_in_ray else {"open_model": services.open},
         train_dataset=Dataset(list(plan.data["train"].rows(None)), plan.name, "train"),
         val_dataset=Dataset(validation, plan.name, "validation") if validation else None,
         traj_group_adv_estimator_map=estimator_map(plan, run.backend),
@@ -48,37 +55,42 @@ def trainer(run: Launch, words: Sequence[str], services: Services) -> Any:
 
 
 def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
-    """As rLLM's AgentTrainer, of which it takes the `options`: something to `train()`.
+    """Return an object whose `train()` trains, as rLLM's AgentTrainer does.
 
-    `backend` may also be a BackendProtocol of your own, as `package.module:Class`; the figures of a
-    `traj_grouping_hook` of ours go to the trackers. Raises UsageError for a class that is not there.
+    Args:
+        backend: one of rLLM's, or a BackendProtocol of your own as `package.module:Class`.
+        config: the composed config.
+        options: arguments of rLLM's AgentTrainer. The figures of our `traj_grouping_hook` go to the trackers.
+
+    Raises:
+        UsageError: from `train()`, for a backend class that does not exist.
     """
     hook = options.get("traj_grouping_hook")
-    if backend == "verl" or (backend in BACKENDS and hook is None):
-        # On verl rLLM computes advantages and their figures again, in our groups.
+    if backend in BACKENDS and (hook is None or TRAITS[kind_of(backend)].runs_in_ray):
+        # In Ray, rLLM computes advantages and their figures again, in our groups.
         from rllm.trainer.unified_trainer import AgentTrainer
 
         return AgentTrainer(config=config, backend=backend, **options)
-    return _HereTrainer(backend, config, options)
+    return _InProcessTrainer(backend, config, options)
 
 
 @dataclass(frozen=True, slots=True)
-class _HereTrainer:
-    """Trains in this process, as rLLM's own launchers for tinker and fireworks do."""
+class _InProcessTrainer:
+    """Trainer in this process, as rLLM's own launchers for tinker and fireworks are."""
 
     backend: str
     config: Any
     options: Mapping[str, Any] = field(repr=False)
 
     def train(self) -> None:
-        """Train to the end; whatever goes wrong, the backend is shut down."""
+        """Train to the end, and shut the backend down whether training succeeds or fails."""
         from omegaconf import OmegaConf
         from rllm.trainer.unified_trainer import UnifiedTrainer
 
         if self.backend in BACKENDS:
             import_module(f"rllm.trainer.{self.backend}.utils").sync_config(self.config)
         OmegaConf.resolve(self.config)
-        kind = _reporting(backend_class(self.backend), self.options.get("traj_grouping_hook"))
+        kind = _with_hook_figures(backend_class(self.backend), self.options.get("traj_grouping_hook"))
         trainer = UnifiedTrainer(backend_cls=kind, config=self.config, **self.options)
         try:
             trainer.fit()
@@ -87,7 +99,11 @@ class _HereTrainer:
 
 
 def backend_class(name: str) -> type[Any]:
-    """One of rLLM's backends, or the class that `package.module:Class` names; raises UsageError."""
+    """Import the class of one of rLLM's backends, or the one that `package.module:Class` names.
+
+    Raises:
+        UsageError: if it cannot be imported, or is no BackendProtocol.
+    """
     if name in BACKENDS:
         module, attribute = f"rllm.trainer.{name}.{name}_backend", f"{name.capitalize()}Backend"
     else:
@@ -97,14 +113,14 @@ def backend_class(name: str) -> type[Any]:
     try:
         found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"there is no backend {name}: {error}") from error
+        raise UsageError(f"cannot import the backend {name}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, BackendProtocol)):
-        raise UsageError(f"{name} is no backend of rLLM's: expected a class of its BackendProtocol")
+        raise UsageError(f"{name} is not a backend: expected a subclass of rLLM's BackendProtocol")
     return found
 
 
-def _reporting(kind: type[Any], hook: Any) -> type[Any]:
-    """A backend that adds the hook's figures to those of each batch."""
+def _with_hook_figures(kind: type[Any], hook: Any) -> type[Any]:
+    """Return a subclass of a backend that adds the hook's figures to each batch's metrics."""
     if hook is None:
         return kind
 
@@ -116,7 +132,7 @@ def _reporting(kind: type[Any], hook: Any) -> type[Any]:
 
 
 def register(custom: Mapping[str, Estimator]) -> None:
-    """Make estimators of ours known to rLLM, each by its name in the estimator map."""
+    """Register our estimators with rLLM, each by its name in the estimator map."""
     if not custom:
         return
     from rllm.trainer.algorithms.advantage import register_rllm_adv_estimator
@@ -126,7 +142,7 @@ def register(custom: Mapping[str, Estimator]) -> None:
 
 
 def as_rllm(estimator: Estimator, role: str) -> Callable[..., tuple[Any, Any]]:
-    """A role's estimator in the signature of rLLM's: advantages and returns, which are the same here."""
+    """Return an estimator with rLLM's signature: (rewards_P_G, config) to equal (advantages, returns)."""
 
     compute = estimator.compute
     assert compute is not None, "precomputed advantages are not registered"

@@ -1,4 +1,4 @@
-"""A spec as one of rLLM's Workflow classes: its engines and trainers pool, reset and run it as their own."""
+"""Compiled subclasses of rLLM's Workflow, which its engines and trainers pool, reset and run."""
 # rLLM is on no registry, so it is missing where types are checked.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUntypedBaseClass=false
@@ -22,7 +22,7 @@ from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.models.opening import Open
 from rolegraph.engine.records import MAIN, Episode, EpisodeDone, Event, FailureName
 from rolegraph.engine.records import TerminationReason as Reason
-from rolegraph.engine.rllm_bridge.convert import episode_to_rllm, unit_to_rllm, units
+from rolegraph.engine.rllm_bridge.convert import episode_to_rllm, exported, trajectory_to_rllm
 from rolegraph.engine.rllm_bridge.models import PolicyModel
 from rolegraph.engine.rllm_bridge.prepared import prepared, task_of
 from rolegraph.engine.run import EpisodeJob, run_episode
@@ -30,22 +30,24 @@ from rolegraph.engine.training.advantages import annotate
 from rolegraph.engine.training.signals import apply_signals
 
 
-class _Compiled(ABCMeta):
-    """The type of compiled classes: each is pickled as the plan that it runs."""
+class _CompiledClass(ABCMeta):
+    """Metaclass of compiled classes; a class is pickled as its plan."""
 
 
-class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
-    """The base of every compiled class; `plan` says what it runs.
+class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
+    """Base of all compiled classes.
 
-    Roles that are trained, and roles without a model of their own, answer from rLLM's rollout engine; how
-    many calls are under way is then rLLM's business (`rllm.workflow.n_parallel_tasks`). An instance keeps
-    nothing of a task but what rLLM's own base class keeps, and `reset` clears that, so it can be pooled.
+    rLLM's rollout engine answers for trained roles and for roles without a model of their own; rLLM limits
+    the number of episodes at once (`rllm.workflow.n_parallel_tasks`). An instance keeps no more of a task
+    than rLLM's base class, and `reset` clears that, so that instances can be pooled.
 
-    `workflow_args`: `timeout`, seconds for an episode; `open_model`, an async function that opens a frozen
-    role's own model or a teacher (for Ray, one that a worker can import). None opens `tinker` and `openai`.
+    `workflow_args` may have `timeout`, the seconds of an episode, and `open_model`, an async function that
+    opens a frozen role's own model or a teacher (for Ray, one that a worker can import); without it, models
+    of `tinker` and `openai` can be opened.
     """
 
     plan: ClassVar[Plan]
+    """Plan that the class runs."""
 
     def __init__(
         self,
@@ -57,56 +59,56 @@ class SpecWorkflow(TheirWorkflow, metaclass=_Compiled):
         **unknown: object,
     ) -> None:
         if unknown:
-            raise UsageError(f"workflow_args: no {', '.join(unknown)} here; known: timeout, open_model")
+            raise UsageError(f"workflow_args: unknown {', '.join(unknown)}; expected timeout, open_model")
         super().__init__(rollout_engine, executor, timeout=timeout, store=store)
-        self.timeout = timeout  # theirs cuts 0.5 s to 0
+        self.timeout = timeout  # rLLM's base class truncates 0.5 s to 0
         self._prepared = prepared(self.plan)
         self._prepared.check_opening(open_model)
         self._open_model = open_model
         self._partial: Episode | None = None
 
     def reset(self, task: Mapping[str, Any] | None = None, uid: str | None = None) -> None:
-        """Forget the task before. There are no agents or environments here to look for."""
+        """Clear the previous task; there are no agents or environments to reset."""
         self.task, self.uid = task, uid
         self._completed_trajectories = []
         self._partial = None
 
     async def run(self, task: Any, uid: str, **_: object) -> theirs.Episode:
-        """One episode. What is finished when it is cancelled or fails is committed first."""
+        """Run one episode; if it is cancelled or fails, its finished trajectories are committed."""
         shared, engine = self._prepared, self.rollout_engine
         row, rollout = task_of(task, uid)
         policy = PolicyModel(engine)
         limited = LimitedModel(policy, self.plan.spec.model.concurrency)
         table = await shared.table(limited, self._open_model)
-        job, observe = EpisodeJob(row, rollout), partial(self._hear, policy)
+        job, observe = EpisodeJob(row, rollout), partial(self._commit_finished, policy)
         episode = await run_episode(self.plan, job, table, isolation=shared.isolation, observe=observe)
         reason = _reason(episode, policy, shared.ending)
         if engine.is_validation:
             episode = episode._replace(metadata={**episode.metadata, "validation": True})
         elif self.plan.signals:
             episode = await self._signalled(episode)
-        # What ran a tool stays here: rLLM would look for its tokens.
-        leaving = [trajectory for trajectory in episode.trajectories if trajectory.name in shared.asking]
-        episode = episode._replace(trajectories=leaving)
+        # Roles that run a tool have no tokens, which rLLM would look for.
+        asking = [trajectory for trajectory in episode.trajectories if trajectory.name in shared.asking]
+        episode = episode._replace(trajectories=asking)
         converted = episode_to_rllm(episode, shared.trained, policy.outputs, reason)
         if reason is TerminationReason.ERROR:
             converted.metadata["error"] = _error(episode)
         return converted
 
-    def _hear(self, policy: PolicyModel, event: Event) -> None:
-        """Commit what is finished of an interrupted episode; an answer without its reward is not."""
+    def _commit_finished(self, policy: PolicyModel, event: Event) -> None:
+        """Commit the finished trajectories of an interrupted episode; those that lack a reward are not."""
         if not isinstance(event, EpisodeDone) or event.finished:
             return
         shared = self._prepared
         self._partial = event.episode
         for trajectory in event.episode.trajectories:
-            scored = trajectory.reward is not None or trajectory.name not in shared.earning
+            scored = trajectory.reward is not None or trajectory.name not in shared.rewarded
             if scored and trajectory.name in shared.asking:
-                for unit in units(event.episode, trajectory, shared.trained):
-                    self.commit(trajectory=unit_to_rllm(unit, policy.outputs, shared.trained))
+                for unit in exported(event.episode, trajectory, shared.trained):
+                    self.commit(trajectory=trajectory_to_rllm(unit, policy.outputs, shared.trained))
 
     def postprocess_episode(self, *args: Any, **kwargs: Any) -> theirs.Episode:
-        """Only an interrupted episode comes here: its figures are the spec's, of what was finished."""
+        """Give an interrupted episode, the only kind that rLLM passes here, its figures by the spec."""
         episode = super().postprocess_episode(*args, **kwargs)
         if self._partial is not None:
             episode.is_correct = self._partial.is_correct
@@ -125,20 +127,21 @@ _classes: dict[str, type[SpecWorkflow]] = {}
 
 
 def workflow_class(plan: Plan) -> type[SpecWorkflow]:
-    """The class of a plan, the same each time, also when it comes back from a pickle."""
+    """Return the class of a plan; equal plans give the same class, also after unpickling."""
     if plan.hash not in _classes:
         prepared(plan)
         name = "".join(word.capitalize() for word in plan.name.split("_")) + "Workflow"
         described = {"plan": plan, "__doc__": plan.spec.description, "__module__": __name__}
-        _classes[plan.hash] = cast("type[SpecWorkflow]", _Compiled(name, (SpecWorkflow,), described))
+        _classes[plan.hash] = cast("type[SpecWorkflow]", _CompiledClass(name, (SpecWorkflow,), described))
     return _classes[plan.hash]
 
 
 def _reduce(cls: type[SpecWorkflow]) -> str | tuple[Callable[..., Any], tuple[Plan]]:
+    """Pickle a compiled class as its plan, and the base class by its name, for Ray's workers."""
     return (workflow_class, (cls.plan,)) if "plan" in vars(cls) else cls.__qualname__
 
 
-copyreg.pickle(_Compiled, _reduce)  # pyright: ignore[reportArgumentType]  # a class is reduced, not an instance
+copyreg.pickle(_CompiledClass, _reduce)  # pyright: ignore[reportArgumentType]  # a class is reduced, not an instance
 
 
 _REASONS = {
@@ -152,12 +155,12 @@ _REASONS = {
     FailureName.CONTEXT_FULL: TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED,
     FailureName.ENVIRONMENT_ERROR: TerminationReason.ERROR,
 }
-"""Why an episode ended that a role with `then: fail` ended. rLLM runs an episode with ERROR again from the
-start, then gives up the run; an answer that cannot be read is the model's, and no reason for that."""
+"""rLLM's reason for an episode ended by a role with `then: fail`. rLLM repeats an episode with ERROR, then
+ends the run; an answer that cannot be parsed is the model's mistake, and no reason to repeat."""
 
 
 def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> TerminationReason:
-    """rLLM's reason: why a role in `ending` ended the episode, or why no call of it was answered."""
+    """Return rLLM's reason for the end of an episode: a failure in `ending`, or that no call was answered."""
     stopped = episode.termination_reason is not Reason.ENV_DONE
     if not stopped and any(trajectory.by_model for trajectory in episode.trajectories):
         return TerminationReason.ENV_DONE
@@ -179,7 +182,7 @@ def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> T
 
 
 def _error(episode: Episode) -> dict[str, str]:
-    """What rLLM's engine logs of an episode that it runs again."""
+    """Return the entry that rLLM's engine logs when it repeats an episode."""
     failure = episode.metadata["failures"][-1]
     message = f"{failure['role']} {failure['index']}: {failure['name']}: {failure['message']}"
     return {"error_message": message, "error_type": str(failure["name"]), "traceback": message}

@@ -220,7 +220,7 @@ def test_an_answer_that_is_part_of_another_s_is_not_taken_for_it() -> None:
     own = Trajectory(uid="u", name="solver", steps=[step("7", [])])
     given = Trajectory(uid="u", name="solver", steps=[step("7, or 17", [1, 7])])
     episode = Episode(trajectories=[given], artifacts={"whole": {"u": [own]}})
-    with pytest.raises(RuntimeError, match="no call with its messages and its answer"):
+    with pytest.raises(RuntimeError, match="no call with this step's messages and answer"):
         evaluator.evaluate(None, episode)
 
 
@@ -240,7 +240,7 @@ roles:
 
 
 class Calculating(Upstream):
-    """First asks for the calculator, by OpenAI's tool calls, then says what came of it."""
+    """Model that calls the calculator by OpenAI's tool calls, then answers with its result."""
 
     async def answer(self, request: Request) -> Response:
         body = await request.json()

@@ -78,7 +78,7 @@ def test_a_backend_of_one_s_own_trains_and_the_hook_s_figures_reach_its_trackers
     run = prepare(str(spec), words, HERE)
     Own.seen, Own.options = [], []
     with Services() as services:
-        trainer(run.run, run.overrides(), services).train()
+        trainer(run.run, run.hydra_overrides(), services).train()
     assert len(Own.seen) == 2
     for roles, figures in Own.seen:
         assert sorted(roles) == ["judge"] * 4 + ["solver"] * 4
@@ -96,7 +96,7 @@ def test_a_backend_of_one_s_own_trains_and_the_hook_s_figures_reach_its_trackers
     [
         ("tests.rllm_bridge.nowhere:Own", "No module named"),
         (f"{__name__}:Missing", "has no attribute"),
-        (f"{__name__}:tasks", "expected a class of its BackendProtocol"),
+        (f"{__name__}:tasks", "expected a subclass of rLLM's BackendProtocol"),
     ],
 )
 def test_a_backend_that_is_not_there_is_said_to_be_so(name: str, said: str) -> None:

@@ -1,19 +1,19 @@
-"""What a backend of rLLM would swallow is said before it starts: where, why, and what to do."""
+"""Checks of specs and overrides for each of rLLM's backends: place, message and fix."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import rolegraph as rg
 from rolegraph.engine.backends import Backend
 from rolegraph.engine.compile.compiler import CompileResult
+from rolegraph.engine.rllm_bridge.backends import TRAITS
 from rolegraph.engine.rllm_bridge.checks import findings
-from rolegraph.engine.rllm_bridge.words import known_keys
+from rolegraph.engine.rllm_bridge.compose import compose
+from rolegraph.engine.rllm_bridge.override_checks import override_findings
 from rolegraph.engine.spec.diagnostics import Diagnostic
 from rolegraph.engine.vocabulary import Dataset
 from tests.cli.conftest import Command
@@ -34,16 +34,16 @@ def check(backend: Backend, *words: str, spec: str = "solver_judge") -> CompileR
 
 
 ALWAYS = ("tokenizer and the training shape", "does not clip gradients", "prompts of more than 2,048")
-"""Of warnings that go with every spec on fireworks, on tinker, and on verl where the model is elsewhere."""
+"""Warnings for every spec: on fireworks, on tinker, and on verl with a model that is not local."""
 
 
 def apart(compiled: CompileResult) -> list[Diagnostic]:
-    """The diagnostics but for those warnings."""
-    return [d for d in compiled.diagnostics if not any(said in d.message for said in ALWAYS)]
+    """Return the diagnostics without those warnings."""
+    return [d for d in compiled.diagnostics if not any(text in d.message for text in ALWAYS)]
 
 
 def only(compiled: CompileResult) -> Diagnostic:
-    """The one diagnostic that matters."""
+    """Return the only diagnostic besides those warnings."""
     (found,) = apart(compiled)
     return found
 
@@ -66,7 +66,7 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     (
         "verl",
         ("model={provider: tinker, name: m, base_url: 'http://127.0.0.1:1'}",),
-        "asks no endpoint",
+        "calls no endpoint",
         "model",
     ),
     (
@@ -75,7 +75,7 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
         "begins at the model itself",
         "model",
     ),
-    # Who learns, and how
+    # Roles
     ("tinker", (HOSTED, "roles.judge.model=tinker:other"), "a model of its own", "roles.judge.model"),
     (
         "tinker",
@@ -95,20 +95,25 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
         "wherever Ray runs",
         "roles.judge.model",
     ),
-    ("verl", (HOSTED, "roles.judge.estimator=opo"), "does not know opo", "roles.judge.estimator"),
+    ("verl", (HOSTED, "roles.judge.estimator=opo"), "opo/judge is not registered", "roles.judge.estimator"),
     (
         "verl",
         (HOSTED, "roles.judge.estimator={grpo: {std: false}}"),
         "the same `std`",
         "roles.judge.estimator",
     ),
-    ("verl", (HOSTED, "roles.judge.loss=importance_sampling"), "falls back to PPO", "roles.judge.loss"),
-    ("verl", (HOSTED, "roles.judge.loss=cispo"), "verl is given no cispo of a role", "roles.judge.loss"),
-    ("tinker", ("roles.judge.loss=gspo",), "knows no gspo, and falls back", "roles.judge.loss"),
+    ("verl", (HOSTED, "roles.judge.loss=importance_sampling"), "falls back to ppo", "roles.judge.loss"),
+    ("verl", (HOSTED, "roles.judge.loss=cispo"), "verl has no cispo for a role", "roles.judge.loss"),
+    (
+        "tinker",
+        ("roles.judge.loss=gspo",),
+        "tinker has no gspo for a role",
+        "roles.judge.loss",
+    ),
     (
         "tinker",
         ("roles.judge.loss={cispo: {clip_high_threshold: 3}}",),
-        "gives tinker no settings",
+        "no settings of a role's loss to tinker",
         "roles.judge.loss",
     ),
     ("fireworks", (HOSTED, "roles.judge.loss=ppo"), "one loss for all roles", "roles.judge.loss"),
@@ -129,7 +134,7 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     (
         "tinker",
         ("train.staleness=1", "roles.judge.estimator=prpo"),
-        "shows it one task",
+        "passes it one task",
         "roles.judge.estimator",
     ),
     ("tinker", ("train.staleness=1", "train.rollouts=1"), "drops groups of one", "train.rollouts"),
@@ -153,17 +158,22 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     ("verl", (HOSTED, "train.schedule=linear"), "no linear schedule", "train.schedule"),
     ("tinker", ("train.batch_size=4096",), "train nothing", "train.batch_size"),
     ("tinker", ("data.train=null",), "no training data", "data.train"),
-    # Words for rLLM
+    # Overrides for rLLM
     ("tinker", ("++data.train_batch_size=4",), "overwrites", "++data.train_batch_size"),
     ("tinker", ("rllm/backend=verl",), "chosen by its flag", "rllm/backend"),
     ("tinker", ("rllm.algorithm.adv_estimator=rloo",), "is in the spec", "rllm.algorithm.adv_estimator"),
     ("tinker", ("rllm.algorithm.loss_fn=pppo",), "did you mean 'ppo'", "rllm.algorithm.loss_fn"),
-    ("tinker", ("rllm.algorithm.loss_fn=cross_entropy",), "trains by no loss", "rllm.algorithm.loss_fn"),
+    (
+        "tinker",
+        ("rllm.algorithm.loss_fn=cross_entropy",),
+        "has no loss cross_entropy",
+        "rllm.algorithm.loss_fn",
+    ),
     ("verl", (HOSTED, "rllm.algorithm.loss_fn=ppo"), "stops at the first update", "rllm.algorithm.loss_fn"),
     ("fireworks", (HOSTED, "rllm.algorithm.loss_fn=ppo"), "stops when it starts", "rllm.algorithm.loss_fn"),
-    ("tinker", ("rllm.rollout.n=1",), "drops groups of one, and judge's", "rllm.rollout.n"),
+    ("tinker", ("rllm.rollout.n=1",), "drops groups of one member, and judge's", "rllm.rollout.n"),
     ("tinker", ("++training.group_size=1",), "drops groups of one", "training.group_size"),
-    ("tinker", ("train.rollouts=1",), "drops groups of one, and judge's", "roles.judge"),
+    ("tinker", ("train.rollouts=1",), "drops groups of one member, and judge's", "roles.judge"),
     (
         "tinker",
         ("rllm.rejection_sample.multiplier=0",),
@@ -184,13 +194,6 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     ),
     ("verl", (HOSTED, "++trainer.n_gpus_per_node=0"), "without a GPU", "trainer.n_gpus_per_node"),
     ("tinker", ("rllm.trainer.save_freq=0",), "keeps no checkpoint", "rllm.trainer.save_freq"),
-    (
-        "tinker",
-        ("rllm.trainer.save_frq=3",),
-        "did you mean 'rllm.trainer.save_freq'",
-        "rllm.trainer.save_frq",
-    ),
-    ("tinker", ("rllm.rollout.train.top_k=3",), "++rllm.rollout.train.top_k=3", "rllm.rollout.train.top_k"),
 ]
 
 
@@ -207,7 +210,7 @@ WARNINGS: list[tuple[Backend, tuple[str, ...], str]] = [
     ("fireworks", (HOSTED, "train.lora.mlp=false"), "does not choose layers"),
     ("tinker", ("train.schedule={kind: linear, floor: 0.1}",), "no floor"),
     ("tinker", ("train.validation.best=judge_acc",), "no best one"),
-    ("tinker", ("roles.judge.trainable=false",), "answers from the policy as it learns"),
+    ("tinker", ("roles.judge.trainable=false",), "with the policy's newest weights"),
     ("tinker", ("sampling.seed=3",), "without a seed"),
     ("fireworks", (HOSTED, "roles.judge.sampling.max_tokens=16"), "one limit for all roles"),
     ("tinker", ("rllm.algorithm.kl_beta=0.1",), "never adds it to the loss"),
@@ -216,9 +219,8 @@ WARNINGS: list[tuple[Backend, tuple[str, ...], str]] = [
     ("tinker", ("rllm.workflow.workflow_args.timeout=5",), "from Python"),
     ("tinker", ("rllm.trainer.save_freq=5",), "train.checkpoint_every"),
     ("verl", (HOSTED, "++actor_rollout_ref.actor.optim.clip_grad=9"), "train.gradient_clip"),
-    ("tinker", ("rllm.algorithm.loss_fn=cispo",), "before the loss that each role has"),
+    ("tinker", ("rllm.algorithm.loss_fn=cispo",), "overrides the loss that each role has"),
     ("tinker", ("rllm.compact_filtering.mask_env_done=true",), "compact_filtering.enable is false"),
-    ("tinker", ("++rllm.trianer.save_freq=5",), "rLLM has no key rllm.trianer.save_freq"),
     ("verl", (HOSTED, "rllm.trainer.save_freq=-1"), "keeps no checkpoint"),
 ]
 
@@ -249,10 +251,10 @@ def test_what_works_elsewhere_is_no_fault_there() -> None:
     assert apart(check("verl", HOSTED, *SERVED)) == []
 
 
-@pytest.mark.parametrize(("backend", "message"), [("verl", "token by token"), ("fireworks", "every token")])
+@pytest.mark.parametrize(("backend", "message"), [("verl", "verl has"), ("fireworks", "fireworks has")])
 def test_advantages_by_token_need_tinker(backend: Backend, message: str) -> None:
     compiled = check(backend, HOSTED, spec="solver_judge_distill")
-    assert message in only(compiled).message
+    assert f"{message} one advantage for a trajectory" in only(compiled).message
     assert apart(check("tinker", spec="solver_judge_distill")) == []
 
 
@@ -285,13 +287,13 @@ def test_a_packages_dataset_with_colons_in_its_ids_is_refused() -> None:
     rows = [{"id": "cd:1", "question": ""}, {"id": "cd:2", "question": ""}]
     data = Dataset(("id", "question"), frozenset(), lambda limit: iter(rows))
     found = findings(replace(plan, data={"train": data}), "tinker")
-    assert any("'cd:1' has a colon" in it.message for it in found)
+    assert any("'cd:1' has a colon" in finding.message for finding in found)
 
 
 def test_validate_shows_a_backends_faults_and_ends_with_2(rolegraph: Command) -> None:
     done = rolegraph("validate", "solver_judge", "--backend", "verl", HOSTED, "roles.judge.estimator=opo")
     assert done.returncode == 2
-    assert "does not know opo" in done.stderr
+    assert "opo/judge is not registered" in done.stderr
     assert "solver_judge: 1 fault" in done.stdout
 
 
@@ -333,21 +335,32 @@ def test_what_verl_cuts_prompts_at_is_said_where_the_model_is_elsewhere() -> Non
     assert check("verl").diagnostics == ()
 
 
-def test_every_key_of_rllm_s_own_config_is_known() -> None:
+@pytest.mark.parametrize(
+    ("override", "messages"),
+    [
+        ("++rllm.trianer.save_freq=5", ["rLLM has no key rllm.trianer.save_freq"]),
+        (
+            "++rllm.trainer.save_freq=5",
+            ["rllm.trainer.save_freq overrides the spec's train.checkpoint_every"],
+        ),
+        ("++rllm.rollout.train.top_k=3", []),
+        ("++training.optimizer=x", []),
+    ],
+)
+def test_an_added_key_that_rllm_does_not_have_is_warned_of(override: str, messages: list[str]) -> None:
+    known = {"rllm.trainer.save_freq", "rllm.trainer.test_freq"}
+    found = override_findings([override], TRAITS["tinker"], None, known)
+    assert [finding.message for finding in found] == messages
+    unchecked = override_findings(["++rllm.trianer.save_freq=5"], TRAITS["tinker"], None)
+    assert not list(unchecked)
+
+
+def test_an_unknown_key_is_refused_by_hydra_and_an_added_one_is_warned_of() -> None:
     pytest.importorskip("rllm", reason="needs rLLM")
-    from importlib.util import find_spec
-
-    import yaml
-
-    found = find_spec("rllm")
-    assert found is not None and found.submodule_search_locations is not None
-    file = Path(found.submodule_search_locations[0]) / "trainer" / "config" / "rllm" / "base.yaml"
-
-    def leaves(tree: dict[str, Any], at: str) -> Iterator[str]:
-        for key, value in tree.items():
-            yield from leaves(value, f"{at}.{key}") if isinstance(value, dict) and value else [f"{at}.{key}"]
-
-    assert known_keys() == set(leaves(yaml.safe_load(file.read_text()), "rllm"))
+    with pytest.raises(rg.UsageError, match="save_frq"):
+        compose(["rllm/backend=tinker", "rllm.trainer.save_frq=3"], "tinker")
+    found = only(check("tinker", "++rllm.trainer.save_frq=3"))
+    assert "did you mean 'rllm.trainer.save_freq'" in found.hint
 
 
 def test_without_a_backend_nothing_of_rllm_is_checked(rolegraph: Command) -> None:

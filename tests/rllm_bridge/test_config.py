@@ -15,9 +15,9 @@ from rolegraph.engine.backends import BACKENDS, Backend
 from rolegraph.engine.compile.compiler import compile_file
 from rolegraph.engine.compile.plan import Plan
 from rolegraph.engine.errors import AdvantageError, UsageError
-from rolegraph.engine.rllm_bridge.config import TABLE, Launch, as_words, overrides, split_words
+from rolegraph.engine.rllm_bridge.compose import verl_config
+from rolegraph.engine.rllm_bridge.config import TABLE, Launch, as_hydra, overrides, split_overrides
 from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
-from rolegraph.engine.rllm_bridge.installed import verl_config
 from rolegraph.engine.rllm_bridge.launch import prepare
 from rolegraph.engine.rllm_bridge.trainer import as_rllm
 from rolegraph.engine.vocabulary import Estimator
@@ -65,11 +65,11 @@ def test_prompts_of_a_model_that_is_elsewhere_may_be_as_long_as_the_backend_s_ow
 
 def test_a_backend_of_one_s_own_is_given_the_keys_that_all_share(rolegraph: Command) -> None:
     prepared = prepare("solver_judge", [HOSTED, "train.rollouts=4"], "mine.backends:Mine")
-    words = prepared.overrides()
+    words = prepared.hydra_overrides()
     assert words[0] == "~rllm/backend"
     assert {"++model.name=Qwen/Qwen3-8B", "rllm.rollout.n=4", "rllm.data.train_batch_size=16"} <= set(words)
     for name in ("tinkr", "mine/backends:Mine"):
-        with pytest.raises(UsageError, match="is no backend"):
+        with pytest.raises(UsageError, match="is not a backend"):
             prepare("solver_judge", [], name)
     done = rolegraph("validate", "solver_judge", "--backend", "tinkr")
     assert (done.returncode, "MODULE:CLASS" in done.stderr) == (2, True)
@@ -83,7 +83,7 @@ def test_every_key_for_verl_is_one_of_verl_s_own() -> None:
     from rolegraph.engine.rllm_bridge.compose import compose
 
     prepared = prepare("solver_judge", [HOSTED], "verl")
-    config = compose(prepared.overrides(), "verl")
+    config = compose(prepared.hydra_overrides(), "verl")
     own = verl_config()
     assert own is not None
     generated = OmegaConf.load(own / "_generated_ppo_trainer.yaml")
@@ -133,14 +133,14 @@ def test_a_shipped_model_comes_with_its_renderer_and_another_folder_does_not() -
 
 
 def test_words_are_quoted_where_hydra_would_misread_them() -> None:
-    words = as_words(
+    words = as_hydra(
         {"a": "plain/path", "b": "http://h:1/x", "c": "it's", "d": True, "e": ["x", "y"], "f": 1e-5}
     )
     assert words == ["a=plain/path", "b='http://h:1/x'", r"c='it\'s'", "d=true", "e=[x,y]", "f=1e-05"]
 
 
 def test_words_for_rllm_are_told_from_those_for_the_spec() -> None:
-    own, passed = split_words(
+    own, passed = split_overrides(
         ["train.steps=3", "rllm.trainer.save_freq=5", "++training.beta2=0.9", "~rllm.x"]
     )
     assert own == ["train.steps=3"]
@@ -149,8 +149,8 @@ def test_words_for_rllm_are_told_from_those_for_the_spec() -> None:
 
 def test_words_for_rllm_come_last() -> None:
     prepared = prepare("solver_judge", ["rllm.trainer.save_freq=5"], "tinker")
-    assert prepared.overrides()[-1] == "rllm.trainer.save_freq=5"
-    assert "rllm.trainer.save_freq=10" in prepared.overrides()
+    assert prepared.hydra_overrides()[-1] == "rllm.trainer.save_freq=5"
+    assert "rllm.trainer.save_freq=10" in prepared.hydra_overrides()
 
 
 def test_a_role_is_mapped_to_its_estimator_and_to_its_loss_where_rllm_would_choose_another() -> None:
@@ -248,4 +248,4 @@ def test_a_key_goes_to_no_url_that_only_the_spec_names() -> None:
     with pytest.raises(UsageError, match="TINKER_API_KEY is not sent"):
         prepare("solver_judge", [f"model={elsewhere}"], "tinker")
     given = prepare("solver_judge", [HOSTED], "tinker", base_url="https://elsewhere.example")
-    assert "tinker_base_url='https://elsewhere.example'" in given.overrides()
+    assert "tinker_base_url='https://elsewhere.example'" in given.hydra_overrides()

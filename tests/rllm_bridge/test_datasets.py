@@ -40,7 +40,7 @@ def test_its_rows_are_tasks_and_its_test_split_is_held_out() -> None:
 @pytest.mark.parametrize(
     ("name", "split_name", "said"),
     [
-        ("sumz", None, "knows no dataset 'sumz'; did you mean 'sums'"),
+        ("sumz", None, "has no dataset 'sumz'; did you mean 'sums'"),
         ("sums", "dev", "no split 'dev'; it has train"),
     ],
 )

@@ -106,4 +106,4 @@ def test_a_script_that_is_there_is_not_overwritten(rolegraph: Command, tmp_path:
 def test_what_a_backend_cannot_train_is_not_ejected(rolegraph: Command) -> None:
     done = rolegraph("eject", "solver_judge_distill", "--backend", "verl", "--model", "tinker:m")
     assert done.returncode == 2
-    assert "token by token" in done.stderr
+    assert "verl has one advantage for a trajectory" in done.stderr

@@ -20,11 +20,11 @@ from rllm.trainer.algorithms.advantage import get_rllm_adv_estimator
 from rllm.types import TrajectoryGroup
 
 from rolegraph.engine.backends import BACKENDS, Backend
-from rolegraph.engine.errors import SpecError
+from rolegraph.engine.errors import UsageError
 from rolegraph.engine.rllm_bridge.compose import compose
 from rolegraph.engine.rllm_bridge.config import overrides
 from rolegraph.engine.rllm_bridge.estimators import custom_estimators
-from rolegraph.engine.rllm_bridge.launch import prepare
+from rolegraph.engine.rllm_bridge.launch import describe, prepare
 from rolegraph.engine.rllm_bridge.trainer import register
 from tests.cli.conftest import ENVIRONMENT, Command
 
@@ -46,7 +46,7 @@ def test_every_key_of_the_table_is_one_of_rllms_and_is_set(backend: Backend, ext
     if backend == "fireworks" and extra:
         pytest.skip("the asynchronous loop on fireworks is refused")
     prepared = prepare("solver_judge", [HOSTED, *extra], backend, folder=Path("runs/it's one"))
-    config = compose(prepared.overrides(), backend)
+    config = compose(prepared.hydra_overrides(), backend)
     for key, value in overrides(prepared.run).items():
         if key != "rllm/backend":
             found = OmegaConf.select(config, key.lstrip("+"))
@@ -57,8 +57,8 @@ def test_every_key_of_the_table_is_one_of_rllms_and_is_set(backend: Backend, ext
 
 
 def test_a_word_that_rllm_has_no_key_for_is_refused_without_a_traceback() -> None:
-    with pytest.raises(SpecError, match=r"no key rllm\.trianer\.save_freq"):
-        prepare("solver_judge", ["rllm.trianer.save_freq=3"], "tinker")
+    with pytest.raises(UsageError, match=r"rLLM's config does not take these overrides: .*rllm\.trianer"):
+        describe(prepare("solver_judge", ["rllm.trianer.save_freq=3"], "tinker"))
 
 
 def test_verl_that_is_not_installed_is_said_to_be_so(process: Command) -> None:

@@ -270,10 +270,10 @@ def test_another_process_runs_a_class_that_was_sent_to_it(module: str, tmp_path:
 
 def test_what_rllm_would_pass_over_in_silence_is_refused() -> None:
     engine: Any = RecordedEngine(agreeable)
-    with pytest.raises(UsageError, match="no n_solutions here; known: timeout, open_model"):
+    with pytest.raises(UsageError, match="unknown n_solutions; expected timeout, open_model"):
         SOLVER_JUDGE(engine, None, n_solutions=3)
     workflow = SOLVER_JUDGE(engine, None)
-    with pytest.raises(UsageError, match="holds a colon"):
+    with pytest.raises(UsageError, match="has a colon"):
         asyncio.run(workflow.run({**tasks(1)[0], "id": "cd:1"}, "cd:1:0"))
     assert SOLVER_JUDGE(engine, None, timeout=0.5).timeout == 0.5
 

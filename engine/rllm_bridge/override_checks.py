@@ -1,0 +1,185 @@
+"""Checks of overrides of rLLM's config: settings undone, late failures, keys without effect.
+
+hydra refuses unknown keys and wrong types itself when the config is composed; these checks find what it
+accepts. Each was read in rLLM at the commit that the extra `rllm` pins; paths in comments are below `rllm/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import yaml
+
+from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.rllm_bridge.backends import BackendTraits
+from rolegraph.engine.rllm_bridge.config import TABLE
+from rolegraph.engine.spec import Finding, Place
+from rolegraph.engine.spec.diagnostics import Severity
+
+OVERWRITTEN = frozenset(
+    f"data.{key}"
+    for key in ("train_batch_size", "val_batch_size", "max_prompt_length", "max_response_length")
+)
+"""Keys that `rllm.data.*` overwrites when the trainer starts (`trainer/*/utils.py`, sync_config)."""
+ROLLOUTS = frozenset({"rllm.rollout.n", "training.group_size"})
+"""Keys that set the rollouts of a task."""
+UNLISTED = ("rllm.rollout.train.", "rllm.rollout.val.", "rllm.transform.", "rllm.rejection_sample.mode")
+"""Beginnings of keys that rLLM reads although its config does not list them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigOverride:
+    """Override `key=value` for rLLM, as it was written."""
+
+    text: str
+
+    @property
+    def key(self) -> str:
+        """Key without hydra's prefixes `+` and `~`."""
+        return self.text.partition("=")[0].lstrip("+~")
+
+    @property
+    def value(self) -> object:
+        """Value by YAML, whose scalars are nearly hydra's."""
+        written = self.text.partition("=")[2]
+        try:
+            return yaml.safe_load(written)
+        except yaml.YAMLError:
+            return written
+
+    def finding(
+        self, message: str, expected: str = "", hint: str = "", severity: Severity = "error"
+    ) -> Finding:
+        """Return a finding at this override."""
+        width = len(self.text.partition("=")[0])
+        place = Place("command line", line=1, column=1, text=self.text, width=width)
+        return Finding((), message, expected, hint, severity, place=place)
+
+    def warning(self, message: str, hint: str = "") -> Finding:
+        """Return a warning at this override."""
+        return self.finding(message, "", hint, "warning")
+
+
+@dataclass(frozen=True, slots=True)
+class SmallestGroup:
+    """Trained role with the fewest instances, and their number; a group has N·K members."""
+
+    role: str
+    count: int
+
+
+def override_findings(
+    overrides: Sequence[str],
+    traits: BackendTraits,
+    smallest: SmallestGroup | None,
+    known_keys: Collection[str] | None = None,
+) -> Iterator[Finding]:
+    """Yield a warning for each override without effect, and an error for one that would train wrongly.
+
+    Args:
+        overrides: overrides of rLLM's config, as written.
+        traits: traits of the backend.
+        smallest: the trained role with the smallest groups; None if no role is trained.
+        known_keys: keys of the installed rLLM's config; None leaves keys added with `+` unchecked.
+    """
+    keys = ((row.key(traits.name), row.spec) for row in TABLE if row.spec.startswith("train"))
+    spec_of_key = {key.lstrip("+~"): spec for key, spec in keys if key is not None}
+    read = [ConfigOverride(text) for text in overrides]
+    values = {override.key: override.value for override in read}
+    for override in read:
+        key = override.key
+        for idle, reason in traits.idle.items():
+            if key == idle or key.startswith(f"{idle}."):
+                yield override.warning(f"{key} has no effect: {reason}", "leave it out")
+        if known_keys is not None and override.text.startswith("+"):
+            yield from _unknown_key(override, known_keys)
+        fault = _value_fault(override, values, traits, smallest)
+        if fault is not None:
+            yield fault
+        elif key in OVERWRITTEN:
+            hint = f"rllm.{override.text.lstrip('+~')}"
+            yield override.finding(f"rllm.{key} overwrites {key} when the trainer starts", "", hint)
+        elif key in ("rllm/backend", "rllm.backend"):
+            yield override.finding("the backend is chosen by its flag", f"--backend {override.value}")
+        elif key.startswith("rllm.algorithm.adv_estimator"):
+            message = "each role's estimator is in the spec, and overrides this one"
+            yield override.finding(message, "roles.ROLE.estimator=…")
+        elif key in spec_of_key:
+            yield override.warning(f"{key} overrides the spec's {spec_of_key[key]}")
+
+
+def _unknown_key(override: ConfigOverride, known: Collection[str]) -> Iterator[Finding]:
+    """Warn of a key below `rllm` that rLLM does not have: with `+` hydra adds it, and nothing reads it."""
+    key = override.key
+    if not key.startswith("rllm.") or key in known or key.startswith(UNLISTED):
+        return
+    if not any(name.startswith(f"{key}.") for name in known):
+        yield override.warning(f"rLLM has no key {key}", did_you_mean(key, known))
+
+
+def _value_fault(
+    override: ConfigOverride,
+    values: Mapping[str, object],
+    traits: BackendTraits,
+    smallest: SmallestGroup | None,
+) -> Finding | None:
+    """Return a finding for a value with a consequence that nobody wants; None for any other."""
+    key, value = override.key, override.value
+    match key:
+        case "rllm.algorithm.loss_fn" if value is not None:
+            return _loss_fault(override, traits)
+        case _ if key in ROLLOUTS and isinstance(value, int) and smallest is not None:
+            if smallest.count * value >= 2 or values.get("rllm.rejection_sample.min_trajs_per_group") == 1:
+                return None
+            return override.finding(*single_member(smallest.role))
+        case "rllm.rejection_sample.multiplier" if isinstance(value, (int, float)) and value != 1:
+            # trainer/unified_trainer.py: a batch of int(train_batch_size * multiplier) tasks.
+            if value < 1:
+                message = "rLLM would take that part of a batch: no task at all for 0"
+                return override.finding(message, "at least 1")
+            if values.get("rllm.rejection_sample.enable") is not True:
+                message = "rLLM stops at a multiplier without rejection sampling"
+                return override.finding(message, "rllm.rejection_sample.enable=true beside it")
+        case "rllm.compact_filtering.mask_env_done" if value is True:
+            if values.get("rllm.compact_filtering.enable") is True:
+                # An episode that ends normally is ENV_DONE, and there are few others.
+                message = "this drops every episode that ends normally, and rLLM would train nothing"
+                return override.finding(message, "false")
+            return override.warning(f"{key} has no effect: compact_filtering.enable is false", "leave it out")
+        case "rllm.trainer.save_freq" if isinstance(value, int) and value <= 0:
+            hint = "train.checkpoint_every of at least 1"
+            if value == 0 and traits.zero_save_freq_fails:
+                message = f"{traits.name} divides by it after the last update, and keeps no checkpoint"
+                return override.finding(message, hint)
+            message = f"{traits.name} then keeps no checkpoint, not even of the last update"
+            return override.finding(message, hint, severity="warning")
+        case _ if key.endswith("n_gpus_per_node") and isinstance(value, int) and value < 1:
+            return override.finding("Ray would wait for workers without a GPU, for ever", "at least 1")
+        case _:
+            return None
+    return None
+
+
+def _loss_fault(override: ConfigOverride, traits: BackendTraits) -> Finding | None:
+    if traits.losses is None:
+        return None
+    if override.value not in traits.losses:
+        message = f"{traits.name} has no loss {override.value}: {traits.unknown_loss}"
+        hint = did_you_mean(str(override.value), traits.losses)
+        return override.finding(message, ", ".join(sorted(traits.losses)), hint)
+    if traits.takes_losses:
+        # trainer/tinker/tinker_policy_trainer.py: before the loss that goes with each estimator.
+        message = f"{override.key} overrides the loss that each role has by its estimator"
+        return override.warning(message, "roles.ROLE.loss=…")
+    return None
+
+
+def single_member(role: str) -> tuple[str, str, str]:
+    """Return message, expectation and hint for a role whose groups have one member."""
+    # trainer/algorithms/rejection_sampling.py, filter_groups, and trainer/buffer.py.
+    return (
+        f"rLLM drops groups of one member, and {role}'s have no more: it would train nothing of that role",
+        "count × rollouts of at least 2",
+        "or rllm.rejection_sample.min_trajs_per_group=1",
+    )

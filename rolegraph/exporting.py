@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rolegraph.engine.errors import UsageError, WorldError, first_line
-from rolegraph.engine.local.weights import ADAPTER_CONFIG, digest, folder_of
+from rolegraph.engine.local.weights import ADAPTER_CONFIG, checkpoint_folder, digest
 from rolegraph.engine.records import MAIN, RunFolder
 from rolegraph.engine.shipped import MODELS
 from rolegraph.running import blocking
@@ -67,7 +67,7 @@ async def export_async(
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".part-") as part:
             adapter = Path(part) / "adapter"
             adapter.mkdir()
-            held = run and saved and folder_of(saved.sampler, run.weights)
+            held = run and saved and checkpoint_folder(saved.sampler, run.weights)
             if run is not None and saved is not None and held and held.is_dir():
                 from rolegraph.engine.local.service.exporting import (
                     export_adapter,  # torch takes seconds to import

@@ -346,7 +346,7 @@ def forward_backward(rng: random.Random) -> bytes:
     """A request to train: most of its tensors fit one another."""
     import numpy as np
 
-    from rolegraph.engine.local.service.messages import public
+    from rolegraph.engine.local.service.tinker_proto import public
 
     loss = rng.choice(["cross_entropy", "importance_sampling", "ppo", "cispo", "dro", "x"])
     asked = public.ForwardBackwardRequest(model_id="$model", seq_id=rng.randrange(9), loss_fn=loss)

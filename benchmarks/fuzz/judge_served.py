@@ -17,9 +17,9 @@ from judge_written import FAULT, RESULT
 from rolegraph.engine.local.launcher import BASE_MODEL
 from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.checkpoints import CheckpointStore
-from rolegraph.engine.local.service.messages import public
-from rolegraph.engine.local.service.policy import LocalModel
+from rolegraph.engine.local.service.local_model import LocalModel
 from rolegraph.engine.local.service.server import Service
+from rolegraph.engine.local.service.tinker_proto import public
 
 KEY = "key"
 LIFE = 60
@@ -55,8 +55,8 @@ class Client:
         model = _model(folder / "model")
         (folder / "state").mkdir()
         self._loop = asyncio.new_event_loop()
-        backend = Backend(LocalModel(model, 1), CheckpointStore(folder / "state", "tiny", model))
-        self._service = Service(backend, "tiny", frozenset({"tiny"}), tokenizer=str(model))
+        backend = Backend(LocalModel(model, 1), CheckpointStore(folder / "state", "tiny", model), "tiny")
+        self._service = Service(backend, tokenizer=str(model))
         self._app = self._service.app(KEY, "127.0.0.1")
         self.names: dict[str, str] = {}
         self._calls = 0

@@ -59,9 +59,6 @@ TEXT_PER_TOKEN = Limit(
     "input for each token of the model's context; text has about 4",
 )
 LISTED = Limit("service_listed", 1_000, "", "runs or checkpoints on one page of a list")
-RECIPIENTS = Limit(
-    "service_recipients", 10, "recipients", "recipients for whom the key of an archive is sealed"
-)
 CHECKPOINT_SECONDS = Limit(
     "service_checkpoint_seconds", 10 * 365 * 86_400, "seconds", "time to live of a checkpoint"
 )

@@ -1,6 +1,7 @@
-"""The Tinker-compatible service of this machine: its launcher, the service, and the models that ship.
+"""The Tinker-compatible local service: its launcher, the service itself and the models of the package.
 
-What is exported is the launcher's, which stands below `rolegraph.engine.models`; the service stands above.
+This package exports the launcher's names. The launcher is a layer below `rolegraph.engine.models`, the
+service a layer above it.
 """
 
 from rolegraph.engine.local.launcher import (
@@ -8,8 +9,8 @@ from rolegraph.engine.local.launcher import (
     PROCESS,
     LocalService,
     check_model_folder,
-    is_this_machine,
+    is_loopback,
     running,
 )
 
-__all__ = ["BASE_MODEL", "PROCESS", "LocalService", "check_model_folder", "is_this_machine", "running"]
+__all__ = ["BASE_MODEL", "PROCESS", "LocalService", "check_model_folder", "is_loopback", "running"]

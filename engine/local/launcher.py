@@ -1,7 +1,8 @@
-"""Starts the local service as a process of its own, for the time of a block. Knows no torch and no HTTP.
+"""Launcher of the local service as a child process. Imports neither torch nor an HTTP library.
 
-A service that was started for a run ends with it: it reads its standard input, which only the parent holds
-open, and leaves when that closes, however the parent ended. It ignores Ctrl-C; its parent does not.
+The child ends with the process that started it: its standard input is a pipe that only the parent holds open,
+and the child exits when that pipe closes, however the parent ended. The child ignores Ctrl-C; the parent
+handles it.
 """
 
 from __future__ import annotations
@@ -26,25 +27,27 @@ from pathlib import Path
 from typing import Any
 
 from rolegraph.engine.errors import UsageError, WorldError
-from rolegraph.engine.local.weights import base_of
+from rolegraph.engine.local.weights import base_of_adapter
 from rolegraph.engine.records.files import is_file, is_folder
 from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.shipped import BASE_NAME, MODELS
 
 BASE_MODEL = MODELS[BASE_NAME]
-"""The folder of the model that comes with the package."""
+"""Folder of the base model that comes with the package."""
 START_SECONDS = 120.0
 STOP_SECONDS = 5.0
 KEY_VARIABLE = "ROLEGRAPH_SERVICE_KEY"
 PROCESS = "process"
-"""Under what a client of this machine tells the service its process id, in a session's metadata."""
+"""Key of a session's metadata under which a client on this machine sends its process id."""
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)[^;]*(?:;.*\bextra\s*==\s*[\"']local[\"'].*)?")
-"""A requirement in the distribution's metadata, where it is always one or is the extra `local`'s."""
+"""A requirement of the distribution's metadata: an unconditional one, or one of the extra `local`."""
+_PACKAGE_ROOT = Path(__file__).parents[3]
+"""The folder that `rolegraph` is imported from."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalService:
-    """A service that answers."""
+    """Address, model, key and process id of a running service."""
 
     base_url: str
     model_name: str
@@ -53,48 +56,53 @@ class LocalService:
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raises UsageError unless the extra `local` is installed and the folder can hold a model for it."""
-    if missing := _missing():
+    """Check that the extra `local` is installed and that a folder can hold a model for the service.
+
+    Raises:
+        UsageError: a package is missing, or the folder is not a Hugging Face model or adapter of one.
+    """
+    if missing := _missing_packages():
         raise UsageError(f"the local service needs {', '.join(missing)}: pip install 'rolegraph[local]'")
     if not is_folder(folder):
         raise UsageError(f"there is no model folder {str(folder)[:200]}")
-    if (base := base_of(folder)) is not None:
+    if (base := base_of_adapter(folder)) is not None:
         return check_model_folder(base)
     if not is_file(folder / "config.json"):
         raise UsageError(f"{folder} is not a Hugging Face model folder: it has no config.json")
-    if _needs_code(folder):
+    if _needs_remote_code(folder):
         raise UsageError(
             f"{folder} needs code that comes with the model (`auto_map` in its config.json), and such code "
             "is not run here; take a model whose architecture is part of transformers"
         )
 
 
-def _needs_code(folder: Path) -> bool:
-    """Whether transformers itself does not know the model. What else is wrong is the loader's to say.
+def _needs_remote_code(folder: Path) -> bool:
+    """Return True if a config has `auto_map` and transformers lacks its architecture.
 
-    Raises UsageError for a config that is not read.
+    A config that is not valid JSON gives False: loading the model reports it. Raises UsageError if the file
+    cannot be read.
     """
     try:
         config: Any = read_json(folder / "config.json")
         if "auto_map" not in config:
             return False
-        kind = config.get("model_type")
+        architecture = config.get("model_type")
     except OSError as error:
         raise UsageError(f"cannot read {folder / 'config.json'}: {error.strerror}") from error
     except (ValueError, TypeError, AttributeError):
         return False
-    from transformers import CONFIG_MAPPING  # which takes seconds
+    from transformers import CONFIG_MAPPING  # takes seconds to import
 
-    return kind not in CONFIG_MAPPING
+    return architecture not in CONFIG_MAPPING
 
 
-def _missing() -> list[str]:
-    """What pyproject.toml asks for, with the extra `local`, and is not installed."""
+def _missing_packages() -> list[str]:
+    """Return the requirements of rolegraph, with the extra `local`, that are not installed."""
     lines = map(_REQUIREMENT.fullmatch, requires("rolegraph") or ())
-    return [line["name"] for line in lines if line and not _installed(line["name"])]
+    return [line["name"] for line in lines if line and not _is_installed(line["name"])]
 
 
-def _installed(distribution: str) -> bool:
+def _is_installed(distribution: str) -> bool:
     try:
         return bool(version(distribution))
     except PackageNotFoundError:
@@ -102,7 +110,12 @@ def _installed(distribution: str) -> bool:
 
 
 def model_name(folder: Path, name: str | None = None) -> str:
-    """What the service calls the model of a folder: a shipped one's own name, else the folder's path."""
+    """Return the name under which the service serves a model folder.
+
+    Args:
+        folder: the model's folder.
+        name: a name chosen by the user; by default that of a model of the package, else the path.
+    """
     path = folder.resolve()
     return name or next((known for known, shipped in MODELS.items() if shipped == path), str(path))
 
@@ -115,14 +128,21 @@ def running(
     threads: int | None = None,
     timeout: float = START_SECONDS,
     silent: float | None = None,
-    given_up: threading.Event | None = None,
+    cancelled: threading.Event | None = None,
 ) -> Generator[LocalService, None, None]:
-    """A service for a model folder, in a process of its own, for the time of the block.
+    """Run a service for a model folder in a child process for the duration of the block.
 
-    `timeout` is in seconds, for the start; a start is also over, as one that failed, when another thread says
-    that it is `given_up`. `silent`, for the silence after which a client is taken for gone, is the service's
-    own unless given. Raises UsageError for a folder that holds no model, WorldError when the service does not
-    come up.
+    Args:
+        model_dir: a Hugging Face model folder, or an adapter folder in PEFT's form.
+        state_dir: the folder of the checkpoints; by default a temporary one, deleted with the service.
+        threads: torch's threads; by default chosen by the size of the model.
+        timeout: seconds until a start counts as failed.
+        silent: seconds without a request after which a client counts as gone; by default the service's limit.
+        cancelled: an event which, set by another thread, aborts the start.
+
+    Raises:
+        UsageError: the folder holds no model, or `state_dir` cannot be used.
+        WorldError: the service does not start.
     """
     check_model_folder(model_dir)
     key = f"tml-{secrets.token_hex(16)}"
@@ -139,43 +159,57 @@ def running(
                 **os.environ,
                 "OMP_WAIT_POLICY": "PASSIVE",
                 KEY_VARIABLE: key,
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                "PYTHONPATH": _child_module_path(),
             },
         )
         try:
-            port = _port(process, timeout, given_up or threading.Event())
+            port = _read_port(process, timeout, cancelled or threading.Event())
             if port is None:
                 _stop(process)
                 log.seek(0)
-                raise _not_started(model_dir, process.returncode, log.read().decode(errors="replace"))
+                raise _start_failure(model_dir, process.returncode, log.read().decode(errors="replace"))
             yield LocalService(f"http://127.0.0.1:{port}", model_name(model_dir), key, process.pid)
         finally:
             _stop(process)
 
 
-def _not_started(folder: Path, code: int | None, said: str) -> UsageError | WorldError:
-    lines = said.strip().splitlines()
-    if code == UsageError.exit_code and lines:
+def _child_module_path() -> str:
+    """Return the child's PYTHONPATH: `sys.path` without the current folder and the folder of the main script.
+
+    A module of the user's there, such as types.py or torch.py, would otherwise replace the one that the
+    service imports.
+    """
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    left_out = [Path.cwd().resolve(), *([Path(script).resolve().parent] if script else [])]
+    kept = [entry for entry in sys.path if entry and Path(entry).resolve() not in left_out]
+    # At the end, behind the standard library: in a checkout that is not installed, `rolegraph` itself may lie
+    # in the current folder.
+    return os.pathsep.join([*kept, str(_PACKAGE_ROOT)])
+
+
+def _start_failure(folder: Path, exit_code: int | None, stderr: str) -> UsageError | WorldError:
+    lines = stderr.strip().splitlines()
+    if exit_code == UsageError.exit_code and lines:
         return UsageError(lines[-1])
-    if code == -signal.SIGKILL:
+    if exit_code == -signal.SIGKILL:
         lines.append("it was killed; too little memory?")
-    reason = "\n  ".join(lines[-5:]) or "it took too long and said nothing"
+    reason = "\n  ".join(lines[-5:]) or "no port and no error message within the timeout"
     return WorldError(f"the local service for {folder} did not start:\n  {reason}")
 
 
-def _port(process: subprocess.Popen[bytes], seconds: float, given_up: threading.Event) -> int | None:
-    """The port that the service announces when it is ready; None if it ends, is late or given up."""
+def _read_port(process: subprocess.Popen[bytes], timeout: float, cancelled: threading.Event) -> int | None:
+    """Return the port that the child prints when it is ready; None if it ends, is late or is cancelled."""
     lines: list[bytes] = []
-    reader = threading.Thread(target=lambda: lines.append(_first_line(process)), daemon=True)
+    reader = threading.Thread(target=lambda: lines.append(_first_output_line(process)), daemon=True)
     reader.start()
-    deadline = time.monotonic() + seconds
-    while reader.is_alive() and time.monotonic() < deadline and not given_up.is_set():
+    deadline = time.monotonic() + timeout
+    while reader.is_alive() and time.monotonic() < deadline and not cancelled.is_set():
         reader.join(0.1)
     line = lines[0].strip() if lines else b""
     return int(line) if line.isdigit() else None
 
 
-def _first_line(process: subprocess.Popen[bytes]) -> bytes:
+def _first_output_line(process: subprocess.Popen[bytes]) -> bytes:
     return process.stdout.readline() if process.stdout else b""
 
 
@@ -191,8 +225,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def is_this_machine(host: str) -> bool:
-    """Whether an address is one that nobody else can reach."""
+def is_loopback(host: str) -> bool:
+    """Return True if a host is a loopback address or `localhost`."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where weights lie on disk: checkpoints by their paths, adapters and what they are of. Knows no torch."""
+"""Layout of weights on disk: folders of checkpoints by their paths, and adapters. Does not import torch."""
 
 from __future__ import annotations
 
@@ -15,27 +15,32 @@ from rolegraph.engine.shipped import model_folder
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 OPTIMIZER = "optimizer.pt"
-"""The optimizer's state, beside a checkpoint's weights."""
+"""File of the optimizer's state, beside a checkpoint's weights."""
 EXPIRES = "expires"
-"""When a service deletes the checkpoint; there only where it does."""
+"""File with the time at which a service deletes the checkpoint; absent where it is kept."""
 _PATH = re.compile(r"tinker://(?P<run>[\w.:-]+)/(?P<kind>(?:sampler_|external_)?weights)/(?P<name>[\w.-]+)")
 
 
-def folder_of(path: str, under: Path) -> Path | None:
-    """The folder of a checkpoint; None where that is no checkpoint's path.
+def checkpoint_folder(path: str, root: Path) -> Path | None:
+    """Return the folder of a checkpoint below `root`; None if `path` is not a `tinker://RUN/KIND/NAME` path.
 
-    A run's name is of words between colons, which not every file system takes. Earlier versions did not care.
+    Colons in a run's name become underscores, since not every file system accepts colons; version 0.1 kept
+    them, and its folders are found too.
     """
     parts = _PATH.fullmatch(path)
     if parts is None or {parts["run"], parts["name"]} & {".", ".."}:
         return None
-    runs = parts["run"], parts["run"].replace(":", "_")
-    before, now = (under / run / parts["kind"] / parts["name"] for run in runs)
-    return before if before.is_dir() else now
+    names = parts["run"], parts["run"].replace(":", "_")
+    with_colons, folder = (root / run / parts["kind"] / parts["name"] for run in names)
+    return with_colons if with_colons.is_dir() else folder
 
 
-def base_of(folder: Path) -> Path | None:
-    """The model that the folder's adapter is of; None where it holds no adapter. Raises UsageError."""
+def base_of_adapter(folder: Path) -> Path | None:
+    """Return the folder of the model that an adapter folder belongs to; None if `folder` is no adapter.
+
+    Raises:
+        UsageError: the adapter's config is broken, or its model is not on this machine.
+    """
     file = folder / ADAPTER_CONFIG
     try:
         config: Any = read_json(file)
@@ -53,25 +58,28 @@ def base_of(folder: Path) -> Path | None:
 
 
 def digest(folder: Path) -> str:
-    """Hex digest of the weights of a model folder, wherever it lies; an adapter's covers its base's.
+    """Return the SHA-256 hex digest of a model folder's weights; an adapter's covers its base model's too.
 
-    Raises OSError.
+    Raises:
+        OSError: a weights file cannot be read.
     """
     whole = hashlib.sha256()
     for file in sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin")):
         with file.open("rb") as weights:
             whole.update(hashlib.file_digest(weights, "sha256").digest())
-    if (base := base_of(folder)) is not None:
+    if (base := base_of_adapter(folder)) is not None:
         whole.update(digest(base).encode())
     return whole.hexdigest()
 
 
-def bring(path: str, source: Path, target: Path) -> None:
-    """Copy a checkpoint's weights from one service's folder to another's, unless they are there.
+def copy_weights(path: str, source: Path, target: Path) -> None:
+    """Copy a checkpoint's weights from one service's state folder to another's, unless they are there.
 
-    Raises UsageError where there are none, WorldError where the disk does not take them.
+    Raises:
+        UsageError: `source` does not hold the checkpoint.
+        WorldError: the files cannot be written.
     """
-    there, here = folder_of(path, source), folder_of(path, target)
+    there, here = checkpoint_folder(path, source), checkpoint_folder(path, target)
     if there is None or here is None or not there.is_dir():
         raise UsageError(f"{source} does not hold the weights {path}")
     if here.exists():

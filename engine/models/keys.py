@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.local import is_this_machine
+from rolegraph.engine.local import is_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class KeyRule:
     def trusts(self, url: str, trusted_url: str | None) -> bool:
         """Whether what is secret in the environment may go to `url`."""
         known = (self.default_url, os.environ.get(self.url_variable), trusted_url)
-        return _origin(url) in {_origin(it) for it in known if it} or is_this_machine(
+        return _origin(url) in {_origin(it) for it in known if it} or is_loopback(
             urlsplit(url).hostname or ""
         )
 
@@ -73,7 +73,7 @@ def past_proxies(url: str) -> None:
     Every client of this process reads what is set here, as does the SDK that can be told nothing.
     """
     host = urlsplit(url).hostname or ""
-    if not is_this_machine(host):
+    if not is_loopback(host):
         return
     for variable in _NO_PROXY:
         hosts = [name for name in os.environ.get(variable, "").split(",") if name]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.local import LocalService, check_model_folder, running
-from rolegraph.engine.local.weights import bring
+from rolegraph.engine.local.weights import copy_weights
 from rolegraph.engine.models.limit import LimitedModel
 from rolegraph.engine.records import RunFolder
 from rolegraph.engine.shipped import model_folder
@@ -97,7 +97,7 @@ class Services:
         folder = model_folder(ref.name)
         service = self._service(folder, self._state_dir or weights)
         if checkpoint is not None and weights is not None and self._state_dir is not None:
-            bring(checkpoint, weights, self._state_dir)
+            copy_weights(checkpoint, weights, self._state_dir)
         served = {
             "provider": "tinker",
             "name": service.model_name,
@@ -136,7 +136,7 @@ class Services:
             if state_dir is None and services:
                 return next(iter(services.values()))
             if state_dir not in services:
-                service = running(folder, state_dir=state_dir, given_up=self._given_up)
+                service = running(folder, state_dir=state_dir, cancelled=self._given_up)
                 services[state_dir] = self._stack.enter_context(service)
             return services[state_dir]
 

@@ -20,7 +20,7 @@ from tinker.lib.retry_handler import RetryConfig  # pyright: ignore[reportMissin
 from tinker.types import RequestErrorCategory
 
 from rolegraph.engine.errors import UsageError, WorldError, did_you_mean
-from rolegraph.engine.local import PROCESS, is_this_machine
+from rolegraph.engine.local import PROCESS, is_loopback
 from rolegraph.engine.models.keys import TINKER, past_proxies, redact
 from rolegraph.engine.models.tinker import TinkerModel, get_health, said
 from rolegraph.engine.models.tokenizer import load_tokenizer
@@ -60,7 +60,7 @@ async def open_session(
     past_proxies(url)
     await _probe(url)
     # A service of this machine keeps the session for as long as this process lives, whatever holds it up.
-    here = {PROCESS: str(os.getpid())} if is_this_machine(urlsplit(url).hostname or "") else None
+    here = {PROCESS: str(os.getpid())} if is_loopback(urlsplit(url).hostname or "") else None
     service = tinker.ServiceClient(base_url=url, api_key=key, user_metadata=here)
     try:
         # The SDK's constructors wait for the network.

@@ -11,46 +11,46 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.local.service.adapters import lora_config  # noqa: E402
-from rolegraph.engine.local.service.policy import LocalModel, LoraShape  # noqa: E402
+from rolegraph.engine.local.service.local_model import LocalModel, LoraShape  # noqa: E402
 from rolegraph.engine.local.service.trainer import Datum, TrainingRun  # noqa: E402
 
 RANK = 40  # beyond the 32 that most of the layers have
 
 
 @pytest.fixture(scope="module")
-def policy(model_dir: Path) -> LocalModel:
+def model(model_dir: Path) -> LocalModel:
     return LocalModel(model_dir, threads=1)
 
 
-def test_a_new_adapter_is_the_one_that_peft_makes(policy: LocalModel) -> None:
+def test_a_new_adapter_is_the_one_that_peft_makes(model: LocalModel) -> None:
     from peft import LoraConfig, get_peft_model
     from peft.utils import get_peft_model_state_dict
 
-    policy.add_adapter("first", LoraShape(RANK, seed=3))
-    policy.add_adapter("second", LoraShape(RANK, seed=7))
-    ranks = policy._targets(LoraShape(RANK))
+    model.add_adapter("first", LoraShape(RANK, seed=3))
+    model.add_adapter("second", LoraShape(RANK, seed=7))
+    ranks = model._targets(LoraShape(RANK))
     assert set(ranks.values()) == {32}
     torch.manual_seed(7)
-    plain = copy.deepcopy(policy.model(None))
+    plain = copy.deepcopy(model.module(None))
     made = get_peft_model(plain, LoraConfig(**lora_config(ranks, RANK)))
     expected = get_peft_model_state_dict(made, save_embedding_layers=False)
-    given = policy.weights("second")
+    given = model.weights("second")
     assert given.keys() == expected.keys()
     assert all(torch.equal(given[key], expected[key]) for key in given)
-    assert not all(torch.equal(given[key], tensor) for key, tensor in policy.weights("first").items())
+    assert not all(torch.equal(given[key], tensor) for key, tensor in model.weights("first").items())
     for name in ("first", "second"):
-        policy.drop_adapter(name)
+        model.drop_adapter(name)
 
 
-def test_one_client_more_takes_tensors_and_no_model_of_its_own(policy: LocalModel) -> None:
+def test_one_client_more_takes_tensors_and_no_model_of_its_own(model: LocalModel) -> None:
     def objects() -> int:
         gc.collect()
         return len(gc.get_objects())
 
     def client(number: int) -> None:
-        TrainingRun(policy, f"train-{number}", LoraShape(4, seed=number))
-        policy.add_adapter(f"draw-{number}", LoraShape(4, seed=number))
-        policy.freeze(f"draw-{number}")
+        TrainingRun(model, f"train-{number}", LoraShape(4, seed=number))
+        model.add_adapter(f"draw-{number}", LoraShape(4, seed=number))
+        model.freeze(f"draw-{number}")
 
     client(0)
     before = objects()
@@ -58,17 +58,17 @@ def test_one_client_more_takes_tensors_and_no_model_of_its_own(policy: LocalMode
         client(number)
     assert objects() - before < 20 * 400  # a model has thousands
     for number in range(1, 21):
-        policy.drop_adapter(f"train-{number}")
-        policy.drop_adapter(f"draw-{number}")
+        model.drop_adapter(f"train-{number}")
+        model.drop_adapter(f"draw-{number}")
     assert objects() - before < 400
-    policy.drop_adapter("train-0")
-    policy.drop_adapter("draw-0")
+    model.drop_adapter("train-0")
+    model.drop_adapter("draw-0")
 
 
 @pytest.mark.parametrize("small", [True, False])
 def test_two_that_are_trained_in_turn_learn_what_each_would_alone(model_dir: Path, small: bool) -> None:
-    policy, alone = LocalModel(model_dir, threads=1), LocalModel(model_dir, threads=1)
-    alone.small, policy.small = True, small
+    model, alone = LocalModel(model_dir, threads=1), LocalModel(model_dir, threads=1)
+    alone.small, model.small = True, small
     from tinker import AdamParams
 
     def datum(token: int) -> Datum:
@@ -80,7 +80,7 @@ def test_two_that_are_trained_in_turn_learn_what_each_would_alone(model_dir: Pat
         run.step(AdamParams(learning_rate=0.01))
         return loss
 
-    runs = [TrainingRun(policy, f"run-{number}", LoraShape(4, seed=number)) for number in range(2)]
+    runs = [TrainingRun(model, f"run-{number}", LoraShape(4, seed=number)) for number in range(2)]
     found = [[train(run, 100 + number) for number, run in enumerate(runs)] for _ in range(4)]
     for number in range(2):
         run = TrainingRun(alone, f"run-{number}", LoraShape(4, seed=number))

@@ -56,7 +56,7 @@ def test_the_same_seed_gives_the_same_answers_and_n_gives_several(chat: openai.O
         ({"temperature": -1}, "temperature: Input should be greater than or equal to 0"),
         (
             {"extra_body": {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}},
-            "'image_url' is not",
+            "type: Input should be 'text'",
         ),
         (
             {"extra_body": {"messages": [{"role": "user", "content": "x" * 300}]}},

@@ -32,18 +32,23 @@ ASK = {"role": "user", "content": "3 + 4?"}
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 3}}</tool_call>'
 
 
-class Says:
-    """A model that says one text after the other, and keeps what it was asked."""
+class ScriptedBackend:
+    """A backend that answers with given texts and records the prompts."""
+
+    name = "small"
 
     def __init__(self, *texts: str) -> None:
-        self.texts, self.asked = list(texts), list[str]()
+        self.texts, self.prompts = list(texts), list[str]()
         self.tokenizer: Any = load_tokenizer(BASE_MODEL)
         eos = self.tokenizer.eos_token_id
-        self.policy = SimpleNamespace(tokenizer=self.tokenizer, context=2048, end_ids=frozenset({eos}))
+        self.model = SimpleNamespace(tokenizer=self.tokenizer, context=2048, end_ids=frozenset({eos}))
 
-    async def sample(self, path: str | None, requests: Sequence[Any], *, owner: str) -> None:
-        for request in requests:
-            self.asked.append(decode(self.tokenizer, request.prompt))
+    def check_name(self, name: str) -> None:
+        assert name == self.name
+
+    async def sample(self, job: Any) -> None:
+        for request in job.requests:
+            self.prompts.append(decode(self.tokenizer, request.prompt))
             text = self.texts.pop(0)
             ids = self.tokenizer.encode(text, add_special_tokens=False)
             request.tokens.extend([*ids, self.tokenizer.eos_token_id])
@@ -54,15 +59,15 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
-def chat(model: Says, *asked: dict[str, Any]) -> list[Any]:
-    """What the service answers to one request after the other."""
+def chat(model: ScriptedBackend, *asked: dict[str, Any]) -> list[Any]:
+    """Send requests one after the other and return the answers."""
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    from rolegraph.engine.local.service.calls import guarded
     from rolegraph.engine.local.service.chat import ChatService
+    from rolegraph.engine.local.service.endpoints import guarded
 
-    service = ChatService(cast("Any", model), "small", frozenset({"small"}))
+    service = ChatService(cast("Any", model))
     app = Starlette(routes=[Route("/v1/chat/completions", guarded(service.complete), methods=["POST"])])
 
     async def run() -> list[Any]:
@@ -76,14 +81,14 @@ def chat(model: Says, *asked: dict[str, Any]) -> list[Any]:
 
 
 def test_a_call_is_answered_as_openai_has_it_and_its_result_is_read() -> None:
-    model = Says(f"Let me see. {CALL}", RIGHT)
+    model = ScriptedBackend(f"Let me see. {CALL}", RIGHT)
     (first,) = chat(model, {"messages": [ASK], "tools": TOOLS})
     (choice,) = first.choices
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content == "Let me see."
     (call,) = choice.message.tool_calls
     assert (call.type, call.function.name, call.function.arguments) == ("function", "add", '{"a": 3}')
-    assert '"name": "add"' in model.asked[0]
+    assert '"name": "add"' in model.prompts[0]
 
     result = {"role": "tool", "tool_call_id": call.id, "content": "7"}
     messages = [ASK, choice.message.model_dump(exclude_none=True), result]
@@ -91,24 +96,24 @@ def test_a_call_is_answered_as_openai_has_it_and_its_result_is_read() -> None:
     assert second.choices[0].message.content == RIGHT
     assert second.choices[0].message.tool_calls is None
     assert second.choices[0].finish_reason == "stop"
-    assert f"Let me see.{CALL}<|im_end|>\n<|im_start|>tool\n7<|im_end|>" in model.asked[1]
+    assert f"Let me see.{CALL}<|im_end|>\n<|im_start|>tool\n7<|im_end|>" in model.prompts[1]
 
 
 def test_a_call_that_cannot_be_read_is_text() -> None:
-    (answer,) = chat(Says("<tool_call>add 3"), {"messages": [ASK], "tools": TOOLS})
+    (answer,) = chat(ScriptedBackend("<tool_call>add 3"), {"messages": [ASK], "tools": TOOLS})
     assert answer.choices[0].message.content == "<tool_call>add 3"
     assert (answer.choices[0].message.tool_calls, answer.choices[0].finish_reason) == (None, "stop")
 
 
 def test_without_tools_nothing_is_a_call() -> None:
-    model = Says(CALL, CALL)
+    model = ScriptedBackend(CALL, CALL)
     for answer in chat(
         model, {"messages": [ASK]}, {"messages": [ASK], "tools": TOOLS, "tool_choice": "none"}
     ):
         assert answer.choices[0].message.content == CALL
-    assert model.asked == ["<|im_start|>user\n3 + 4?<|im_end|>\n<|im_start|>assistant\n"] * 2
+    assert model.prompts == ["<|im_start|>user\n3 + 4?<|im_end|>\n<|im_start|>assistant\n"] * 2
 
 
 def test_a_choice_of_tool_is_refused() -> None:
-    with pytest.raises(openai.BadRequestError, match="other than auto or none"):
-        chat(Says(), {"messages": [ASK], "tools": TOOLS, "tool_choice": "required"})
+    with pytest.raises(openai.BadRequestError, match="tool_choice"):
+        chat(ScriptedBackend(), {"messages": [ASK], "tools": TOOLS, "tool_choice": "required"})

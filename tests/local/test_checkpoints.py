@@ -18,9 +18,9 @@ from tinker import types  # noqa: E402
 from rolegraph.engine.local.launcher import LocalService  # noqa: E402
 from rolegraph.engine.local.service.adapters import write_adapter  # noqa: E402
 from rolegraph.engine.local.service.checkpoints import CheckpointStore  # noqa: E402
-from rolegraph.engine.local.service.parts import StagingDirs  # noqa: E402
-from rolegraph.engine.local.service.policy import LoraShape  # noqa: E402
-from rolegraph.engine.local.service.trainer import RequestError  # noqa: E402
+from rolegraph.engine.local.service.errors import RequestError  # noqa: E402
+from rolegraph.engine.local.service.local_model import LoraShape  # noqa: E402
+from rolegraph.engine.local.service.staging import StagingDirs  # noqa: E402
 from tests.local.client import PROMPT, datum, logprobs_of, prompt, trainer  # noqa: E402
 from tests.local.conftest import make_model  # noqa: E402
 
@@ -165,7 +165,7 @@ def test_what_a_killed_service_was_writing_is_swept_and_a_checkpoint_it_was_repl
 
 
 def test_what_another_service_is_writing_is_left_alone(tmp_path: Path, model_dir: Path) -> None:
-    with StagingDirs(tmp_path).part() as part:
+    with StagingDirs(tmp_path).create() as part:
         (part / "checkpoint").mkdir()
         CheckpointStore(tmp_path, "tiny", model_dir)
         assert (part / "checkpoint").is_dir()

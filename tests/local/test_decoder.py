@@ -13,12 +13,12 @@ torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.local.service.batcher import Batcher, SampleJob  # noqa: E402
 from rolegraph.engine.local.service.decoder import Decoder  # noqa: E402
-from rolegraph.engine.local.service.policy import LocalModel, LoraShape  # noqa: E402
+from rolegraph.engine.local.service.local_model import LocalModel, LoraShape  # noqa: E402
 from rolegraph.engine.local.service.sampling import SampleRequest  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def policy(model_dir: Path) -> LocalModel:
+def model(model_dir: Path) -> LocalModel:
     return LocalModel(model_dir, threads=1)
 
 
@@ -43,21 +43,21 @@ def make_request(chance: random.Random, number: int, longest: int = 60) -> Sampl
     return SampleRequest(prompt, chance.randint(1, 90), chance.choice([0.5, 1.0]), seed=(number, 0))
 
 
-def check(policy: LocalModel, adapter: str | None, sample: SampleRequest) -> None:
+def check(model: LocalModel, adapter: str | None, sample: SampleRequest) -> None:
     """Logprobs are a plain forward pass's, at the request's temperature."""
     tokens = [*sample.prompt, *sample.tokens]
     with torch.inference_mode():
         logits = (
-            policy.model(adapter)(input_ids=torch.tensor([tokens])).logits[0].float() / sample.temperature
+            model.module(adapter)(input_ids=torch.tensor([tokens])).logits[0].float() / sample.temperature
         )
     expected = logits.log_softmax(-1)[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])]
     assert sample.logprobs == pytest.approx(expected[len(sample.prompt) - 1 :].tolist(), abs=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_sequences_may_join_and_leave_at_any_step(policy: LocalModel, seed: int) -> None:
+def test_sequences_may_join_and_leave_at_any_step(model: LocalModel, seed: int) -> None:
     chance = random.Random(seed)
-    decoder = Decoder(policy, None)
+    decoder = Decoder(model, None)
     samples, removed = list[SampleRequest](), set[SampleRequest]()
     for number in range(60):
         if chance.random() < 0.4:
@@ -74,7 +74,7 @@ def test_sequences_may_join_and_leave_at_any_step(policy: LocalModel, seed: int)
     assert len(samples) > 30
     for sample in samples:
         assert sample in removed or len(sample.tokens) == sample.max_tokens
-        check(policy, None, sample)
+        check(model, None, sample)
 
 
 def test_other_architectures_and_adapters_are_drawn_from_alike(gpt2: LocalModel) -> None:
@@ -94,48 +94,48 @@ def test_other_architectures_and_adapters_are_drawn_from_alike(gpt2: LocalModel)
             check(gpt2, adapter, sample)
 
 
-@pytest.mark.parametrize("kind", ["policy", "gpt2"])
+@pytest.mark.parametrize("kind", ["model", "gpt2"])
 def test_a_frozen_adapter_gives_the_numbers_of_the_unmerged_one(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
-    policy: LocalModel = request.getfixturevalue(kind)
+    model: LocalModel = request.getfixturevalue(kind)
     for number, name in enumerate(("frozen", "other")):
-        policy.add_adapter(name, LoraShape(4, seed=number))
+        model.add_adapter(name, LoraShape(4, seed=number))
         torch.manual_seed(number)
-        given = policy.weights(name)
-        policy.set_weights(name, {key: torch.randn_like(w) * 0.1 for key, w in given.items()})
+        given = model.weights(name)
+        model.set_weights(name, {key: torch.randn_like(w) * 0.1 for key, w in given.items()})
     ids = torch.tensor([[5, 80, 90, 100, 110]])
 
     def logprobs(name: str | None) -> torch.Tensor:
         with torch.inference_mode():
-            return policy.model(name)(input_ids=ids).logits.log_softmax(-1)
+            return model.module(name)(input_ids=ids).logits.log_softmax(-1)
 
     base, before, other = logprobs(None), logprobs("frozen"), logprobs("other")
-    policy.freeze("frozen")
+    model.freeze("frozen")
     after = logprobs("frozen")
     assert torch.allclose(after, before, atol=1e-5)
     assert not torch.allclose(after, base, atol=1e-2)
     assert torch.equal(logprobs("other"), other)
-    policy.drop_adapter("other")
+    model.drop_adapter("other")
     assert torch.equal(logprobs("frozen"), after)
-    policy.drop_adapter("frozen")
+    model.drop_adapter("frozen")
     assert torch.equal(logprobs(None), base)
 
 
-def test_a_prompt_of_many_samples_is_read_once_and_each_sample_is_its_own(policy: LocalModel) -> None:
+def test_a_prompt_of_many_samples_is_read_once_and_each_sample_is_its_own(model: LocalModel) -> None:
     prompt = [5, 80, 90, 100]
     samples = [SampleRequest(prompt, 12, seed=(3, number)) for number in range(8)]
-    decoder = Decoder(policy, None)
+    decoder = Decoder(model, None)
     decoder.add(samples)
     while decoder.live:
         decoder.step()
     assert len({tuple(sample.tokens) for sample in samples}) == 8
     for sample in samples:
-        check(policy, None, sample)
+        check(model, None, sample)
 
 
-def test_a_short_request_need_not_wait_for_a_long_one(policy: LocalModel) -> None:
-    batcher = Batcher(policy, load=str)
+def test_a_short_request_need_not_wait_for_a_long_one(model: LocalModel) -> None:
+    batcher = Batcher(model, load=str)
     long, short = (
         SampleJob(None, [SampleRequest([5, 6, 7], 200, seed=(1, 0))]),
         SampleJob(None, [SampleRequest([8, 9], 5, seed=(2, 0))]),
@@ -150,8 +150,8 @@ def test_a_short_request_need_not_wait_for_a_long_one(policy: LocalModel) -> Non
     assert not long.done.done()
 
 
-def test_an_abandoned_request_is_drawn_no_further(policy: LocalModel) -> None:
-    batcher = Batcher(policy, load=str)
+def test_an_abandoned_request_is_drawn_no_further(model: LocalModel) -> None:
+    batcher = Batcher(model, load=str)
     job = SampleJob(None, [SampleRequest([5, 6, 7], 200, seed=(1, n)) for n in range(3)])
     batcher.add(job)
     for _ in range(5):
@@ -161,11 +161,11 @@ def test_an_abandoned_request_is_drawn_no_further(policy: LocalModel) -> None:
     assert not batcher.busy
 
 
-def test_weights_that_cannot_be_loaded_fail_only_those_who_asked_for_them(policy: LocalModel) -> None:
+def test_weights_that_cannot_be_loaded_fail_only_those_who_asked_for_them(model: LocalModel) -> None:
     def load(path: str) -> str:
         raise ValueError(f"no {path}")
 
-    batcher = Batcher(policy, load)
+    batcher = Batcher(model, load)
     lost, fine = SampleJob("tinker://x", [SampleRequest([5], 4)]), SampleJob(None, [SampleRequest([5], 4)])
     batcher.add(lost)
     batcher.add(fine)
@@ -175,9 +175,9 @@ def test_weights_that_cannot_be_loaded_fail_only_those_who_asked_for_them(policy
     assert fine.done.result() is None
 
 
-def test_what_ails_one_request_fails_it_alone(policy: LocalModel) -> None:
+def test_what_ails_one_request_fails_it_alone(model: LocalModel) -> None:
     alone = SampleJob(None, [SampleRequest([5, 6], 12, seed=(3, 0))])
-    batcher = Batcher(policy, load=str)
+    batcher = Batcher(model, load=str)
     batcher.add(alone)
     while batcher.busy:
         batcher.step()
@@ -195,8 +195,8 @@ def test_what_ails_one_request_fails_it_alone(policy: LocalModel) -> None:
     assert len(fine[1].prompt_logprobs) == 2
 
 
-def test_who_asks_for_much_waits_for_it_alone(policy: LocalModel) -> None:
-    batcher = Batcher(policy, load=str)
+def test_who_asks_for_much_waits_for_it_alone(model: LocalModel) -> None:
+    batcher = Batcher(model, load=str)
     many = SampleJob(None, [SampleRequest([5, 6], 30, seed=(1, n)) for n in range(2000)], owner="many")
     few = SampleJob(None, [SampleRequest([5, 6], 4, seed=(2, 0))], owner="few")
     batcher.add(many)
@@ -210,7 +210,7 @@ def test_who_asks_for_much_waits_for_it_alone(policy: LocalModel) -> None:
     batcher.step()
 
 
-def test_an_adapter_is_made_in_as_many_steps_beside_many_as_beside_one(policy: LocalModel) -> None:
+def test_an_adapter_is_made_in_as_many_steps_beside_many_as_beside_one(model: LocalModel) -> None:
     steps = list[int]()
     for number in range(12):
         calls = 0
@@ -221,10 +221,10 @@ def test_an_adapter_is_made_in_as_many_steps_beside_many_as_beside_one(policy: L
 
         sys.setprofile(count)
         try:
-            policy.add_adapter(f"one-of-{number}", LoraShape(rank=4, seed=number))
+            model.add_adapter(f"one-of-{number}", LoraShape(rank=4, seed=number))
         finally:
             sys.setprofile(None)
         steps.append(calls)
     for number in range(12):
-        policy.drop_adapter(f"one-of-{number}")
+        model.drop_adapter(f"one-of-{number}")
     assert steps[-1] < 1.1 * steps[1]  # the first imports, too

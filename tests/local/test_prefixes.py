@@ -10,12 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.service.policy import LocalModel, LoraShape  # noqa: E402
+from rolegraph.engine.local.service.local_model import LocalModel, LoraShape  # noqa: E402
 from rolegraph.engine.local.service.prefixes import MAX_ROW, rows_of  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def policy(model_dir: Path) -> LocalModel:
+def model(model_dir: Path) -> LocalModel:
     return LocalModel(model_dir, threads=1)
 
 
@@ -53,30 +53,30 @@ def test_long_sequences_share_a_row_only_where_that_saves_work() -> None:
 
 
 def both(
-    policy: LocalModel, adapter: str | None, sequences: list[list[int]]
+    model: LocalModel, adapter: str | None, sequences: list[list[int]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The log-probabilities of all sequences, as the policy has them and by a plain pass over each alone."""
+    """The log-probabilities of all sequences, as the model has them and by a plain pass over each alone."""
     targets = [torch.tensor([*tokens[1:], 5]) for tokens in sequences]
     ours: dict[int, torch.Tensor] = {}
-    for numbers, found in policy.logprobs(adapter, sequences, targets, 300):
+    for numbers, found in model.logprobs(adapter, sequences, targets, 300):
         ours |= zip(numbers, found.split([len(targets[number]) for number in numbers]), strict=True)
     alone: list[torch.Tensor] = []
     for tokens, target in zip(sequences, targets, strict=True):
-        logits = policy.model(adapter)(input_ids=torch.tensor([tokens])).logits[0]
+        logits = model.module(adapter)(input_ids=torch.tensor([tokens])).logits[0]
         alone.append(logits.log_softmax(-1).gather(-1, target[:, None])[:, 0])
     return torch.cat([ours[number] for number in range(len(sequences))]), torch.cat(alone)
 
 
-def test_logprobs_and_gradients_are_those_of_each_sequence_alone(policy: LocalModel) -> None:
-    assert policy.shares
-    policy.add_adapter("one", LoraShape(4, seed=1))
+def test_logprobs_and_gradients_are_those_of_each_sequence_alone(model: LocalModel) -> None:
+    assert model.can_share_rows
+    model.add_adapter("one", LoraShape(4, seed=1))
     torch.manual_seed(1)
-    given = policy.weights("one")
-    policy.set_weights("one", {key: torch.randn_like(w) * 0.1 for key, w in given.items()})
+    given = model.weights("one")
+    model.set_weights("one", {key: torch.randn_like(w) * 0.1 for key, w in given.items()})
     for adapter in (None, "one"):
-        ours, alone = both(policy, adapter, rollouts(5))
+        ours, alone = both(model, adapter, rollouts(5))
         assert torch.allclose(ours, alone, atol=1e-5)
-    parameters = policy.parameters("one")
+    parameters = model.parameters("one")
     weights = torch.randn(len(ours))
     pairs = [torch.autograd.grad((weights * values).sum(), parameters) for values in (ours, alone)]
     for one, other in zip(*pairs, strict=True):
@@ -102,8 +102,8 @@ def test_a_model_that_looks_back_a_few_tokens_only_shares_nothing(
         max_position_embeddings=256,
     )
     MistralForCausalLM(config).save_pretrained(folder)
-    policy = LocalModel(folder, threads=1)
-    assert not policy.shares
+    model = LocalModel(folder, threads=1)
+    assert not model.can_share_rows
     with torch.inference_mode():
-        ours, alone = both(policy, None, rollouts(6, prompts=2))
+        ours, alone = both(model, None, rollouts(6, prompts=2))
     assert torch.allclose(ours, alone, atol=1e-5)

@@ -105,7 +105,7 @@ def test_a_folder_that_holds_no_model_is_the_user_s_mistake(tmp_path: Path) -> N
 
 
 def test_a_model_that_cannot_be_read_is_said_with_the_reason(model_dir: Path, tmp_path: Path) -> None:
-    from rolegraph.engine.local.service.policy import LocalModel
+    from rolegraph.engine.local.service.local_model import LocalModel
 
     broken = tmp_path / "broken"
     shutil.copytree(model_dir, broken)

@@ -21,7 +21,7 @@ from tinker.cli.__main__ import main_cli  # noqa: E402
 
 from rolegraph.engine.local.launcher import LocalService  # noqa: E402
 from rolegraph.engine.local.service.checkpoints import CheckpointStore, SaveOptions  # noqa: E402
-from rolegraph.engine.local.service.policy import LoraShape  # noqa: E402
+from rolegraph.engine.local.service.local_model import LoraShape  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, logprobs_of, prompt, trainer  # noqa: E402
 
 pytestmark = pytest.mark.service
@@ -237,33 +237,24 @@ def test_what_a_local_service_does_not_do_is_refused_by_name(
         (lambda: rest.get_training_run("nobody:train:0"), "no training run 'nobody:train:0'"),
         (lambda: rest.set_checkpoint_ttl_from_tinker_path(path, 10**12), "ttl_seconds is 1000000000000"),
         (lambda: run.save_weights_and_get_sampling_client(kind="inflight"), "kind 'inflight' are not served"),
-        (lambda: client.create_sampling_client(model_path=path), "is for others to read"),
+        (lambda: client.create_sampling_client(model_path=path), "can only be downloaded"),
     ):
         with pytest.raises(tinker.APIStatusError, match=said):
             ask().result()
 
 
-def test_weights_can_be_encrypted_for_who_asks(
-    run: tinker.TrainingClient, rest: tinker.RestClient, tmp_path: Path
-) -> None:
-    pyrage = pytest.importorskip("pyrage")
-    own = pyrage.x25519.Identity.generate()
-    path = run.save_weights_external("sealed", age_encryption_recipients=[str(own.to_public())]).result().path
-    urls = rest.get_external_weights_urls(path).result().urls
-    assert set(urls) == {"adapter_config.json.age", "adapter_model.safetensors.age"}
-    config = pyrage.decrypt(httpx.get(urls["adapter_config.json.age"]).content, [own])
-    assert json.loads(config)["peft_type"] == "LORA"
-    with pytest.raises(tinker.TinkerError, match="no public key of age or SSH"):
-        run.save_weights_external("sealed", age_encryption_recipients=["age1nonsense"]).result()
+def test_encrypted_weights_are_refused(run: tinker.TrainingClient) -> None:
+    with pytest.raises(tinker.APIStatusError, match="age_encryption_recipients is not served here"):
+        run.save_weights_external("sealed", age_encryption_recipients=["age1key"]).result()
 
 
 def test_the_checkpoints_of_a_service_that_is_gone_are_listed(model_dir: Path, tmp_path: Path) -> None:
     gone = CheckpointStore(tmp_path, "tiny", model_dir)
     path = gone.save(
-        "tinker://s:train:0/weights/a", LoraShape(4), {}, terms=SaveOptions(user_metadata={"a": "b"})
+        "tinker://s:train:0/weights/a", LoraShape(4), {}, options=SaveOptions(user_metadata={"a": "b"})
     )
-    gone.save("tinker://s:train:0/sampler_weights/b", LoraShape(4), {}, terms=SaveOptions(ttl_seconds=1))
-    gone.save("tinker://s:train:0/sampler_weights/c", LoraShape(4), {}, terms=SaveOptions(listed=False))
+    gone.save("tinker://s:train:0/sampler_weights/b", LoraShape(4), {}, options=SaveOptions(ttl_seconds=1))
+    gone.save("tinker://s:train:0/sampler_weights/c", LoraShape(4), {}, options=SaveOptions(listed=False))
     while len(gone.entries()) > 1:
         time.sleep(0.05)
     again = CheckpointStore(tmp_path, "tiny", model_dir)

@@ -18,8 +18,8 @@ torch = pytest.importorskip("torch", reason="needs the extra `local`")
 tinker = pytest.importorskip("tinker")
 
 from rolegraph.engine.local.launcher import PROCESS, LocalService, running  # noqa: E402
+from rolegraph.engine.local.service.fair_queue import FairQueue  # noqa: E402
 from rolegraph.engine.local.service.futures import TurnOrder  # noqa: E402
-from rolegraph.engine.local.service.rounds import FairQueue  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, trainer  # noqa: E402
 from tests.waiting import soon  # noqa: E402
 
@@ -183,12 +183,12 @@ def test_what_is_cancelled_is_not_waited_for() -> None:
         async def work(number: int) -> None:
             done.append(number)
 
-        tasks = {n: asyncio.create_task(turns.take(n, lambda n=n: work(n))) for n in (2, 3, 4)}
+        tasks = {n: asyncio.create_task(turns.run(n, lambda n=n: work(n))) for n in (2, 3, 4)}
         await asyncio.sleep(0)
         tasks[2].cancel()
         tasks[3].cancel()
         await asyncio.sleep(0.01)
-        await turns.take(1, lambda: work(1))
+        await turns.run(1, lambda: work(1))
         await asyncio.wait_for(tasks[4], 1.0)
         return done
 
@@ -196,9 +196,9 @@ def test_what_is_cancelled_is_not_waited_for() -> None:
 
 
 def test_owners_take_turns_and_each_keeps_its_order() -> None:
-    rounds = FairQueue[str]()
+    queue = FairQueue[str]()
     for item in ("a1", "a2", "a3", "b1", "c1", "b2"):
-        rounds.add(item[0], item)
-    rounds.keep(lambda item: item != "c1")
-    assert [rounds.take() for _ in range(len(rounds))] == ["a1", "b1", "a2", "b2", "a3"]
-    assert not rounds
+        queue.add(item[0], item)
+    queue.filter(lambda item: item != "c1")
+    assert [queue.pop() for _ in range(len(queue))] == ["a1", "b1", "a2", "b2", "a3"]
+    assert not queue

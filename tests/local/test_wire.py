@@ -15,14 +15,15 @@ tinker = pytest.importorskip("tinker")
 
 import torch  # noqa: E402
 
-from rolegraph.engine.local.service.messages import public  # noqa: E402
-from rolegraph.engine.local.service.trainer import RequestError  # noqa: E402
+from rolegraph.engine.local.service.errors import RequestError  # noqa: E402
+from rolegraph.engine.local.service.tinker_proto import public  # noqa: E402
 from rolegraph.engine.local.service.wire import OptimStepBody, TrainRequest  # noqa: E402
 
 
 def test_what_a_client_leaves_out_of_adam_is_the_sdk_s_default() -> None:
     body = OptimStepBody.model_validate({"model_id": "m", "adam_params": {"learning_rate": 0.1}})
-    assert body.adam_params == tinker.AdamParams(learning_rate=0.1)
+    assert body.adam_params is not None
+    assert body.adam_params.model_dump() == tinker.AdamParams(learning_rate=0.1).model_dump()
 
 
 def test_a_setting_that_adam_does_not_have_is_refused() -> None:

@@ -122,7 +122,7 @@ def test_transformers_and_peft_alone_are_as_right_as_the_validation_says(
 def test_what_was_exported_can_be_served(
     kind: str, expected: list[float], request: pytest.FixtureRequest
 ) -> None:
-    from rolegraph.engine.local.service.policy import LocalModel
+    from rolegraph.engine.local.service.local_model import LocalModel
 
     folder: Path = request.getfixturevalue(kind)
     check_model_folder(folder)

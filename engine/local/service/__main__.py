@@ -1,15 +1,13 @@
-"""The service as the child process of a run: `python -P -m rolegraph.engine.local.service OPTIONS`.
+"""The service as the launcher's child process: `python -P -m rolegraph.engine.local.service OPTIONS`.
 
-The key is in the environment.
-
-It ends when its parent does, however that ends, and leaves nothing behind. Ctrl-C in the terminal, which
-reaches it too, is its parent's business.
+OPTIONS is JSON; the key is in the environment. The process ends when its parent does, however the parent
+ended, and deletes its temporary folder. It ignores Ctrl-C, which the terminal sends to it too: the parent
+decides.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import signal
@@ -22,26 +20,20 @@ from typing import Any
 
 from rolegraph.engine.errors import RolegraphError
 from rolegraph.engine.local.launcher import KEY_VARIABLE, model_name
-from rolegraph.engine.local.service.serving import open_state_dir
+from rolegraph.engine.local.service.serving import launch, open_state_dir
 
 _PARENT_CHECK_SECONDS = 1.0
-_COLLECT_AFTER = 50_000
-"""Objects between two searches for garbage: at Python's 700, a seventh of the time of torch's import."""
 
 
 def main() -> None:
-    """Serve until the parent is gone, announcing the port on standard output."""
+    """Serve until the parent has ended; print the port when the service is ready."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.set_threshold(_COLLECT_AFTER)
     options: dict[str, Any] = json.loads(sys.argv[1])
     model_dir, state_dir = Path(options["model_dir"]), options["state_dir"]
     try:
         with contextlib.ExitStack() as stack:
             state = open_state_dir(Path(state_dir) if state_dir else None, stack)
             _watch_parent(stack.close)
-            # torch takes seconds to import; the watch is on by now
-            from rolegraph.engine.local.service.launch import launch
-
             launch(
                 model_dir,
                 model_name(model_dir),
@@ -59,27 +51,27 @@ def main() -> None:
 
 
 def _watch_parent(clean_up: Callable[[], None]) -> None:
-    """Leave when the parent is gone: there is nobody to answer.
+    """Start threads that clean up and exit the process when its parent has ended.
 
-    Its end of our standard input closes with it, unless a process that it forked still holds a copy; so its
-    id is watched as well.
+    The parent's end of standard input closes with the parent, unless a process that it forked still holds a
+    copy; so the parent's process id is watched as well.
     """
     parent = os.getppid()
 
-    def closed() -> None:
+    def wait_for_input_to_close() -> None:
         os.read(sys.stdin.fileno(), 1)
 
-    def orphaned() -> None:
+    def wait_for_new_parent() -> None:
         while os.getppid() == parent:
             time.sleep(_PARENT_CHECK_SECONDS)
 
-    def leave_after(wait: Callable[[], None]) -> None:
+    def exit_after(wait: Callable[[], None]) -> None:
         wait()
         clean_up()
         os._exit(0)
 
-    for wait in (closed, orphaned):
-        threading.Thread(target=leave_after, args=(wait,), daemon=True).start()
+    for wait in (wait_for_input_to_close, wait_for_new_parent):
+        threading.Thread(target=exit_after, args=(wait,), daemon=True).start()
 
 
 if __name__ == "__main__":

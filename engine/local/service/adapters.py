@@ -1,7 +1,4 @@
-"""An adapter as a folder in PEFT's form, and the model of a folder, also where that holds an adapter of it.
-
-Knows torch, transformers and peft, and no service.
-"""
+"""Adapter folders in PEFT's form, and loading of models from model folders and adapter folders."""
 
 # torch, peft and transformers leave parts of their types unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -20,32 +17,39 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rolegraph.engine.errors import UsageError, first_line
-from rolegraph.engine.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of
+from rolegraph.engine.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of_adapter
 
 LORA_ALPHA = 32
-"""As hosted Tinker has it: an adapter's output is scaled by alpha / rank."""
+"""Hosted Tinker's value: an adapter's output is scaled by alpha / rank."""
 
 
 def lora_config(ranks: Mapping[str, int], rank: int) -> dict[str, Any]:
-    """PEFT's config of an adapter of some rank, from the ranks that its layers have.
+    """Return PEFT's config of an adapter, from its nominal rank and the actual rank of each layer.
 
-    A layer that is smaller than the rank has less, and the same scale.
+    A layer smaller than the nominal rank has its own rank, and an alpha that keeps alpha / rank the same.
     """
-    capped = {layer: own for layer, own in sorted(ranks.items()) if own != rank}
+    capped = {layer: layer_rank for layer, layer_rank in sorted(ranks.items()) if layer_rank != rank}
     return {
         "r": rank,
         "lora_alpha": LORA_ALPHA,
         "lora_dropout": 0.0,
         "target_modules": sorted(ranks),
         "rank_pattern": capped,
-        "alpha_pattern": {layer: LORA_ALPHA * own / rank for layer, own in capped.items()},
+        "alpha_pattern": {layer: LORA_ALPHA * layer_rank / rank for layer, layer_rank in capped.items()},
     }
 
 
 def write_adapter(folder: Path, weights: Mapping[str, Tensor], rank: int, base: str) -> None:
-    """Write an adapter's tensors, named as PEFT does, as `PeftModel.from_pretrained` reads them.
+    """Write an adapter folder that `PeftModel.from_pretrained` loads.
 
-    `base` is the model that it is of. Raises OSError.
+    Args:
+        folder: an existing folder.
+        weights: the tensors by PEFT's names.
+        rank: the nominal rank.
+        base: the base model's name or folder.
+
+    Raises:
+        OSError: a file cannot be written.
     """
     prefix, suffix = "base_model.model.", ".lora_A.weight"
     ranks = {
@@ -66,15 +70,20 @@ def write_adapter(folder: Path, weights: Mapping[str, Tensor], rank: int, base: 
 
 
 def load_model(folder: Path, dtype: torch.dtype | None = None) -> PreTrainedModel:
-    """The model of a folder, as its files have it unless a `dtype` is given; raises UsageError.
+    """Load a causal language model from a model folder, or from an adapter folder with the adapter merged in.
 
-    That of an adapter's folder is its base with the adapter in its weights.
+    Args:
+        folder: the model's or adapter's folder.
+        dtype: the weights' type; by default that of the files.
+
+    Raises:
+        UsageError: the model cannot be loaded.
     """
     try:
-        base = base_of(folder)
+        base = base_of_adapter(folder)
         if base is not None:
-            return _with_adapter(load_model(base, dtype), folder)
-        # Without a word on remote code, transformers asks at the terminal, and waits.
+            return _merge_adapter(load_model(base, dtype), folder)
+        # Unless trust_remote_code is given, transformers may ask at the terminal and wait.
         return AutoModelForCausalLM.from_pretrained(
             str(folder), dtype=dtype or "auto", local_files_only=True, trust_remote_code=False
         )
@@ -82,9 +91,9 @@ def load_model(folder: Path, dtype: torch.dtype | None = None) -> PreTrainedMode
         raise UsageError(f"cannot load a causal language model from {folder}: {first_line(error)}") from error
 
 
-def _with_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """A model with an adapter in its weights. It is changed in place."""
-    from peft import PeftModel  # takes seconds to import, and few need it
+def _merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    """Merge an adapter into a model's weights, in place."""
+    from peft import PeftModel  # takes seconds to import
 
     config = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     embeddings: Any = model.get_input_embeddings()
@@ -92,7 +101,7 @@ def _with_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     name = next(name for name, module in model.named_modules() if module is unembed)
     adapted = any(name == layer or name.endswith(f".{layer}") for layer in config["target_modules"])
     if adapted and unembed.weight is embeddings.weight:
-        # One tensor in two uses, of which the adapter changes one only.
+        # Tied embeddings are one tensor with two uses, and the adapter changes one of them only.
         unembed.weight = nn.Parameter(unembed.weight.detach().clone())
         model.config.tie_word_embeddings = False
     with warnings.catch_warnings():

@@ -1,7 +1,7 @@
-"""Calls to sample, gathered by the weights that they want and drawn together.
+"""Continuous batching of sampling jobs, grouped by their weights.
 
-`step` moves everything on by one token: it lets waiting sequences join, and hands finished jobs back.
-Runs on the compute thread; only `add` may be called from others. Knows no HTTP and no asyncio.
+`Batcher.step` samples one token of every sequence, admits waiting sequences and finishes jobs. Everything
+runs on the compute thread. Knows no HTTP and no asyncio.
 """
 
 # torch leaves parts of its types unknown.
@@ -9,8 +9,6 @@ Runs on the compute thread; only `add` may be called from others. Knows no HTTP 
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -20,64 +18,65 @@ import torch
 
 from rolegraph.engine.limits import service as limits
 from rolegraph.engine.local.service.decoder import Decoder
-from rolegraph.engine.local.service.policy import LocalModel, TopTokens, padded_batches
-from rolegraph.engine.local.service.rounds import FairQueue
+from rolegraph.engine.local.service.fair_queue import FairQueue
+from rolegraph.engine.local.service.local_model import LocalModel, TopTokens, padded_batches
 from rolegraph.engine.local.service.sampling import SampleRequest
 
 PATIENCE = 8
-"""Steps that a few waiting sequences wait for more to join with them: reading prompts holds the others up."""
+"""Steps for which a few waiting sequences are held back: reading prompts delays all others."""
 
 
 @dataclass(eq=False)
 class SampleJob:
-    """One call to sample: sequences of one prompt, and the prompt's own log-probabilities."""
+    """One request to sample: sequences of one prompt, and optionally the prompt's own log-probabilities."""
 
     weights: str | None
-    """The checkpoint's path; None for the base model."""
+    """Path of the checkpoint to sample from; None for the base model."""
     requests: Sequence[SampleRequest]
     want_prompt_logprobs: bool = False
     prompt_top: int = 0
-    """How many of the likeliest tokens are wanted at each of the prompt's."""
+    """Number of likeliest tokens to return for each position of the prompt."""
     owner: str = ""
-    """Whose it is: owners take turns."""
+    """Id of the client; owners take turns."""
     progress: Callable[[], None] | None = None
-    """Called when there are new tokens."""
+    """Callback after every step, on the compute thread."""
     prompt_logprobs: list[float] = field(default_factory=list[float])
-    """Temperature 1; NaN for the first token, which nothing precedes."""
+    """Log-probabilities of the prompt's tokens at temperature 1; NaN for the first."""
     top_prompt: list[TopTokens] = field(default_factory=list[TopTokens])
-    """The likeliest in the place of each token but the first."""
+    """The likeliest tokens for each position of the prompt but the first."""
     done: Future[None] = field(default_factory=Future[None])
-    """Cancel it to stop the drawing."""
+    """Future of the job's end; cancelling it stops the sampling."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is nothing left to compute."""
+        """True if nothing is left to compute."""
         return (not self.is_unscored) and all(request.reason is not None for request in self.requests)
 
     @property
     def is_unscored(self) -> bool:
-        """Whether its prompt's log-probabilities are wanted, and are not there."""
+        """True if log-probabilities of the prompt are wanted and not computed yet."""
         return (self.want_prompt_logprobs or self.prompt_top > 0) and not self.prompt_logprobs
 
     def finish(self, error: Exception | None = None) -> None:
-        """Tell whoever waits, unless they have given up."""
+        """Resolve `done`, unless it was cancelled."""
         with suppress(InvalidStateError):
             self.done.set_exception(error) if error else self.done.set_result(None)
 
 
-class _Group:
-    """What is drawn from one set of weights."""
+class _WeightsGroup:
+    """The jobs that sample from one set of weights."""
 
     def __init__(self, decoder: Decoder, adapter: str | None) -> None:
         self.decoder, self.adapter = decoder, adapter
         self.jobs: list[SampleJob] = []
         self.waiting = FairQueue[SampleRequest]()
         self.unscored = FairQueue[SampleJob]()
-        """Those whose prompts' log-probabilities are still to be computed."""
+        """Jobs whose prompts' log-probabilities are still to be computed."""
         self.waited = 0
+        """Steps since sequences last joined."""
 
-    def take(self, job: SampleJob) -> None:
-        """Take a job on."""
+    def add(self, job: SampleJob) -> None:
+        """Queue a job's sequences, and its prompt if it is to be scored."""
         self.jobs.append(job)
         for request in job.requests:
             self.waiting.add(job.owner, request)
@@ -86,44 +85,52 @@ class _Group:
 
 
 class Batcher:
-    """Draws for many jobs. `load` makes a checkpoint's weights an adapter and returns its name."""
+    """Sampler for many jobs at once.
 
-    def __init__(self, policy: LocalModel, load: Callable[[str], str]) -> None:
-        self._policy, self._load = policy, load
-        self._arrived: deque[SampleJob] = deque()
-        self._groups: dict[str | SampleJob | None, _Group] = {}
-        """By weights; a job that is drawn alone has a group of its own."""
-        self._lock = threading.Lock()
+    `load` returns the name of an adapter that holds the weights of a checkpoint path.
+    """
+
+    def __init__(self, model: LocalModel, load: Callable[[str], str]) -> None:
+        self._model, self._load = model, load
+        self._groups: dict[str | SampleJob | None, _WeightsGroup] = {}
+        """Groups by checkpoint path; a job that is sampled alone is the key of its group."""
 
     def add(self, job: SampleJob) -> None:
-        """Take a job on. From any thread."""
-        with self._lock:
-            self._arrived.append(job)
+        """Queue a job, or finish it with the error that loading its weights raises."""
+        if job.done.done():
+            return
+        try:
+            if job.weights not in self._groups:
+                adapter = None if job.weights is None else self._load(job.weights)
+                self._groups[job.weights] = _WeightsGroup(Decoder(self._model, adapter), adapter)
+        except Exception as error:  # reported to the client of this job
+            job.finish(error)
+            return
+        self._groups[job.weights].add(job)
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do."""
-        return bool(self._arrived or self._groups)
+        """True while there are unfinished jobs."""
+        return bool(self._groups)
 
-    def in_use(self) -> set[str | None]:
-        """The adapters that sequences are being drawn from."""
+    def adapters_in_use(self) -> set[str | None]:
+        """Return the adapters of the unfinished jobs."""
         return {group.adapter for group in self._groups.values()}
 
     def step(self) -> None:
-        """Draw one more token of every sequence. What goes wrong is told to those whose jobs it hits."""
-        self._sort_arrived()
+        """Sample one more token of every sequence; an error ends only the jobs that cause it."""
         for key, group in list(self._groups.items()):
             try:
                 self._advance(group)
-            except Exception as error:  # belongs to one of the jobs of this group, which reports it
+            except Exception as error:  # reported to the client of the job at fault
                 del self._groups[key]
-                self._part(group, error)
+                self._split(group, error)
                 continue
             if not group.jobs:
                 del self._groups[key]
 
-    def _part(self, group: _Group, error: Exception) -> None:
-        """Draw each of a group's jobs alone, from its start: what ails one is not the others' fault."""
+    def _split(self, group: _WeightsGroup, error: Exception) -> None:
+        """Restart each job of a failed group alone, so that only the jobs at fault fail; end a single job."""
         if len(group.jobs) == 1:
             group.jobs[0].finish(error)
             return
@@ -131,40 +138,25 @@ class Batcher:
             job.prompt_logprobs, job.top_prompt = [], []
             for request in job.requests:
                 request.restart()
-            alone = self._groups[job] = _Group(Decoder(self._policy, group.adapter), group.adapter)
-            alone.take(job)
-
-    def _sort_arrived(self) -> None:
-        with self._lock:
-            arrived = list(self._arrived)
-            self._arrived.clear()
-        for job in arrived:
-            if job.done.done():
-                continue
-            try:
-                if job.weights not in self._groups:
-                    adapter = None if job.weights is None else self._load(job.weights)
-                    self._groups[job.weights] = _Group(Decoder(self._policy, adapter), adapter)
-            except Exception as error:  # belongs to this job
-                job.finish(error)
-                continue
-            self._groups[job.weights].take(job)
+            alone = self._groups[job] = _WeightsGroup(Decoder(self._model, group.adapter), group.adapter)
+            alone.add(job)
 
     def _score(self, adapter: str | None, unscored: FairQueue[SampleJob]) -> None:
-        """The log-probabilities of some waiting prompts: one forward pass, between two tokens."""
-        jobs, tokens = list[SampleJob](), 0
+        """Compute log-probabilities of waiting prompts, at most `limits.READ_TOKENS` tokens of them."""
+        jobs: list[SampleJob] = []
+        tokens = 0
         while unscored:
-            tokens += len(unscored.first().requests[0].prompt)
+            tokens += len(unscored.peek().requests[0].prompt)
             if jobs and tokens > limits.READ_TOKENS.most:
                 break
-            jobs.append(unscored.take())
+            jobs.append(unscored.pop())
         for job in jobs:
             job.prompt_logprobs = [float("nan")]
         longer = [job for job in jobs if len(job.requests[0].prompt) > 1]
         prompts = [job.requests[0].prompt for job in longer]
         targets = [torch.tensor(prompt[1:]) for prompt in prompts]
         with torch.inference_mode():
-            for numbers, logprobs in self._policy.logprobs(
+            for numbers, logprobs in self._model.logprobs(
                 adapter, [prompt[:-1] for prompt in prompts], targets, limits.READ_TOKENS.most
             ):
                 by_prompt = logprobs.split([len(targets[number]) for number in numbers])
@@ -173,14 +165,14 @@ class Batcher:
             for job in longer:
                 if job.prompt_top:
                     prompt = job.requests[0].prompt[:-1]
-                    job.top_prompt = self._policy.likeliest(adapter, prompt, job.prompt_top)
+                    job.top_prompt = self._model.top_tokens(adapter, prompt, job.prompt_top)
 
-    def _advance(self, group: _Group) -> None:
+    def _advance(self, group: _WeightsGroup) -> None:
         for job in [job for job in group.jobs if job.done.done()]:
             unwanted = set(job.requests)
             group.decoder.remove(job.requests)
-            group.waiting.keep(lambda request, unwanted=unwanted: request not in unwanted)
-            group.unscored.keep(lambda other, job=job: other is not job)
+            group.waiting.filter(lambda request, unwanted=unwanted: request not in unwanted)
+            group.unscored.filter(lambda waiting, job=job: waiting is not job)
             group.jobs.remove(job)
         self._score(group.adapter, group.unscored)
         group.decoder.step()
@@ -195,17 +187,18 @@ class Batcher:
                 group.jobs.remove(job)
                 job.finish()
 
-    def _joining(self, group: _Group) -> list[SampleRequest]:
-        """The waiting sequences that join now: when enough are there, or they have waited long enough."""
+    def _joining(self, group: _WeightsGroup) -> list[SampleRequest]:
+        """Return the waiting sequences to admit now: once there are enough, or after PATIENCE steps."""
         live = group.decoder.live
         group.waited += 1
         if not group.waiting or (len(group.waiting) * 4 < len(live) and group.waited < PATIENCE):
             return []
         group.waited = 0
-        longest, joining = max((request.length for request in live), default=0), list[SampleRequest]()
+        joining: list[SampleRequest] = []
+        longest = max((request.length for request in live), default=0)
         while group.waiting and len(live) + len(joining) < limits.LIVE.most:
-            longest = max(longest, group.waiting.first().length)
+            longest = max(longest, group.waiting.peek().length)
             if (live or joining) and longest * (len(live) + len(joining) + 1) > limits.LIVE_TOKENS.most:
                 break
-            joining.append(group.waiting.take())
+            joining.append(group.waiting.pop())
         return joining

@@ -1,7 +1,7 @@
-"""Chat completions, as OpenAI's API has them, beside the Tinker API: for clients that know only those.
+"""OpenAI's chat completions, for clients that do not know the Tinker API.
 
-Tools are the chat template's; reasoning comes as `reasoning_content`. A stream tells of a turn that may call
-tools when it is whole, as only then is it known what of it is a call.
+Tools are written by the model's chat template; reasoning is returned as `reasoning_content`. A streamed turn
+that may call tools is sent when it is complete, since only then its calls can be recognised.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from starlette.responses import JSONResponse, Response
 
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.local.service.backend import Backend
-from rolegraph.engine.local.service.calls import read
+from rolegraph.engine.local.service.endpoints import read_body
+from rolegraph.engine.local.service.errors import RequestError
+from rolegraph.engine.local.service.openai_bodies import ChatBody
+from rolegraph.engine.local.service.openai_model import OpenAIModel, usage
 from rolegraph.engine.local.service.sampling import SampleRequest
 from rolegraph.engine.local.service.streaming import StreamDelta, StreamState, events
-from rolegraph.engine.local.service.trainer import RequestError
-from rolegraph.engine.local.service.v1 import V1, usage
-from rolegraph.engine.local.service.v1_bodies import ChatBody
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.prompts.chat import CLOSE, OPEN, TokenizedPrompt
 from rolegraph.engine.prompts.tools import answer_message
@@ -29,27 +29,28 @@ from rolegraph.engine.vocabulary import Function
 
 
 class ChatService:
-    """The endpoint; `names` are all that clients may call the model."""
+    """The endpoint /v1/chat/completions of one backend."""
 
-    def __init__(self, backend: Backend, name: str, names: frozenset[str]) -> None:
-        self._v1 = V1(backend, name, names)
-        self._chat = ChatFormat(backend.policy.tokenizer, name)
+    def __init__(self, backend: Backend) -> None:
+        self._model = OpenAIModel(backend)
+        self._chat = ChatFormat(backend.model.tokenizer, backend.name)
 
     async def complete(self, request: Request) -> Response:
-        """Answers to a chat, in the model's own format."""
-        body = await read(request, ChatBody)
-        path = await self._v1.weights(body.model)
-        tools = body.offered
-        prompt = self._prompt(body, tools)
-        ends = self._v1.backend.policy.end_ids | set(self._chat.end_ids)
-        samples = self._v1.requests(body, prompt.ids, body.longest, ends, 0)
+        """Answer a chat in the model's own chat format."""
+        body = await read_body(request, ChatBody)
+        path = await self._model.checkpoint(body.model)
+        functions = body.functions
+        prompt = self._prompt(body, functions)
+        ends = self._model.backend.model.end_ids | set(self._chat.end_ids)
+        longest = body.max_completion_tokens or body.max_tokens
+        samples = self._model.requests(body, prompt.ids, longest, ends, 0)
         if body.stream:
-            return self._streamed(body, path, prompt, samples, tools)
-        await self._v1.draw(request, path, samples)
+            return self._stream(body, path, prompt, samples, functions)
+        await self._model.sample(request, path, samples)
         answer: dict[str, Any] = {
-            **self._v1.head("chat.completion", "chatcmpl", body)._asdict(),
+            **self._model.head("chat.completion", "chatcmpl", body),
             "choices": [
-                self._choice(body, index, sample, tools, thinking=prompt.thinking)
+                self._choice(body, index, sample, functions, thinking=prompt.thinking)
                 for index, sample in enumerate(samples)
             ],
             "usage": usage(len(prompt.ids), samples),
@@ -58,73 +59,75 @@ class ChatService:
             answer["prompt_token_ids"] = list(prompt.ids)
         return JSONResponse(answer)
 
-    def _prompt(self, body: ChatBody, tools: Sequence[Function]) -> TokenizedPrompt:
-        body.check_length(body.characters, self._v1.backend.policy.context)
+    def _prompt(self, body: ChatBody, functions: Sequence[Function]) -> TokenizedPrompt:
+        body.check_length(body.characters, self._model.backend.model.context)
         try:
-            return self._chat.prompt([turn.message() for turn in body.messages], tools)
+            return self._chat.prompt([message.message() for message in body.messages], functions)
         except ModelError as error:
             raise RequestError(str(error)) from error
-        except TypeError as error:  # a template that wants a message otherwise
-            raise RequestError(f"the chat template takes no such messages: {error}") from error
+        except TypeError as error:  # the template expects messages of another form
+            raise RequestError(f"the chat template rejects these messages: {error}") from error
 
     def _choice(
-        self, body: ChatBody, index: int, sample: SampleRequest, tools: Sequence[Function], *, thinking: bool
+        self,
+        body: ChatBody,
+        index: int,
+        sample: SampleRequest,
+        functions: Sequence[Function],
+        *,
+        thinking: bool,
     ) -> dict[str, Any]:
         thought, text = self._chat.answer(sample.tokens, stop=sample.stop_texts, thinking=thinking)
-        message, reason = self._message(text, sample, tools)
+        message, reason = self._message(text, sample, functions)
         if thought:
             message["reasoning_content"] = thought
         choice: dict[str, Any] = {"index": index, "message": message, "finish_reason": reason}
-        return choice | self._tokens(body, sample, slice(None))
+        return choice | self._token_fields(body, sample, slice(None))
 
     def _message(
-        self, text: str, sample: SampleRequest, tools: Sequence[Function]
+        self, text: str, sample: SampleRequest, functions: Sequence[Function]
     ) -> tuple[dict[str, Any], str | None]:
-        """A whole answer's message, and why it ended."""
-        text, calls = self._chat.calls(text, tools)
-        # OpenAI has no call without a name: it stands in the text.
+        """Return the message of a complete answer and its finish_reason."""
+        text, calls = self._chat.calls(text, functions)
+        # OpenAI's API has no call without a name; such a call remains in the text.
         named = [call._replace(id=f"call-{uuid.uuid4().hex}") for call in calls if call.name]
         message = dict(answer_message(text, calls=named))
         return message, "tool_calls" if named else sample.reason
 
-    def _tokens(self, body: ChatBody, sample: SampleRequest, which: slice) -> dict[str, Any]:
-        """What is said of some of an answer's tokens, if it is asked for."""
-        said: dict[str, Any] = {}
+    def _token_fields(self, body: ChatBody, sample: SampleRequest, positions: slice) -> dict[str, Any]:
+        """Return log-probabilities and ids of an answer's tokens at some positions, as far as requested."""
+        fields: dict[str, Any] = {}
         if body.logprobs:
-            tokens, logprobs = self._v1.texts(sample.tokens[which]), sample.logprobs[which]
-            said["logprobs"] = {
+            tokens, logprobs = self._model.texts(sample.tokens[positions]), sample.logprobs[positions]
+            fields["logprobs"] = {
                 "content": [
                     {"token": token, "logprob": logprob, "bytes": None, "top_logprobs": []}
                     for token, logprob in zip(tokens, logprobs, strict=True)
                 ]
             }
         if body.return_token_ids:
-            said["token_ids"] = sample.tokens[which]
-        return said
+            fields["token_ids"] = sample.tokens[positions]
+        return fields
 
-    # streamed
+    # streaming
 
-    def _streamed(
+    def _stream(
         self,
         body: ChatBody,
         path: str | None,
         prompt: TokenizedPrompt,
         samples: Sequence[SampleRequest],
-        tools: Sequence[Function],
+        functions: Sequence[Function],
     ) -> Response:
-        marks = (*body.stops, OPEN, CLOSE)
-        tellings = [
-            StreamState(
-                sample, partial(self._read, sample, whole=bool(tools), thinking=prompt.thinking), marks
-            )
-            for sample in samples
-        ]
-        chunks = self._v1.chunks(
-            self._v1.head("chat.completion.chunk", "chatcmpl", body),
+        marks = (*body.stop_texts, OPEN, CLOSE)
+        read = partial(self._read, whole=bool(functions), thinking=prompt.thinking)
+        states = [StreamState(sample, partial(read, sample), marks) for sample in samples]
+        chunks = self._model.stream(
+            self._model.head("chat.completion.chunk", "chatcmpl", body),
             body,
             path,
-            tellings,
-            lambda number, news: self._deltas(body, number, samples[number], tools, news),
+            states,
+            lambda number, delta: self._delta_choices(body, number, samples[number], functions, delta),
             lambda: usage(len(prompt.ids), samples),
             {"prompt_token_ids": list(prompt.ids)} if body.with_prompt_ids else {},
         )
@@ -133,34 +136,34 @@ class ChatService:
     def _read(
         self, sample: SampleRequest, tokens: Sequence[int], ended: bool, *, whole: bool, thinking: bool
     ) -> tuple[str, ...]:
-        """An answer's reasoning and its text, so far. Where it has to be `whole`, there is no text before."""
+        """Return an answer's reasoning and text so far; with `whole`, the text is empty until the end."""
         thought, text = self._chat.answer(tokens, stop=sample.stop_texts, thinking=thinking)
         if not ended and (whole or (not thought and OPEN.startswith(text.lstrip()))):
             text = ""
         return thought, text
 
-    def _deltas(
+    def _delta_choices(
         self,
         body: ChatBody,
         number: int,
         sample: SampleRequest,
-        tools: Sequence[Function],
-        news: StreamDelta,
+        functions: Sequence[Function],
+        increment: StreamDelta,
     ) -> list[dict[str, Any]]:
-        """The choices of the chunks that tell what is new."""
-        thought, text = news.parts
+        """Return the `choices` of the chunks for an increment of an answer."""
+        thought, text = increment.parts
         reason: str | None = None
         delta: dict[str, Any] = {"reasoning_content": thought} if thought else {}
-        if news.ended:
-            message, reason = self._message(text, sample, tools)
+        if increment.ended:
+            message, reason = self._message(text, sample, functions)
             text = message["content"]
             if calls := message.get("tool_calls"):
                 delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
         if text:
             delta["content"] = text
-        if news.tokens.start == 0:
+        if increment.tokens.start == 0:
             delta = {"role": "assistant", "content": "", **delta}
-        said = self._tokens(body, sample, news.tokens)
-        if not (delta or said or news.ended):
+        fields = self._token_fields(body, sample, increment.tokens)
+        if not (delta or fields or increment.ended):
             return []
-        return [{"index": number, "delta": delta, "finish_reason": reason, **said}]
+        return [{"index": number, "delta": delta, "finish_reason": reason, **fields}]

@@ -1,4 +1,4 @@
-"""Completions of plain prompts, texts or token ids, as OpenAI's API has them, and the list of models."""
+"""OpenAI's completions of plain prompts (texts or token ids), and its list of models."""
 
 from __future__ import annotations
 
@@ -12,100 +12,98 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rolegraph.engine.local.service.backend import Backend
-from rolegraph.engine.local.service.calls import read
+from rolegraph.engine.local.service.endpoints import read_body
+from rolegraph.engine.local.service.errors import RequestError
+from rolegraph.engine.local.service.openai_bodies import CompletionBody
+from rolegraph.engine.local.service.openai_model import OpenAIModel, usage
 from rolegraph.engine.local.service.sampling import SampleRequest
 from rolegraph.engine.local.service.streaming import StreamDelta, StreamState, events
-from rolegraph.engine.local.service.trainer import RequestError
-from rolegraph.engine.local.service.v1 import V1, usage
-from rolegraph.engine.local.service.v1_bodies import CompletionBody
 from rolegraph.engine.prompts.chat import cut_at_stop
 
-_USUAL_LENGTH = 16
-"""Tokens of an answer where nothing is said, as OpenAI has it."""
+_DEFAULT_MAX_TOKENS = 16
+"""OpenAI's default."""
 
 
 class CompletionService:
-    """The endpoints; `names` are all that clients may call the model."""
+    """The endpoints /v1/completions and /v1/models of one backend."""
 
-    def __init__(self, backend: Backend, name: str, names: frozenset[str]) -> None:
-        self._v1 = V1(backend, name, names)
+    def __init__(self, backend: Backend) -> None:
+        self._model = OpenAIModel(backend)
 
     async def models(self, request: Request) -> Response:
-        """The one model."""
-        return JSONResponse({"object": "list", "data": [self._card(self._v1.name)]})
+        """List the served model."""
+        return JSONResponse({"object": "list", "data": [self._card(self._model.backend.name)]})
 
     async def model(self, request: Request) -> Response:
-        """What is known of a model, or of a checkpoint by its path."""
+        """Describe a model, or a checkpoint by its path."""
         name = str(request.path_params["name"])
-        await self._v1.weights(name)
+        await self._model.checkpoint(name)
         return JSONResponse(self._card(name))
 
     def _card(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._v1.started, "owned_by": "rolegraph"}
+        return {"id": name, "object": "model", "created": self._model.started, "owned_by": "rolegraph"}
 
     async def complete(self, request: Request) -> Response:
-        """What follows prompts."""
-        body = await read(request, CompletionBody)
-        path = await self._v1.weights(body.model)
+        """Complete prompts."""
+        body = await read_body(request, CompletionBody)
+        path = await self._model.checkpoint(body.model)
         samples: list[SampleRequest] = []
-        read_tokens, ends = 0, self._v1.backend.policy.end_ids
+        prompt_tokens, ends = 0, self._model.backend.model.end_ids
         for prompt in body.prompts:
             ids = self._ids(body, prompt)
-            samples += self._v1.requests(body, ids, body.max_tokens or _USUAL_LENGTH, ends, len(samples))
-            read_tokens += len(ids)
-            await asyncio.sleep(0)  # others are answered between two prompts
-        head = self._v1.head("text_completion", "cmpl", body)
+            samples += self._model.requests(
+                body, ids, body.max_tokens or _DEFAULT_MAX_TOKENS, ends, len(samples)
+            )
+            prompt_tokens += len(ids)
+            await asyncio.sleep(0)  # lets other requests run between two prompts
+        head = self._model.head("text_completion", "cmpl", body)
         if body.stream:
-            tellings = [StreamState(sample, partial(self._read, sample), body.stops) for sample in samples]
-            chunks = self._v1.chunks(
+            states = [StreamState(sample, partial(self._read, sample), body.stop_texts) for sample in samples]
+            chunks = self._model.stream(
                 head,
                 body,
                 path,
-                tellings,
-                lambda number, news: self._pieces(body, number, samples[number], news),
-                lambda: usage(read_tokens, samples),
+                states,
+                lambda number, delta: self._delta_choices(body, number, samples[number], delta),
+                lambda: usage(prompt_tokens, samples),
                 {},
             )
             return events(chunks)
-        await self._v1.draw(request, path, samples)
+        await self._model.sample(request, path, samples)
         choices = [
             self._choice(
                 body, number, sample, self._read(sample, sample.tokens, True)[0], slice(None), sample.reason
             )
             for number, sample in enumerate(samples)
         ]
-        return JSONResponse({**head._asdict(), "choices": choices, "usage": usage(read_tokens, samples)})
+        return JSONResponse({**head, "choices": choices, "usage": usage(prompt_tokens, samples)})
 
     def _ids(self, body: CompletionBody, prompt: str | list[int]) -> list[int]:
-        policy = self._v1.backend.policy
+        model = self._model.backend.model
         ids: list[int]
         if isinstance(prompt, str):
-            body.check_length(len(prompt), policy.context)
-            ids = policy.tokenizer.encode(prompt, add_special_tokens=True)
+            body.check_length(len(prompt), model.context)
+            ids = model.tokenizer.encode(prompt, add_special_tokens=True)
         else:
             ids = prompt
-        if not ids or max(ids) >= policy.vocabulary:
+        if not ids or max(ids) >= model.vocabulary:
             raise RequestError("a prompt is empty, or has a token that the model does not know")
         return ids
 
     def _read(self, sample: SampleRequest, tokens: Sequence[int], ended: bool) -> tuple[str, ...]:
-        """An answer's text, without what ended it."""
+        """Return an answer's text without the stop text or token that ended it."""
         kept = tokens[:-1] if tokens and tokens[-1] in sample.stop_ids else tokens
-        return (cut_at_stop(self._v1.backend.policy.decode([list(kept)])[0], sample.stop_texts),)
+        return (cut_at_stop(self._model.backend.model.decode([list(kept)])[0], sample.stop_texts),)
 
-    def _pieces(
-        self,
-        body: CompletionBody,
-        number: int,
-        sample: SampleRequest,
-        news: StreamDelta,
+    def _delta_choices(
+        self, body: CompletionBody, number: int, sample: SampleRequest, delta: StreamDelta
     ) -> list[dict[str, Any]]:
-        """The choices of the chunks that tell what is new."""
-        asked = body.logprobs is not None or body.return_token_ids
-        if not (news.parts[0] or asked or news.ended):
+        """Return the `choices` of the chunks for an increment of an answer."""
+        with_tokens = body.logprobs is not None or body.return_token_ids
+        if not (delta.parts[0] or with_tokens or delta.ended):
             return []
-        reason = sample.reason if news.ended else None
-        return [self._choice(body, number, sample, news.parts[0], news.tokens, reason)]
+        reason = sample.reason if delta.ended else None
+        return [self._choice(body, number, sample, delta.parts[0], delta.tokens, reason)]
 
     def _choice(
         self,
@@ -113,21 +111,21 @@ class CompletionService:
         number: int,
         sample: SampleRequest,
         text: str,
-        which: slice,
+        positions: slice,
         reason: str | None,
     ) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": number, "text": text, "finish_reason": reason, "logprobs": None}
         if body.logprobs is not None:
-            texts = self._v1.texts(sample.tokens)
+            texts = self._model.texts(sample.tokens)
             starts = list(accumulate(map(len, texts), initial=0))[:-1]
             choice["logprobs"] = {
-                "tokens": texts[which],
-                "token_logprobs": sample.logprobs[which],
+                "tokens": texts[positions],
+                "token_logprobs": sample.logprobs[positions],
                 "top_logprobs": None,
-                "text_offset": starts[which],
+                "text_offset": starts[positions],
             }
         if body.return_token_ids:
-            choice["token_ids"] = sample.tokens[which]
+            choice["token_ids"] = sample.tokens[positions]
         if body.with_prompt_ids:
             choice["prompt_token_ids"] = list(sample.prompt)
         return choice

@@ -1,8 +1,8 @@
-"""Sequences of one set of weights, drawn side by side, a token a step; they join and leave at any step.
+"""Batched decoding of sequences under one set of weights; sequences can join and leave at every step.
 
-Keys and values lie in slots: a row a sequence, all aligned at their newest token, so that one step appends
-one column for everybody. A sequence that joins fills the next free row; when one leaves, the last row moves
-into its place. Nothing else is copied, where a cache that grows by concatenation is copied whole every step.
+Keys and values are kept in slots: a row for each sequence, right-aligned at the newest token, so that a step
+appends one column for all. A new sequence takes the next free row; when one leaves, the last row moves into
+its place. Nothing else is copied, while a cache that grows by concatenation is copied whole at every step.
 
 Axes: B sequences, H heads, T columns, D a head's width.
 """
@@ -21,24 +21,24 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, DynamicLayer
 
-from rolegraph.engine.local.service.policy import LocalModel
+from rolegraph.engine.local.service.local_model import LocalModel
 from rolegraph.engine.local.service.sampling import SampleRequest, sample_next
 
 _SPARE_COLUMNS = 64
-"""Room for this many steps is made at a time."""
+"""Number of steps for which columns are allocated at a time."""
 
 
 @dataclass(slots=True)
 class _Window:
-    """The part of the slots that is in use: rows [0, rows), columns [start, end)."""
+    """The part of the slots in use: rows [0, rows), columns [start, end)."""
 
     rows: int = 0
     start: int = 0
     end: int = 0
 
 
-class _Slots(DynamicLayer):
-    """One layer's keys and values [B, H, T, D], with room for more rows and columns than are in use."""
+class _CacheSlots(DynamicLayer):
+    """Keys and values [B, H, T, D] of one layer, allocated beyond the rows and columns in use."""
 
     def __init__(self, window: _Window, keys: Tensor, values: Tensor) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class _Slots(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Write one new column; returns all columns in use, the new one included."""
+        """Write one new column and return all columns in use, the new one included."""
         window, in_use = self._window, list[Tensor]()
         for store, new in zip(self.stores, (key_states, value_states), strict=True):
             store[: window.rows, :, window.end : window.end + 1] = new
@@ -57,31 +57,31 @@ class _Slots(DynamicLayer):
         return in_use[0], in_use[1]
 
     def get_seq_length(self) -> int:
-        """Columns in use."""
+        """Return the number of columns in use."""
         return self._window.end - self._window.start
 
 
 class Decoder:
-    """Draws from a policy's adapter (None: the model itself). Not for use from several threads."""
+    """Decoder of sequences under one adapter of a model (None: the model itself). Not thread-safe."""
 
-    def __init__(self, policy: LocalModel, adapter: str | None) -> None:
-        self._policy, self._adapter = policy, adapter
+    def __init__(self, model: LocalModel, adapter: str | None) -> None:
+        self._model, self._adapter = model, adapter
         self._window = _Window()
         self._cache = Cache(layers=[])
-        self._mask = torch.zeros(0, 0, dtype=torch.bool, device=policy.device)
-        self._last = torch.zeros(0, dtype=torch.long, device=policy.device)
+        self._mask = torch.zeros(0, 0, dtype=torch.bool, device=model.device)
+        self._last = torch.zeros(0, dtype=torch.long, device=model.device)
         self.live: list[SampleRequest] = []
-        """The sequences still being drawn; sequence i has row i."""
+        """The unfinished sequences; sequence i has row i."""
 
     @torch.inference_mode()
     def add(self, requests: Sequence[SampleRequest]) -> None:
-        """Read the prompts and draw the first token of each. Equal prompts are read once."""
+        """Prefill the prompts and sample the first token of each request. Equal prompts are computed once."""
         numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(map(_prompt, requests)))}
-        ids, mask = _left_padded(list(numbers), self._policy.device)
+        ids, mask = _left_padded(list(numbers), self._model.device)
         cache = DynamicCache()
         logits = self._forward(ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), cache)
         which = torch.tensor([numbers[_prompt(request)] for request in requests], device=logits.device)
-        tokens = sample_next(logits[which], requests, self._policy.decode)
+        tokens = sample_next(logits[which], requests, self._model.decode)
         kept = [row for row, request in enumerate(requests) if request.reason is None]
         if kept:
             rows = torch.tensor(kept, device=logits.device)
@@ -89,7 +89,7 @@ class Decoder:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Draw one more token of every sequence; those that end leave."""
+        """Sample one more token of every sequence and remove the finished ones."""
         if not self.live:
             return
         window, rows = self._window, len(self.live)
@@ -101,17 +101,17 @@ class Decoder:
         ages = torch.tensor([request.length - 1 for request in self.live], device=mask.device)
         logits = self._forward(self._last[:rows, None], mask, ages[:, None], self._cache)
         window.end += 1
-        self._last[:rows] = sample_next(logits, self.live, self._policy.decode)
+        self._last[:rows] = sample_next(logits, self.live, self._model.decode)
         self._drop([row for row, request in enumerate(self.live) if request.reason is not None])
 
     @torch.inference_mode()
     def remove(self, requests: Sequence[SampleRequest]) -> None:
-        """Stop drawing sequences that nobody wants any more."""
+        """Remove sequences whose clients have cancelled them."""
         unwanted = set(requests)
         self._drop([row for row, request in enumerate(self.live) if request in unwanted])
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:
-        out: Any = self._policy.model(self._adapter)(
+        out: Any = self._model.module(self._adapter)(
             input_ids=ids,
             attention_mask=mask.long(),
             position_ids=positions,
@@ -124,10 +124,10 @@ class Decoder:
     def _append(
         self, requests: Sequence[SampleRequest], cache: Cache, mask: Tensor, *, which: Tensor, tokens: Tensor
     ) -> None:
-        """Give requests the next rows, from row `which` [B] of a cache whose prompts `mask` tells."""
+        """Copy rows `which` [B] of a prefilled cache and of its mask into the next rows of the slots."""
         first, length = len(self.live), mask.shape[1]
         if not self._cache.layers:
-            self._cache = Cache(layers=[_Slots(self._window, *_empty(layer)) for layer in cache.layers])
+            self._cache = Cache(layers=[_CacheSlots(self._window, *_empty(layer)) for layer in cache.layers])
         self._make_room(first + len(requests), length)
         self.live += requests
         end, rows = self._window.end, slice(first, len(self.live))
@@ -140,14 +140,14 @@ class Decoder:
                 store[rows, :, end - length : end] = new[which]
 
     def _make_room(self, rows: int, columns: int) -> None:
-        """See that there are `rows` rows, `columns` columns before the end, and one after it."""
-        window, have = self._window, self._mask.shape
-        if rows <= have[0] and columns <= window.end < have[1]:
+        """Allocate at least `rows` rows, `columns` columns before the window's end, and one after it."""
+        window, size = self._window, self._mask.shape
+        if rows <= size[0] and columns <= window.end < size[1]:
             return
         used = len(self.live)
         old = max((request.length - 1 for request in self.live), default=0)
         width = max(old, columns)
-        shape = (rows if rows <= have[0] else max(rows, 2 * have[0]), width + _SPARE_COLUMNS)
+        shape = (rows if rows <= size[0] else max(rows, 2 * size[0]), width + _SPARE_COLUMNS)
         source, target = slice(window.end - old, window.end), slice(width - old, width)
 
         def moved(store: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ class Decoder:
             return grown
 
         for slots in self._cache.layers:
-            assert isinstance(slots, _Slots)
+            assert isinstance(slots, _CacheSlots)
             slots.stores = (moved(slots.stores[0]), moved(slots.stores[1]))
         self._mask = moved(self._mask.unsqueeze(-1)).squeeze(-1)
         last = self._last.new_zeros(shape[0])
@@ -164,7 +164,7 @@ class Decoder:
         self._last, window.end = last, width
 
     def _drop(self, rows: Sequence[int]) -> None:
-        """Free rows, the last first, filling each from the end."""
+        """Remove rows from the last to the first, moving the last row into each gap."""
         if not rows:
             return
         window = self._window
@@ -186,7 +186,7 @@ def _prompt(request: SampleRequest) -> tuple[int, ...]:
 
 
 def _left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids and mask [B, T], every prompt at the right."""
+    """Return token ids and mask [B, T] with the prompts right-aligned."""
     longest = max(map(len, prompts))
     ids = torch.zeros(len(prompts), longest, dtype=torch.long)
     mask = torch.zeros_like(ids)
@@ -201,7 +201,7 @@ def _filled(layer: Any) -> tuple[Tensor, Tensor]:
 
 
 def _empty(layer: Any) -> tuple[Tensor, Tensor]:
-    """No rows and no columns, of a layer's kind."""
+    """Return empty keys and values of a layer's shape and type."""
     return layer.keys[:0, :, :0], layer.values[:0, :, :0]
 
 

@@ -1,7 +1,4 @@
-"""A checkpoint to folders that stand by themselves: an adapter in PEFT's form, or weights with it in them.
-
-Imports torch; nothing else does so early.
-"""
+"""Export of checkpoints: to an adapter folder in PEFT's form, or to a model with the adapter merged in."""
 
 # torch, peft and transformers leave parts of their types unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -16,26 +13,33 @@ from transformers.utils import logging as transformers_logging
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.local.launcher import model_name
 from rolegraph.engine.local.service.adapters import load_model, write_adapter
-from rolegraph.engine.local.service.checkpoints import CheckpointStore, base_name
-from rolegraph.engine.local.service.trainer import RequestError
-from rolegraph.engine.local.weights import base_of
+from rolegraph.engine.local.service.checkpoints import CheckpointStore, base_model_of
+from rolegraph.engine.local.service.errors import RequestError
+from rolegraph.engine.local.weights import base_of_adapter
 from rolegraph.engine.shipped import model_folder
 
 
-def export_adapter(path: str, under: Path, out: Path, base: Path | None = None) -> Path:
-    """Write the adapter of a checkpoint into a folder, and return its model's.
+def export_adapter(path: str, state_dir: Path, out: Path, base: Path | None = None) -> Path:
+    """Write the adapter of a checkpoint into a folder and return the folder of its base model.
 
-    `under` is where a service kept its checkpoints. The model is looked for where it was, or is `base`.
-    Raises UsageError where either is missing, or the checkpoint is of other weights; OSError.
+    Args:
+        path: the checkpoint's `tinker://` path.
+        state_dir: the folder in which a service kept the checkpoint.
+        out: an existing folder for the adapter's files.
+        base: the base model's folder; by default the one that the checkpoint names.
+
+    Raises:
+        UsageError: the checkpoint or its model is missing, or the checkpoint belongs to other weights.
+        OSError: a file cannot be written.
     """
     try:
-        name = base_name(path, under)
+        name = base_model_of(path, state_dir)
         folder = base or model_folder(name)
         if not folder.is_dir():
             raise UsageError(
                 f"{path} is of the model {name}, which is not here; say where with --model local:FOLDER"
             )
-        found = CheckpointStore(under, name, folder).load(path, optimizer=False)
+        found = CheckpointStore(state_dir, name, folder).load(path, optimizer=False)
     except RequestError as error:
         raise UsageError(str(error)) from error
     write_adapter(out, found.weights, found.shape.rank, model_name(folder))
@@ -43,18 +47,22 @@ def export_adapter(path: str, under: Path, out: Path, base: Path | None = None) 
 
 
 def export_merged(adapter: Path, out: Path) -> None:
-    """Write the model of an adapter's folder with the adapter in its weights, which keep their type.
+    """Merge an adapter folder into its base model and write the model to a folder, in the same dtype.
 
-    Its config is its base's as it was written, but that embeddings are untied whose one use the adapter has
-    changed. Raises UsageError and OSError.
+    The config is the base model's file, except that embeddings are untied if the adapter changes only one of
+    their two uses.
+
+    Raises:
+        UsageError: the adapter or its base model cannot be loaded.
+        OSError: a file cannot be written.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     model = load_model(adapter)
     model.save_pretrained(out)
     base = adapter
-    while (below := base_of(base)) is not None:
-        base = below
+    while (lower := base_of_adapter(base)) is not None:
+        base = lower
     config: dict[str, Any] = json.loads((base / "config.json").read_text("utf-8"))
     if not model.config.tie_word_embeddings:
         config["tie_word_embeddings"] = False

@@ -1,8 +1,8 @@
-"""Sequences that begin alike, laid out so that what they share is computed once.
+"""Prefix sharing: sequences with a common beginning are laid out in one row, which computes it once.
 
-The rollouts of a task repeat its prompt and often the start of an answer. A `TokenTree` holds several
-sequences: each token attends to the tokens before it in its own sequence and to no others, so the numbers
-equal those of each sequence alone. Pure: token ids in, layout out.
+Rollouts of a task repeat its prompt and often the start of an answer. In a `TokenTree` each token attends
+only to the earlier tokens of its own sequence, so log-probabilities equal those of each sequence alone. Pure:
+token ids in, layout out.
 
 Axes: B rows, N tokens of a row (padded).
 """
@@ -20,24 +20,24 @@ import torch
 from torch import Tensor
 
 SMALL_ROW = 256
-"""Tokens up to which a row takes on any sequence: attention costs little there."""
+"""Tokens up to which any sequence is added to a row: attention costs little there."""
 MAX_ROW = 4096
-"""Tokens beyond which a row takes on no other sequence: the mask is quadratic in them."""
+"""Tokens beyond which no sequence is added to a row: the mask's size is quadratic in them."""
 
 
 @dataclass(slots=True)
 class TokenTree:
-    """A tree of tokens."""
+    """A row of tokens that holds several sequences."""
 
     tokens: list[int] = field(default_factory=list[int])
     positions: list[int] = field(default_factory=list[int])
     numbers: list[int] = field(default_factory=list[int])
-    """Which sequences it holds."""
+    """Numbers of the sequences in the row."""
     paths: list[list[int]] = field(default_factory=list[list[int]])
-    """Where in the row the tokens of each of them are."""
+    """Positions in the row of each sequence's tokens."""
 
     def add(self, number: int, tokens: Sequence[int], shared: int) -> None:
-        """Take on a sequence that shares that many tokens with the one added last."""
+        """Add a sequence that shares its first `shared` tokens with the one added last."""
         start = len(self.tokens)
         self.tokens += tokens[shared:]
         self.positions += range(shared, len(tokens))
@@ -50,29 +50,30 @@ class TokenTree:
 
 
 def rows_of(sequences: Sequence[Sequence[int]], *, share: bool) -> list[TokenTree]:
-    """The rows that hold sequences: where they may share, as many in a row as makes attention no dearer."""
+    """Distribute sequences over rows; with `share`, several to a row while that makes attention no dearer."""
     rows: list[TokenTree] = []
     last: Sequence[int] = ()
-    # In this order, the one before is the one that shares most.
+    # In lexicographic order, neighbours share the longest prefixes.
     for number in sorted(range(len(sequences)), key=lambda number: list(sequences[number])):
         tokens = sequences[number]
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(last, tokens, strict=False)))
-        if not (share and rows and _worthwhile(len(rows[-1]), len(tokens), same)):
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(last, tokens, strict=False)))
+        if not (share and rows and _is_cheaper(len(rows[-1]), len(tokens), common)):
             rows.append(TokenTree())
-            same = 0
-        rows[-1].add(number, tokens, same)
+            common = 0
+        rows[-1].add(number, tokens, common)
         last = tokens
     return rows
 
 
-def _worthwhile(row: int, sequence: int, shared: int) -> bool:
+def _is_cheaper(row: int, sequence: int, shared: int) -> bool:
+    """Return True if adding a sequence to a row costs no more than a new row, given their lengths."""
     grown = row + sequence - shared
     return grown <= SMALL_ROW or (grown <= MAX_ROW and grown**2 <= row**2 + sequence**2)
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """Rows as a model takes them. Entries past a row's end mean nothing."""
+    """Rows as inputs of a model. Entries past a row's end are padding."""
 
     ids: Tensor
     """[B, N]"""
@@ -81,13 +82,13 @@ class RowLayout:
     mask: Tensor
     """[B, N], or [B, 1, N, N] to be added to the scores where sequences share a row."""
     numbers: list[int]
-    """Which sequences there are, in the order of `places`."""
+    """Numbers of the sequences, in the order of `places`."""
     places: Tensor
-    """For each token of each sequence, one after the other, where it is in [B · N]."""
+    """Index into [B · N] of each token of each sequence, concatenated."""
 
 
 def layout(rows: Sequence[TokenTree], dtype: torch.dtype, device: torch.device) -> RowLayout:
-    """Lay out rows of similar length."""
+    """Pad rows of similar length and build their mask and positions."""
     width = max(map(len, rows))
     ids = torch.zeros(len(rows), width, dtype=torch.long)
     positions, plain = torch.zeros_like(ids), torch.zeros_like(ids)
@@ -109,6 +110,7 @@ def layout(rows: Sequence[TokenTree], dtype: torch.dtype, device: torch.device) 
 
 
 def _tree_mask(rows: Sequence[TokenTree], width: int, dtype: torch.dtype) -> Tensor:
+    """Return an additive attention mask [B, 1, N, N] that hides the tokens of other sequences."""
     mask = torch.full((len(rows), 1, width, width), torch.finfo(dtype).min, dtype=dtype)
     for number, row in enumerate(rows):
         end = 0

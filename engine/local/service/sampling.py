@@ -1,7 +1,7 @@
-"""One sequence to sample, how its next token is chosen, and when it ends.
+"""Sampling of the next token: temperature, top_p, top_k, and the conditions that end a sequence.
 
-Each sequence is drawn from a stream of its own seed, so what it says does not depend on which others happen
-to be in the batch. Knows the tokenizer's decoder and no model.
+Each sequence has a random generator with its own seed, so its tokens do not depend on the other sequences of
+the batch. Knows the tokenizer's decoder and no model.
 
 Axes: B sequences, V vocabulary.
 """
@@ -22,18 +22,18 @@ import torch
 from torch import Tensor
 
 Decode = Callable[[list[list[int]]], list[str]]
-"""Texts of several token sequences."""
+"""Function that returns the texts of token sequences."""
 
 _SLACK = 8
-"""Tokens looked at beyond those that a stop text can span: some stand for no text of their own."""
+"""Tokens decoded beyond those that a stop text can span, since some tokens stand for no text."""
 
 
 @dataclass(slots=True, eq=False)
 class SampleRequest:
-    """One sequence to sample, and what came of it.
+    """One sequence to sample, with the tokens sampled so far.
 
-    `logprobs` are natural logs at the sampling temperature (1 for temperature 0, where the likeliest token is
-    taken), over the whole vocabulary: top_p and top_k restrict what is drawn and do not renormalise.
+    `logprobs` are natural logarithms at the sampling temperature (1 for temperature 0, which takes the
+    likeliest token) over the whole vocabulary: top_p and top_k restrict the choice and do not renormalise.
     """
 
     prompt: Sequence[int]
@@ -42,7 +42,7 @@ class SampleRequest:
     top_p: float = 1.0
     top_k: int = -1
     seed: tuple[int, int] | None = None
-    """The request's seed, not negative, and which of its samples this is; None for one of its own."""
+    """The request's seed (not negative) and the sequence's number in it; None draws a random seed."""
     stop_ids: frozenset[int] = frozenset()
     stop_texts: tuple[str, ...] = ()
     tokens: list[int] = field(default_factory=list[int])
@@ -56,18 +56,18 @@ class SampleRequest:
         self.restart()
 
     def restart(self) -> None:
-        """Go back to the prompt; what is drawn then is the same again."""
+        """Discard the tokens and reset the generator, so that the same tokens are sampled again."""
         self.tokens, self.logprobs, self.reason = [], [], None
         self.random = np.random.default_rng(self.seed)
 
     @property
     def length(self) -> int:
-        """Tokens so far, with the prompt's."""
+        """Number of tokens, those of the prompt included."""
         return len(self.prompt) + len(self.tokens)
 
 
 def sample_next(logits: Tensor, requests: Sequence[SampleRequest], decode: Decode) -> Tensor:
-    """Choose the next token of each request from logits [B, V], note it there, and return all [B]."""
+    """Sample the next token of each request from logits [B, V], append it there, and return all [B]."""
     tokens, logprobs = _choose(logits, requests)
     for request, token, logprob in zip(requests, tokens.tolist(), logprobs.tolist(), strict=True):
         request.tokens.append(token)
@@ -82,12 +82,12 @@ def sample_next(logits: Tensor, requests: Sequence[SampleRequest], decode: Decod
 
 
 def _choose(logits: Tensor, requests: Sequence[SampleRequest]) -> tuple[Tensor, Tensor]:
-    """Next tokens [B] and their log-probabilities [B] from logits [B, V]."""
+    """Return the next tokens [B] and their log-probabilities [B] from logits [B, V]."""
     device = logits.device
     heat = torch.tensor([request.temperature or 1.0 for request in requests], device=device).unsqueeze(-1)
     logprobs = (logits.float() / heat).log_softmax(-1)
     allowed = _restrict(logprobs, requests) if any(r.top_p < 1 or r.top_k > 0 for r in requests) else logprobs
-    # The first token at which the cumulative probability passes a uniform number: one number, one token.
+    # Inverse transform sampling: the first token whose cumulative probability exceeds a uniform number.
     cumulative = allowed.double().exp().cumsum(-1)
     uniforms = torch.tensor(
         [request.random.random() for request in requests], dtype=torch.float64, device=device
@@ -100,19 +100,19 @@ def _choose(logits: Tensor, requests: Sequence[SampleRequest]) -> tuple[Tensor, 
 
 
 def _restrict(logprobs: Tensor, requests: Sequence[SampleRequest]) -> Tensor:
-    """Keep, of each row, the top_k likeliest tokens and the fewest whose probability reaches top_p."""
+    """Mask [B, V] to each row's top_k likeliest tokens and to the fewest that reach probability top_p."""
     size, device = logprobs.shape[-1], logprobs.device
     ordered, order = logprobs.sort(-1, descending=True)
     before = ordered.exp().cumsum(-1) - ordered.exp()
     top_p = torch.tensor([request.top_p for request in requests], device=device).unsqueeze(-1)
     top_k = torch.tensor([r.top_k if r.top_k > 0 else size for r in requests], device=device).unsqueeze(-1)
     rank = torch.arange(size, device=device)
-    out = ((before >= top_p) & (top_p < 1)) | (rank >= top_k)
-    return logprobs.masked_fill(out.scatter(-1, order, out), -math.inf)
+    excluded = ((before >= top_p) & (top_p < 1)) | (rank >= top_k)
+    return logprobs.masked_fill(excluded.scatter(-1, order, excluded), -math.inf)
 
 
 def _stop_at_texts(requests: Sequence[SampleRequest], decode: Decode) -> None:
-    """End the requests whose last token completed one of their stop texts."""
+    """End the requests whose last token completes one of their stop texts."""
     if not requests:
         return
     spans = [max(len(text.encode()) for text in request.stop_texts) + _SLACK for request in requests]

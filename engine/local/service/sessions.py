@@ -1,7 +1,9 @@
-"""Clients' sessions: who is there, what each has under way, and who is taken for gone.
+"""Sessions of clients: their operations, models and samplers, and the end of those whose client is gone.
 
-A session lives as long as it is heard of; one whose process is known, and lives, is never taken for gone:
-it may be stopped, or in a computation that lets no heartbeat through. Knows no HTTP and no torch.
+A session lives as long as requests of its client arrive. One whose client is a running process of this
+machine is never ended for silence: the process may be stopped, or busy in a call that blocks the SDK's
+heartbeats. The ids of a session's models, samplers and operations begin with the session's id and a colon.
+Knows no HTTP and no torch.
 """
 
 from __future__ import annotations
@@ -14,102 +16,107 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from rolegraph.engine.limits import service as limits
-from rolegraph.engine.local.service.futures import FutureStore, QueueFull
+from rolegraph.engine.local.service.errors import NotFoundError, QueueFull
+from rolegraph.engine.local.service.futures import FutureStore
 
 _HEARTBEAT_SECONDS = 10.0
-"""How often the SDK sends a heartbeat, from a thread of its own."""
+"""Interval of the SDK's heartbeats, which it sends from a thread of its own."""
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
 class ClientSession:
-    """One client."""
+    """State of one client."""
 
     id: str
     futures: FutureStore
     process: int | None = None
-    """Its process, where that was seen on this machine."""
+    """Process id of the client, if it was running on this machine when the session began."""
     silent: float = 0.0
-    """Seconds since it was last heard of, of those in which the service was there to hear."""
+    """Seconds since the client's last request; not counting time in which the service was blocked."""
     polls: int = 0
-    """Its calls that wait for a result now; a lost one lasts no longer than a poll."""
-    owned: set[str] = field(default_factory=set[str])
-    """Ids of its models and sampling sessions, also of those that are no more."""
+    """The number of the client's requests that are waiting for a result."""
     models: set[str] = field(default_factory=set[str])
-    """Ids of its models, also of those that are about to be."""
+    """Ids of the models, including those being created."""
     sampling: dict[str, str | None] = field(default_factory=dict[str, str | None])
-    """The checkpoint that each sampling session draws from; None for the base model."""
+    """Checkpoint path of each sampling session by its id; None for the base model."""
 
 
 class SessionStore:
-    """All sessions. `end` frees what one held; `silent` is the silence after which it is taken for gone."""
+    """The open sessions.
+
+    `end` frees what a session holds; `silent` is the number of seconds without a request after which a client
+    counts as gone.
+    """
 
     def __init__(
         self, end: Callable[[ClientSession], Awaitable[None]], silent: float = limits.SILENT_SECONDS.most
     ) -> None:
         self._end, self._silent = end, silent
-        self._all: dict[str, ClientSession] = {}
-        self._owners: dict[str, ClientSession] = {}
-        """Whose each model and sampling session is, by id."""
-        self._requests: dict[str, str] = {}
+        self._sessions: dict[str, ClientSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
 
     def begin(self, process: object = None) -> ClientSession:
-        """A new session; `process` is what the client says that its process id is. Raises Full."""
-        if len(self._all) >= limits.SESSIONS.most:
+        """Begin a session; `process` is the process id that the client has sent, of any type.
+
+        Raises:
+            QueueFull: too many sessions are open.
+        """
+        if len(self._sessions) >= limits.SESSIONS.most:
             raise QueueFull(f"{limits.SESSIONS} are open here; finish some")
-        said = str(process)
-        number = int(said) if said.isdecimal() and len(said) < 10 and is_running(int(said)) else None
+        text = str(process)
+        number = int(text) if text.isdecimal() and len(text) < 10 and is_running(int(text)) else None
         name = f"session-{secrets.token_hex(6)}"
-        session = self._all[name] = ClientSession(name, FutureStore(name, self._requests), number)
+        session = ClientSession(name, FutureStore(f"{name}:request-"), number)
+        self._sessions[name] = session
         return session
 
-    def get(self, session_id: str | None) -> ClientSession | None:
-        """A session, of which something has been heard just now."""
-        return self._heard(self._all.get(session_id or ""))
+    def find(self, owned_id: str) -> ClientSession | None:
+        """Return the session with an id, or the one that owns the model, sampler or operation with the id.
 
-    def of(self, owned: str) -> ClientSession | None:
-        """The session of a model or a sampling session, as `get`."""
-        return self._heard(self._owners.get(owned))
+        Counts as a sign of life of its client. None if there is no such session.
+        """
+        session = self._sessions.get(owned_id.partition(":")[0])
+        if session is not None:
+            session.silent = 0.0
+        return session
 
-    def of_request(self, request_id: str) -> ClientSession | None:
-        """The session of an operation, as `get`."""
-        return self.get(self._requests.get(request_id))
-
-    def own(self, session: ClientSession, owned: str) -> None:
-        """Note whose a model or a sampling session is."""
-        self._owners[owned] = session
-        session.owned.add(owned)
+    def get(self, session_id: str | None) -> ClientSession:
+        """Return a session by its id; counts as a sign of life of its client. Raises NotFoundError."""
+        session = self.find(session_id or "")
+        if session is None or session.id != session_id:
+            raise NotFoundError(f"there is no session {session_id!r}; it was never created, or is finished")
+        return session
 
     def open(self) -> list[ClientSession]:
-        """Those that go on, in the order in which they began. To ask is not to hear of them."""
-        return list(self._all.values())
+        """Return the open sessions, the oldest first."""
+        return list(self._sessions.values())
 
     async def finish(self, session: ClientSession) -> None:
-        """End a session: what it has under way is stopped, what it held is freed."""
-        if self._all.pop(session.id, None) is None:
-            return
-        for owned in session.owned:
-            self._owners.pop(owned, None)
-        session.futures.end()
-        await self._end(session)
+        """End a session: cancel its operations and free what it holds."""
+        if self._sessions.pop(session.id, None) is not None:
+            session.futures.close()
+            await self._end(session)
 
     async def watch(self) -> None:
-        """End the sessions whose clients are gone, for ever.
+        """End the sessions whose clients are gone, until cancelled.
 
-        Only time in which this loop ran counts as silence: while the machine slept, or the service was too
-        busy to hear, nobody is missed.
+        Silence is counted in the pauses of this loop: while the machine sleeps, or the service is too busy to
+        read requests, no time passes for the clients.
         """
         pause = min(_HEARTBEAT_SECONDS, self._silent / 4)
         while True:
             await asyncio.sleep(pause)
-            for session in list(self._all.values()):
+            for session in self.open():
                 session.silent = 0.0 if session.polls else session.silent + pause
                 if not self._is_gone(session):
                     continue
                 try:
                     await self.finish(session)
-                except Exception:  # the others are still to be watched
-                    _logger.exception("what the session %s held could not be freed", session.id)
+                except Exception:  # the other sessions still have to be watched
+                    _logger.exception("the resources of the session %s could not be freed", session.id)
 
     def _is_gone(self, session: ClientSession) -> bool:
         if session.silent < min(limits.LEFT_SECONDS.most, self._silent):
@@ -118,19 +125,11 @@ class SessionStore:
             return not is_running(session.process)
         return session.silent >= self._silent
 
-    def _heard(self, session: ClientSession | None) -> ClientSession | None:
-        if session is not None:
-            session.silent = 0.0
-        return session
-
-    def __len__(self) -> int:
-        return len(self._all)
-
 
 def is_running(process: int) -> bool:
-    """Whether a process of this machine lives."""
+    """Return True if a process of this machine is running; always False on Windows."""
     if os.name != "posix" or process <= 0:
-        return False  # elsewhere the signal 0 is a signal
+        return False  # elsewhere, signal 0 is a real signal
     try:
         os.kill(process, 0)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Answers while they are drawn: what of a text can be told already, and server-sent events."""
+"""Streaming of answers while they are sampled: increments of text, and server-sent events."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 from starlette.responses import StreamingResponse
 
-from rolegraph.engine.local.service.calls import fault_of, openai_error
+from rolegraph.engine.local.service.endpoints import openai_error, refusal_of
 from rolegraph.engine.local.service.sampling import SampleRequest
 
-Draw = Callable[[Callable[[], None]], Coroutine[Any, Any, object]]
-"""Draws sequences; calls what it is given when there are new tokens, from any thread."""
+Sample = Callable[[Callable[[], None]], Coroutine[Any, Any, object]]
+"""Function that samples sequences and calls its argument, from any thread, when there are new tokens."""
 
 
 class StreamDelta(NamedTuple):
-    """What is new of an answer."""
+    """Increment of an answer: new text of each part, positions of new tokens, and True at the end."""
 
     parts: list[str]
     tokens: slice
@@ -28,38 +28,40 @@ class StreamDelta(NamedTuple):
 
 @dataclass(slots=True)
 class StreamState:
-    """One answer while it is drawn, and how much of it has been told.
+    """One answer while it is sampled, with the text and the number of tokens that have been sent.
 
-    `read` makes tokens, and whether they are all, an answer's parts, as its reasoning and its text; each
-    grows with the tokens, but for an end that may turn out to be one of the `marks`, which are no part's own.
+    `read` converts the tokens so far, and whether they are complete, to the answer's parts, such as reasoning
+    and text. Parts only grow, except for an end that may be the beginning of a mark (a stop text or a tag),
+    which is held back.
     """
 
     sample: SampleRequest
     read: Callable[[Sequence[int], bool], tuple[str, ...]]
     marks: tuple[str, ...]
     tokens: int = 0
-    told: list[str] = field(default_factory=list[str])
+    sent: list[str] = field(default_factory=list[str])
 
-    def news(self) -> StreamDelta | None:
-        """What is new of each part and of the tokens, and whether that was all; None where nothing is.
+    def delta(self) -> StreamDelta | None:
+        """Return what has been added since the last call; None if nothing has.
 
-        Meanwhile they are drawn, on another thread: a token, its log-probability, then why it is the last.
+        The compute thread appends meanwhile: a token, its log-probability, then the reason of the end. So the
+        reason is read first and the log-probabilities are counted.
         """
         ended = self.sample.reason is not None
-        drawn = len(self.sample.logprobs)
-        if drawn <= self.tokens and not ended:
+        count = len(self.sample.logprobs)
+        if count <= self.tokens and not ended:
             return None
-        parts = self.read(self.sample.tokens[:drawn], ended)
-        sure = parts if ended else [_sure(part, self.marks) for part in parts]
-        self.told = self.told or [""] * len(parts)
-        new = [part[len(told) :] for part, told in zip(sure, self.told, strict=True)]
-        self.told = [told + more for told, more in zip(self.told, new, strict=True)]
-        tokens, self.tokens = slice(self.tokens, drawn), max(drawn, self.tokens)
+        parts = self.read(self.sample.tokens[:count], ended)
+        settled = parts if ended else [_without_open_end(part, self.marks) for part in parts]
+        self.sent = self.sent or [""] * len(parts)
+        new = [part[len(sent) :] for part, sent in zip(settled, self.sent, strict=True)]
+        self.sent = [sent + more for sent, more in zip(self.sent, new, strict=True)]
+        tokens, self.tokens = slice(self.tokens, count), max(count, self.tokens)
         return StreamDelta(new, tokens, ended)
 
 
-def _sure(text: str, marks: Sequence[str]) -> str:
-    """`text` without an end that could be the start of a mark, or of a character."""
+def _without_open_end(text: str, marks: Sequence[str]) -> str:
+    """Return a text without an end that may be the beginning of a mark or of a character."""
     text = text.rstrip("\ufffd")
     starts = [
         size
@@ -70,31 +72,31 @@ def _sure(text: str, marks: Sequence[str]) -> str:
     return text[: len(text) - max(starts, default=0)]
 
 
-async def while_drawn(draw: Draw) -> AsyncGenerator[None, None]:
-    """Goes on whenever there may be new tokens, and once at the end. Raises what the drawing raises.
+async def ticks_while_sampling(sample: Sample) -> AsyncGenerator[None, None]:
+    """Run `sample`, yielding whenever there may be new tokens and once at the end.
 
-    Left early, it ends the drawing.
+    Closing the generator cancels the sampling. Raises whatever `sample` raises.
     """
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
     def progress() -> None:
         loop.call_soon_threadsafe(changed.set)
 
-    drawing = asyncio.ensure_future(draw(progress))
-    drawing.add_done_callback(lambda _: changed.set())
+    sampling = asyncio.ensure_future(sample(progress))
+    sampling.add_done_callback(lambda _: changed.set())
     try:
-        while not drawing.done():
+        while not sampling.done():
             await changed.wait()
             changed.clear()
             yield
-        await drawing
+        await sampling
         yield
     finally:
-        drawing.cancel()
+        sampling.cancel()
 
 
 def events(chunks: AsyncGenerator[Mapping[str, Any], None]) -> StreamingResponse:
-    """Chunks as server-sent events, as OpenAI ends them; a failure is the last of them."""
+    """Return a response of server-sent events, ended as by OpenAI; an error is sent as the last event."""
 
     async def lines() -> AsyncGenerator[str, None]:
         try:
@@ -102,7 +104,7 @@ def events(chunks: AsyncGenerator[Mapping[str, Any], None]) -> StreamingResponse
                 async for chunk in chunks:
                     yield _event(chunk)
         except Exception as error:
-            yield _event({"error": openai_error(fault_of(error, "/v1"))})
+            yield _event({"error": openai_error(refusal_of(error, "/v1"))})
             return
         yield "data: [DONE]\n\n"
 

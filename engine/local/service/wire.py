@@ -1,88 +1,94 @@
-"""Requests and results of the Tinker API on the wire of SDK 0.38: JSON, and protobuf for the large ones.
+"""Requests and results of the Tinker API as SDK 0.38 sends and reads them: JSON, and protobuf for large ones.
 
-Pure: bytes and dictionaries in, the service's own types out, and back. A request that does not fit raises
-`RequestError`.
+Pure functions and models. A request that does not fit raises pydantic's ValidationError or `RequestError`.
 """
 
-# torch, peft and transformers leave parts of their types unknown.
+# torch leaves parts of its types unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from rolegraph.engine.errors import first_line
 from rolegraph.engine.limits import service as limits
 from rolegraph.engine.local.service.batcher import SampleJob
+from rolegraph.engine.local.service.bodies import (
+    Count,
+    Name,
+    Positive,
+    RequestBody,
+    Seed,
+    Stop,
+    Temperature,
+    TopK,
+    TopP,
+    at_most,
+)
 from rolegraph.engine.local.service.checkpoints import SaveOptions
-from rolegraph.engine.local.service.fields import Count, Name, Seed, Stop, Temperature, TopK, at_most
-from rolegraph.engine.local.service.messages import public
-from rolegraph.engine.local.service.policy import LoraShape, TopTokens
+from rolegraph.engine.local.service.errors import RequestError
+from rolegraph.engine.local.service.local_model import LocalModel, LoraShape, TopTokens
 from rolegraph.engine.local.service.sampling import SampleRequest
-from rolegraph.engine.local.service.trainer import Datum, RequestError
+from rolegraph.engine.local.service.tinker_proto import public
+from rolegraph.engine.local.service.trainer import Datum
 
 _NUMPY = {public.DTYPE_FLOAT32: np.float32, public.DTYPE_INT64: np.int64, public.DTYPE_INT32: np.int32}
 
 NO_LOGPROB = -99999.0
-"""Where the SDK is to find no likeliest token."""
+"""Log-probability with which the SDK marks positions without likeliest tokens."""
 
 
-_LABELS = {"type", "user_metadata", "tags", "sdk_version", "project_id", "display_name"}
-"""What the SDK says of a request, of which nothing in the answer depends."""
+class TinkerBody(RequestBody):
+    """A JSON body of the Tinker API."""
+
+    ignored = frozenset({"type", "user_metadata", "tags", "sdk_version", "project_id", "display_name"})
 
 
-class _Body(BaseModel):
-    """What the SDK sends. A field of a newer one may be there, where it asks for nothing."""
-
-    model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
-
-    @model_validator(mode="after")
-    def _served(self) -> Self:
-        asked = [name for name, value in (self.model_extra or {}).items() if value and name not in _LABELS]
-        if asked:
-            raise ValueError(f"{asked[0][:40]} is not served here")
-        return self
-
-
-class SessionStart(_Body):
-    """create_session."""
+class CreateSessionBody(TinkerBody):
+    """Body of create_session."""
 
     user_metadata: dict[str, Any] | None = None
 
 
-class OneSession(_Body):
-    """session_heartbeat."""
+class SessionBody(TinkerBody):
+    """Body of session_heartbeat."""
 
     session_id: Name
 
 
-class OneModel(_Body):
-    """get_info and unload_model."""
+class ModelBody(TinkerBody):
+    """Body of get_info and unload_model."""
 
     model_id: Name
 
 
-class OneRequest(_Body):
-    """retrieve_future and cancel_future."""
+class FutureBody(TinkerBody):
+    """Body of retrieve_future and cancel_future."""
 
     request_id: Name
     allow_metadata_only: bool = False
-    """Whether an answer may say that a result lies elsewhere, which none here does."""
+    """Permission to answer with a result's address in place of the result, which this service never does."""
 
 
-class OnePath(_Body):
-    """weights_info."""
+class WeightsInfoBody(TinkerBody):
+    """Body of weights_info."""
 
     tinker_path: Name
 
 
-class LoraBody(_Body):
+class TtlBody(TinkerBody):
+    """Body of a checkpoint's ttl."""
+
+    ttl_seconds: int | None
+
+
+class LoraBody(TinkerBody):
     """`lora_config` of create_model."""
 
     rank: Annotated[int, Field(ge=1), at_most(limits.RANK)]
@@ -92,7 +98,7 @@ class LoraBody(_Body):
     train_attn: bool = True
 
     def shape(self) -> LoraShape:
-        """The adapter it asks for."""
+        """Return the requested shape of an adapter."""
         return LoraShape(
             self.rank,
             train_attn=self.train_attn,
@@ -102,14 +108,14 @@ class LoraBody(_Body):
         )
 
 
-class OptimizerBody(_Body):
+class OptimizerBody(TinkerBody):
     """`optimizer_config` of create_model."""
 
     type: Name
 
 
-class CreateModelBody(_Body):
-    """create_model."""
+class CreateModelBody(TinkerBody):
+    """Body of create_model."""
 
     session_id: Name
     model_seq_id: Count
@@ -118,41 +124,39 @@ class CreateModelBody(_Body):
     optimizer_config: OptimizerBody | None = None
 
 
-def _adam(value: object) -> object:
-    if value is None:
-        return None
-    from tinker import AdamParams  # takes seconds to import, and only training needs it
-
-    adam = AdamParams.model_validate(value)
-    for name, number in adam.model_dump().items():
-        if isinstance(number, float) and not abs(number) <= limits.RATE.most:
-            raise ValueError(f"{name} is no number, or beyond {limits.RATE.most:g} ({limits.RATE.label})")
-    for name in ("beta1", "beta2"):
-        if not 0 <= getattr(adam, name) < 1:
-            raise ValueError(f"{name} is {getattr(adam, name):g}; expected a number from 0 to below 1")
-    if adam.eps < 0:
-        raise ValueError(f"eps is {adam.eps:g}; expected no number below 0")
-    return adam
+Rate = Annotated[float, Field(allow_inf_nan=False), at_most(limits.RATE)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
-def _brief(metadata: dict[str, str]) -> dict[str, str]:
+class AdamBody(TinkerBody):
+    """`adam_params` of optim_step, with the SDK's defaults."""
+
+    learning_rate: Rate = 1e-4
+    beta1: Beta = 0.9
+    beta2: Beta = 0.95
+    eps: Annotated[Rate, Field(ge=0)] = 1e-12
+    weight_decay: Rate = 0.0
+    grad_clip_norm: Rate = 0.0
+
+
+class OptimStepBody(TinkerBody):
+    """Body of optim_step."""
+
+    model_id: Name
+    seq_id: Count | None = None
+    adam_params: AdamBody | None = None
+    optimizer_params: Any = None
+    """Settings of another optimizer, which is refused."""
+
+
+def _check_metadata(metadata: dict[str, str]) -> dict[str, str]:
     if sum(len(name) + len(value) for name, value in metadata.items()) > limits.METADATA.most:
         raise ValueError(limits.METADATA.exceeded("has"))
     return metadata
 
 
-class OptimStepBody(_Body):
-    """optim_step; `adam_params` are tinker's AdamParams, None for another optimizer's step."""
-
-    model_id: Name
-    seq_id: Count | None = None
-    adam_params: Annotated[Any, BeforeValidator(_adam)] = None
-    optimizer_params: Any = None
-    """Another optimizer's settings."""
-
-
-class SaveBody(_Body):
-    """save_weights, save_weights_for_sampler and save_weights_external."""
+class SaveBody(TinkerBody):
+    """Body of save_weights, save_weights_for_sampler and save_weights_external."""
 
     model_id: Name
     path: Name | None = None
@@ -160,24 +164,18 @@ class SaveBody(_Body):
     sampling_session_seq_id: Count | None = None
     ttl_seconds: int | None = None
     overwrite: bool = False
-    """Of save_weights; the others replace what has their name."""
+    """For save_weights only: the other kinds always replace a checkpoint of the same name."""
     kind: Name = "snapshot"
-    """Of save_weights_for_sampler."""
-    user_metadata: Annotated[dict[str, str], AfterValidator(_brief)] | None = None
-    age_encryption_recipients: list[str] | None = None
+    """For save_weights_for_sampler only."""
+    user_metadata: Annotated[dict[str, str], AfterValidator(_check_metadata)] | None = None
 
-    def terms(self) -> SaveOptions:
-        """What it asks besides the weights."""
-        return SaveOptions(
-            self.ttl_seconds,
-            self.user_metadata,
-            listed=self.path is not None,
-            recipients=tuple(self.age_encryption_recipients or ()),
-        )
+    def options(self) -> SaveOptions:
+        """Return the options of the checkpoint; one without a name is not listed."""
+        return SaveOptions(self.ttl_seconds, self.user_metadata, listed=self.path is not None)
 
 
-class LoadBody(_Body):
-    """load_weights: onto a model (`model_id`), or into a new one (`session_id` and `model_seq_id`)."""
+class LoadBody(TinkerBody):
+    """Body of load_weights: into a model (`model_id`), or a new one (`session_id` and `model_seq_id`)."""
 
     path: Name
     base_model: Name | None = None
@@ -188,8 +186,8 @@ class LoadBody(_Body):
     model_seq_id: Count | None = None
 
 
-class SessionBody(_Body):
-    """create_sampling_session."""
+class SamplingSessionBody(TinkerBody):
+    """Body of create_sampling_session."""
 
     session_id: Name
     sampling_session_seq_id: Count
@@ -197,69 +195,58 @@ class SessionBody(_Body):
     model_path: Name | None = None
 
 
-class _Chunk(BaseModel):
-    # There may be a hundred thousand: no function of Python's is called for each.
+class _PromptChunk(BaseModel):
+    # A prompt may have a hundred thousand chunks, so no Python validator is called for each.
     model_config = ConfigDict(extra="ignore", strict=True)
 
     type: Annotated[str, Field(max_length=limits.NAME.most)] = "encoded_text"
     tokens: Annotated[list[int], Field(fail_fast=True)] = []
 
 
-class _Prompt(_Body):
-    chunks: Annotated[list[_Chunk], Field(fail_fast=True)]
+class _ModelInput(TinkerBody):
+    chunks: Annotated[list[_PromptChunk], Field(fail_fast=True)]
 
 
-class _Params(_Body):
-    max_tokens: Annotated[int, Field(ge=1), at_most(limits.NUMBER)] | None = None
+class _SamplingParams(TinkerBody):
+    max_tokens: Positive | None = None
     seed: Seed | None = None
     stop: Stop | None = None
     temperature: Temperature = 1.0
     top_k: TopK = -1
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_p: TopP = 1.0
 
 
-class SampleBody(_Body):
-    """asample."""
+class SampleBody(TinkerBody):
+    """Body of asample."""
 
-    prompt: _Prompt
-    sampling_params: _Params
+    prompt: _ModelInput
+    sampling_params: _SamplingParams
     num_samples: Annotated[int, Field(ge=1), at_most(limits.SAMPLES)] = 1
     sampling_session_id: Name | None = None
     seq_id: Count | None = None
     prompt_logprobs: bool | None = None
     prompt_logprobs_last_n: Count | None = None
     topk_prompt_logprobs: Annotated[int, Field(ge=0), at_most(limits.TOP)] = 0
-    topk_sample_logprobs: int = 0
-    prompt_alt_tokens_k: int = 0
-    target_prompt_logprobs: Any = None
-    record_stability_info: bool | None = None
 
-    def sample_requests(
-        self, *, context: int, vocabulary: int, end_ids: frozenset[int]
-    ) -> list[SampleRequest]:
-        """The sequences it asks for; raises Refused."""
-        unserved = (
-            "topk_sample_logprobs",
-            "prompt_alt_tokens_k",
-            "target_prompt_logprobs",
-            "record_stability_info",
-        )
-        for name in unserved:
-            if getattr(self, name):
-                raise RequestError(f"{name} is not served here")
-        prompt = [token for chunk in self.prompt.chunks for token in _tokens(chunk)]
-        if not prompt or min(prompt) < 0 or max(prompt) >= vocabulary:
+    def job(self, model: LocalModel, path: str | None, owner: str) -> SampleJob:
+        """Return the job to sample for a client `owner` from a checkpoint path (None: the base model).
+
+        Raises:
+            RequestError: the prompt has other content than text, unknown tokens, or does not fit the context.
+        """
+        prompt = [token for chunk in self.prompt.chunks for token in _chunk_tokens(chunk)]
+        if not prompt or min(prompt) < 0 or max(prompt) >= model.vocabulary:
             raise RequestError("the prompt is empty, or has a token that the model does not know")
-        room = context - len(prompt)
+        room = model.context - len(prompt)
         if room < 1:
             raise RequestError(
-                f"the prompt has {len(prompt)} tokens; the model's context holds {context} with the answer"
+                f"the prompt has {len(prompt)} tokens; the context holds {model.context} with the answer"
             )
         params = self.sampling_params
         stop = params.stop
         texts = (stop,) if isinstance(stop, str) else tuple(s for s in stop or () if isinstance(s, str))
-        ids = end_ids if stop is None else frozenset(s for s in stop if isinstance(s, int))
-        return [
+        ids = model.end_ids if stop is None else frozenset(s for s in stop if isinstance(s, int))
+        requests = [
             SampleRequest(
                 prompt,
                 max_tokens=min(params.max_tokens or room, room),
@@ -272,16 +259,28 @@ class SampleBody(_Body):
             )
             for number in range(self.num_samples)
         ]
+        return SampleJob(
+            path,
+            requests,
+            want_prompt_logprobs=bool(self.prompt_logprobs),
+            prompt_top=min(self.topk_prompt_logprobs, model.vocabulary),
+            owner=owner,
+        )
 
 
-def _tokens(chunk: _Chunk) -> list[int]:
+def _chunk_tokens(chunk: _PromptChunk) -> list[int]:
     if chunk.type != "encoded_text":
         raise RequestError(f"{chunk.type} in a prompt is not served here; only text is")
     return chunk.tokens
 
 
 def sample_response(job: SampleJob, last_n: int | None) -> bytes:
-    """A SampleResponse."""
+    """Serialize a finished job as a SampleResponse.
+
+    Args:
+        job: the finished job.
+        last_n: the number of the prompt's last tokens whose log-probabilities are returned; None for all.
+    """
     message = public.SampleResponse()
     for request in job.requests:
         reason = public.STOP_REASON_STOP if request.reason == "stop" else public.STOP_REASON_LENGTH
@@ -298,20 +297,21 @@ def sample_response(job: SampleJob, last_n: int | None) -> bytes:
     if job.prompt_top:
         rows = [TopTokens([0] * job.prompt_top, [NO_LOGPROB] * job.prompt_top)] * max(1, unscored)
         rows += job.top_prompt[len(rows) - 1 :]
-        message.topk_prompt_logprobs.length, message.topk_prompt_logprobs.k = len(rows), job.prompt_top
-        message.topk_prompt_logprobs.token_ids = np.asarray([ids for ids, _ in rows], np.int32).tobytes()
-        message.topk_prompt_logprobs.logprobs = np.asarray([x for _, x in rows], np.float32).tobytes()
+        top = message.topk_prompt_logprobs
+        top.length, top.k = len(rows), job.prompt_top
+        top.token_ids = np.asarray([ids for ids, _ in rows], np.int32).tobytes()
+        top.logprobs = np.asarray([logprobs for _, logprobs in rows], np.float32).tobytes()
     return message.SerializeToString()
 
 
 class TrainRequest:
-    """A ForwardBackwardRequest, decoded."""
+    """A decoded ForwardBackwardRequest. Raises RequestError if it is malformed or too large."""
 
     def __init__(self, body: bytes) -> None:
         message = public.ForwardBackwardRequest()
         try:
             message.ParseFromString(body)
-        except Exception as error:  # protobuf's own DecodeError has no stable home
+        except Exception as error:  # protobuf's DecodeError moves between its modules
             raise RequestError(f"not a ForwardBackwardRequest: {error}") from error
         self.model_id, self.seq_id = message.model_id[: limits.NAME.most], message.seq_id
         self.loss, self.backward = message.loss_fn[: limits.NAME.most], not message.forward_only
@@ -345,7 +345,7 @@ def _tensor(position: int, name: str, message: public.Tensor) -> Tensor:
     shape = list(message.shape)
     try:
         if message.HasField("sparse_csr"):
-            return _densified(message.sparse_csr, _NUMPY[message.dtype], shape)
+            return _dense(message.sparse_csr, _NUMPY[message.dtype], shape)
         values = torch.from_numpy(np.frombuffer(message.dense, _NUMPY[message.dtype]).copy())
         return values.reshape(shape) if shape else values
     except (ValueError, RuntimeError, IndexError, OverflowError) as error:
@@ -354,41 +354,34 @@ def _tensor(position: int, name: str, message: public.Tensor) -> Tensor:
         ) from error
 
 
-def _densified(message: public.SparseCsr, dtype: Any, shape: Sequence[int]) -> Tensor:
-    """A matrix of which only some values were sent, the others being 0. Raises ValueError or IndexError."""
+def _dense(message: public.SparseCsr, dtype: Any, shape: Sequence[int]) -> Tensor:
+    """Return a compressed sparse row matrix as a dense tensor. Raises ValueError or IndexError."""
     rows, columns = shape
     if not 0 <= rows * columns <= limits.TARGETS.most:
         raise ValueError(limits.TARGETS.exceeded("it has"))
     values = np.frombuffer(message.values, dtype)
-    ends, at = (np.frombuffer(data, np.int64) for data in (message.crow_indices, message.col_indices))
-    if len(ends) != rows + 1 or ends[0] != 0 or ends[-1] != len(values) or len(at) != len(values):
+    row_ends, columns_of = (
+        np.frombuffer(data, np.int64) for data in (message.crow_indices, message.col_indices)
+    )
+    if len(row_ends) != rows + 1 or row_ends[0] != 0 or not row_ends[-1] == len(columns_of) == len(values):
         raise ValueError("its indices do not fit its values")
-    if len(at) and at.min() < 0:
-        raise IndexError("a column below 0")
+    if len(columns_of) and columns_of.min() < 0:
+        raise IndexError("a column index below 0")
     dense = np.zeros((rows, columns), dtype)
-    dense[np.repeat(np.arange(rows), np.diff(ends)), at] = values
+    dense[np.repeat(np.arange(rows), np.diff(row_ends)), columns_of] = values
     return torch.from_numpy(dense)
 
 
 def train_response(loss: float, logprobs: Sequence[Tensor]) -> bytes:
-    """A ForwardBackwardOutput: the loss summed over tokens, and each datum's log-probabilities."""
+    """Serialize a loss, summed over tokens, and each datum's log-probabilities as a ForwardBackwardOutput."""
     message = public.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord", metrics={"loss:sum": loss})
-    # A record holds datums that have equally many targets at a token.
+    # A record holds datums with the same number of targets at each token.
     for trailing, group in groupby(logprobs, key=lambda values: tuple(values.shape[1:])):
-        values = [one.float().flatten() for one in group]
+        values = [tensor.float().flatten() for tensor in group]
         flat = torch.cat(values).numpy()
         ends = np.cumsum([0, *map(len, values)], dtype=np.int64) * flat.itemsize
         record = message.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=len(values))
-        record.fields["logprobs"].data = flat.tobytes()
-        record.fields["logprobs"].offsets = ends.tobytes()
-        record.fields["logprobs"].dtype = public.DTYPE_FLOAT32
-        record.fields["logprobs"].trailing_shape.extend(trailing)
+        field = record.fields["logprobs"]
+        field.data, field.offsets, field.dtype = flat.tobytes(), ends.tobytes(), public.DTYPE_FLOAT32
+        field.trailing_shape.extend(trailing)
     return message.SerializeToString()
-
-
-Category = Literal["user", "server"]
-
-
-def failure(message: str, category: Category) -> Mapping[str, str]:
-    """An operation that was taken on and failed."""
-    return {"error": message, "category": category}

@@ -1,4 +1,4 @@
-"""A queue in which owners take turns: whoever asks for much waits for it alone."""
+"""A queue that serves its owners in turn, so that one with many items delays no other."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """Items by owner. What one owner adds keeps its order; the owners come one after the other.
+    """Items by owner: the owners alternate, and the items of one owner keep their order.
 
-    >>> rounds = Rounds[int]()
+    >>> queue = FairQueue[int]()
     >>> for owner, item in [("a", 1), ("a", 2), ("b", 3)]:
-    ...     rounds.add(owner, item)
-    >>> [rounds.take() for _ in range(len(rounds))]
+    ...     queue.add(owner, item)
+    >>> [queue.pop() for _ in range(len(queue))]
     [1, 3, 2]
     """
 
@@ -23,25 +23,25 @@ class FairQueue(Generic[T]):
         self._queues: OrderedDict[str, deque[T]] = OrderedDict()
 
     def add(self, owner: str, item: T) -> None:
-        """Put an item behind the owner's others."""
+        """Append an item to its owner's items."""
         self._queues.setdefault(owner, deque()).append(item)
 
-    def first(self) -> T:
-        """What `take` takes; raises StopIteration where there is nothing."""
+    def peek(self) -> T:
+        """Return the item that `pop` removes next; raises StopIteration if the queue is empty."""
         return next(iter(self._queues.values()))[0]
 
-    def take(self) -> T:
-        """The next item; raises KeyError where there is none."""
+    def pop(self) -> T:
+        """Remove and return the next item; raises KeyError if the queue is empty."""
         owner, queue = self._queues.popitem(last=False)
         item = queue.popleft()
         if queue:
             self._queues[owner] = queue
         return item
 
-    def keep(self, wanted: Callable[[T], bool]) -> None:
-        """Drop the items that are not wanted."""
+    def filter(self, keep: Callable[[T], bool]) -> None:
+        """Remove the items for which `keep` returns False."""
         for owner, queue in list(self._queues.items()):
-            kept = deque(item for item in queue if wanted(item))
+            kept = deque(item for item in queue if keep(item))
             if kept:
                 self._queues[owner] = kept
             else:
@@ -49,6 +49,3 @@ class FairQueue(Generic[T]):
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
-
-    def __bool__(self) -> bool:
-        return bool(self._queues)

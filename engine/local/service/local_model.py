@@ -1,8 +1,8 @@
-"""One causal language model and the LoRA adapters on it: load, switch, and log-probabilities.
+"""One causal language model with LoRA adapters, and log-probabilities of token sequences under them.
 
-An adapter is its tensors. They are put into a model that all of its shape share when it is called, so that a
-hundred take hardly more memory than one. Everything here runs on one thread, the service's compute thread.
-Knows torch, transformers and peft; knows nothing of HTTP, requests or losses.
+An adapter is a set of tensors. Adapters of one shape share a model, into which the tensors of the adapter in
+use are put, so that a hundred adapters take hardly more memory than one. Everything here runs on the compute
+thread. Knows nothing of HTTP, requests or losses.
 
 Axes: B sequences, T tokens (padded), V vocabulary.
 """
@@ -40,19 +40,18 @@ T = TypeVar("T")
 
 DEFAULT_CONTEXT = 4096
 SMALL_MODEL = 20_000_000
-"""Parameters below which one thread samples faster than several that wait for each other, and a copy of the
-model costs little memory."""
+"""Parameters below which one thread samples faster than several, and a copy of the model is cheap."""
 SMALL_TRAIN_THREADS = 2
-"""For training a small model: its batches are larger, and the client only waits meanwhile."""
+"""Threads for training a small model, whose batches are larger than those of sampling."""
 _logger = logging.getLogger(__name__)
 _ADAPTER = "default"
-"""As PEFT calls the only adapter of a model."""
+"""PEFT's name of a model's only adapter."""
 _ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class LoraShape:
-    """What an adapter trains: its rank and the kinds of layers."""
+    """Rank of an adapter and the kinds of layers that it trains; `seed` draws its first weights."""
 
     rank: int
     train_attn: bool = True
@@ -60,21 +59,26 @@ class LoraShape:
     train_unembed: bool = True
     seed: int | None = None
 
+    @property
+    def without_seed(self) -> LoraShape:
+        """The shape with no seed: adapters with the same one fit into one model."""
+        return replace(self, seed=None)
+
 
 _ALL_LAYERS = LoraShape(1)
 
 
 class _Adapter(NamedTuple):
-    """An adapter's tensors, and a model that has places for them; others of its shape use it, too."""
+    """Tensors of an adapter, and the model that all adapters of its shape share."""
 
     model: nn.Module
     tensors: Mapping[str, nn.Parameter]
-    """By name in the model."""
+    """The tensors by their names in the model."""
     places: Sequence[nn.Module]
-    """The modules whose weights they are, in the same order."""
+    """The modules whose weights the tensors are, in the same order."""
 
-    def put(self) -> nn.Module:
-        """The model, with these tensors in it until others are put there."""
+    def activate(self) -> nn.Module:
+        """Put the tensors into the model and return it; valid until another adapter is activated."""
         if self.places[0].weight is not next(iter(self.tensors.values())):
             for place, tensor in zip(self.places, self.tensors.values(), strict=True):
                 place.weight = tensor
@@ -87,14 +91,14 @@ def _adapter(model: nn.Module, tensors: Mapping[str, nn.Parameter]) -> _Adapter:
 
 
 class TopTokens(NamedTuple):
-    """The likeliest tokens in one place, the first being the likeliest."""
+    """The likeliest tokens at one position, in descending order."""
 
     ids: Sequence[int]
     logprobs: Sequence[float]
 
 
 class LocalModel:
-    """A model of a local folder. An adapter's name of None means the model itself."""
+    """A model loaded from a folder. As an adapter's name, None stands for the model itself."""
 
     def __init__(self, folder: Path, threads: int | None = None) -> None:
         transformers_logging.set_verbosity_error()
@@ -111,10 +115,10 @@ class LocalModel:
             raise UsageError(f"cannot load the tokenizer of {folder}: {first_line(error)}") from error
         self._plain: nn.Module = base.to(self.device).eval().requires_grad_(False)
         self._wrapped: WeakValueDictionary[LoraShape, nn.Module] = WeakValueDictionary()
-        """A model for all adapters of a shape, for as long as there are any."""
+        """The model that the adapters of a shape share, while there are any."""
         self._adapted: dict[str, _Adapter] = {}
         self._merged: dict[str, _Adapter] = {}
-        """Frozen adapters: the model's own weights with them in."""
+        """Frozen adapters of a small model, merged with its weights."""
         self.small = sum(parameter.numel() for parameter in self._plain.parameters()) < SMALL_MODEL
         cores = os.cpu_count() or 1
         self._train_threads = threads or min(cores, SMALL_TRAIN_THREADS if self.small else cores)
@@ -128,59 +132,58 @@ class LocalModel:
     # adapters
 
     def add_adapter(self, name: str, shape: LoraShape) -> None:
-        """Make a new adapter; its output is zero until it is trained or loaded."""
+        """Add an adapter, whose output is zero until it is trained or loaded."""
         with torch.random.fork_rng(devices=[]):
-            kind = replace(shape, seed=None)
-            model = self._wrapped.get(kind)
+            model = self._wrapped.get(shape.without_seed)
             if model is None:
-                model = self._wrapped[kind] = self._wrap(kind)
+                model = self._wrapped[shape.without_seed] = self._wrap(shape)
             torch.manual_seed(shape.seed if shape.seed is not None else torch.seed())
-            self._adapted[name] = _adapter(model, _drawn(model))
+            self._adapted[name] = _adapter(model, _initial_tensors(model))
 
     def _wrap(self, shape: LoraShape) -> nn.Module:
-        """A copy of the model with places for adapters of a shape."""
+        """Return a copy of the model with PEFT's layers for adapters of a shape."""
         from peft import LoraConfig, get_peft_model  # takes seconds to import, and only training needs it
 
-        # More rank than a layer's own adds cost and nothing else.
+        # A rank above a layer's own size adds cost and no expressiveness.
         ranks = {name: min(size, shape.rank) for name, size in self._targets(shape).items()}
         config = LoraConfig(**lora_config(ranks, shape.rank))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            wrapped: Any = get_peft_model(cast("Any", _twin(self._plain)), config)
+            wrapped: Any = get_peft_model(cast("Any", _copy_sharing_tensors(self._plain)), config)
         return cast("nn.Module", wrapped).eval()
 
     @cached_property
-    def _host(self) -> nn.Module:
-        """A copy of the model, for weights that have an adapter in."""
-        return _twin(self._plain)
+    def _merge_host(self) -> nn.Module:
+        """The copy of the model into which merged weights are put."""
+        return _copy_sharing_tensors(self._plain)
 
     def drop_adapter(self, name: str) -> None:
-        """Forget an adapter and free its memory."""
+        """Drop an adapter and free its memory."""
         self._merged.pop(name, None)
         self._adapted.pop(name, None)
 
     def weights(self, name: str) -> dict[str, Tensor]:
-        """A copy of an adapter's tensors, by names that do not depend on the adapter's."""
+        """Return a copy of an adapter's tensors on the CPU, by PEFT's names."""
         from peft.utils import get_peft_model_state_dict
 
         tensors = get_peft_model_state_dict(
-            cast("Any", self._adapted[name].put()), save_embedding_layers=False
+            cast("Any", self._adapted[name].activate()), save_embedding_layers=False
         )
         return {key: tensor.detach().clone().contiguous().cpu() for key, tensor in tensors.items()}
 
     def set_weights(self, name: str, weights: Mapping[str, Tensor]) -> None:
-        """Put tensors that `weights` gave into an adapter of the same shape."""
+        """Copy tensors, as returned by `weights`, into an adapter of the same shape."""
         from peft.utils import set_peft_model_state_dict
 
         with torch.no_grad():
-            set_peft_model_state_dict(self._adapted[name].put(), dict(weights))
+            set_peft_model_state_dict(self._adapted[name].activate(), dict(weights))
 
     def parameters(self, name: str) -> list[nn.Parameter]:
-        """An adapter's trainable tensors, in a fixed order."""
+        """Return an adapter's trainable tensors, ordered by name."""
         return [tensor for _, tensor in sorted(self._adapted[name].tensors.items())]
 
     def freeze(self, name: str) -> None:
-        """Train an adapter no more: a small model computes faster with it in its own weights."""
+        """End an adapter's training; that of a small model is merged, since sampling is faster then."""
         if self.small:
             with torch.no_grad():
                 merged = self._merged_weights(name)
@@ -189,25 +192,25 @@ class LocalModel:
                 weight: Any = merged[layer] if layer in merged else self._plain.get_submodule(layer).weight
                 weights[f"{layer}.weight"] = nn.Parameter(weight, requires_grad=False)
             self.drop_adapter(name)
-            self._merged[name] = _adapter(self._host, weights)
+            self._merged[name] = _adapter(self._merge_host, weights)
 
     def _merged_weights(self, name: str) -> dict[str, Tensor]:
-        """The weights of the layers that an adapter trains, with it in. Differentiable."""
+        """Return the weights of the layers that an adapter trains, with the adapter added. Differentiable."""
         return {
             layer: module.get_base_layer().weight + module.get_delta_weight(_ADAPTER)
-            for layer, module in cast("Any", self._adapted[name].put()).get_base_model().named_modules()
+            for layer, module in cast("Any", self._adapted[name].activate()).get_base_model().named_modules()
             if hasattr(module, "lora_A")
         }
 
-    def model(self, name: str | None) -> nn.Module:
-        """The model with one adapter, or none, in effect, until it is asked for with another."""
+    def module(self, name: str | None) -> nn.Module:
+        """Return the model with an adapter activated; valid until another one is."""
         if name is None:
             return self._plain
-        return (self._merged[name] if name in self._merged else self._adapted[name]).put()
+        return (self._merged[name] if name in self._merged else self._adapted[name]).activate()
 
     @contextmanager
     def training(self) -> Generator[None, None, None]:
-        """Compute with the number of threads that is best for training."""
+        """Use the number of threads for training within the block."""
         before = torch.get_num_threads()
         torch.set_num_threads(self._train_threads)
         try:
@@ -216,7 +219,7 @@ class LocalModel:
             torch.set_num_threads(before)
 
     def _targets(self, shape: LoraShape) -> dict[str, int]:
-        """The layers that an adapter of that shape trains, and the largest rank that each can have."""
+        """Return the layers that an adapter of a shape trains, with the largest rank that each can have."""
         unembed = cast("Any", self._plain).get_output_embeddings()
         layers: dict[str, int] = {}
         for name, module in self._plain.named_modules():
@@ -231,13 +234,13 @@ class LocalModel:
         return dict(sorted(layers.items()))
 
     def decode(self, rows: list[list[int]]) -> list[str]:
-        """Texts of token sequences, with the special tokens."""
+        """Return the texts of token sequences, special tokens included."""
         texts: list[str] = self.tokenizer.batch_decode(
             rows, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return texts
 
-    # numbers
+    # log-probabilities
 
     def logprobs(
         self,
@@ -246,14 +249,22 @@ class LocalModel:
         targets: Sequence[Tensor],
         limit: int,
     ) -> Generator[tuple[list[int], Tensor], None, None]:
-        """Log-probabilities of targets[b][t] after sequences[b][: t + 1], at temperature 1.
+        """Yield log-probabilities of targets at temperature 1, in batches of sequences of similar length.
 
-        Targets are [T], or [T, K] for K at each place.
-
-        In batches of about `limit` tokens: which sequences, and their log-probabilities one after the other.
         Differentiable where grad is enabled.
+
+        Args:
+            name: the adapter's name, or None.
+            sequences: token ids of each sequence b, [T].
+            targets: for each sequence [T], or [T, K] for K targets at each position; targets[b][t] is scored
+                after sequences[b][: t + 1].
+            limit: padded tokens of a batch.
+
+        Yields:
+            The numbers of a batch's sequences, and the log-probabilities of their targets, flattened and
+            concatenated in the same order.
         """
-        rows = rows_of(sequences, share=self.shares)
+        rows = rows_of(sequences, share=self.can_share_rows)
         for batch in padded_batches(rows, len, limit):
             laid = layout(batch, self.dtype, self.device)
             chosen = [targets[number] for number in laid.numbers]
@@ -264,8 +275,8 @@ class LocalModel:
                 places = places.repeat_interleave(torch.cat(counts).to(self.device))
             yield laid.numbers, self._logprobs(name, laid, places, wanted)
 
-    def likeliest(self, name: str | None, tokens: Sequence[int], count: int) -> list[TopTokens]:
-        """The likeliest tokens after each of tokens[: t + 1], at temperature 1."""
+    def top_tokens(self, name: str | None, tokens: Sequence[int], count: int) -> list[TopTokens]:
+        """Return the `count` likeliest tokens after each prefix tokens[: t + 1], at temperature 1."""
         laid = layout(rows_of([tokens], share=False), self.dtype, self.device)
         logprobs, ids = self._logits(name, laid)[0].log_softmax(-1).topk(count)
         return [TopTokens(*row) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]
@@ -276,21 +287,21 @@ class LocalModel:
         return chosen - logits.logsumexp(-1).flatten()[places]
 
     def _logits(self, name: str | None, laid: RowLayout) -> Tensor:
-        """[B, N, V]"""
+        """Return the logits [B, N, V] of rows."""
         inputs = {"input_ids": laid.ids, "attention_mask": laid.mask, "position_ids": laid.positions}
         if self.small and name is not None and name in self._adapted:
             weights = {f"{layer}.weight": w for layer, w in self._merged_weights(name).items()}
-            # Embedding and unembedding may be one tensor, of which an adapter changes one use only.
+            # Tied embeddings are one tensor with two uses, and an adapter changes one of them only.
             out: Any = functional_call(
                 self._plain, weights, kwargs={**inputs, "use_cache": False}, tie_weights=False
             )
         else:
-            out = self.model(name)(**inputs, use_cache=False)
+            out = self.module(name)(**inputs, use_cache=False)
         return out.logits.float()
 
     @cached_property
-    def shares(self) -> bool:
-        """Whether sequences can share a row: the model obeys a mask and positions of our own."""
+    def can_share_rows(self) -> bool:
+        """True if sequences can share a row, that is, if the model obeys custom masks and positions."""
         config: Any = cast("Any", self._plain).config
         kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
         if getattr(config, "sliding_window", None) or any(kind != "full_attention" for kind in kinds):
@@ -303,36 +314,36 @@ class LocalModel:
                 for share in (True, False):
                     laid = layout(rows_of(sequences, share=share), self.dtype, self.device)
                     logprobs.append(self._logprobs(None, laid, laid.places, targets).cpu())
-        except Exception as error:  # a model that takes no such mask may fail in any way
-            _logger.debug("sequences are not shared: %s", error)
+        except Exception as error:  # models that accept no such mask fail in different ways
+            _logger.debug("sequences do not share rows: %s", error)
             return False
         return torch.allclose(logprobs[0], logprobs[1], atol=1e-4 if self.dtype == torch.float32 else 0.1)
 
 
-def _twin(model: nn.Module) -> nn.Module:
-    """A model of its own that has the same tensors."""
+def _copy_sharing_tensors(model: nn.Module) -> nn.Module:
+    """Return a deep copy of a model that shares its tensors."""
     tensors = itertools.chain(model.parameters(), model.buffers())
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
-def _drawn(model: nn.Module) -> dict[str, nn.Parameter]:
-    """New tensors of an adapter, by their names in a model: those that PEFT would draw."""
+def _initial_tensors(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return first weights of an adapter by their names in a model, equal to those that PEFT would draw."""
     tensors: dict[str, nn.Parameter] = {}
     for layer, module in model.named_modules():
         if not hasattr(module, "lora_A"):
             continue
         places: dict[str, Any] = {part: getattr(module, part)[_ADAPTER] for part in ("lora_A", "lora_B")}
         new = [nn.Linear(place.in_features, place.out_features, bias=False) for place in places.values()]
-        new[0].reset_parameters()  # PEFT, too, draws it once more
+        new[0].reset_parameters()  # PEFT draws it twice, too
         nn.init.zeros_(new[1].weight)
-        for (part, place), one in zip(places.items(), new, strict=True):
-            values = one.weight.detach().to(place.weight.device, place.weight.dtype)
+        for (part, place), linear in zip(places.items(), new, strict=True):
+            values = linear.weight.detach().to(place.weight.device, place.weight.dtype)
             tensors[f"{layer}.{part}.{_ADAPTER}.weight"] = nn.Parameter(values)
     return tensors
 
 
 def padded_batches(items: Sequence[T], length: Callable[[T], int], limit: int) -> list[list[T]]:
-    """Items, by length, in batches of at most `limit` tokens when padded."""
+    """Return items sorted by length, in batches of at most `limit` tokens when padded."""
     batches: list[list[T]] = []
     for item in sorted(items, key=length):
         if not batches or (len(batches[-1]) + 1) * length(item) > limit:

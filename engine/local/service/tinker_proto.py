@@ -1,6 +1,7 @@
-"""The protobuf messages of Tinker's SDK, without the SDK: that takes longer to import than torch.
+"""The protobuf messages of the Tinker SDK, imported without the SDK, which takes longer to import than torch.
 
-Imported by the name that they have in the SDK, so that the SDK, if training brings it in, takes them up.
+The module is registered under its name in the SDK, so that the SDK, if it is imported later, uses the same
+one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from tinker.proto import tinker_public_pb2 as public
 
 
-def _messages() -> ModuleType:
+def _import_messages() -> ModuleType:
     name = "tinker.proto.tinker_public_pb2"
     sdk = find_spec("tinker")
     if name in sys.modules or sdk is None or sdk.origin is None:
@@ -31,6 +32,6 @@ def _messages() -> ModuleType:
 
 
 if not TYPE_CHECKING:
-    public = _messages()
+    public = _import_messages()
 
 __all__ = ["public"]

@@ -1,0 +1,170 @@
+"""Plumbing that all endpoints share: reading bodies, and error responses of the Tinker and OpenAI shapes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from rolegraph.engine.limits import Limit
+from rolegraph.engine.limits import service as limits
+from rolegraph.engine.local.service.errors import RequestError, TransportError
+
+B = TypeVar("B", bound=BaseModel)
+T = TypeVar("T")
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+JSON, PROTOBUF = "application/json", "application/x-protobuf"
+_UNION_MEMBERS = ("constrained-", "function-")
+"""Prefixes of pydantic's names of union members that have validators."""
+_CODES = {401: "invalid_api_key", 404: "not_found", 429: "rate_limit_exceeded"}
+"""OpenAI's error codes by status."""
+_CLIENT_CLOSED = 499
+"""Status of a response that no client reads (nginx's)."""
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Status and reason of an error response."""
+
+    status: int
+    message: str
+    param: str | None = None
+    """Dotted path of the body's field that is at fault."""
+
+
+def error_response(refusal: Refusal, path: str = "") -> Response:
+    """Return an error response in the shape of OpenAI's API if `path` is below /v1, else of Tinker's."""
+    content = {"error": openai_error(refusal)} if _is_openai(path) else {"detail": refusal.message}
+    # The rest of a body that is too long is not read, so the connection cannot be used again.
+    headers = {"connection": "close"} if refusal.status in (408, 413) else {}
+    return JSONResponse(content, refusal.status, headers)
+
+
+def openai_error(refusal: Refusal) -> Mapping[str, Any]:
+    """Return the value of `error` in a response of OpenAI's API."""
+    kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
+    return {
+        "message": refusal.message,
+        "type": "rate_limit_error" if refusal.status == 429 else kind,
+        "param": refusal.param,
+        "code": _CODES.get(refusal.status),
+    }
+
+
+def _is_openai(path: str) -> bool:
+    return path == "/v1" or path.startswith("/v1/")
+
+
+def guarded(endpoint: Endpoint) -> Endpoint:
+    """Wrap an endpoint so that its errors become error responses."""
+
+    async def call(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ClientDisconnect:
+            return Response(status_code=_CLIENT_CLOSED)
+        except Exception as error:
+            return error_response(refusal_of(error, request.url.path), request.url.path)
+
+    return call
+
+
+def refusal_of(error: Exception, path: str) -> Refusal:
+    """Return the refusal for an error; an unexpected one is logged and becomes a 500."""
+    match error:
+        case RequestError():
+            return Refusal(error.status, str(error))
+        case ValidationError():
+            return _validation_refusal(error, status=400 if _is_openai(path) else 422)
+        case _:
+            _logger.error("%s failed", path, exc_info=error)
+            return Refusal(500, f"{type(error).__name__}: {error}")
+
+
+def _validation_refusal(error: ValidationError, *, status: int) -> Refusal:
+    # Of a union, pydantic reports an error for each member. The member that was meant is the one of which
+    # only a bound is exceeded, or else the one in which the error lies deepest.
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    detail = max(errors, key=lambda each: (each["type"] == "value_error", len(each["loc"])))
+    field = ".".join(str(part) for part in detail["loc"] if _is_in_body(part))[: limits.NAME.most]
+    message = detail["msg"].removeprefix("Value error, ")
+    return Refusal(status, f"{field}: {message}" if field else message, field or None)
+
+
+def _is_in_body(part: str | int) -> bool:
+    """Return True if a part of an error's location is in the body, and not the name of a union member."""
+    return isinstance(part, int) or not (
+        part in ("str", "int") or part.startswith(_UNION_MEMBERS) or "[" in part
+    )
+
+
+async def not_served(request: Request) -> Response:
+    """Answer a request for an unknown path."""
+    path = request.url.path[: limits.NAME.most]
+    return error_response(Refusal(404, f"{request.method} {path} is not served by this local service"), path)
+
+
+async def read_body(request: Request, kind: type[B]) -> B:
+    """Return the request's JSON body; raises ValidationError, and TransportError as `read_bytes` does."""
+    return kind.model_validate_json(await read_bytes(request))
+
+
+async def read_bytes(request: Request, media: str = JSON, limit: Limit = limits.BODY_BYTES) -> bytes:
+    """Return the request's body.
+
+    Raises:
+        TransportError: the body has another media type, is encoded, longer than `limit`, or too slow.
+        (Another
+            site's page can send only the media types of forms without a CORS preflight.)
+    """
+    _check_length(int(request.headers.get("content-length") or 0), limit)
+    if encoding := request.headers.get("content-encoding"):
+        raise TransportError(
+            415, f"a body in {encoding[:40]} is not served here; client/config does not ask for it"
+        )
+    found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.BODY_SECONDS.most):
+            async for chunk in request.stream():
+                if chunk and found != media:
+                    raise TransportError(
+                        415, f"a body of type {found[:80] or 'none'} is not served here; {media} is"
+                    )
+                _check_length(len(body) + len(chunk), limit)
+                body += chunk
+    except TimeoutError as error:
+        raise TransportError(408, f"the body did not arrive within {limits.BODY_SECONDS}") from error
+    return bytes(body)
+
+
+def _check_length(length: int, limit: Limit) -> None:
+    if length > limit.most:
+        raise TransportError(413, f"{limit.exceeded('a body of')} is not served here")
+
+
+async def run_while_connected(request: Request, work: Awaitable[T]) -> T:
+    """Return the result of `work`, or cancel it and raise ClientDisconnect when the client disconnects."""
+    working = asyncio.ensure_future(work)
+    disconnected = asyncio.ensure_future(_wait_for_disconnect(request))
+    try:
+        await asyncio.wait((working, disconnected), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        disconnected.cancel()
+
+
+async def _wait_for_disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -24,7 +24,7 @@ class RequestBody(BaseModel):
     ignored: ClassVar[frozenset[str]] = frozenset()
     """Undeclared fields on which no response depends."""
     neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {}
-    """Values, besides null, of undeclared fields that ask for nothing, where false, 0 or empty ones would not."""
+    """Values, besides null, of undeclared fields that ask for nothing; false, 0 and empty values do then."""
 
     @model_validator(mode="after")
     def _refuse_unserved(self) -> Self:

@@ -1,7 +1,7 @@
-"""Faults as a person should read them: where, what, what was expected, and how to mend it.
+"""Faults and warnings: `Finding` at a path of a spec, `Diagnostic` at a line and column of a file.
 
-Checks report a `Finding` at a path of the spec (`("roles", "judge", "needs")`); the loader, which knows
-where each path was written, turns it into a `Diagnostic` with file, line and column.
+Checks report findings at paths such as `("roles", "judge", "needs")`; the loader, which knows the position of
+each path, turns them into diagnostics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something a check found at a path of the spec."""
+    """A fault or warning at a path of the spec."""
 
     path: Path
     message: str
@@ -30,35 +30,35 @@ class Finding:
     hint: str = ""
     severity: Severity = "error"
     word: str = ""
-    """A word at or below `path` to point at, where one scalar among several is at fault."""
+    """Scalar or key at or below `path` to point at; empty to point at `path` itself."""
     offset: int | None = None
-    """Inside the text that is the value at `path`: `word` is the first at or behind this position, from 0."""
+    """Position, from 0, in the string at `path`, at or after which the first `word` is at fault."""
     at_key: bool = False
-    """Point at the key, not at its value."""
+    """True to point at the key, False at its value."""
     place: Place | None = None
-    """Where it stands, if not at `path`: a template has lines of its own."""
+    """Place outside the spec, such as a line of a template; None to look up `path`."""
 
     def at(self, place: Place) -> Diagnostic:
-        """The same, ready to be shown."""
+        """Return the diagnostic of this finding at `place`."""
         return Diagnostic(self.message, place, self.expected, self.hint, self.severity)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A stretch of one line of a file; `line` and `column` count from 1."""
+    """A range of one line of a file; `line` and `column` count from 1."""
 
     file: str
     line: int
     column: int
     text: str
-    """The whole line."""
+    """Text of the whole line."""
     width: int = 1
-    """How many characters the caret underlines."""
+    """Number of characters that the carets underline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One fault or warning, ready to be shown."""
+    """One fault or warning with its place."""
 
     message: str
     place: Place
@@ -67,32 +67,33 @@ class Diagnostic:
     severity: Severity = "error"
 
     def __str__(self) -> str:
-        """Several lines: the place and message, the line with a caret, what was expected, a hint."""
+        """Return several lines: place and message, the line with carets, the expected value, a hint."""
         place = self.place
         number = str(place.line)
         gutter = " " * len(number)
-        shown, before = _around(place)
+        shown, before = _excerpt(place)
         width = max(1, min(place.width, len(shown) - before))
         lines = [
-            f"{_told(place.file)}:{place.line}:{place.column}: {self.severity}: {_told(self.message)}",
+            f"{_shortened(place.file)}:{place.line}:{place.column}: "
+            f"{self.severity}: {_shortened(self.message)}",
             f"  {number} | {shown}",
             f"  {gutter} | {' ' * before}{'^' * width}",
         ]
         if self.expected:
-            lines.append(f"  {gutter} = expected: {_told(self.expected)}")
+            lines.append(f"  {gutter} = expected: {_shortened(self.expected)}")
         if self.hint:
-            lines.append(f"  {gutter} = hint: {_told(self.hint)}")
+            lines.append(f"  {gutter} = hint: {_shortened(self.hint)}")
         return "\n".join(lines)
 
 
-def _told(text: str) -> str:
-    """As much of a text as a person reads."""
+def _shortened(text: str) -> str:
+    """Return a printable text, cut to the length of a message."""
     text = printable(text)
     return text if len(text) <= MESSAGE_TEXT.most else f"{text[: MESSAGE_TEXT.most - 1]}…"
 
 
-def _around(place: Place) -> tuple[str, int]:
-    """What is shown of a place's line, and how much of that stands before the place."""
+def _excerpt(place: Place) -> tuple[str, int]:
+    """Return the shown part of a place's line, and the number of its characters before the place."""
     start = max(0, place.column - 1 - LINE_SHOWN.most // 2) if len(place.text) > LINE_SHOWN.most else 0
     end = start + LINE_SHOWN.most
     before, after = "…" if start else "", "…" if end < len(place.text) else ""
@@ -101,7 +102,7 @@ def _around(place: Place) -> tuple[str, int]:
 
 
 class SourceLines:
-    """A file's text by its lines, which end where an editor ends them. Positions in it count from 0."""
+    """Lines of a file, split at newlines only, as editors do; positions count from 0."""
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
@@ -109,21 +110,21 @@ class SourceLines:
         self.starts = [0, *accumulate(len(line) + 1 for line in self.lines[:-1])]
 
     def place(self, position: int, width: int = 1) -> Place:
-        """The place of as much of a stretch of the text as stands in its first line."""
+        """Return the place of `width` characters at `position`, cut at the end of the line."""
         line = bisect_right(self.starts, position) - 1
         text = self.lines[line]
         column = min(position - self.starts[line], len(text))
         return Place(self.file, line + 1, column + 1, text, max(1, min(width, len(text) - column)))
 
     def position(self, place: Place) -> int:
-        """Where a place of this file begins."""
+        """Return the position at which a place of this file begins."""
         return self.starts[place.line - 1] + place.column - 1
 
 
 def point_at(file: str, source: str, offset: int, word: str) -> Place:
-    """The place of the first `word` at or behind a position of a text.
+    """Return the place of the first `word` at or after position `offset` of the text `source`.
 
-    Where it is not found, that of the first character in the line.
+    Without such a word it is the place of the first character in the line at `offset`.
     """
     lines = SourceLines(file, source)
     found = source.find(word, offset) if word else -1

@@ -1,9 +1,9 @@
-"""What pydantic found wrong in a spec, in words for the person who wrote it."""
+"""Pydantic's errors about a part of a spec as findings: message, expected value and fix in plain words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import get_args
 
@@ -19,126 +19,141 @@ from rolegraph.engine.spec.diagnostics import Finding, Path
 from rolegraph.engine.spec.models import Spec, type_at
 from rolegraph.engine.spec.yaml_source import value_at
 
+_NAME = "letters, digits and _, not starting with a digit"
 _EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number",
-    "string_type": "text",
+    "string_type": "a string",
     "bool_type": "true or false",
     "list_type": "a list, such as [solver]",
     "mapping_type": "a mapping",
     "dict_type": "a mapping",
     "model_type": "a mapping",
-}
-_DECIDED = {
-    "count": "for what an answer decides, say the most, and `when: self.index <= …`",
-    "times": "for what an answer decides, say the most, and `when: self.round <= …` or `until: …`",
-}
-"""Hints for an expression where a number stands."""
-_WORDS = {
     "greater_than_equal": "at least {ge:,}",
     "greater_than": "more than {gt:,}",
     "less_than_equal": "at most {le:,}",
     "less_than": "less than {lt:,}",
+    "string_pattern_mismatch": _NAME,
+    "too_short": "at least one role",
+    "value_error": "{error}",
 }
+"""Expected values by the type of pydantic's error, with the fields of its context."""
+_EXPRESSION_HINTS = {
+    "count": "for a number that depends on an answer write the largest, and `when: self.index <= …`",
+    "times": "for a number that depends on an answer write the largest, and `until: …`",
+}
+"""Hints for a number key whose value is an expression."""
 
 
 def findings_of(
     error: ValidationError, at: Path = (), written: object = None, root: type[SpecModel] = Spec
 ) -> list[Finding]:
-    """One finding for each of pydantic's errors with the part that stands, `written`, at a path of a spec, or
-    of another file that `root` is the model of."""
+    """Return one finding for each of pydantic's errors.
+
+    Args:
+        error: Error of the validation of one part of a file.
+        at: Path of the part.
+        written: Value of the part.
+        root: Model of the whole file.
+    """
     details = error.errors(include_url=False)
-    told, rest = details[: SPEC_FAULTS.most], details[SPEC_FAULTS.most :]
-    # The rest is not shown, so that it needs no words, but what is at fault has to be left out.
+    # Findings past the limit are not shown and need only their paths, which mark the values to leave out.
     return [
-        *(_finding(detail, at, written, root) for detail in told),
-        *(Finding((*at, *detail["loc"]), detail["msg"], at_key=True) for detail in rest),
+        *(_finding(detail, at, written, root) for detail in details[: SPEC_FAULTS.most]),
+        *(Finding((*at, *rest["loc"]), rest["msg"], at_key=True) for rest in details[SPEC_FAULTS.most :]),
     ]
 
 
 def _finding(detail: ErrorDetails, at: Path, written: object, root: type[SpecModel]) -> Finding:
-    kind, context = detail["type"], detail.get("ctx", {})
-    path: Path = (*at, *detail["loc"])
-    is_name = kind.startswith("string_") and path[-1:] == ("[key]",)
-    if is_name:  # pydantic's word for the key itself, not its value
-        path = path[:-1]
-    key = str(path[-1]) if path else ""
-    value = short_value(detail["input"])
+    kind, path = detail["type"], (*at, *detail["loc"])
     if kind == "extra_forbidden":
-        known = _keys_at(path[:-1], root)
-        hint = _belongs(path, root) or did_you_mean(key, known)
-        return Finding(path, f"unknown key {key!r}", _listed(known), hint, at_key=True)
+        return _unknown_key(path, root)
     if kind == "missing":
-        where = ".".join(map(str, path[:-1])) or "the spec"
-        hint = "add `rolegraph: 1`" if path == ("rolegraph",) else ""
-        return Finding(path, f"{where} has no {key!r}", _description(path, root), hint, at_key=True)
-    if is_name:
-        return Finding(
-            path, f"{key!r} cannot be a name", "letters, digits and _, not starting with a digit", at_key=True
-        )
+        return _missing_key(path, root)
+    if kind.startswith("string_") and path[-1] == "[key]":  # pydantic's mark for a fault of the key itself
+        return Finding(path[:-1], f"{path[-2]!r} cannot be a name", _NAME, at_key=True)
     if kind == "literal_error":
-        choices = [
-            word.strip("'") for word in str(context.get("expected", "")).replace(" or ", ", ").split(", ")
-        ]
-        hint = did_you_mean(str(detail["input"]), choices)
-        shorts = _shorts(path[:-1], root)
-        if shorts and isinstance(value_at(written, detail["loc"][:-1]), str):  # all of it is one word
-            key, choices = str(path[-2]), shorts
-            hint = did_you_mean(str(detail["input"]), choices) or _needs_value(
-                path[:-1], str(detail["input"]), root
-            )
-        if path == ("rolegraph",):
-            hint = "this engine reads version 1 of the language"
-        elif (
-            key == "provider" and not hint and isinstance(name := value_at(written, detail["loc"][:-1]), str)
-        ):
-            hint = f"did you mean openai:{name}?"
-        return Finding(path, f"{key} cannot be {value}", _listed(choices, " or "), hint)
-    if kind in _WORDS:
-        return Finding(path, f"{key} cannot be {value}", _WORDS[kind].format(**context))
-    if kind == "string_pattern_mismatch":
-        return Finding(path, f"{key} cannot be {value}", "letters, digits and _, not starting with a digit")
+        return _unknown_word(detail, path, value_at(written, detail["loc"][:-1]), root)
+    expected, hint = _expected(detail, path, root)
+    problem = f"cannot be {short_value(detail['input'])}"
     if kind == "too_short":
-        return Finding(path, f"{key} is empty", "at least one role")
-    if key in _DECIDED and re.search(r"[a-z]\W", str(detail["input"])):
-        return Finding(path, f"{key} cannot be {value}", _EXPECTED["int_type"], _DECIDED[key])
-    if kind == "value_error":
-        return Finding(path, f"{key}: {value} does not fit", str(context.get("error", detail["msg"])))
-    if kind == "model_type" and (shorts := _shorts(path, root)):
-        return Finding(
-            path, f"{key} cannot be {value}", f"{_listed(shorts)}, or a mapping", _unnamed(path, root)
-        )
-    if kind == "model_type" and (hint := _unnamed(path, root)):
-        return Finding(path, f"{key} cannot be {value}", "a mapping", hint)
-    if kind == "model_type" and (meant := _meant(path, detail["input"], root)):
-        return Finding(path, f"{key} cannot be {value}", f"a mapping, such as {key}: {meant}")
-    return Finding(
-        path, f"{key} cannot be {value}", _EXPECTED.get(kind, detail["msg"][:1].lower() + detail["msg"][1:])
-    )
+        problem = "is empty"
+    elif kind == "value_error" and isinstance(detail["input"], dict | list):
+        problem = "is not valid"
+    return Finding(path, f"{path[-1] if path else ''} {problem}", expected, hint)
+
+
+def _unknown_key(path: Path, root: type[SpecModel]) -> Finding:
+    model = _model_at(path[:-1], root)
+    known = [
+        *(["extends"] if root is Spec and len(path) == 1 else []),
+        *(model.model_fields if model else ()),
+    ]
+    hint = _right_place(path, root) or did_you_mean(str(path[-1]), known)
+    return Finding(path, f"unknown key {str(path[-1])!r}", ", ".join(known), hint, at_key=True)
+
+
+def _missing_key(path: Path, root: type[SpecModel]) -> Finding:
+    model = _model_at(path[:-1], root)
+    field = model.model_fields.get(str(path[-1])) if model else None
+    expected = ((field.description if field else None) or "").rstrip(".")
+    hint = "add `rolegraph: 1`" if path == ("rolegraph",) else ""
+    where = ".".join(map(str, path[:-1])) or "the spec"
+    return Finding(path, f"{where} has no {str(path[-1])!r}", expected, hint, at_key=True)
+
+
+def _unknown_word(detail: ErrorDetails, path: Path, around: object, root: type[SpecModel]) -> Finding:
+    """Return the finding for a word that a field does not have; `around` is the value of its mapping."""
+    key, word = str(path[-1]) if path else "", str(detail["input"])
+    choices = re.findall("'([^']*)'", str(detail.get("ctx", {}).get("expected", "")))
+    hint = did_you_mean(word, choices)
+    model = _model_at(path[:-1], root)
+    shorts = _short_forms(model)
+    if shorts and isinstance(around, str):  # a short form: the word stands in place of the mapping
+        key, choices = str(path[-2]), shorts
+        needs_value = f"write {{{word}: …}}" if model and word in model.model_fields else ""
+        hint = did_you_mean(word, choices) or needs_value
+    if path == ("rolegraph",):
+        choices, hint = ["1"], "this engine reads version 1 of the language"
+    elif key == "provider" and not hint and isinstance(around, str):
+        hint = f"did you mean openai:{around}?"
+    return Finding(path, f"{key} cannot be {short_value(detail['input'])}", _either(choices), hint)
+
+
+def _expected(detail: ErrorDetails, path: Path, root: type[SpecModel]) -> tuple[str, str]:
+    """Return the expected value and a hint for a value of the wrong type or out of range."""
+    kind, key = detail["type"], str(path[-1]) if path else ""
+    if key in _EXPRESSION_HINTS and kind == "int_type" and re.search(r"[a-z]\W", str(detail["input"])):
+        return _EXPECTED[kind], _EXPRESSION_HINTS[key]
+    if kind != "model_type":
+        default = detail["msg"][:1].lower() + detail["msg"][1:]
+        return _EXPECTED.get(kind, default).format(**detail.get("ctx", {})), ""
+    model = _model_at(path, root)
+    hint = _name_missing(path, root)
+    if shorts := _short_forms(model):
+        return f"{_either(shorts, ', ')}, or a mapping", hint
+    example = "" if hint or model is None else _example(model, detail["input"])
+    return f"a mapping, such as {key}: {example}" if example else "a mapping", hint
 
 
 def role_not_found(name: str, roles: Collection[str], path: Path = ()) -> Finding:
-    """No role has that name."""
+    """Return the finding for a name that no role has."""
     expected = f"one of {', '.join(roles)}" if roles else "a role of the spec, which has none"
     return Finding(path, f"no role {name!r}", expected, did_you_mean(name, roles), word=name)
 
 
 def short_value(value: object) -> str:
-    """A value as YAML has it, in short."""
-    text = (
-        repr(value)
-        if not isinstance(value, bool | None)
-        else {True: "true", False: "false", None: "null"}[value]
-    )
-    if isinstance(value, Mapping):
-        text = "a mapping"
-    elif isinstance(value, list):
-        text = "a list"
+    """Return a value in YAML's words, cut to the length that a message has room for."""
+    if isinstance(value, bool | None):
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, Mapping | list):
+        return "a mapping" if isinstance(value, Mapping) else "a list"
+    text = repr(value)
     return text if len(text) <= VALUE_SHOWN.most else text[: VALUE_SHOWN.most - 3] + "..."
 
 
-def _listed(names: list[str], last: str = ", ") -> str:
-    return ", ".join(names[:-1]) + last + names[-1] if len(names) > 1 else "".join(names)
+def _either(words: Sequence[str], last: str = " or ") -> str:
+    return last.join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def _model_at(path: Path, root: type[SpecModel]) -> type[BaseModel] | None:
@@ -146,34 +161,22 @@ def _model_at(path: Path, root: type[SpecModel]) -> type[BaseModel] | None:
     return kind if kind is not None and issubclass(kind, BaseModel) else None
 
 
-def _shorts(path: Path, root: type[SpecModel]) -> list[str]:
-    """The words that stand for a mapping at a path."""
-    short = getattr(_model_at(path, root), "SHORT", None)
-    nested = [get_args(part) or (part,) for part in get_args(short)]
+def _short_forms(model: type[BaseModel] | None) -> list[str]:
+    """Return the words that stand for a mapping of a model."""
+    nested = [get_args(part) or (part,) for part in get_args(getattr(model, "SHORT", None))]
     return [word for words in nested for word in words if isinstance(word, str)]
 
 
-def _needs_value(path: Path, word: str, root: type[SpecModel]) -> str:
-    """A hint where a bare word is a key of what it stands for."""
-    model = _model_at(path, root)
-    return f"write {{{word}: …}}" if model and word in model.model_fields else ""
-
-
-def _keys_at(path: Path, root: type[SpecModel]) -> list[str]:
-    model = _model_at(path, root)
-    return [*(["extends"] if root is Spec and not path else []), *(model.model_fields if model else [])]
-
-
-def _unnamed(path: Path, root: type[SpecModel]) -> str:
-    """A hint where a key of one of several, which have names, stands in the place of a name."""
+def _name_missing(path: Path, root: type[SpecModel]) -> str:
+    """Return a hint where a key such as `roles.prompt` stands in the place of a role's name."""
     model = _model_at(path, root)
     if model is None or len(path) < 2 or path[-1] not in model.model_fields or _model_at(path[:-1], root):
         return ""
     return f"each of `{path[-2]}` has a name: {path[-2]}: {{mine: {{{path[-1]}: …}}}}"
 
 
-def _belongs(path: Path, root: type[SpecModel]) -> str:
-    """A hint where the key of a path is another mapping's: `temperature`, one of `sampling` beside it."""
+def _right_place(path: Path, root: type[SpecModel]) -> str:
+    """Return a hint for a key of another mapping, such as `temperature`, which belongs under `sampling`."""
     if root is Spec and len(path) == 3 and path[-1] in Spec.model_fields:
         return f"`{path[-1]}` stands at the top of the spec"
     model = _model_at(path[:-1], root)
@@ -184,10 +187,9 @@ def _belongs(path: Path, root: type[SpecModel]) -> str:
     return ""
 
 
-def _meant(path: Path, value: object, root: type[SpecModel]) -> str:
-    """The mapping that a bare value was meant for, as YAML: the first of its keys that takes the value."""
-    model = _model_at(path, root)
-    if model is None or isinstance(value, bool) or not isinstance(value, str | int | float):
+def _example(model: type[BaseModel], value: object) -> str:
+    """Return a bare value as a mapping of the first key that takes the value, in YAML; empty if none does."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
     if len(text := str(value)) > VALUE_SHOWN.most or not text.isprintable():
         return ""
@@ -197,9 +199,3 @@ def _meant(path: Path, value: object, root: type[SpecModel]) -> str:
             flow = yaml.safe_dump({name: value}, default_flow_style=True, allow_unicode=True, width=1000)
             return flow.rstrip()
     return ""
-
-
-def _description(path: Path, root: type[SpecModel]) -> str:
-    model = _model_at(path[:-1], root)
-    field = model.model_fields.get(str(path[-1])) if model else None
-    return ((field.description if field else None) or "").rstrip(".")

@@ -1,4 +1,4 @@
-"""Paths and texts that a spec names, whatever was written there, and how a file is shown to a person."""
+"""Files that a spec names: resolved paths, paths in messages, and text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rolegraph.engine.records.files import read_bytes
 
 
 def resolve_path(path: Path) -> Path:
-    """The path without links; never raises, either: where nothing can be, it is only made absolute."""
+    """Return the path without links, or the absolute path where it cannot be resolved; never raise."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):  # links that go in circles; a NUL
@@ -17,15 +17,20 @@ def resolve_path(path: Path) -> Path:
 
 
 def display_path(path: Path) -> str:
-    """The path from the working folder, where it is below that."""
+    """Return the path as messages show it: relative to the working folder where it is below."""
     where, here = resolve_path(path), Path.cwd()
     return str(where.relative_to(here) if where.is_relative_to(here) else path)
 
 
 def read_text(path: Path, most: Limit) -> str:
-    """A file's text, without the mark that some editors begin it with.
+    """Return the text of a UTF-8 file without its byte-order mark, its line ends as newlines.
 
-    Raises OSError where the file is larger than a limit in bytes, of which no more is read, or no file; and
-    UnicodeDecodeError where it is no text.
+    Args:
+        path: The file.
+        most: Largest permitted size in bytes; no more is read.
+
+    Raises:
+        OSError: The file is missing, not a regular file, or larger than `most`.
+        UnicodeDecodeError: The file is not UTF-8.
     """
     return read_bytes(path, most).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")

@@ -1,6 +1,6 @@
-"""Where a part of a text stands in the YAML file that holds the text: in a block, in quotes, or plain.
+"""Positions in a YAML file of the characters of a scalar: block, quoted or plain.
 
-YAML folds and unfolds white space, so a character is known by how many that are none come before it.
+YAML folds white space, so a character is found by the number of other characters before it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import yaml
 from rolegraph.engine.spec.diagnostics import Place, SourceLines
 
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
-"""An anchor and a tag before the value."""
+"""Pattern of an anchor and a tag before the value."""
 _HEADER = re.compile(r"[|>].*\n?")
 _CHARACTER = re.compile(r"\S")
 _IN_QUOTES = {
@@ -24,15 +24,22 @@ _IN_QUOTES = {
 
 
 def place_within(value: Place, source: str, text: str, offset: int, word: str) -> Place:
-    """The place of the first `word` at or behind an `offset` of `text`, whose value is written in `source`.
+    """Return the place in a file of the first `word` at or after position `offset` of a scalar.
 
-    Without a word it is all that stands of the text in that line.
+    Without such a word it is the place of the scalar's text in the line at `offset`.
+
+    Args:
+        value: Place of the scalar in the file.
+        source: Text of the file.
+        text: Value of the scalar.
+        offset: Position in `text`, from 0.
+        word: Word to look for.
     """
     found = text.find(word, offset) if word else -1
     nth = sum(not character.isspace() for character in text[: found if found >= 0 else offset])
     lines = SourceLines(value.file, source)
     at = start = lines.position(value)
-    for count, at in enumerate(_characters(source, start)):  # noqa: B007  # the last where there are fewer
+    for count, at in enumerate(_characters(source, start)):  # noqa: B007  # ends at the last where there are fewer
         if count == nth:
             break
     place = lines.place(at, len(word))
@@ -45,8 +52,8 @@ def place_within(value: Place, source: str, text: str, offset: int, word: str) -
 
 
 def _characters(source: str, start: int) -> Iterator[int]:
-    """The places in the file of a text's characters that are no white space."""
-    at = _at(_PROPERTIES, source, start)
+    """Yield the positions in the file of the scalar's characters that are not white space."""
+    at = _end_of(_PROPERTIES, source, start)
     quote = source[at : at + 1]
     if quote in _IN_QUOTES:
         for unit in _IN_QUOTES[quote].finditer(source, at + 1):
@@ -54,9 +61,9 @@ def _characters(source: str, start: int) -> Iterator[int]:
             if not escaped or yaml.safe_load(f'"{unit[0]}"').strip():
                 yield unit.start()
         return
-    yield from (unit.start() for unit in _CHARACTER.finditer(source, _at(_HEADER, source, at)))
+    yield from (unit.start() for unit in _CHARACTER.finditer(source, _end_of(_HEADER, source, at)))
 
 
-def _at(pattern: re.Pattern[str], source: str, start: int) -> int:
+def _end_of(pattern: re.Pattern[str], source: str, start: int) -> int:
     match = pattern.match(source, start)
     return match.end() if match else start

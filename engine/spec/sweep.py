@@ -1,4 +1,4 @@
-"""Overrides with several values each, `roles.solver.count=1,2,4`, to the points of their grid. Pure."""
+"""Points of a grid of overrides, such as `roles.solver.count=1,2,4`. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,54 +11,66 @@ from rolegraph.engine.errors import UsageError
 
 _OPENING, _CLOSING, _QUOTES = "[{(", "]})", "'\""
 SEED = "seed="
-"""How the word begins that is no override, but the seed of a point."""
+"""Prefix of the argument that sets the seed of a point; it is not an override."""
 _LONGEST = 120
-"""Characters of a point's name."""
+"""Largest number of characters in the name of a point, without its digest."""
 
 
 def split_values(word: str) -> list[str]:
-    """One override for each value of a word: commas part values, but in brackets and in quotes.
+    """Return one override for each value of `word`, split at commas outside of brackets and quotes.
 
-    Raises UsageError for an empty value.
+    Args:
+        word: An override such as `roles.solver.count=1,2,4`.
+
+    Raises:
+        UsageError: One of several values is empty.
     """
     key, equals, written = word.partition("=")
     values = list(dict.fromkeys(_values(written)))
     if len(values) > 1 and not all(values):
-        raise UsageError(f"{word} has an empty value; write each between commas, or the comma in quotes")
+        raise UsageError(
+            f"{word} has an empty value; expected a value between commas, or quotes around a comma"
+        )
     return [f"{key}{equals}{value}" for value in values]
 
 
 def grid_points(words: Sequence[str]) -> list[tuple[str, ...]]:
-    """Every combination of the words' values, the last word's going round first.
+    """Return every combination of the values of `words`; the values of the last word vary fastest.
 
-    Raises UsageError where no word has several.
+    Raises:
+        UsageError: No word has several values.
     """
     choices = [split_values(word) for word in words]
     if not any(len(values) > 1 for values in choices):
-        raise UsageError("-m runs over values with commas between them, as in roles.solver.count=1,2,4")
+        raise UsageError(
+            "-m needs an override with several values, separated by commas: roles.solver.count=1,2,4"
+        )
     return list(product(*choices))
 
 
 def split_seed(point: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
-    """A point's overrides, and the seed that the word `seed=…` gives it, if it is there.
+    """Split a point into its overrides and its seed, None where it has no `seed=…`.
 
-    Raises UsageError for a seed that is no whole number.
+    Raises:
+        UsageError: The seed is not a whole number.
     """
     overrides = tuple(word for word in point if not word.startswith(SEED))
     seeds = [word.removeprefix(SEED) for word in point if word.startswith(SEED)]
     try:
         return overrides, int(seeds[-1]) if seeds else None
     except ValueError:
-        raise UsageError(f"{SEED}{seeds[-1]} is no whole number; write them as in seed=0,1,2") from None
+        raise UsageError(
+            f"{SEED}{seeds[-1]} is not a whole number; expected seeds such as seed=0,1,2"
+        ) from None
 
 
 def varied_overrides(words: Sequence[str], point: Sequence[str]) -> tuple[str, ...]:
-    """What sets a point apart: its overrides, less those that all points have."""
+    """Return the overrides of a point that differ between points."""
     return tuple(own for word, own in zip(words, point, strict=True) if own != word)
 
 
 def point_name(overrides: Sequence[str]) -> str:
-    """A folder's name for what sets a point apart, the same every time."""
+    """Return the folder name of a point: its overrides, cut and with a digest where they cannot be a name."""
     whole = ",".join(overrides)
     name = re.sub(r"[^\w.,+=-]", "_", whole)[:_LONGEST]
     return name if name == whole else f"{name}-{hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()}"

@@ -1,8 +1,8 @@
-"""Resolved data to a `Spec` of all that fits the language, and a finding for each part that does not.
+"""Validation of resolved data: a `Spec` of the valid parts, and a finding for each invalid one.
 
-What does not fit is left out, so that later checks see the rest and all faults come at once. Pydantic names
-all that is wrong with a model in one pass, so a part is validated twice at most: as written, and without what
-did not fit. Each role is a part of its own, so that the work grows with the number of roles and no faster.
+Invalid parts are left out, so that later checks see the rest and all faults are reported at once. Pydantic
+reports every fault of a model in one pass, so a part is validated twice at most: as written, and without the
+faults. Each role is a separate part, which keeps the work linear in the number of roles.
 """
 
 from __future__ import annotations
@@ -28,24 +28,23 @@ REQUIRED: Mapping[str, Any] = {
     "name": "unnamed",
     "roles": {"unnamed": {"prompt": {"inline": ""}, "trainable": False}},
 }
-"""What every spec must have, in a form that no check has anything against. Stands in for what is missing."""
+"""Values of the required keys that pass every check; they replace missing ones."""
 
 
 class FittedPart(NamedTuple, Generic[M]):
-    """As much of a part of a spec as fits its model."""
+    """The valid part of a mapping of a spec."""
 
     value: M
     findings: list[Finding]
     left_out: set[Path]
-    """Paths whose value did not fit; whatever later checks say of them is a consequence."""
+    """Paths of the values that were left out; later findings there are consequences."""
 
 
 def validate(data: Mapping[str, Any]) -> FittedPart[Spec]:
-    """The spec that resolved data describe, as far as they describe one. Never raises for YAML's values."""
+    """Return the valid part of a spec's resolved data; never raise for data from YAML."""
     written = data.get("roles")
     named = cast("dict[str, Any]", written) if isinstance(written, dict) else {}
     if len(named) > SPEC_ROLES.most:
-        # What is wrong with so many is of no use to anyone.
         message, here = f"the spec has {len(named):,} roles", ("roles",)
         found = [Finding(here, message, f"at most {SPEC_ROLES}", at_key=True)]
         top = fit_model(Spec, {**data, "roles": REQUIRED["roles"]}, REQUIRED, ())
@@ -58,7 +57,7 @@ def validate(data: Mapping[str, Any]) -> FittedPart[Spec]:
         if ("roles", name) not in top.left_out:
             findings += part.findings
         left_out |= part.left_out
-    # A role is there for others to need, even if its name is at fault.
+    # A role with an invalid name is kept, for the roles that need it.
     spec = top.value.model_copy(update={"roles": roles}) if roles else top.value
     return FittedPart(spec, findings, left_out)
 
@@ -66,11 +65,15 @@ def validate(data: Mapping[str, Any]) -> FittedPart[Spec]:
 def fit_model(
     model: type[M], written: object, required: Mapping[str, Any], at: Path, root: type[SpecModel] = Spec
 ) -> FittedPart[M]:
-    """What of the value at a path fits a model; `required` stands in for what the model insists on.
+    """Return the valid part of a value.
 
-    The path is one of a spec, or of another file that `root` is the model of.
-
-    Where faults show only when others have gone, nothing but `required` is left.
+    Args:
+        model: Expected model.
+        written: Value of the part.
+        required: Values for the model's required keys, in place of missing or invalid ones. The result has
+            only these where further faults appear once the first are left out.
+        at: Path of the part in the file.
+        root: Model of the whole file.
     """
     try:
         return FittedPart(model.model_validate(written), [], set())
@@ -81,7 +84,7 @@ def fit_model(
     try:
         value = model.model_validate({**required, **(rest if isinstance(rest, dict) else {})})
     except ValidationError as error:
-        # That a key is missing which did not fit is no news.
+        # A key that was left out is missing now, which is a consequence.
         more = findings_of(error, at, written, root)
         findings += [found for found in more if found.path[len(at) :] not in wrong]
         value, wrong = model.model_validate(required), {()}
@@ -89,24 +92,24 @@ def fit_model(
 
 
 def _written_at(value: Any, path: Path) -> Path:
-    """What has to go for a fault at a path: all of `model: x:y`, where no key `provider` was written."""
+    """Return the path to leave out for a fault: of a short form, such as `model: x:y`, the whole value."""
     for depth, key in enumerate(path):
         if not isinstance(value, dict | list):
             return path[:depth]
         try:
             value = cast("Any", value)[key]
-        except (LookupError, TypeError):  # a list has no names
-            return path[:depth] or path  # what lacks it, but for what the whole part lacks
+        except (LookupError, TypeError):  # a name as the index of a list
+            return path[:depth] or path  # a missing key: its mapping, unless that is the whole part
     return path
 
 
 def _outside_lists(path: Path) -> Path:
-    """As much of a path as still holds when an item of a list has gone, and those after it have moved up."""
+    """Return the path up to the first list, whose positions change once an item is left out."""
     return tuple(takewhile(lambda key: isinstance(key, str), path))
 
 
 def _without(value: Any, wrong: Set[Path], at: Path = ()) -> Any:
-    """A copy without the values at some paths, nor mappings and lists that have nothing left in them."""
+    """Return a copy without the values at some paths and without mappings and lists that become empty."""
     if not isinstance(value, dict | list):
         return value
     container = cast("dict[str, Any] | list[Any]", value)

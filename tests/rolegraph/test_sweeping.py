@@ -91,7 +91,7 @@ def test_a_sweep_runs_over_seeds(tmp_path: Path) -> None:
         *((3, True), (4, True), (5, False)),
         *((3, True), (4, True), (5, False)),
     ]
-    with pytest.raises(rg.UsageError, match="seed=x is no whole number"):
+    with pytest.raises(rg.UsageError, match="seed=x is not a whole number"):
         rg.begin_sweep("solver_judge", "seed=x,2", model=model(tmp_path), out=tmp_path / "other")
 
 

@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import model_validator
 
 from rolegraph.engine.errors import DataError, UsageError, WorldError
-from rolegraph.engine.records.info import Typed
+from rolegraph.engine.records.info import SourceRecord, Typed
 from rolegraph.engine.records.jsonl import read_json, reason, write_whole
 
 NAME = "sweep.json"
 SweepKind = Literal["run", "train", "eval"]
 
 
-class SweepInfo(BaseModel):
-    """What every point of a sweep is made with."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+class SweepInfo(SourceRecord):
+    """Source and settings that every point of a sweep is made with; an override may have several values."""
 
     kind: SweepKind
-    spec: Typed
-    words: tuple[Typed, ...]
-    """The overrides as they were typed, those with several values among them."""
-    model: Typed | None = None
-    base_url: Typed | None = None
-    imports: tuple[Typed, ...] = ()
-    allow: tuple[Typed, ...] = ()
     seed: int = 0
+    """Seed of the points whose overrides name none."""
     split: Literal["train", "validation"] | None = None
-    """Of runs."""
+    """Tasks that runs use."""
     limit: int | None = None
-    """Tasks at most, of runs and evaluations."""
+    """Tasks of a run or an evaluation at most."""
     rollouts: int = 1
+    """Episodes of each task, of a run or an evaluation."""
     checkpoint: Typed | None = None
-    """Of evaluations."""
+    """Trained weights that evaluations compare with their base."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_fields(cls, value: Any) -> Any:
+        """Read the field names that earlier versions wrote."""
+        names = {"words": "overrides", "allow": "allowed", "model": "model_flag"}
+        if not isinstance(value, dict):
+            return cast("object", value)
+        return {names.get(key, key): part for key, part in cast("dict[str, Any]", value).items()}
 
 
 def write_sweep(folder: Path, info: SweepInfo) -> None:

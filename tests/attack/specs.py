@@ -147,5 +147,5 @@ CASES = [
     Case('a role is a number', HEAD + 'roles: {a: 5}\n', 'fault', 'a cannot be 5'),
     Case('tools are a mapping', HEAD + R + '    tools: {a: 1}\n', 'fault', "unknown tool 'a'"),
     Case('needs are a number', HEAD + R + '    needs: 5\n', 'fault', 'needs cannot be 5'),
-    Case('needs are nested', HEAD + R + '    needs: [[a]]\n', 'fault', 'needs: a list does not fit'),
+    Case('needs are nested', HEAD + R + '    needs: [[a]]\n', 'fault', 'needs is not valid'),
 ]

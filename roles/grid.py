@@ -1,7 +1,8 @@
-"""Grid world: random grids with walls, a start and a goal, the moves in them, and the observations.
+"""A grid with walls, a start and a goal: how one is drawn, how one walks in it, and what the walker is told.
 
-Grids, walks and transitions are immutable plain data. Every grid has a way from start to goal: the way is
-drawn first, and the walls beside it. Knows no specs or roles.
+In go a seed and a few sizes, or an action; out come grids, walks and transitions, plain data that nothing
+changes. Every grid has a way from start to goal: the way is drawn first, and the walls beside it. This file
+knows nothing of specs and roles.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WORDS = {"UP": "U", "RIGHT": "R", "DOWN": "D", "LEFT": "L"}
 
 
 class Grid(NamedTuple):
-    """Square of cells."""
+    """A square of cells."""
 
     size: int
     walls: frozenset[Cell]
@@ -31,34 +32,28 @@ class Grid(NamedTuple):
 
 
 class GridRules(NamedTuple):
-    """Number of moves in an action, and rewards besides the 1 at the goal."""
+    """How many moves are made at once, and what they earn beside the 1 at the goal."""
 
     moves: int = 1
-    """Largest number of moves in an action."""
+    """The most of them in an action."""
     shaping: float = 0.0
-    """Reward for coming nearer, in sum over the whole way; moving away loses as much."""
+    """What coming nearer earns, in sum over the whole way; going astray loses as much."""
     penalty: float = 0.0
-    """Loss for an action with an illegal move, or with none at all."""
+    """What an action loses that holds an illegal move, or none at all."""
 
 
 class WalkState(NamedTuple):
-    """Position of the walker, and the number of its moves."""
+    """Where the walker is, and how far it went."""
 
     grid: Grid
     rules: GridRules
     at: Cell
     made: int = 0
-    """Number of legal moves so far."""
+    """Legal moves so far."""
 
 
 def draw(seed: int, size: int, walls: float) -> Grid:
-    """Draw the grid of a seed.
-
-    Args:
-        seed: The seed.
-        size: The number of rows, and of columns.
-        walls: The share of cells that are walls, from 0 to 1, as far as the way leaves room.
-    """
+    """The grid of a seed; `walls` is their share of its cells, as far as the way leaves room."""
     rng = random.Random(f"grid {seed}")
     cells = [(row, column) for row in range(size) for column in range(size)]
     start, goal = rng.sample(cells, 2)
@@ -69,7 +64,7 @@ def draw(seed: int, size: int, walls: float) -> Grid:
 
 
 def _random_way(rng: random.Random, size: int, start: Cell, goal: Cell) -> Sequence[Cell]:
-    """Draw a random walk from start to goal, without its loops."""
+    """A random walk from start to goal, each loop of it cut off where it closes."""
     way = [start]
     while way[-1] != goal:
         cell = rng.choice([*_around(way[-1], size).values()])
@@ -91,13 +86,13 @@ def _around(cell: Cell, size: int) -> dict[str, Cell]:
 
 
 def legal(grid: Grid, at: Cell) -> dict[str, Cell]:
-    """Return the legal moves at a cell, with the cell that each leads to."""
+    """The moves that a cell allows, and where each of them leads."""
     return {letter: cell for letter, cell in _around(at, grid.size).items() if cell not in grid.walls}
 
 
 @lru_cache(maxsize=1024)
 def distances(grid: Grid) -> Mapping[Cell, int]:
-    """Return the number of moves to the goal, from every cell with a way there."""
+    """How many moves the goal is away, from every cell that has a way there."""
     known = {grid.goal: 0}
     edge = known
     while edge:
@@ -112,7 +107,7 @@ def distances(grid: Grid) -> Mapping[Cell, int]:
 
 
 def shortest(grid: Grid) -> str:
-    """Return the letters of a shortest way."""
+    """The letters of a shortest way."""
     far, at, letters = distances(grid), grid.start, ""
     while at != grid.goal:
         letter, at = min(legal(grid, at).items(), key=lambda step: far[step[1]])
@@ -121,20 +116,20 @@ def shortest(grid: Grid) -> str:
 
 
 def begin(grid: Grid, rules: GridRules) -> tuple[WalkState, Transition]:
-    """Start a walk; the transition's `info` has the `optimal` number of moves."""
+    """A walk at its start."""
     walk = WalkState(grid, rules, grid.start)
     return walk, Transition({0: observation(walk)}, info={"optimal": distances(grid)[grid.start]})
 
 
 def move(walk: WalkState, actions: Mapping[int, Any]) -> tuple[WalkState, Transition]:
-    """Apply the action of the only player, 0."""
+    """What comes of the action of the only player, 0."""
     letters = read(actions.get(0))
     after, fault = go(walk, letters) if letters else (walk, "No move could be read.")
     return after, _seen(walk, after, fault)
 
 
 def read(action: Any) -> str | None:
-    """Return the letters of an action such as `RRDD`, `r, r` or `["R", "down"]`; None for another one."""
+    """The letters of an action: `RRDD`, `r, r`, `right right`, `["R", "down"]`. None where it says else."""
     parts = cast("list[Any]", action) if isinstance(action, list) else [action]
     words: list[str] = re.findall(r"\w+", " ".join(map(str, parts)).upper())
     letters = "".join(WORDS.get(word) or word for word in words)
@@ -142,11 +137,7 @@ def read(action: Any) -> str | None:
 
 
 def go(walk: WalkState, letters: str) -> tuple[WalkState, str]:
-    """Make the moves of an action, up to the goal or the first fault.
-
-    Returns:
-        The walk after the moves, and the fault as a sentence, empty where there is none.
-    """
+    """Move after move, up to the goal or a fault; what is wrong with that one, empty for nothing."""
     for count, letter in enumerate(letters):
         if walk.at == walk.grid.goal:
             break
@@ -167,12 +158,12 @@ def _seen(before: WalkState, after: WalkState, fault: str) -> Transition:
     if done:
         info = {"reason": "goal", "moves": after.made, "optimal": far[grid.start]}
         return Transition({}, {0: earned}, done=True, info=info)
-    text = "\n".join(filter(None, (fault, observation(after))))
-    return Transition({0: text}, {0: earned})
+    told = "\n".join(filter(None, (fault, observation(after))))
+    return Transition({0: told}, {0: earned})
 
 
 def observation(walk: WalkState) -> str:
-    """Write the grid, the walker's position and the legal moves as text."""
+    """The grid as text, where the walker is, and which moves there are."""
     grid, rules, at, _ = walk
     shown = dict.fromkeys(grid.walls, "#") | {grid.goal: "G", at: "A"}
     rows = (

@@ -1,4 +1,4 @@
-"""`rolegraph preview SPEC`: the prompts of each role on real tasks, without a model."""
+"""`rolegraph preview SPEC`: what each role is asked on real tasks, with no model."""
 
 from __future__ import annotations
 
@@ -8,75 +8,93 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rolegraph.engine.cli import options
+from rolegraph.engine.cli import completion, options
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from rolegraph import Message, Preview, RolePrompts, Source, Split
+    from rolegraph import Message, Preview, RolePrompts, Split
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 COLOURS = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "yellow"}
-"""Colour of a message's frame, by the message's role."""
+"""Of who speaks, by the role of a message."""
 
 
 @click.command("preview")
-@options.source("The model whose chat template --tokens shows: local[:FOLDER]. Default: the spec's.")
-@options.count("--limit", 1, "Number of tasks.")
-@options.split
-@options.path(
+@click.argument("spec", shell_complete=completion.specs)
+@options.overrides
+@options.count("--limit", 1, "How many tasks.")
+@click.option(
+    "--split",
+    type=click.Choice(["validation", "train"]),
+    help="Which tasks. Default: validation, if the spec has it.",
+)
+@click.option(
     "--with",
     "recorded",
-    "EPISODES",
-    "Answers and tasks of a run: its folder, or its episodes.jsonl. Default: made-up answers.",
+    type=click.Path(path_type=Path),
+    metavar="EPISODES",
+    help="Answers and tasks of a run: its folder, or its episodes.jsonl. Default: made-up answers.",
 )
-@options.repeated("--role", "only", "NAME", "Only this role.")
+@click.option("--role", "only", multiple=True, metavar="NAME", help="Only this role; may be given again.")
 @click.option(
-    "--tokens", is_flag=True, help="Show the chat template's special tokens, and the number of tokens."
+    "--tokens", is_flag=True, help="Show the chat template's special tokens, and how many tokens there are."
 )
-@options.path("--html", "html", "FILE", "Write a page that opens offline, and print nothing here.")
+@options.model("Whose chat template --tokens shows: local[:FOLDER]. Default: the spec's.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a page that opens offline, and show nothing here.",
+)
+@options.imports
+@options.allow
 def command(
-    source: Source,
+    spec: str,
+    overrides: tuple[str, ...],
     limit: int,
     split: Split | None,
     recorded: Path | None,
     only: tuple[str, ...],
     tokens: bool,
+    model: str | None,
     html: Path | None,
+    imports: tuple[Path, ...],
+    allow: tuple[str, ...],
 ) -> int:
-    """Show the prompts of each role of SPEC, in every round and branch that differs, without a model.
+    """Show what each role of SPEC is asked, in every round and branch that differs; no model is asked.
 
     Answers that later roles see are made up, in [brackets], or come from a run with --with. Hidden fields of
     a task stay hidden.
     """
     import rolegraph as rg
 
-    flow = rg.open_source(source)
+    flow = rg.load(spec, *overrides, model=model, imports=imports, allow=allow)
     names = [role.name for role in flow.plan.roles]
     for name in only:
         if name not in names:
-            hint = rg.did_you_mean(name, names) or f"expected one of {', '.join(names)}"
-            raise rg.UsageError(f"--role: no role {name!r}; {hint}")
-    preview = rg.preview(flow, split, limit=limit, recorded=recorded, tokens=tokens)
+            hint = rg.did_you_mean(name, names) or f"there is {', '.join(names)}"
+            raise rg.UsageError(f"--role: there is no role {name!r}; {hint}")
+    seen = rg.preview(flow, split, limit=limit, recorded=recorded, tokens=tokens)
     if only:
-        preview = preview.of(*only)
+        seen = seen.of(*only)
     if html is not None:
-        click.echo(str(preview.save(html)))
+        click.echo(str(seen.save(html)))
     else:
-        _show(preview)
+        _show(seen)
     return 0
 
 
-def _show(preview: Preview) -> None:
+def _show(seen: Preview) -> None:
     from rich.console import Console
 
     out = Console(highlight=False)
-    made_up = ", in [brackets]" if preview.answers == "made up" else ""
-    out.print(_text(f"{preview.name}: no model was asked; answers are {preview.answers}{made_up}", "dim"))
-    if preview.no_tokens:
-        out.print(_text(f"no tokens are shown: {preview.no_tokens}", "yellow"))
-    for task in preview.tasks:
+    made_up = ", in [brackets]" if seen.answers == "made up" else ""
+    out.print(_text(f"{seen.name}: no model was asked; answers are {seen.answers}{made_up}", "dim"))
+    if seen.no_tokens:
+        out.print(_text(f"no tokens are shown: {seen.no_tokens}", "yellow"))
+    for task in seen.tasks:
         out.print()
         out.rule(_text(f"task {task.task.get('id', '')}", "bold"))
         for name, value in task.task.items():
@@ -106,7 +124,7 @@ def _show_role(out: Console, of: RolePrompts) -> None:
             _panel(out, head, Text.assemble(*parts), "user")
             continue
         for message in asked.messages:
-            _panel(out, f"{head} · {message['role']}", _text(_message_text(message)), message["role"])
+            _panel(out, f"{head} · {message['role']}", _text(_said(message)), message["role"])
         for function in asked.functions:
             out.print(_text(f"may call {function.name}: {function.description}", "yellow"))
     if of.more:
@@ -115,8 +133,8 @@ def _show_role(out: Console, of: RolePrompts) -> None:
         out.print(_text("not reached", "dim"))
 
 
-def _message_text(message: Message) -> str:
-    """Return a message's reasoning, text and tool calls."""
+def _said(message: Message) -> str:
+    """All of a message: reasoning, text, and the calls of tools."""
     calls = [
         f"{call['function']['name']}({call['function']['arguments']})"
         for call in message.get("tool_calls", ())
@@ -131,7 +149,7 @@ def _panel(out: Console, title: str, text: Text, speaker: str) -> None:
 
 
 def _text(value: object, style: str = "") -> Text:
-    """Return a text in a style, without control characters that could steer the terminal."""
+    """A stranger's text, which cannot steer the terminal."""
     from rich.text import Text
 
     return Text(_CONTROL.sub("\ufffd", str(value)), style=style)

@@ -1,58 +1,36 @@
-"""What a file of records may hold, and how much of anything a message shows."""
+"""Limits on files of records and tasks, and on the excerpts that messages show."""
 
 from __future__ import annotations
 
 from rolegraph.engine.limits.limit import Limit
 
-RECORD_LINE = Limit(
-    "record_line",
-    64_000_000,
-    "bytes",
-    "a line of a file of records, such as an episode; no more of it is read",
-)
-RECORD_MEMORY = Limit(
-    "record_memory",
-    125_000_000,
-    "bytes",
-    "what such a line may take while it is read, with the line itself, beside what the one before it said: "
-    "40 bytes for a number, 120 for a list, a mapping or a text, and its characters, as wide as the widest; "
-    "an episode of 800 turns fits, each with 900 tokens asked and 900 answered, with ids, log-probabilities "
-    "and texts; a larger one is written without its token ids",
+# The first two hold the memory of a hostile line below 200 MB, which tests/attack measures. The largest
+# episodes that fit have 800 turns, each with 900 prompt tokens and 900 response tokens.
+RECORD_LINE = Limit("record_line", 35_000_000, "bytes", "a line of a file of records, such as an episode")
+RECORD_VALUES = Limit(
+    "record_values",
+    3_000_000,
+    "values",
+    "commas, brackets, braces and texts of such a line, or of a JSON file",
 )
 RECORD_PARTS = Limit(
-    "record_parts",
-    1_000_000,
-    "parts",
-    "of a line of tasks or passages: brackets, braces and texts, each of which takes up to 100 times its "
-    "bytes when it is read",
+    "record_parts", 1_000_000, "parts", "brackets, braces and texts of a line of tasks or passages"
 )
-WHOLE_FILE = Limit(
-    "whole_file",
-    16_000_000,
-    "bytes",
-    "a file of a run's or a model's folder that is read whole, such as run.json or config.json",
-)
-ROW_TEXT = Limit(
-    "row_text",
-    10_000_000,
-    "characters",
-    "a line of a file of tasks or passages; what a prompt shows of it is far less",
-)
+WHOLE_FILE = Limit("whole_file", 16_000_000, "bytes", "a JSON file of a run's or a model's folder")
+ROW_TEXT = Limit("row_text", 10_000_000, "characters", "a line of a file of tasks or passages")
 PARQUET_MEMORY = Limit(
     "parquet_memory",
     150_000_000,
     "bytes",
-    "that the process takes which unpacks a Parquet file's rows, beyond what its library does; a file of 600 "
-    "bytes may hold gigabytes, and pages of a megabyte in each of 50 columns fit",
+    "memory of the process that unpacks a Parquet file, beyond its library's; 600 bytes may hold gigabytes",
 )
 PARQUET_ROWS = Limit(
     "parquet_rows",
     150_000_000,
     "bytes",
-    "that a Parquet file's rows may come to, with 1,000 for each, beyond a hundred times what the file has; "
-    "text is packed to a third, and what repeats itself to nothing",
+    "rows of a Parquet file, each with 1,000 bytes on top, beyond a hundred times the file's size",
 )
-MESSAGE_TEXT = Limit("message_text", 600, "characters", "a part of a message; a person reads no more of it")
-LINE_SHOWN = Limit("line_shown", 160, "characters", "as much of a faulty line as is shown around the fault")
-VALUE_SHOWN = Limit("value_shown", 60, "characters", "as much of a faulty value as a message shows")
-CALL_SHOWN = Limit("call_shown", 200, "characters", "as much of a faulty call as the model is shown again")
+MESSAGE_TEXT = Limit("message_text", 600, "characters", "a part of a message")
+LINE_SHOWN = Limit("line_shown", 160, "characters", "excerpt of a faulty line, around the fault")
+VALUE_SHOWN = Limit("value_shown", 60, "characters", "excerpt of a faulty value")
+CALL_SHOWN = Limit("call_shown", 200, "characters", "excerpt of a faulty call that the model sees again")

@@ -1,7 +1,7 @@
-"""What a run leaves: Episode > Trajectory > Step, who and which they are, and how they lie on disk.
+"""Records of a run: Episode > Trajectory > Step, their identities, and their files.
 
-The stub beside this file says what there is: a name is imported when it is first used, for whoever only
-checks a spec needs few of them.
+The stub beside this file lists the names; each is imported on first use, because most commands need few of
+them.
 """
 
 from rolegraph.engine.lazily import names_of

@@ -18,7 +18,15 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, cast
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
 from rolegraph.engine.records.identity import GroupKey, NodeId
-from rolegraph.engine.records.schema import Figure, MessageShape, StepMetadata, list_of, record_schema, shaped
+from rolegraph.engine.records.schema import (
+    Figure,
+    MessageShape,
+    StepMetadata,
+    list_of,
+    list_of_numbers,
+    record_schema,
+    shaped,
+)
 
 Task = Mapping[str, Any]
 """Row of a dataset: values by field name. `id` is a string without a colon, unique in its dataset."""
@@ -136,11 +144,11 @@ class Step(NamedTuple):
     name.
     """
 
-    prompt_ids: Annotated[Sequence[int], list_of(int)] = ()
+    prompt_ids: Annotated[Sequence[int], list_of_numbers(int)] = ()
     """Token ids of the prompt; empty where the model gives none."""
-    response_ids: Annotated[Sequence[int], list_of(int)] = ()
+    response_ids: Annotated[Sequence[int], list_of_numbers(int)] = ()
     """Token ids of the response, [T]; empty where the model gives none."""
-    logprobs: Annotated[Sequence[float], list_of(float)] = ()
+    logprobs: Annotated[Sequence[float], list_of_numbers(int, float)] = ()
     """Natural log-probabilities of the response tokens at the sampling temperature, [T] or empty."""
     chat_completions: Annotated[Sequence[Message], list_of(Annotated[Message, shaped(MessageShape)])] = ()
     """Messages of the prompt, then the response as the last message."""

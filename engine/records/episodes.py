@@ -18,18 +18,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from rolegraph.engine.errors import DataError, WorldError
 from rolegraph.engine.limits.records import RECORD_LINE
 from rolegraph.engine.records.episode import Episode, Step
 from rolegraph.engine.records.jsonl import (
     JsonlWriter,
-    TooLarge,
     check_size,
     json_line,
     parse_json,
     read_jsonl,
+    reason,
     refuse,
     write_whole,
 )
@@ -125,25 +125,15 @@ class EpisodeFile:
                 file.seek(entry.offset)
                 text = file.read(min(entry.length, RECORD_LINE.most + 1))
             episode = _episode(text)
+            if (episode.task_id, episode.rollout) != (entry.task, entry.rollout):
+                raise ValueError("another episode is there")
         except OSError as error:
             raise DataError(f"cannot read {self.path}: {error.strerror}") from error
-        except ValidationError as error:
-            fault = error.errors(include_url=False)[0]
-            field = ".".join(map(str, fault["loc"]))
-            raise DataError(
-                f"{self.path}: the episode at byte {entry.offset}: {field}: {fault['msg']}"
-            ) from None
-        except TooLarge as error:
-            raise DataError(f"{self.path}: the episode at byte {entry.offset}: {error}") from None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise self._changed(entry) from error
-        if (episode.task_id, episode.rollout) != (entry.task, entry.rollout):
-            raise self._changed(entry)
+        except ValueError as error:
+            name = f"the episode {entry.task}:{entry.rollout} at byte {entry.offset}"
+            fault = f"{reason(error)}; the file may have changed since its index was read"
+            raise DataError(f"{self.path}: cannot read {name}: {fault}") from error
         return episode
-
-    def _changed(self, entry: IndexEntry) -> DataError:
-        lost = f"the episode {entry.task}:{entry.rollout} at byte {entry.offset}"
-        return DataError(f"{self.path} was changed while it was read: it has lost {lost}")
 
     def _indexed(self) -> list[IndexEntry]:
         """The index as far as it fits the file: entries that lie end to end, the last at a line's end."""
@@ -227,49 +217,38 @@ def figures(entries: Sequence[IndexEntry]) -> dict[str, float]:
 
 
 def _line(episode: Episode) -> tuple[Episode, bytes]:
-    """An episode and its line, such as can be read again."""
+    """Return an episode and its line; a smaller copy and its line where the line would be over the limits."""
     line = json_line(episode.to_dict())
-    for left_out, keep in _SMALLER.items():
+    for left_out, smaller in _SMALLER.items():
         try:
             check_size(line)
-        except TooLarge as error:
+        except ValueError as error:
             _logger.warning("episode %s is written without its %s: %s", episode.id, left_out, error)
-            del line
-            episode = keep(episode)
+            episode = smaller(episode)
             episode = episode._replace(metadata={**episode.metadata, "left_out": left_out})
             line = json_line(episode.to_dict())
     return episode, line
 
 
 def _without_tokens(episode: Episode) -> Episode:
-    return _with_steps(episode, lambda steps: map(_without_its_tokens, steps))
+    def without(step: Step) -> Step:
+        advantage = None if isinstance(step.advantage, Sequence) else step.advantage  # one for each token
+        return step._replace(prompt_ids=(), response_ids=(), logprobs=(), advantage=advantage)
+
+    trajectories = [one._replace(steps=[*map(without, one.steps)]) for one in episode.trajectories]
+    return episode._replace(trajectories=trajectories)
 
 
-def _without_its_tokens(step: Step) -> Step:
-    advantage = None if isinstance(step.advantage, Sequence) else step.advantage  # one for each token
-    return step._replace(prompt_ids=(), response_ids=(), logprobs=(), advantage=advantage)
-
-
-def _without_steps(episode: Episode) -> Episode:
-    return _with_steps(episode, lambda _: ())
-
-
-def _with_steps(episode: Episode, of: Callable[[Sequence[Step]], Iterable[Step]]) -> Episode:
-    trajectories = (one._replace(steps=tuple(of(one.steps))) for one in episode.trajectories)
-    return episode._replace(trajectories=tuple(trajectories))
-
-
-def _without_task(episode: Episode) -> Episode:
-    return episode._replace(task={"id": episode.task_id}, metadata={})
+def _without_contents(episode: Episode) -> Episode:
+    trajectories = [one._replace(steps=()) for one in episode.trajectories]
+    return episode._replace(trajectories=trajectories, task={"id": episode.task_id}, metadata={})
 
 
 _SMALLER: Mapping[str, Callable[[Episode], Episode]] = {
     "token ids and log-probabilities": _without_tokens,
-    "steps": _without_steps,
-    "task": _without_task,
+    "steps and task": _without_contents,
 }
-"""What an episode that is too large is written without: the first, or else the next, too. A task's numbers
-may take more than its text."""
+"""Copies of an episode that is too large for a line, by what they lack; tried in this order."""
 
 
 def _episode(text: bytes) -> Episode:

@@ -1,4 +1,4 @@
-"""What happens while a plan runs or is trained, for whoever looks on: a table, a tracker, a bridge."""
+"""Events of a run or training, sent to an observer such as a table, a tracker or the rLLM bridge."""
 
 from __future__ import annotations
 
@@ -10,37 +10,50 @@ from rolegraph.engine.records.identity import CallId
 
 
 class CallDone(NamedTuple):
-    """A model call has ended. `seconds` does not count the wait for a free slot."""
+    """End of a model call."""
 
     id: CallId
+    """Identity of the call."""
     seconds: float
+    """Duration in seconds, without the wait for a free slot."""
     answered: bool
+    """Whether the model answered; False where the call failed."""
 
 
 class EpisodeDone(NamedTuple):
-    """An episode has ended; one that was interrupted holds what was done by then, and is not `finished`."""
+    """End of an episode."""
 
     episode: Episode
+    """The episode; of an interrupted one the part that was done."""
     finished: bool
+    """Whether it ran to its end; False where it was interrupted."""
 
 
 class StepLogged(NamedTuple):
-    """A training step's metrics are safe on disk; step 0 is the validation before training."""
+    """Metrics of a training step, after they were written to disk."""
 
     step: int
+    """Number of the step, from 1; 0 for the validation before training."""
     metrics: Mapping[str, float]
+    """Figures by name, as in a line of `metrics.jsonl`."""
 
 
 class Note(NamedTuple):
-    """A sentence for the person: what is going on just now, or a warning."""
+    """Message for the user: the current activity, or a warning."""
 
     text: str
+    """The message, one sentence."""
     kind: Literal["progress", "warning"] = "progress"
+    """`progress` replaces the message before it; a `warning` is kept."""
     about: str = ""
-    """What a warning is about: of many about one thing, the first is enough."""
+    """Subject of a warning; of several warnings with one subject, only the first is shown. Empty shows
+    all."""
     episodes: int = 0
-    """How many `EpisodeDone` what goes on takes, where it is known: who counts them can say what is left."""
+    """Number of `EpisodeDone` events until the activity ends, for a display of the time left; 0 where
+    unknown."""
 
 
 Event = CallDone | EpisodeDone | StepLogged | Note
+"""Event of a run or training."""
 Observer = Callable[[Event], None]
+"""Function called with each event, in the event loop's thread; it should return at once."""

@@ -1,4 +1,4 @@
-"""What lies at a path, whatever its name, and the content of a file that is read whole."""
+"""Checks of a path that never raise, and the content of a file up to a limit."""
 
 from __future__ import annotations
 
@@ -10,30 +10,35 @@ from rolegraph.engine.limits import Limit
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is there. False for a name that no file can have, at which `Path.is_file` may raise."""
+    """Return whether a regular file is there; False for a name with a NUL, for which `Path.is_file`
+    raises."""
     return S_ISREG(_mode(path))
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder is there; never raises, either."""
+    """Return whether a folder is there; False for a name with a NUL."""
     return S_ISDIR(_mode(path))
 
 
 def is_no_file(path: Path) -> bool:
-    """Whether something else is there: a folder, a pipe, a device."""
+    """Return whether a folder, a pipe or a device is there."""
     mode = _mode(path)
     return mode != 0 and not S_ISREG(mode)
 
 
 def read_bytes(path: Path, most: Limit) -> bytes:
-    """A file's content.
+    """Return the content of a regular file.
 
-    Raises OSError where there is none; where it is a device or a pipe, which may never end or begin; and
-    where it is larger than a limit in bytes, of which no more is read.
+    Args:
+        path: The file.
+        most: Limit on its size, in bytes; no more is read.
+
+    Raises:
+        OSError: The file is missing, a folder, a device or a pipe, or larger than the limit.
     """
     mode = path.stat().st_mode
-    if not S_ISREG(mode) and not S_ISDIR(mode):  # a folder says so itself
-        raise OSError(errno.EINVAL, "it is no file")
+    if not S_ISREG(mode) and not S_ISDIR(mode):  # opening a folder raises by itself
+        raise OSError(errno.EINVAL, "not a regular file")
     with path.open("rb") as file:
         content = file.read(most.most + 1)
     if len(content) > most.most:
@@ -44,5 +49,5 @@ def read_bytes(path: Path, most: Limit) -> bytes:
 def _mode(path: Path) -> int:
     try:
         return path.stat().st_mode
-    except (OSError, ValueError):  # too long, circular, not ours to see; a NUL
+    except (OSError, ValueError):  # name too long, circular links, no permission; a NUL
         return 0

@@ -1,7 +1,7 @@
-"""Which role instance, which call, which group: one identity each, and the seeds that follow from them.
+"""Identities of role instances, calls and groups, and the seeds derived from them.
 
-Numbers count from 1; a rollout alone counts from 0, as in rLLM. Nothing here is parsed back from text: where
-another system wants a string (rLLM's episode and group ids), it is rendered there.
+Numbers count from 1, except rollouts, which count from 0 as in rLLM. No identity is parsed from text; where
+rLLM needs a string id, the bridge formats it.
 """
 
 from __future__ import annotations
@@ -11,31 +11,36 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 SEEDS = 0x7FFFFFFF
-"""Seeds lie below 2³¹."""
+"""Bit mask of seeds, which lie below 2³¹."""
 
 
 class NodeId(NamedTuple):
-    """One turn of one role instance: a node of the DAG."""
+    """Identity of a turn of a role instance, which is a node of the DAG."""
 
     role: str
-    index: int = 1  # pyright: ignore[reportIncompatibleMethodOverride]  # a tuple's own is never used here
-    """The instance's number."""
+    """Name of the role."""
+    index: int = 1  # pyright: ignore[reportIncompatibleMethodOverride]  # tuple.index is never used here
+    """Number of the role's instance."""
     round: int = 1
+    """Round of the role's loop."""
 
     def __str__(self) -> str:
         return f"{self.role} {self.index}" + (f", round {self.round}" if self.round > 1 else "")
 
 
 class CallId(NamedTuple):
-    """One model call. A replay knows a call by all but its attempt."""
+    """Identity of a model call. A replay finds the recorded call by all fields but `attempt`."""
 
     task: str
+    """`id` of the task."""
     rollout: int
+    """Number of the rollout, from 0."""
     node: NodeId
+    """Turn that makes the call."""
     call: int = 1
-    """Which call of the node's turn."""
+    """Number of the call in its turn."""
     attempt: int = 0
-    """How often it was made before, when its answer could not be read."""
+    """Number of earlier attempts, whose answers could not be parsed."""
 
     def __str__(self) -> str:
         call = f", call {self.call}" if self.call > 1 else ""
@@ -43,26 +48,28 @@ class CallId(NamedTuple):
 
 
 MAIN = "main"
-"""The policy that roles share which name none: the spec's `model`, and what training makes of it."""
+"""Name of the policy of roles that name none: the spec's `model` and its trained weights."""
 PolicyOf = Callable[[str, int], str]
-"""The policy of a role's instance, by the role's name and the instance's number."""
+"""Function from a role's name and an instance's number to the name of the policy."""
 
 
 class GroupKey(NamedTuple):
-    """With what a trajectory or a turn is compared: its role's on the same task, over all rollouts."""
+    """Identity of a group: trajectories or turns of one role on one task, over all rollouts."""
 
     task: str
+    """`id` of the task."""
     role: str
+    """Name of the role."""
     policy: str = MAIN
-    """Whose weights its answers came from."""
+    """Name of the policy whose weights answered."""
     round: int = 0
-    """Where turns of one round are compared; 0 where it makes no difference."""
+    """Round of the compared turns; 0 where turns of all rounds are compared."""
     prompt: str = ""
-    """Where turns that were asked the same are compared: a digest of the messages; else empty."""
+    """Digest of the prompt, where only turns with the same prompt are compared; else empty."""
 
     @property
     def apart(self) -> dict[str, str | int]:
-        """What sets the group apart from others of its task and role, by field; as JSON has it."""
+        """Fields after `role` that differ from their defaults, by name."""
         return {
             name: value
             for name, value in zip(self._fields[2:], self[2:], strict=True)
@@ -71,16 +78,16 @@ class GroupKey(NamedTuple):
 
 
 def derive_seed(seed: int, *purpose: object) -> int:
-    """A seed of its own for each purpose."""
+    """Derive a seed below 2³¹ for a purpose from another seed."""
     key = "\x1f".join(map(str, (seed, *purpose)))
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) & SEEDS
 
 
 def salt_of(node: NodeId) -> int:
-    """What sets a node's seeds apart from those of the episode's others."""
+    """Return the number that distinguishes the seeds of a node from those of other nodes of an episode."""
     return derive_seed(0, *node)
 
 
 def call_seed(episode: int, salt: int, call: int, attempt: int) -> int:
-    """The seed of one call from its episode's, so that no two calls of a run draw the same numbers."""
+    """Derive the seed of a call from its episode's seed and its node's salt."""
     return (episode + salt + call * 0x85EBCA6B + attempt * 0xC2B2AE35) & SEEDS

@@ -1,4 +1,4 @@
-"""Values that a line of JSON can hold and give back: whoever made them, a parser, a tool, an environment."""
+"""Checks that a value of a parser, a tool or an environment can be written as JSON and read back."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ from pydantic_core import to_jsonable_python
 from rolegraph.engine.limits.answers import JSON_DEPTH, JSON_DIGITS
 
 LARGEST = 1e100
-"""No reward and no figure is beyond it, either way: sums and squares of larger ones may be none."""
+"""Largest absolute value of a reward or figure; sums and squares of larger ones may overflow."""
 _BITS = int(JSON_DIGITS.most * math.log2(10))
 
 
 def check_plain(value: object, levels: int = JSON_DEPTH.most) -> None:
-    """Raise ValueError unless a value is of JSON's kinds, of Unicode and finite numbers, and not too deep."""
+    """Check that a value consists of JSON's types.
+
+    Args:
+        value: Value to check.
+        levels: Permitted depth of nested lists and mappings.
+
+    Raises:
+        ValueError: A number is not finite or too long, a text is not valid Unicode, or the nesting too deep.
+        TypeError: A value or key has another type.
+    """
     kind = type(value)
     if kind is str:
         cast("str", value).encode()  # a lone surrogate raises
@@ -25,7 +34,7 @@ def check_plain(value: object, levels: int = JSON_DEPTH.most) -> None:
             raise ValueError(f"a whole number is too long; at most {JSON_DIGITS}")
     elif kind is float:
         if not math.isfinite(cast("float", value)):
-            raise ValueError(f"{value} is no number that JSON has")
+            raise ValueError(f"{value} is not a number in JSON")
     elif kind is dict or kind is list:
         if levels == 0:
             raise ValueError(f"it is nested too deeply; at most {JSON_DEPTH}")
@@ -41,13 +50,14 @@ def check_plain(value: object, levels: int = JSON_DEPTH.most) -> None:
         for member in members:
             check_plain(member, levels - 1)
     elif value is not None and kind is not bool:
-        raise TypeError(f"{kind.__name__} is no kind that JSON has")
+        raise TypeError(f"{kind.__name__} is not a JSON type")
 
 
 def check_recordable(value: object) -> None:
-    """Raise ValueError unless a value can be recorded: text, or what becomes plain when it is written.
+    """Raise ValueError unless a value can be written to a record.
 
-    Tuples become lists, dataclasses mappings, dates text. Half a character of a text is written as a mark.
+    Any text can: an unpaired surrogate is written as a question mark. Tuples are written as lists,
+    dataclasses as mappings, dates as text.
     """
     if isinstance(value, str):
         return

@@ -9,9 +9,18 @@ refused. Keys that no field or shape names are ignored in an object and kept in 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, GetCoreSchemaHandler, GetPydanticSchema, Strict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
+    PlainValidator,
+    Strict,
+)
 from pydantic_core import CoreSchema, core_schema
 
 from rolegraph.engine.records.plain import LARGEST
@@ -51,9 +60,20 @@ def record_schema(record: Any, source: object, handler: GetCoreSchemaHandler) ->
 
 
 def list_of(item: object) -> GetPydanticSchema:
-    """Read a sequence as a list of `item`; the first wrong member ends the check of a list of millions."""
+    """Read a sequence as a list of `item`; the first wrong member ends the check."""
     kind: Any = list
     return GetPydanticSchema(lambda _, handler: handler(Annotated[kind[item], FailFast(), Strict(False)]))
+
+
+def list_of_numbers(*kinds: type) -> PlainValidator:
+    """Check that a list holds numbers of these exact types, and keep it: an episode may have millions."""
+
+    def check(value: object) -> object:
+        if not isinstance(value, list) or not {*map(type, cast("list[object]", value))} <= {*kinds}:
+            raise ValueError(f"expected a list of {' or '.join(kind.__name__ for kind in kinds)} values")
+        return cast("object", value)
+
+    return PlainValidator(check)
 
 
 def shaped(shape: type[BaseModel]) -> GetPydanticSchema:

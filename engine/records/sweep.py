@@ -1,47 +1,47 @@
-"""`sweep.json`: what a sweep is of, so that it can go on. Its runs lie in folders of their own beside it."""
+"""`sweep.json`: the settings of a sweep, so that it can be resumed. Its runs are folders beside the file."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal
 
-from pydantic import model_validator
+from pydantic import BaseModel, ConfigDict
 
 from rolegraph.engine.errors import DataError, UsageError, WorldError
-from rolegraph.engine.records.info import SourceRecord, Typed
+from rolegraph.engine.records.info import Typed
 from rolegraph.engine.records.jsonl import read_json, reason, write_whole
 
 NAME = "sweep.json"
 SweepKind = Literal["run", "train", "eval"]
 
 
-class SweepInfo(SourceRecord):
-    """Source and settings that every point of a sweep is made with; an override may have several values."""
+class SweepInfo(BaseModel):
+    """Settings that all points of a sweep share."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     kind: SweepKind
+    """Verb that runs each point."""
+    spec: Typed
+    """Spec as given: a file, or the name of a shipped one."""
+    words: tuple[Typed, ...]
+    """Overrides as typed, including those with several values."""
+    model: Typed | None = None
+    base_url: Typed | None = None
+    imports: tuple[Typed, ...] = ()
+    allow: tuple[Typed, ...] = ()
     seed: int = 0
-    """Seed of the points whose overrides name none."""
     split: Literal["train", "validation"] | None = None
-    """Tasks that runs use."""
+    """For runs: part of the dataset."""
     limit: int | None = None
-    """Tasks of a run or an evaluation at most."""
+    """For runs and evaluations: largest number of tasks."""
     rollouts: int = 1
-    """Episodes of each task, of a run or an evaluation."""
     checkpoint: Typed | None = None
-    """Trained weights that evaluations compare with their base."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _rename_fields(cls, value: Any) -> Any:
-        """Read the field names that earlier versions wrote."""
-        names = {"words": "overrides", "allow": "allowed", "model": "model_flag"}
-        if not isinstance(value, dict):
-            return cast("object", value)
-        return {names.get(key, key): part for key, part in cast("dict[str, Any]", value).items()}
+    """For evaluations: trained weights."""
 
 
 def write_sweep(folder: Path, info: SweepInfo) -> None:
-    """Note what a sweep is of; raises UsageError where there is one, WorldError as writing does."""
+    """Write a new `sweep.json`; raises UsageError where there is one, WorldError where the write fails."""
     if (folder / NAME).exists():
         raise UsageError(
             f"{folder} already holds a sweep; go on with --resume, or choose another folder with --out"
@@ -54,29 +54,29 @@ def write_sweep(folder: Path, info: SweepInfo) -> None:
 
 
 def rewrite_sweep(folder: Path, info: SweepInfo) -> None:
-    """Note what a sweep is of from now on; raises WorldError."""
+    """Replace `sweep.json`; raises WorldError where the write fails."""
     write_whole(folder / NAME, info.model_dump_json(indent=1).encode())
 
 
 def read_sweep(folder: Path) -> SweepInfo:
-    """What a sweep is of; raises UsageError where there is none, DataError for a damaged file."""
+    """Read `sweep.json`; raises UsageError where there is none, DataError for a damaged file."""
     try:
         return SweepInfo.model_validate(read_json(folder / NAME))
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"{folder} holds no sweep: there is no {NAME} in it") from None
+        raise UsageError(f"{folder} is not the folder of a sweep: there is no {NAME} in it") from None
     except OSError as error:
         raise DataError(f"cannot read {folder / NAME}: {error.strerror}") from error
     except ValueError as error:
-        raise DataError(f"{folder / NAME} is not what a sweep writes: {reason(error)}") from error
+        raise DataError(f"{folder / NAME} is not a valid sweep file: {reason(error)}") from error
 
 
 def newest_sweep(runs: Path, kind: SweepKind) -> Path:
-    """The sweep in `runs` of a kind that was begun last; raises UsageError."""
-    begun = [
+    """Return the folder of the newest sweep of a kind in `runs`; raises UsageError where there is none."""
+    sweeps = [
         (file.stat().st_mtime, file.parent)
         for file in runs.glob(f"*/{NAME}")
         if read_sweep(file.parent).kind == kind
     ]
-    if not begun:
-        raise UsageError(f"there is no sweep in {runs}/ to go on with; name its folder with --out")
-    return max(begun)[1]
+    if not sweeps:
+        raise UsageError(f"there is no sweep in {runs}/ to resume; name its folder with --out")
+    return max(sweeps)[1]

@@ -126,11 +126,9 @@ class Isolation:
     ) -> None:
         with self._lock:
             self._closed = True
-            workers = (*self._idle, *self._busy.values())
-            for worker in workers:
+            for worker in (*self._idle, *self._busy.values()):
                 worker.kill()
-        if workers:  # most runs need none, and end without waiting for a thread
-            await asyncio.to_thread(self._threads.shutdown)
+        await asyncio.to_thread(self._threads.shutdown)
 
 
 class _Call:

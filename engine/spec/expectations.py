@@ -1,6 +1,7 @@
-"""Models and reader of a spec's tests, `NAME.test.yaml`: the expected results of recorded answers.
+"""A spec's own tests, `NAME.test.yaml` beside it: what recorded answers must come to.
 
-`rolegraph.engine.report.verdicts` compares episodes with them.
+The models of that file, and its reader, with diagnostics as a spec has them. What is expected is held against
+episodes elsewhere (`rolegraph.engine.report.verdicts`).
 """
 
 from __future__ import annotations
@@ -23,35 +24,35 @@ from rolegraph.engine.spec.validation import fit_model
 from rolegraph.engine.spec.yaml_source import YamlSource, parse_yaml
 
 CLOSE = 1e-6
-"""Tolerance of comparisons of figures."""
+"""How far a figure may be from one that it must equal."""
 Most = Annotated[int, Field(ge=0)]
-"""Largest permitted count."""
+"""How many there may be."""
 
 
 class FigureBounds(SpecModel):
-    """Bounds of a figure; a bare number stands for `equals`."""
+    """Within what a figure must lie; a number alone is what it must be."""
 
     at_least: float | None = None
-    """Lower bound."""
+    """The least that it may be."""
     at_most: float | None = None
-    """Upper bound."""
+    """The most that it may be."""
     equals: float | None = None
-    """Exact value, within a millionth."""
+    """What it must be, to a millionth."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """Expand a number to `{equals: number}`."""
+        """A number stands for `{equals: number}`."""
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return {"equals": value} if number else value
 
     @model_validator(mode="after")
-    def _require_bound(self) -> Self:
+    def _says_something(self) -> Self:
         if self.at_least is None and self.at_most is None and self.equals is None:
             raise ValueError("at_least, at_most or equals")
         return self
 
     def hold(self, value: float) -> bool:
-        """Return True for a value within the bounds."""
+        """Whether a value lies within them."""
         return (
             (self.at_least is None or value >= self.at_least - CLOSE)
             and (self.at_most is None or value <= self.at_most + CLOSE)
@@ -59,25 +60,25 @@ class FigureBounds(SpecModel):
         )
 
     def __str__(self) -> str:
-        bounds = {"at least": self.at_least, "at most": self.at_most, "exactly": self.equals}
-        return ", ".join(f"{word} {value:g}" for word, value in bounds.items() if value is not None)
+        said = {"at least": self.at_least, "at most": self.at_most, "exactly": self.equals}
+        return ", ".join(f"{word} {value:g}" for word, value in said.items() if value is not None)
 
 
 class ExpectedAction(SpecModel):
-    """Expected action of a role; any value but a mapping stands for `equals`."""
+    """What a role's action must be; anything but a mapping is what it must equal."""
 
     equals: Any = None
-    """Expected action."""
+    """The action itself."""
     contains: str | None = None
-    """Expected part of the action's text."""
+    """A text that is in the action."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """Expand any value but a mapping to `{equals: value}`."""
+        """Any value but a mapping stands for `{equals: value}`."""
         return cast("object", value) if isinstance(value, Mapping) else {"equals": value}
 
     def hold(self, action: object) -> bool:
-        """Return True for an action that meets the expectation."""
+        """Whether an action is as it must be."""
         if "equals" in self.model_fields_set and action != self.equals:
             return False
         return self.contains is None or self.contains in str(action)
@@ -88,61 +89,61 @@ class ExpectedAction(SpecModel):
 
 
 class TaskExpectations(SpecModel):
-    """Expected results of the episodes of one task, in every rollout."""
+    """What the episodes of one task must come to, in every rollout."""
 
     correct: bool | None = None
-    """Correctness of the episodes."""
+    """Whether they are correct."""
     action: Mapping[str, ExpectedAction] = {}
-    """Actions by role, or by instance, as in `solver 2`."""
+    """Actions by role; of one instance where its number follows, as in `solver 2`."""
     reward: Mapping[str, FigureBounds] = {}
-    """Rewards by role, or by instance."""
+    """Rewards by role, or instance, likewise."""
 
 
 class TokenBounds(SpecModel):
-    """Largest number of recorded tokens of an episode."""
+    """How many tokens an episode may take, as they were recorded."""
 
     prompts: Most | None = None
-    """Largest number of tokens of all prompts of an episode."""
+    """Of all prompts of an episode, at most."""
     answers: Most | None = None
-    """Largest number of tokens of all answers of an episode."""
+    """Of all answers of an episode, at most."""
 
 
 class Expectations(SpecModel):
-    """Expected results of the recorded episodes."""
+    """What must hold of the recorded episodes."""
 
     figures: Mapping[str, FigureBounds] = {}
-    """Bounds of means over tasks: `correct`, the spec's metrics and `reward/{role}`."""
+    """`correct`, the spec's metrics and `reward/{role}`: means over tasks."""
     failures: Most | Mapping[str, Most] | None = None
-    """Largest number of failures: in all, or by `role` or `role/name`. None checks none."""
+    """How many failures there may be: in all, or by `role` or `role/name`. None asks for nothing."""
     tokens: TokenBounds = TokenBounds()
-    """Token bounds of each episode."""
+    """What an episode may take."""
     tasks: Mapping[str, TaskExpectations] = {}
-    """Expected results of single tasks, by their id."""
+    """What single tasks must come to, by their id."""
 
 
 class SpecTests(SpecModel):
-    """Tests of a spec."""
+    """A spec's tests."""
 
     answers: str | None = None
-    """Recorded answers: an episodes file or a run folder, beside this file. None is `NAME.answers.jsonl`, the
-    file that `rolegraph test SPEC --record` writes."""
+    """The recorded answers: an episodes file or the folder of a run, beside this file. None is
+    `NAME.answers.jsonl`, which `rolegraph test SPEC --record` makes."""
     tasks: Annotated[int, Field(ge=1)] = 8
-    """Number of tasks to record."""
+    """How many tasks are recorded."""
     rollouts: Annotated[int, Field(ge=1)] = 1
-    """Episodes of each task to record."""
+    """Episodes of each that are recorded."""
     split: Literal["train", "validation"] | None = None
-    """Split of the tasks; None takes the validation data, or without it the training data."""
+    """Which tasks; by default those of the validation, else those of the training."""
     seed: int = 0
-    """Seed of the recording and of the replay."""
+    """Of the recording, and of what is played again."""
     prompts: Literal["same", "any"] = "same"
-    """`same` to require the recorded prompts, `any` to allow changed ones."""
+    """Whether each prompt must be the recorded one."""
     expect: Expectations = Expectations()
-    """Expected results."""
+    """What must hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedTests:
-    """A valid tests file."""
+    """A tests file, read and of the right form."""
 
     path: FilePath
     tests: SpecTests
@@ -150,27 +151,22 @@ class LoadedTests:
 
     @property
     def answers(self) -> FilePath:
-        """Path of the recorded answers."""
+        """Where the recorded answers are."""
         name = self.path.name.removesuffix(TESTS_SUFFIX).removesuffix(".yaml")
         return self.path.parent / (self.tests.answers or f"{name}.answers.jsonl")
 
     def check(self, findings: Iterable[Finding]) -> None:
-        """Raise SpecError for findings, each with its place in the file."""
-        _raise_faults(findings, self.source)
+        """Raises SpecError for findings, each with its place in the file."""
+        _refuse(findings, self.source)
 
 
 def read_tests(path: FilePath) -> LoadedTests:
-    """Read a tests file.
-
-    Raises:
-        UsageError: The file is missing or cannot be read.
-        SpecError: The file has faults; the error holds all of them.
-    """
+    """Read a tests file. Raises UsageError where there is none, SpecError with every fault of it."""
     try:
         text = read_text(path, SPEC_BYTES)
     except FileNotFoundError:
-        hint = "create it with `rolegraph test SPEC --record`"
-        raise UsageError(f"no tests file {display_path(path)}; {hint}") from None
+        hint = "write it, or record one with `rolegraph test SPEC --record`"
+        raise UsageError(f"there are no tests in {display_path(path)}; {hint}") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or error
         raise UsageError(f"cannot read {display_path(path)}: {reason}") from error
@@ -178,14 +174,14 @@ def read_tests(path: FilePath) -> LoadedTests:
     if source.faults:
         raise SpecError(source.faults)
     fitting = fit_model(SpecTests, source.data, {}, (), SpecTests)
-    _raise_faults(fitting.findings, source)
+    _refuse(fitting.findings, source)
     return LoadedTests(path, fitting.value, source)
 
 
-def _raise_faults(findings: Iterable[Finding], source: YamlSource) -> None:
+def _refuse(findings: Iterable[Finding], source: YamlSource) -> None:
     placed = [
         finding.at(place_of(finding, source.data, source.positions, source.texts))
-        for finding in islice(findings, SPEC_FAULTS.most)
+        for finding in islice(findings, SPEC_FAULTS.most)  # as many as are shown of a spec
     ]
     if placed:
         raise SpecError(sorted(dict.fromkeys(placed), key=lambda d: (d.place.line, d.place.column)))

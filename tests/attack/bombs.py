@@ -29,9 +29,9 @@ PATTERNS = [
 ]  # fmt: skip
 STEP = "trajectories.0.steps.0"
 FILES = [
-    Case("two gigabytes of NUL in a line", 'file:["episodes.jsonl", None, None]', "fault", "episodes.jsonl:2: the line has more than 64,000,000 bytes (limit: record_line)"),
-    Case("ten million numbers", f'file:["episodes.jsonl", "{STEP}.prompt_ids", [7] * 10_000_000]', "fault", "episodes.jsonl:2: not an episode: once it is read, it takes more than 125,000,000 bytes (limit: record_memory)"),
-    Case("wide text", 'file:["episodes.jsonl", "info", {"x": "𝄞", "y": "a" * 36_000_000}]', "fault", "limit: record_memory"),
+    Case("two gigabytes of NUL in a line", 'file:["episodes.jsonl", None, None]', "fault", "episodes.jsonl:2: the line has more than 35,000,000 bytes (limit: record_line)"),
+    Case("ten million numbers", f'file:["episodes.jsonl", "{STEP}.prompt_ids", [7] * 10_000_000]', "fault", "episodes.jsonl:2: not an episode: the line has more than 3,000,000 values (limit: record_values)"),
+    Case("wide text", 'file:["episodes.jsonl", "info", {"x": "𝄞", "y": "a" * 36_000_000}]', "fault", "limit: record_line"),
     Case("wide text after half a character", f'file:["episodes.jsonl", "{STEP}.action", "𝄞\\ud800" + "a" * 17_000_000]', "fault", "episodes.jsonl:2: not an episode"),
     Case("numbers in every place", 'file:["episodes.jsonl", "info", {"x": [1.5] * 1_000_000, "y": "𝄞" * 500_000, "z": [[]] * 100_000}]', "valid", ""),
     Case("an episode of many tokens", f'file:["episodes.jsonl", "{STEP}.logprobs", [-0.1234567890123456] * 1_600_000]', "valid", ""),
@@ -44,7 +44,7 @@ FILES = [
         )
     ),
     *(
-        Case(f"{what} in {file}", f'file:["{file}", None, {text}]', "fault", "limit: record_memory")
+        Case(f"{what} in {file}", f'file:["{file}", None, {text}]', "fault", "limit: record_values")
         for file in ("run.json", "controls.json", "metrics.jsonl", "checkpoints.jsonl")
         for what, text in (
             ("lists by the million", "'{\"x\": [' + '[],' * 5_000_000 + '[]]}'"),

@@ -30,7 +30,7 @@ def test_what_is_too_large_is_written_without_ids_resumed_and_replayed(
         assert done.returncode == 0, done.stderr
         log = (tmp_path / "out" / "log.txt").read_text()
         assert "WARNING episode 1:0 is written without its token ids and log-probabilities: " in log
-        assert "(limit: record_memory)" in log
+        assert "(limit: record_values)" in log
         asked = len(endpoint.bodies)
         again = rolegraph(*first, "--resume")
         assert again.returncode == 0, again.stderr

@@ -44,7 +44,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
 
 
 def test_a_device_is_no_file() -> None:
-    with pytest.raises(OSError, match="it is no file"):
+    with pytest.raises(OSError, match="not a regular file"):
         read_bytes(Path(os.devnull), WHOLE_FILE)
 
 

@@ -90,14 +90,14 @@ def test_broken_lines_can_be_passed_over_and_counted(tmp_path: Path) -> None:
 def test_a_missing_file_and_one_that_is_none_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot read .*nowhere\.jsonl: No such file"):
         read(tmp_path / "nowhere.jsonl")
-    with pytest.raises(DataError, match="not a file that holds lines"):
+    with pytest.raises(DataError, match="not a regular file"):
         read(tmp_path)
 
 
 def test_what_never_ends_or_never_begins_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (Path("/dev/zero"), tmp_path / "pipe", Path("a\0b")):
-        with pytest.raises(DataError, match=f"cannot read {path}: not a file that holds lines"):
+        with pytest.raises(DataError, match=f"cannot read {path}: not a regular file"):
             read(path)
 
 

@@ -184,7 +184,7 @@ def test_an_episode_that_was_taken_away_meanwhile_is_said_to_be(tmp_path: Path) 
     with EpisodeWriter(tmp_path / "other.jsonl") as writer:
         writer.append(rollout("t9", 0, [1.0]))
     folder.episodes.write_bytes((tmp_path / "other.jsonl").read_bytes() * 8)
-    with pytest.raises(DataError, match="was changed while it was read"):
+    with pytest.raises(DataError, match="the file may have changed"):
         run.read(row)
 
 

@@ -24,13 +24,13 @@ class Graph:
 
     def mermaid(self) -> str:
         """As Mermaid."""
-        from rolegraph.engine.drawing.mermaid import mermaid
+        from rolegraph.engine.drawing.text_forms import mermaid
 
         return mermaid(self.picture)
 
     def dot(self) -> str:
         """As DOT, for Graphviz."""
-        from rolegraph.engine.drawing.dot import dot
+        from rolegraph.engine.drawing.text_forms import dot
 
         return dot(self.picture)
 

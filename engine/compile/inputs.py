@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rolegraph.engine.compile.graph import loop_of
 from rolegraph.engine.prompts.checks import IN_A_LOOP, OF_SELF, WITH_AN_ENVIRONMENT, TemplateScope
-from rolegraph.engine.prompts.templates import condition_mentions, template_mentions
+from rolegraph.engine.prompts.templates import mentions_of
 from rolegraph.engine.spec import Edge, Spec
 
 OWN_TURNS = "self.history"
@@ -88,10 +88,12 @@ def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[st
     of_roles: dict[str, Set[str]] = {}
     for name, role in spec.roles.items():
         scope = TemplateScope(dict.fromkeys(role.needs, 1), own=_SELF_FIELDS)
-        found = [template_mentions(text, scope) for text in texts.get(name, ())]
-        of_roles[name] = frozenset[str]().union(*found, condition_mentions(role.when or "", scope))
+        found = [mentions_of(text, scope) for text in texts.get(name, ())]
+        of_roles[name] = frozenset[str]().union(
+            *found, mentions_of(role.when or "", scope, is_condition=True)
+        )
     of_loops = {
-        name: condition_mentions(loop.until or "", TemplateScope(dict.fromkeys(loop.roles, 1)))
+        name: mentions_of(loop.until or "", TemplateScope(dict.fromkeys(loop.roles, 1)), is_condition=True)
         for name, loop in spec.loops.items()
     }
     return role_inputs(spec, of_roles, of_loops)

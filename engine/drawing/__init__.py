@@ -1,7 +1,7 @@
-"""A spec's roles as a graph that a person looks at: Mermaid, DOT, SVG, PNG.
+"""Drawings of a spec's roles: Mermaid, DOT, SVG.
 
-The stages: `picture` (a spec to boxes, edges and clusters), `layout` (where each lies), and one file for each
-form. Pure, and without a plan: what a spec says is enough, so that a run's folder can be drawn, too.
+The stages: `picture` (boxes, arrows and clusters of a spec), `layout` (their places), `svg` and `text_forms`.
+Pure, and from the parsed spec alone, so that the spec in a run's folder can be drawn without its vocabulary.
 """
 
 from rolegraph.engine.drawing.picture import Picture, picture_of

@@ -1,4 +1,4 @@
-"""What all pictures are drawn with: colours of a middle tone, for white and for black, and text."""
+"""Colours and text of all drawings; the colours suit a white and a black background."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def in_xml(value: object) -> str:
-    """Without the characters that XML does not have; not escaped."""
+    """Replace characters that XML does not allow; nothing is escaped."""
     return _NOT_XML.sub("\ufffd", str(value))
 
 
 def text(value: object) -> str:
-    """As `in_xml`, and escaped."""
+    """Escape a value for XML, with the characters replaced that XML does not allow."""
     return escape(in_xml(value))

@@ -1,7 +1,7 @@
-"""Where each box of a picture lies: in layers from top to bottom, a loop as one box around its own layers.
+"""Layout of a picture in layers from top to bottom; a loop is one box around layers of its own.
 
-What waits for nothing is on top, everything else below what it waits for; networkx finds the layers. In a
-layer, each stands near those that it is joined to. Sizes are in pixels.
+Roles that wait for nothing are on top, all others below the roles that they wait for; networkx finds the
+layers. Within a layer, boxes are placed near the boxes that they are joined to. Sizes are in pixels.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ import networkx as nx
 from rolegraph.engine.drawing.picture import Arrow, Box, Cluster, Picture
 
 WIDEST = 1240.0
-"""Of a layer; what would be wider goes on below."""
+"""Width of a layer at most; a wider one is broken into rows."""
 GAP_X, GAP_Y = 26.0, 46.0
 PAD = 18.0
-"""Between a loop's border and what is in it."""
+"""Space between a loop's border and its boxes."""
 HEAD = 24.0
-"""For a loop's label."""
+"""Height of a loop's label."""
 TITLE_CHAR, LINE_CHAR, LABEL_CHAR = 7.7, 6.5, 6.2
-"""Pixels of a character, on average, in a sans-serif font of the sizes that are drawn."""
+"""Average width of a character in the sans-serif fonts of titles, lines and labels."""
 TITLE_HEIGHT, LINE_HEIGHT = 18.0, 15.0
 SWEEPS = 6
+"""Passes down and up in which boxes move towards their neighbours."""
 
 
 class Point(NamedTuple):
-    """A place, from the top left."""
+    """Point, measured from the top left."""
 
     x: float
     y: float
 
 
 class Rect(NamedTuple):
-    """Where something lies."""
+    """Rectangle, measured from the top left."""
 
     x: float
     y: float
@@ -45,26 +46,26 @@ class Rect(NamedTuple):
 
     @property
     def middle(self) -> float:
-        """Its middle, from left to right."""
+        """Horizontal centre."""
         return self.x + self.width / 2
 
     def moved(self, x: float, y: float) -> Rect:
-        """The same elsewhere."""
+        """Return the rectangle shifted by `x` and `y`."""
         return self._replace(x=self.x + x, y=self.y + y)
 
 
 @dataclass(frozen=True, slots=True)
 class GraphLayout:
-    """Where everything lies."""
+    """Places of all elements of a picture."""
 
     width: float
     height: float
     boxes: Mapping[str, Rect]
     clusters: Mapping[str, Rect]
     ways: Mapping[Arrow, Sequence[Point]]
-    """The points that an arrow goes through between its ends, where it passes layers."""
+    """Points that an arrow passes between its ends, one in each layer."""
     lanes: Mapping[Arrow, float]
-    """How far to the right an arrow swings out that is of an earlier round."""
+    """Horizontal position of the vertical part of arrows to an earlier round."""
 
 
 class _Size(NamedTuple):
@@ -73,7 +74,7 @@ class _Size(NamedTuple):
 
 
 class _Placed(NamedTuple):
-    """A level: where its items lie, and the ways between them past other layers."""
+    """Layout of one level: its items, and the ways between them past other layers."""
 
     size: _Size
     items: Mapping[Hashable, Rect]
@@ -81,7 +82,7 @@ class _Placed(NamedTuple):
 
 
 def lay_out(picture: Picture) -> GraphLayout:
-    """The layout of a picture; the arrows of its rounds have no circle."""
+    """Compute the layout of a picture, whose arrows within a round have no cycle."""
     cluster_of = {role: cluster.name for cluster in picture.clusters for role in cluster.roles}
     forward = [arrow for arrow in picture.arrows if not arrow.earlier]
     inner: dict[str, _Placed] = {}
@@ -123,13 +124,13 @@ def lay_out(picture: Picture) -> GraphLayout:
 
 
 def size_of(box: Box) -> _Size:
-    """How large a box is for what stands in it."""
+    """Return the size of a box for its texts."""
     width = max([len(box.title) * TITLE_CHAR, *(len(line) * LINE_CHAR for line in box.lines)])
     return _Size(max(84.0, width + 26), TITLE_HEIGHT + LINE_HEIGHT * len(box.lines) + 16)
 
 
 def _around(picture: Picture, name: str, inner: Mapping[str, _Placed]) -> _Size:
-    """The size of a loop: of what is in it, of its label, and of the arrows that go back on its right."""
+    """Return the size of a loop: its boxes, its label, and the arrows back on its right."""
     (cluster,) = (cluster for cluster in picture.clusters if cluster.name == name)
     size = inner[name].size
     width = max(size.width + _aside(picture, cluster), len(cluster.label) * LABEL_CHAR)
@@ -141,17 +142,17 @@ def _back(picture: Picture, cluster: Cluster) -> list[Arrow]:
 
 
 def _aside(picture: Picture, cluster: Cluster) -> float:
-    """The room on the right of a loop's boxes, for the arrows that go back."""
+    """Return the width on the right of a loop's boxes for the arrows back."""
     back = _back(picture, cluster)
     return LANE * (len(back) + 1) + max(len(a.label) for a in back) * LABEL_CHAR if back else 0.0
 
 
 LANE = 14.0
-"""Between arrows that go back side by side."""
+"""Space between arrows back that run side by side."""
 
 
 def _placed(sizes: Mapping[Hashable, _Size], edges: Iterable[tuple[Hashable, Hashable]]) -> _Placed:
-    """The layers of one level."""
+    """Lay out one level: items of given sizes, and the edges between them."""
     graph: nx.DiGraph[Hashable] = nx.DiGraph()
     graph.add_nodes_from(sizes)
     graph.add_edges_from((a, b) for a, b in edges if a != b)
@@ -193,7 +194,7 @@ def _placed(sizes: Mapping[Hashable, _Size], edges: Iterable[tuple[Hashable, Has
 
 
 def _rows(layer: Sequence[Hashable], sizes: Mapping[Hashable, _Size]) -> list[list[Hashable]]:
-    """A layer, or the rows that it is broken into."""
+    """Break a layer into rows of at most `WIDEST` pixels."""
     rows: list[list[Hashable]] = [[]]
     width = 0.0
     for item in layer:
@@ -211,7 +212,7 @@ def _centres(
     above: Mapping[Hashable, Sequence[Hashable]],
     below: Mapping[Hashable, Sequence[Hashable]],
 ) -> dict[Hashable, float]:
-    """The middle of each item; sorts the layers by it. Down and up again, each moves to its neighbours."""
+    """Return the horizontal centre of each item, and sort the layers by it."""
     centre: dict[Hashable, float] = {}
     for layer in layers:
         x = 0.0
@@ -243,8 +244,8 @@ def _spread(
     size: Mapping[Hashable, _Size],
     centre: dict[Hashable, float],
 ) -> None:
-    """Put a layer's items where they wish, as far as they do not overlap: pushed apart, then moved together
-    to where they are off by as little as can be."""
+    """Place a layer's items at the wished centres: pushed apart until none overlap, then shifted together
+    to make the mean distance from the wishes 0."""
     places: list[float] = []
     for item in layer:
         half = size[item].width / 2

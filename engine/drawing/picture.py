@@ -1,6 +1,6 @@
-"""A spec to what is drawn of it: a box for each role, an arrow for each edge, a cluster for each loop.
+"""The elements of a drawing: a box for each role, an arrow for each edge, a cluster for each loop.
 
-Texts are as a spec has them, cut where they are long; nothing is escaped here.
+Texts are those of the spec, cut to a length; nothing is escaped here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LONGEST = 34
 """Characters of a line in a box; a longer one is cut."""
 
 Kind = Literal["trained", "asked", "tool"]
-"""Whether training changes a role, it only asks a model, or it runs a tool."""
+"""Kind of a role: changed by training, only asking a model, or running a tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +28,24 @@ class Box:
 
     name: str
     title: str
-    """Its name, and how many of it there are."""
+    """The role's name and number of instances."""
     lines: Sequence[str]
-    """What else there is to say, a line each."""
+    """Settings of the role, one on each line."""
     kind: Kind
     policies: Sequence[int]
-    """Whose weights it has, by their numbers in the picture; none where no policy does."""
+    """Positions in `Picture.policies` of the weights that its instances have; empty for a model as it is."""
     loop: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """That a role sees another."""
+    """Edge from a role to one that reads it."""
 
     source: str
     target: str
     label: str = ""
     earlier: bool = False
-    """Whether it is of an earlier round of the same loop, so that nobody waits for it in this one."""
+    """True for an edge to earlier rounds of the same loop, which orders nothing within a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,18 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What is drawn of a spec."""
+    """Elements of the drawing of one spec."""
 
     name: str
     boxes: Sequence[Box]
     arrows: Sequence[Arrow]
     clusters: Sequence[Cluster]
     policies: Sequence[str]
-    """By number; more than one of them are told apart by colour."""
+    """Names of the policies; two or more are distinguished by colour."""
 
 
 def picture_of(spec: Spec) -> Picture:
-    """The picture of a spec whose graph has no fault."""
+    """Return the picture of a spec whose graph has no fault."""
     loops = {role: name for name, loop in spec.loops.items() for role in loop.roles}
     instances = instances_of(spec)
     named = [policy for role in spec.roles.values() for policy in policies_of(role)]
@@ -91,7 +91,7 @@ def picture_of(spec: Spec) -> Picture:
 
 
 def policies_of(role: Role) -> Sequence[str]:
-    """Whose weights a role's instances have, each once; none for a tool, or for a model as it is."""
+    """Return the policies of a role's instances, each once; none for a tool or a model as it is."""
     if role.policy is not None:
         return tuple(dict.fromkeys(role.policy))
     return (MAIN,) if role.is_trained else ()
@@ -134,11 +134,11 @@ def _arrow(name: str, read: RoleEdge) -> Arrow:
 
 
 def shown(call: ItemCall) -> str:
-    """A vocabulary item on one line: its name, and its value where that is a word."""
+    """Return an item's name on one line, with its value if that is a scalar."""
     return f"{call.name} {call.value}" if isinstance(call.value, str | int | float) else call.name
 
 
 def cut(text: str, longest: int = LONGEST) -> str:
-    """A text on one line, no longer than that."""
+    """Put a text on one line and cut it to `longest` characters."""
     line = " ".join(text.split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"

@@ -1,6 +1,6 @@
-"""A picture as SVG that stands alone: readable on white and on black, without a font or a network.
+"""Pictures as standalone SVG: readable on white and on black, without a font or the network.
 
-It is also put into a page as it is: every rule of its style is for `svg.flow` only.
+Reports include the SVG in their page, so every rule of its style is for `svg.flow` only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STYLE = (
 
 
 def svg(picture: Picture) -> str:
-    """The picture's text."""
+    """Return a picture as an SVG document."""
     layout = lay_out(picture)
     several = len(picture.policies) > 1
     head = _LEGEND if several else 0.0
@@ -61,7 +61,7 @@ def svg(picture: Picture) -> str:
 
 
 def _drawn(picture: Picture, layout: GraphLayout) -> Iterator[str]:
-    """Loops, then arrows, then boxes, then what stands at arrows: the later lies above the earlier."""
+    """Yield the elements from back to front: loops, arrows, boxes, labels of arrows."""
     for cluster in picture.clusters:
         at = layout.clusters[cluster.name]
         yield f'<rect class="loop" {_place(at)} rx="12"/>'
@@ -86,7 +86,7 @@ def _box(box: Box, at: Rect) -> Iterator[str]:
     corner = 2 if box.kind == "tool" else 9
     dashed = ' stroke-dasharray="2 3"' if box.kind == "tool" else ""
     yield (f'<rect class="box {box.kind}" {_place(at)} rx="{corner}" style="stroke:{colours[0]}"{dashed}/>')
-    for number, colour in enumerate(colours[1:], 1):  # those of instances with other weights
+    for number, colour in enumerate(colours[1:], 1):  # instances with other weights
         inside = Rect(at.x + 3 * number, at.y + 3 * number, at.width - 6 * number, at.height - 6 * number)
         yield f'<rect {_place(inside)} rx="6" style="fill:none;stroke:{colour};stroke-width:1.6"/>'
     x, y = at.middle, at.y + TITLE_HEIGHT + 4
@@ -96,7 +96,7 @@ def _box(box: Box, at: Rect) -> Iterator[str]:
 
 
 def _way(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:
-    """Down from one box to another, past what lies between; and where its label stands."""
+    """Return the path down from one box to another, and the place of its label."""
     source, target = layout.boxes[arrow.source], layout.boxes[arrow.target]
     start, end = Point(source.middle, source.y + source.height), Point(target.middle, target.y - 1)
     points = [start, *layout.ways.get(arrow, ()), end]
@@ -112,12 +112,13 @@ def _curve(points: Sequence[Point]) -> str:
 
 
 def _between(a: Point, b: Point) -> Point:
-    """Nearer to the end, where fewer arrows come together."""
+    """Return the point 60 % of the way from `a` to `b`, where fewer arrows overlap than at the start."""
     return Point(a.x + (b.x - a.x) * 0.6, a.y + (b.y - a.y) * 0.6 + 4)
 
 
 def _back(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:
-    """Out to the right and back to the round that follows: to an earlier layer, or to the same box."""
+    """Return the path out to the right and back to a box of the same or an earlier layer, and its label's
+    place."""
     source, target = layout.boxes[arrow.source], layout.boxes[arrow.target]
     a, b = source.x + source.width, target.x + target.width + 1
     start, end = source.y + source.height * 0.7, target.y + target.height * 0.3
@@ -130,7 +131,7 @@ def _back(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:
 
 
 def _legend(picture: Picture) -> tuple[str, float]:
-    """A key for each policy, and how wide all of them are."""
+    """Return the legend of the policies' colours, and its width."""
     parts: list[str] = []
     x = 0.0
     for number, policy in enumerate(picture.policies):

@@ -1,7 +1,7 @@
 """Prompts: looked up, checked from their syntax tree, rendered in a sandbox, put into a chat format.
 
-The stub beside this file says what there is: a name is imported when it is first used, for whoever only
-checks a spec needs few of them.
+The stub beside this file lists the names. Each is imported when it is first used, because checking a spec
+needs few of them.
 """
 
 from rolegraph.engine.lazily import names_of

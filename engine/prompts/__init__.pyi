@@ -1,4 +1,4 @@
-"""What `rolegraph.engine.prompts` gives; `rolegraph.engine.lazily` reads here where each name comes from."""
+"""Names of `rolegraph.engine.prompts`; `rolegraph.engine.lazily` reads where each comes from."""
 
 from rolegraph.engine.prompts.chat import ChatFormat as ChatFormat
 from rolegraph.engine.prompts.chat import ChatPrefix as ChatPrefix
@@ -11,8 +11,8 @@ from rolegraph.engine.prompts.lookup import read_condition as read_condition
 from rolegraph.engine.prompts.lookup import read_template as read_template
 from rolegraph.engine.prompts.lookup import read_text as read_text
 from rolegraph.engine.prompts.messages import render_messages as render_messages
-from rolegraph.engine.prompts.meter import PromptError as PromptError
 from rolegraph.engine.prompts.sandbox import SELF as SELF
+from rolegraph.engine.prompts.scope import PromptError as PromptError
 from rolegraph.engine.prompts.templates import Condition as Condition
 from rolegraph.engine.prompts.templates import Template as Template
 from rolegraph.engine.prompts.templates import TemplateScope as TemplateScope

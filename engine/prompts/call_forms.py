@@ -1,6 +1,6 @@
-"""How models write calls of tools in the text of an answer: one form for each family of chat templates.
+"""Syntax of tool calls in the text of answers: one form for each family of chat templates.
 
-A form is told by the text that a template makes of a call (`ChatFormat`), never by a model's name.
+`ChatFormat` picks the form by the text that a model's template makes of a call, never by the model's name.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ Functions = Sequence[Function]
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """How a family of models writes calls."""
+    """Syntax of tool calls of one family of models."""
 
     name: str
-    """Whose it is, for messages to the person."""
+    """Name of the family, for messages."""
     begins: str
-    """What every call has, without which there is nothing to look for."""
+    """Text that every call contains."""
     pattern: re.Pattern[str]
-    """A part of an answer that has calls and nothing else."""
+    """Pattern of a part of an answer that is one call or a list of calls."""
     read: Callable[[re.Match[str], Functions], Sequence[ToolCall]]
-    """The calls in a match; one that cannot be read has no name."""
+    """Function from a match and the offered functions to calls; a malformed call has no name."""
     ids: bool = False
-    """Whether a template asks for an id of nine characters, which the model may leave to us."""
+    """True where templates require an id of nine characters, which the model may leave out."""
     text_arguments: bool = False
-    """Whether a template takes arguments as text, not as a mapping."""
+    """True where templates take arguments as JSON text, not as a mapping."""
 
     def find(self, text: str, functions: Functions = ()) -> tuple[str, tuple[ToolCall, ...]]:
-        """What a text says beside its calls, and these; one that cannot be read stays in the text, too."""
+        """Split an answer into its text without calls, and its calls; malformed calls stay in the text."""
         if self.begins not in text:
             return text, ()
         calls: list[ToolCall] = []
@@ -54,12 +54,12 @@ class CallForm:
 
 
 def id_of(number: int) -> str:
-    """The id of an answer's call, from 1, for templates that ask for nine characters."""
+    """Return an id of nine characters for the `number`-th call of an answer, from 1."""
     return f"call{number:05}"
 
 
 def tool_call(name: str, written: str, id: str = "") -> ToolCall:
-    """A call with its arguments as the model wrote them: the JSON of an object."""
+    """Make a call from a name and the JSON text of its arguments; other text makes the call malformed."""
     try:
         value = _json(written or "{}")
     except ValueError:
@@ -70,7 +70,7 @@ def tool_call(name: str, written: str, id: str = "") -> ToolCall:
 
 
 def _json(text: str) -> object:
-    """A value that can be written out again; raises ValueError."""
+    """Parse JSON that can be written out again; raises ValueError."""
     try:
         value: object = json.loads(text, parse_constant=_no_constant)
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
@@ -88,7 +88,7 @@ def _unread(body: str) -> ToolCall:
 
 
 def _of_value(value: object, key: str) -> ToolCall | None:
-    """The call that an object says, its arguments under `key`; None where it says none."""
+    """Return the call in a JSON object with a `name` and arguments under `key`; None for another value."""
     if not isinstance(value, dict):
         return None
     call = cast("dict[str, Any]", value)
@@ -100,7 +100,7 @@ def _of_value(value: object, key: str) -> ToolCall | None:
 
 
 def _one(key: str) -> Callable[[re.Match[str], Functions], Sequence[ToolCall]]:
-    """A match is an object with a name and, under `key`, arguments."""
+    """Return a reader of matches whose body is one object with a `name` and arguments under `key`."""
 
     def read(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
         found = None
@@ -112,7 +112,7 @@ def _one(key: str) -> Callable[[re.Match[str], Functions], Sequence[ToolCall]]:
 
 
 def _list(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
-    """A match is a list of such objects."""
+    """Read a match whose body is a list of objects with `name` and `arguments`."""
     values: object = None
     with suppress(ValueError):
         values = _json(match["body"])
@@ -123,13 +123,13 @@ def _list(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
 
 
 def _parts(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
-    """A match has a name, arguments, and perhaps an id, each in a place of its own."""
+    """Read a match with named groups `name`, `arguments` and perhaps `id`."""
     parts = match.groupdict()
     return [tool_call(parts["name"].strip(), parts["arguments"].strip(), (parts.get("id") or "").strip())]
 
 
 def _fields(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
-    """A match has a tag for each argument, with its text; which are no text is in the function's schema."""
+    """Read a match with a tag for each argument; the function's schema says which are not text."""
     function = _FUNCTION.fullmatch(match["body"].strip())
     if function is None:
         return [_unread(match["body"])]
@@ -153,7 +153,7 @@ _FIELD = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
 _TAGGED = re.compile(r"<tool_call>(?P<body>.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 HERMES = CallForm("Qwen", "<tool_call>", _TAGGED, _one("arguments"))
-"""`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, which many others took over."""
+"""`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, also used by many other families."""
 FORMS = (
     HERMES,
     CallForm("Qwen Coder", "<tool_call>", _TAGGED, _fields),
@@ -195,4 +195,4 @@ FORMS = (
         text_arguments=True,
     ),
 )
-"""All that can be read."""
+"""Forms in the order in which they are tried."""

@@ -1,6 +1,6 @@
-"""A chat to prompt tokens, and response tokens to an answer, in one model's own chat format.
+"""Conversion from a chat to prompt tokens and from response tokens to an answer, in one model's chat format.
 
-The tokenizer comes from the caller. This file knows no provider, no network and no sampling.
+The caller gives the tokenizer. This file does not know providers, the network or sampling.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ CLOSE = "</think>"
 _PROBE = "rolegraph-probe"
 _KNOWN = ", ".join(dict.fromkeys(form.name for form in FORMS))
 _ENDS_A_CALL = "<|eom_id|>"
-"""How a turn of Llama's may end that calls a tool."""
+"""Token that ends a Llama turn with tool calls."""
 _RENDERS_KEPT = 1024
 
 _Turns = tuple[tuple[str, ...], ...]
-"""Messages that a cache can know: role and content, and what else there is as JSON."""
+"""Hashable messages: role, content and, if there is more, the other fields as JSON."""
 
 
 class Tokenizer(Protocol):
-    """What is used of a `transformers` tokenizer."""
+    """Part of a `transformers` tokenizer that is used here."""
 
     @property
     def eos_token_id(self) -> int | None:
-        """The token that ends a text."""
+        """Id of the end-of-text token."""
         ...
 
     @property
     def added_tokens_decoder(self) -> Mapping[int, object]:
-        """The tokens beside the ones learnt from text, by id: markers of turns among them."""
+        """Added tokens by id, such as the markers of turns."""
         ...
 
     def get_vocab(self) -> Mapping[str, int]:
-        """Every token's text and id."""
+        """Return the id of each token by its text."""
         ...
 
     def apply_chat_template(
@@ -57,55 +57,61 @@ class Tokenizer(Protocol):
         tokenize: bool,
         tools: list[dict[str, Any]] | None = None,
     ) -> str:
-        """The text of a chat, in which the model is told of `tools`."""
+        """Render a chat that offers `tools` as text."""
         ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """The tokens of a text."""
+        """Return the token ids of a text."""
         ...
 
     def decode(
         self, token_ids: Sequence[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool
     ) -> str:
-        """The text of tokens."""
+        """Return the text of token ids."""
         ...
 
 
 class ChatPrefix(NamedTuple):
-    """What a chat goes on from: its first `messages`, the last of them the model's, are `ids`."""
+    """Beginning of a chat that is known token for token; its last message is the model's."""
 
     ids: Sequence[int]
-    """Prompt and sampled response, token for token."""
+    """Token ids of the prompt and of the sampled response."""
     messages: int
+    """Number of messages that `ids` stand for."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedPrompt:
-    """A rendered chat: its token ids, and whether the template has already opened a block of reasoning."""
+    """Rendered chat."""
 
     ids: tuple[int, ...]
     thinking: bool
+    """True where the template has already opened a `<think>` block."""
 
 
 class ChatFormat:
-    """How one model writes a chat as tokens. `name` is for messages to the person."""
+    """Chat format of one model.
+
+    Args:
+        tokenizer: The model's tokenizer, with its chat template.
+        name: The model's name, for messages.
+    """
 
     def __init__(self, tokenizer: Tokenizer, name: str) -> None:
         self._tokenizer = tokenizer
         self._name = name
         self.end_ids = end_of_turn_ids(tokenizer)
-        """Token ids that end the model's turn; the template's own comes first."""
+        """Token ids that end the model's turn, the template's own first."""
         self.end_texts = tuple(self._decode([token]) for token in self.end_ids)
-        # Solvers of one task, and its K rollouts, ask the same thing.
+        # The instances of a role and the K rollouts of a task often have the same prompt.
         self._render = lru_cache(maxsize=_RENDERS_KEPT)(self._render_whole)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Function] = ()) -> TokenizedPrompt:
-        """Render `messages` and the opening of the model's turn; raises ModelError if the template cannot."""
+        """Render messages and the opening of the model's turn; raises ModelError if the template fails."""
         return self._render(tuple(map(_turn, messages)), self._told(tools) if tools else "")
 
     def pieces(self, ids: Sequence[int]) -> list[tuple[str, bool]]:
-        """The text of tokens in parts, each with whether it is one of the tokens beside those learnt from
-        text: a marker of a turn, say."""
+        """Split tokens into parts of text, each with True for an added token such as the marker of a turn."""
         added = self._tokenizer.added_tokens_decoder
         parts: list[tuple[str, bool]] = []
         for special, group in groupby(ids, lambda token: token in added):
@@ -117,10 +123,10 @@ class ChatFormat:
     def extended(
         self, continued: ChatPrefix, messages: Sequence[Message], tools: Sequence[Function] = ()
     ) -> TokenizedPrompt:
-        """As `prompt`, but what the model has seen and said stays as it is, token for token.
+        """Render a chat that continues a known prefix, and keep the prefix token for token.
 
-        A template that writes an earlier turn otherwise once more follows, or leaves out its reasoning, has
-        its way: then all is rendered anew, and the prompt begins otherwise than `continued`.
+        Some templates rewrite earlier turns when more follow, or drop their reasoning. Then the whole chat is
+        rendered again, and the prompt does not start with `continued`.
         """
         added = self._added(continued, messages, self._told(tools) if tools else "")
         if added is None:
@@ -129,20 +135,20 @@ class ChatFormat:
         return TokenizedPrompt((*continued.ids, *ids), thinking=_opens(added))
 
     def answer(self, ids: Sequence[int], *, stop: Sequence[str], thinking: bool) -> tuple[str, str]:
-        """`(thought, text)` of response `ids`, without the token or the stop text that ended it."""
+        """Return the `(thought, text)` of response `ids`, without the token or stop text that ended it."""
         kept = ids[:-1] if ids and ids[-1] in self.end_ids else ids
         return split_reasoning(cut_at_stop(self._decode(kept), stop), opened=thinking)
 
     def calls(self, text: str, tools: Sequence[Function]) -> tuple[str, Sequence[ToolCall]]:
-        """What an answer says beside its calls of `tools`, and the calls; without tools it has none."""
+        """Split an answer into its text without calls, and its calls of `tools`."""
         return self._form.find(text, tools) if tools and self._form else (text, ())
 
     def turn(self, text: str) -> tuple[int, ...]:
-        """The tokens of a turn that the model should give, with the one that ends it."""
+        """Return the tokens of a turn written by someone else, with the token that ends it."""
         return (*self._tokenizer.encode(text, add_special_tokens=False), *self.end_ids[:1])
 
     def same_tokens(self, other: ChatFormat) -> bool:
-        """Whether both models mean the same by every token id."""
+        """Return whether two formats have the same vocabulary."""
         return self._tokenizer.get_vocab() == other._tokenizer.get_vocab()
 
     def _render_whole(self, turns: _Turns, told: str) -> TokenizedPrompt:
@@ -154,7 +160,7 @@ class ChatFormat:
         return TokenizedPrompt(ids=tuple(ids), thinking=_opens(text))
 
     def _added(self, continued: ChatPrefix, messages: Sequence[Message], told: str) -> str | None:
-        """What follows the response that ends `continued`; None where the template does not keep that."""
+        """Return the text after `continued`; None where the template would change the prefix."""
         turns, last = tuple(map(_turn, messages)), continued.messages - 1
         try:
             asked = self._text(turns[:last], told, add_generation_prompt=True)
@@ -174,11 +180,11 @@ class ChatFormat:
 
     @cached_property
     def _ending(self) -> str:
-        """What the template writes after an answer."""
+        """Text that the template writes after an answer."""
         return _after_answer(self._tokenizer)
 
     def _told(self, tools: Sequence[Function]) -> str:
-        """What the model is told of tools, as JSON; raises ModelError where the template cannot say it."""
+        """Return the tools' descriptions as JSON; raises ModelError for a template without tools."""
         if self._form is None:
             raise ModelError(
                 f"The chat template of {self._name} cannot say which tools there are, or not how they are "
@@ -189,7 +195,7 @@ class ChatFormat:
 
     @cached_property
     def _form(self) -> CallForm | None:
-        """The form in which a call comes back from the template's own text as it went in."""
+        """Form that parses the template's own text of a call; None where no form does."""
         function = Function(
             _PROBE, "", {"type": "object", "properties": {"a": {"type": "integer"}}}, _unanswered
         )
@@ -224,10 +230,13 @@ class ChatFormat:
 
 
 def split_reasoning(text: str, *, opened: bool = False) -> tuple[str, str]:
-    """`(thought, answer)`: the `<think>…</think>` block at the start, and the rest.
+    """Split a text into `(thought, answer)`: the `<think>…</think>` block at its start, and the rest.
 
-    `opened` says that the prompt already opened the block. A block that never closes leaves no answer. A
-    text that starts with no block is all answer, to the letter.
+    A block that is not closed leaves no answer. A text without a block is returned unchanged as the answer.
+
+    Args:
+        text: A decoded response.
+        opened: True where the prompt already opened the block.
     """
     body = text.lstrip()
     if body.startswith(OPEN):
@@ -239,15 +248,15 @@ def split_reasoning(text: str, *, opened: bool = False) -> tuple[str, str]:
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:
-    """`text` up to the first of the `stop` texts."""
+    """Cut a text at the first of the `stop` texts."""
     ends = [at for at in (text.find(mark) for mark in stop if mark) if at >= 0]
     return text[: min(ends)] if ends else text
 
 
 def end_of_turn_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """What ends an assistant's turn: the added token that the template writes after it, then end-of-text.
+    """Return the ids of the tokens that end an assistant's turn: the template's own first, then end-of-text.
 
-    They differ for models whose end-of-text token is not the one that their template writes.
+    Some models have an end-of-text token that their template does not write.
     """
     ids: list[int] = []
     after = tokenizer.encode(_after_answer(tokenizer), add_special_tokens=False)
@@ -260,7 +269,7 @@ def end_of_turn_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def _after_answer(tokenizer: Tokenizer) -> str:
-    """What the template writes after an assistant's turn."""
+    """Return the text that the template writes after an assistant's turn."""
     try:
         text = _render_text(tokenizer, (("user", "?"), ("assistant", _PROBE)), add_generation_prompt=False)
     except TemplateError:
@@ -273,7 +282,7 @@ def _turn(message: Message) -> tuple[str, ...]:
     if len(message) == 2:
         return role, content
     more = {name: message[name] for name in ("name", "tool_call_id") if name in message}
-    # The text of a call that cannot be read stands in the content.
+    # A malformed call is in the content as text.
     calls = [
         {
             **({"id": call.id} if call.id else {}),
@@ -291,12 +300,12 @@ def _turn(message: Message) -> tuple[str, ...]:
 
 
 def _opens(text: str) -> bool:
-    """Whether a prompt ends in a block of reasoning that it has opened."""
+    """Return whether a prompt ends with an open `<think>` block."""
     return text.rstrip().endswith(OPEN)
 
 
 async def _unanswered(arguments: Mapping[str, Any]) -> None:
-    """What a function does that nobody calls."""
+    """Do nothing; the probe function is never called."""
 
 
 def _render_text(

@@ -1,7 +1,7 @@
-"""What is wrong with a template, from its syntax tree, before anything runs.
+"""Checks of a template's syntax tree, before anything runs.
 
-In goes a tree and what it may mention; out come its faults with their places, and the roles that it mentions.
-What a role or a task field is, this file is told; it knows no spec.
+A tree and the names it may use go in; faults with their places come out, and the names that it reads. This
+file does not know specs: the names of roles and of task fields are arguments.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rolegraph.engine.vocabulary import VIEW_FIELDS
 
 _SECRETS = {"reward", "is_correct", "correct", "signals", "score", "advantage", "label", "failure"}
 RESERVED = {"task", "self", "loop", "range", "true", "false", "none"}
-"""Names that mean something else in a prompt."""
+"""Names that templates use for something other than a role."""
 
 OF_SELF = ("role", "index", "lineage", "count")
-"""What a prompt may read of the instance that it is for."""
+"""Fields of `self` in every role."""
 IN_A_LOOP = ("round", "times", "history")
-"""And besides, where its role is in a loop."""
+"""Further fields of `self` in a role of a loop."""
 WITH_AN_ENVIRONMENT = ("observation",)
-"""And where that loop has an environment."""
+"""Further fields of `self` where the loop has an environment."""
 
 _KEEPS_VIEWS = {"list", "reverse", "sort", "select", "selectattr", "reject", "rejectattr", "unique"}
 _AS_TEXT = {"join", "string", "tojson", "upper", "lower", "trim", "title", "capitalize", "e", "escape"}
@@ -36,16 +36,16 @@ _NODES = (
 ).split()
 
 _TAGS = {"Scope": "autoescape", "Block": "block", "FromImport": "from", "AssignBlock": "set"}
-"""The tags whose nodes have other names."""
+"""Tags by the names of their nodes, where these differ."""
 
 Kind = Literal["task", "self", "several", "single", "view", "other"]
-"""What an expression stands for: the task, the instance itself, the instances of a role (several, or a single
-one, whose fields can be read directly), one instance out of them, or anything else."""
+"""Kind of value of an expression: the task, `self`, the instances of a role (several, or a single one whose
+fields can be read directly), one instance of several, or anything else."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateFault:
-    """Something wrong in a template: `word`, the first at or behind a position, which counts from 0."""
+    """Fault in a template, at the first `word` at or behind position `at`, which counts from 0."""
 
     at: int
     word: str
@@ -55,33 +55,33 @@ class TemplateFault:
 
 @dataclass(frozen=True, slots=True)
 class TemplateScope:
-    """What a template may mention."""
+    """Names that a template may use."""
 
     needs: Mapping[str, int]
-    """The names that its role knows others by, each with how many it sees at most."""
+    """Names of the role's inputs, each with the number of instances that are read at most."""
     roles: Sequence[str] = ()
-    """Every role of the spec, for better messages."""
+    """All roles of the spec, for messages."""
     columns: Sequence[str] | None = None
-    """The task's fields; None where they are not known."""
+    """Fields of the task; None where they are not known."""
     hidden: frozenset[str] = frozenset()
-    """Fields that give the answer away."""
+    """Task fields that the template must not read."""
     fields: tuple[str, ...] = VIEW_FIELDS
-    """What it may read of a role."""
+    """Fields of a role instance."""
     own: tuple[str, ...] = ()
-    """What it may read of the instance itself."""
+    """Fields of `self`."""
     called: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The roles that are known here by another name, with that name."""
+    """Names of inputs by role, for roles whose input has another name."""
     outside: tuple[str, str] = (
         "the prompt mentions {!r}, which the role does not need",
         "add {} to its `needs`",
     )
-    """What is said of another role of the spec, and what to do."""
+    """Message and hint for a role of the spec that is not an input."""
     is_condition: bool = False
-    """Whether it is an expression, which cannot loop."""
+    """True for an expression, in which hints cannot suggest a `for`."""
 
 
 def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[TemplateFault], frozenset[str]]:
-    """The faults of a template, and what it reads: roles, `task`, `self` and each field of that."""
+    """Return the faults of a template, and the names that it reads as `Template.mentions` has them."""
     walk = _Walk(around)
     scope: dict[str, Kind] = {
         name: "single" if count == 1 else "several" for name, count in around.needs.items()
@@ -93,7 +93,7 @@ def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[Templa
 
 
 class _Walk:
-    """Follows what each name stands for, and collects faults and mentions."""
+    """Visitor that tracks the kind of each name and collects faults and mentions."""
 
     def __init__(self, around: TemplateScope) -> None:
         self.around = around
@@ -264,7 +264,7 @@ class _Walk:
         return "other"
 
     def written(self, node: nodes.Expr, kind: Kind) -> None:
-        """A fault where a role's instances are written as if they were text."""
+        """Add a fault where instances of a role are written as if they were text."""
         if kind not in ("several", "single", "view", "self"):
             return
         named = node if isinstance(node, nodes.Name) else None

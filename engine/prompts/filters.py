@@ -1,7 +1,7 @@
-"""The filters that a prompt may use, each paid for by the sizes of its arguments before it runs.
+"""The filters of templates. Each is paid for by the sizes of its arguments before it runs.
 
-What a filter does is Jinja2's, but that it gives plain text and lists, never marked-up text or generators.
-Fields that a filter looks up by name go through the sandbox, as a dot does.
+Filters behave as Jinja2's, but return plain text and lists, never `Markup` or generators. Fields that a
+filter looks up by name go through the sandbox, as a dot does.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import escape
 
 from rolegraph.engine.limits.prompts import PROMPT_DIGITS, PROMPT_INDENT
-from rolegraph.engine.prompts import operations
-from rolegraph.engine.prompts.meter import ITEM, Meter, PromptError
-from rolegraph.engine.prompts.scope import RenderScope
+from rolegraph.engine.prompts.operations import binary, number_for
+from rolegraph.engine.prompts.scope import ITEM, PromptError, RenderScope
 
 Filter = Callable[..., Any]
 FILTERS: dict[str, Filter] = {}
-"""By the names that a prompt uses."""
+"""Filters by the names that templates use."""
 _TEXT_GROWS = 6
-"""A character becomes as many at most in HTML's or JSON's way of writing it, but for the rarest."""
+"""Characters that escaping for HTML or JSON makes of one at most, but for the rarest."""
 _WORD = 60
-"""Units for a character where a filter makes an object of each word."""
+"""Units for a character in a filter that makes an object of each word."""
 _CALL = 20 * ITEM
-"""Units for an item that another filter or a test is called with."""
+"""Units for calling another filter or a test on one item."""
 _SET_UP = 40 * ITEM
-"""Units for a filter that looks others up, or reads what it is told to do, before it begins."""
+"""Units for a filter that resolves its arguments before it reads any item."""
 _READ_AT_ONCE = 8
-"""Characters of two texts that are compared for a unit."""
+"""Characters of two texts that a unit compares."""
 _NUMBER = 400
-"""Characters that a number with a point takes at most in `format`, beside the digits that it is given."""
+"""Characters of a float in `format` at most, without its width and precision."""
 
 
 def _filter(*names: str) -> Callable[[Filter], Filter]:
-    """Register a filter, which is given the rendering's scope first."""
+    """Register a filter that takes the rendering's scope first."""
 
     def register(function: Filter) -> Filter:
         FILTERS.update(dict.fromkeys(names, pass_context(function)))
@@ -54,7 +53,7 @@ def _made(scope: RenderScope, text: str) -> str:
 
 
 def _text_filter(name: str, change: Callable[[str], str], units: int) -> None:
-    """A filter of a text, and nothing else, that costs so many units for a character."""
+    """Register a filter that changes a text, for `units` a character."""
 
     @_filter(name)
     def _(scope: RenderScope, s: object) -> str:
@@ -137,7 +136,7 @@ def _format(scope: RenderScope, value: object, *args: object, **kwargs: object) 
         int(width or 0) + int(places or 0) + (_NUMBER if kind not in "s%" else 0)
         for width, places, kind in fields
     )
-    # What has a name may be written again and again, what has a place once.
+    # A named value may be written by every field, a positional one by one field.
     values = (
         scope.measure(kwargs, written=True) * len(fields) if kwargs else scope.measure(args, written=True)
     )
@@ -268,7 +267,7 @@ _selection("rejectattr", by_field=True, keep=False)
 def _compared(
     scope: RenderScope, value: Iterable[Any], attribute: object, *, sorts: bool = True
 ) -> list[Any]:
-    """The items of a list that are about to be compared with one another: each with one, or to sort them."""
+    """Return a list's items after paying for comparing each with one other, or for sorting them."""
     scope.spend(_SET_UP)
     items = scope.items(value)
     _pay_for_fields(scope, attribute, len(items))
@@ -340,7 +339,7 @@ def _unique(
     of = (
         jinja.make_attrgetter(scope.environment, attribute)
         if attribute is not None
-        else cast("Callable[[Any], Any]", _itself)
+        else cast("Callable[[Any], Any]", _identity)
     )
     found: dict[object, Any] = {}
     for item in items:
@@ -362,27 +361,16 @@ def _sum(
         _pay_for_fields(scope, attribute, len(items))
         items = map(jinja.make_attrgetter(scope.environment, attribute), items)
     for item in items:
-        start = operations.binary(scope, "+", start, item)
+        start = binary(scope, "+", start, item)
     return start
 
 
-def _itself(value: object) -> object:
+def _identity(value: object) -> object:
     return value
 
 
-def _pay_for_fields(meter: Meter, attribute: object, count: int) -> None:
-    """Looking up a field, which may be a field's field, or several, of so many items."""
+def _pay_for_fields(scope: RenderScope, attribute: object, count: int) -> None:
+    """Pay for looking up a field of `count` items: `a.b` and `a,b` are two lookups for each."""
     if attribute is not None:
         text = str(attribute)
-        meter.spend(10 * ITEM * count * (1 + text.count(".") + text.count(",")))
-
-
-def number_for(name: str, value: Any) -> Any:
-    """The value, where it is a number; `name` is what takes one."""
-    if isinstance(value, int | float):
-        return value
-    raise PromptError(f"{name} takes a number, not {_kind(value)}")
-
-
-def _kind(value: object) -> str:
-    return "text" if isinstance(value, str) else type(value).__name__
+        scope.spend(10 * ITEM * count * (1 + text.count(".") + text.count(",")))

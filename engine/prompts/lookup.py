@@ -1,4 +1,4 @@
-"""A role's prompt as a spec writes it to a checked template, or to findings in the template's own lines."""
+"""From a prompt as a spec names it to a checked template, or to findings in the template's own lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ from rolegraph.engine.spec.files import read_text as read_text_of
 def read_template(
     path: Path, source: PromptSource, folders: Sequence[FilePath], around: TemplateScope
 ) -> tuple[Template | None, list[Finding]]:
-    """The template at `path` of a spec that lies in `folders[0]`, or findings."""
+    """Read and compile a template that a spec names or holds: a template, or None and findings.
+
+    Args:
+        path: Key of the spec where the template is named.
+        source: The template's file name, or its text.
+        folders: The spec's folder first, then the folders of the specs that it extends.
+        around: Names that the template may use.
+    """
     if (source.file is None) == (source.inline is None):
         return None, [Finding(path, "a prompt is one template", "a file's name, or {inline: text}")]
     if source.inline is not None:
@@ -44,19 +51,19 @@ def read_template(
 
 
 def read_text(path: Path, source: str, around: TemplateScope) -> tuple[Template | None, list[Finding]]:
-    """The template that is the text at `path` of a spec, or findings."""
+    """Compile a template that is the text at `path` of a spec: a template, or None and findings."""
     template, faults = compile_template(source, around)
     return template, [Finding(path, f.message, hint=f.hint, word=f.word, offset=f.at) for f in faults]
 
 
 def read_condition(path: Path, source: str, around: TemplateScope) -> tuple[Condition | None, list[Finding]]:
-    """The condition at `path` of a spec, or findings."""
+    """Compile the condition at `path` of a spec: a condition, or None and findings."""
     condition, faults = compile_condition(source, around)
     return condition, [Finding(path, f.message, hint=f.hint, word=f.word, offset=f.at) for f in faults]
 
 
 def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath | None, list[Finding]]:
-    """Beside the spec, then in `prompts/` there or one folder up, then among the shipped ones."""
+    """Look a template up beside the spec, in `prompts/` there or one folder up, then among the shipped."""
     beside = [
         place for folder in folders for place in (folder, folder / "prompts", folder.parent / "prompts")
     ]
@@ -69,7 +76,7 @@ def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath 
         if is_file(file) and file.resolve().is_relative_to(place.resolve()):
             return file, []
     if any(is_no_file(place / name) for place in places):
-        return None, [Finding(path, f"the template {name!r} is no file", "a file with a template's text")]
+        return None, [Finding(path, f"the template {name!r} is not a file", "a file with a template's text")]
     hint = did_you_mean(
         name,
         [file.name for place in places if is_folder(place) for file in place.glob("*.j2") if is_file(file)],

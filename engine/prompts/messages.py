@@ -1,4 +1,4 @@
-"""A role's templates and what they see, to the messages that its model is sent."""
+"""From a role's templates to the messages that its model is sent."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from rolegraph.engine.records import Message
 def render_messages(
     prompt: Template, system: Template | None, variables: Mapping[str, Any]
 ) -> Sequence[Message]:
-    """The user's turn, and the system's before it where there is one; raises PromptError."""
+    """Render the system message, if there is a template for it, and the user message; raises PromptError."""
     turn = {"role": "user", "content": prompt.render(variables)}
     return (turn,) if system is None else ({"role": "system", "content": system.render(variables)}, turn)

@@ -1,4 +1,4 @@
-"""The operations of a template on values, each paid for by the sizes of what it is given, before it runs."""
+"""Operators and tests of templates. Each is paid for by the sizes of its operands before it runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from jinja2 import pass_context
-from jinja2.runtime import Context
+from jinja2.tests import TESTS as JINJA_TESTS  # pyright: ignore[reportUnknownVariableType]
 
-from rolegraph.engine.prompts.meter import ITEM, Meter, PromptError
+from rolegraph.engine.prompts.scope import ITEM, PromptError, RenderScope
 
+Operation = Callable[..., Any]
 _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
-    sign: getattr(operator, name)
+    sign: getattr(operator, name)  # their own types are not complete
     for sign, name in {
         "+": "add",
         "-": "sub",
@@ -34,126 +35,167 @@ _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     "notin": lambda item, among: item not in among,
 }
 _BITS_PER_UNIT = 1_024
-"""Digits of long multiplication and division, in bits squared, that cost a unit."""
+"""Bits squared of long multiplication and division that cost a unit."""
 _SIZED = (str, list, tuple)
 
 
-def binary(meter: Meter, sign: str, left: Any, right: Any) -> Any:
-    """`left sign right`."""
+def binary(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
+    """Compute `left sign right`; raises PromptError where the result would pass a limit."""
     if isinstance(left, int) and isinstance(right, int):
-        _numbers(meter, sign, left.bit_length(), right.bit_length(), right)
+        _pay_for_numbers(scope, sign, left.bit_length(), right.bit_length(), right)
     elif isinstance(left, _SIZED) or isinstance(right, _SIZED):
-        _sequences(meter, sign, cast("object", left), cast("object", right))
+        _pay_for_sequences(scope, sign, cast("object", left), cast("object", right))
     return _BINARY[sign](left, right)
 
 
-def _numbers(meter: Meter, sign: str, left: int, right: int, power: int) -> None:
+def _pay_for_numbers(scope: RenderScope, sign: str, left: int, right: int, power: int) -> None:
+    """Pay for an operation on whole numbers of `left` and `right` bits."""
     if sign in ("+", "-"):
-        meter.make_number(max(left, right))
+        scope.make_number(max(left, right))
         return
     if sign == "*":
-        meter.make_number(left + right)
+        scope.make_number(left + right)
     elif sign == "**" and power > 0:
-        meter.make_number(left * power)
-    meter.spend(left * right // _BITS_PER_UNIT)
+        scope.make_number(left * power)
+    scope.spend(left * right // _BITS_PER_UNIT)
 
 
-def _sequences(meter: Meter, sign: str, left: object, right: object) -> None:
-    """Texts and lists: joined, or repeated."""
+def _pay_for_sequences(scope: RenderScope, sign: str, left: object, right: object) -> None:
+    """Pay for joining or repeating texts or lists."""
     if sign == "%":
         raise PromptError("% cannot format text here; use the filter format")
     sized = [cast("Sequence[object]", side) for side in (left, right) if isinstance(side, _SIZED)]
     times = next((side for side in (left, right) if isinstance(side, int)), 1) if sign == "*" else 1
     size = sum(map(len, sized)) * max(times, 0)
     if isinstance(sized[0], str):
-        meter.make_text(size)
+        scope.make_text(size)
     else:
-        meter.make_list(size)
+        scope.make_list(size)
 
 
-def compare(meter: Meter, sign: str, left: Any, right: Any) -> Any:
-    """`left sign right`."""
-    if type(left) is int and type(right) is int:
-        return _COMPARE[sign](left, right)
-    if sign in ("in", "notin"):
-        _look_through(meter, left, right)
+def compare(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
+    """Compute `left sign right`, paying for as much as the comparison reads."""
+    if sign not in ("in", "notin"):
+        if isinstance(left, str) and isinstance(right, str):
+            scope.spend(min(len(left), len(right)))
+        elif isinstance(left, list | tuple | dict) and isinstance(right, list | tuple | dict):
+            scope.spend(scope.measure(cast("object", left)))
+    elif isinstance(right, str):
+        scope.spend(len(right))
+    elif isinstance(right, range):
+        scope.spend(ITEM * len(right))
+    elif isinstance(right, dict):
+        scope.spend(scope.measure(left))  # the hash of the key
     else:
-        pay_for_comparing(meter, left, right)
+        scope.spend(scope.measure(right))
     return _COMPARE[sign](left, right)
 
 
-def pay_for_comparing(meter: Meter, left: object, right: object) -> None:
-    """Comparing reads as much as the smaller of two has."""
-    if isinstance(left, str) and isinstance(right, str):
-        meter.spend(min(len(left), len(right)))
-    elif isinstance(left, list | tuple | dict) and isinstance(right, list | tuple | dict):
-        meter.spend(meter.measure(cast("object", left)))
-
-
-def _look_through(meter: Meter, item: object, among: object) -> None:
-    if isinstance(among, str):
-        meter.spend(len(among))
-    elif isinstance(among, range):
-        meter.spend(ITEM * len(among))
-    elif isinstance(among, dict):
-        meter.spend(meter.measure(item))  # its hash
-    else:
-        meter.spend(meter.measure(among))
-
-
-def compare_each(meter: Meter, left: Any, *further: Any) -> Any:
-    """`left sign right sign right …`, as Python has it."""
-    if len(further) == 2:
-        return compare(meter, further[0], left, further[1])
+def _compare_chain(scope: RenderScope, left: Any, *further: Any) -> Any:
+    """Compute `left sign right sign right …` as Python does."""
     result: Any = True
     for sign, right in zip(further[::2], further[1::2], strict=True):
-        result = compare(meter, sign, left, right)
+        result = compare(scope, sign, left, right)
         if not result:
             return result
         left = right
     return result
 
 
-def concat(meter: Meter, parts: Sequence[object]) -> str:
-    """`a ~ b ~ …`."""
-    texts = [meter.text(part) for part in parts]
-    meter.make_text(sum(map(len, texts)))
+def _concat(scope: RenderScope, parts: Sequence[object]) -> str:
+    """Compute `a ~ b ~ …`."""
+    texts = [scope.text(part) for part in parts]
+    scope.make_text(sum(map(len, texts)))
     return "".join(texts)
 
 
-def part(meter: Meter, value: Sequence[object], start: Any, stop: Any, step: Any) -> Any:
-    """`value[start:stop:step]`."""
+def _slice(scope: RenderScope, value: Sequence[object], start: Any, stop: Any, step: Any) -> Any:
+    """Compute `value[start:stop:step]`."""
     if isinstance(value, str):
-        meter.make_text(len(value))
+        scope.make_text(len(value))
     elif isinstance(value, list | tuple):
-        meter.make_list(len(value))
+        scope.make_list(len(value))
     return value[start:stop:step]
 
 
-def spread(meter: Meter, value: Any) -> Any:
-    """What `*` and `**` pass on as arguments."""
+def _spread(scope: RenderScope, value: Any) -> Any:
+    """Return the arguments that `*value` or `**value` passes."""
     if isinstance(value, Mapping):
-        meter.make_list(len(cast("Mapping[str, object]", value)))
+        scope.make_list(len(cast("Mapping[str, object]", value)))
         return cast("Mapping[str, object]", value)
-    return meter.items(value)
+    return scope.items(value)
 
 
-def key(_: Context, value: Any) -> Any:
-    """The key of a mapping that a template writes: plain, so that its hash costs nothing."""
+def _key(_: RenderScope, value: Any) -> Any:
+    """Return a key of a mapping that a template writes; raises PromptError for one that is slow to hash."""
     if isinstance(value, str | int | float | None):
         return value
     raise PromptError(f"{type(value).__name__} cannot be a key")
 
 
-OPERATIONS: Mapping[str, Callable[..., Any]] = {
+OPERATIONS: Mapping[str, Operation] = {
     name: pass_context(function)
     for name, function in {
-        "_each": Meter.each,
-        "_compare": compare_each,
-        "_concat": concat,
-        "_part": part,
-        "_spread": spread,
-        "_key": key,
+        "_each": RenderScope.each,
+        "_compare": _compare_chain,
+        "_concat": _concat,
+        "_slice": _slice,
+        "_spread": _spread,
+        "_key": _key,
     }.items()
 }
-"""Filters that the syntax tree is rewritten to, under names that no template can say."""
+"""Filters that the sandbox writes into the syntax tree; no template can name one with an underscore."""
+
+
+def number_for(name: str, value: Any) -> Any:
+    """Return a number; raises PromptError for anything else, naming the filter or test that takes it."""
+    if isinstance(value, int | float):
+        return value
+    kind = "text" if isinstance(value, str) else type(value).__name__
+    raise PromptError(f"{name} takes a number, not {kind}")
+
+
+_JINJA_TESTS = cast("Mapping[str, Operation]", JINJA_TESTS)
+_COMPARING = {
+    "eq": ("eq", "==", "equalto"),
+    "ne": ("ne", "!="),
+    "gt": ("gt", ">", "greaterthan"),
+    "gteq": ("ge", ">="),
+    "lt": ("lt", "<", "lessthan"),
+    "lteq": ("le", "<="),
+    "in": ("in",),
+}
+_OF_TYPES: Sequence[str] = (
+    "boolean callable defined escaped false filter float integer iterable mapping none number sameas "
+    "sequence string test true undefined"
+).split()
+
+
+def _comparison_test(sign: str) -> Operation:
+    def test(scope: RenderScope, left: object, right: object) -> bool:
+        return bool(compare(scope, sign, left, right))
+
+    return pass_context(test)
+
+
+def _number_test(name: str) -> Operation:
+    def test(value: object, *args: object) -> bool:
+        return bool(_JINJA_TESTS[name](*(number_for(f"is {name}", one) for one in (value, *args))))
+
+    return test
+
+
+def _text_test(name: str) -> Operation:
+    def test(scope: RenderScope, value: object) -> bool:
+        return bool(_JINJA_TESTS[name](scope.text(value)))
+
+    return pass_context(test)
+
+
+TESTS: Mapping[str, Operation] = {
+    **{name: _JINJA_TESTS[name] for name in _OF_TYPES},
+    **{name: _number_test(name) for name in ("odd", "even", "divisibleby")},
+    **{name: _text_test(name) for name in ("lower", "upper")},
+    **{name: _comparison_test(sign) for sign, names in _COMPARING.items() for name in names},
+}
+"""Tests by the names that a template uses after `is`."""

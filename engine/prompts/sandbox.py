@@ -1,12 +1,11 @@
-"""The sandbox that prompts render in: few filters, no calls, and a meter on whatever can grow.
+"""The sandbox that templates render in: few filters, no calls, and a budget for whatever can grow.
 
-Templates are data from strangers. What remains of Jinja2 here is pure, and whatever makes time or memory grow
-is paid for from one budget before it happens, so that rendering ends without a watcher. There is no switch to
-turn any of it off.
+Templates come from strangers. The part of Jinja2 that remains is pure, and time and memory are paid for from
+one budget before they are used, so that rendering ends without a timeout. The sandbox cannot be turned off.
 
-What an operation of fixed cost takes is paid with the turn of the loop that it stands in; without a loop a
-template's size bounds it. Every other one is rewritten in the syntax tree to a function that is given the
-meter (`rolegraph.engine.prompts.operations`), as the filters are (`rolegraph.engine.prompts.filters`).
+Operations of fixed cost are paid for with the turn of the loop around them; outside loops, the template's
+size bounds their number. All others are rewritten in the syntax tree to calls of
+`rolegraph.engine.prompts.operations`, which take the scope as the filters do.
 """
 
 from __future__ import annotations
@@ -26,16 +25,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from rolegraph.engine.limits.prompts import PROMPT_DIGITS, PROMPT_PARTS
 from rolegraph.engine.prompts.filters import FILTERS
-from rolegraph.engine.prompts.meter import ITEM, NODE, RECORDS, Meter
-from rolegraph.engine.prompts.operations import OPERATIONS, binary
-from rolegraph.engine.prompts.predicates import TESTS
-from rolegraph.engine.prompts.scope import GLOBALS, RenderScope
+from rolegraph.engine.prompts.operations import OPERATIONS, TESTS, binary
+from rolegraph.engine.prompts.scope import GLOBALS, ITEM, NODE, RECORDS, RenderScope
 from rolegraph.engine.prompts.shape import ShallowParser, cost_of, text_of
 
 SELF = "_self"
-"""The variable behind `self`, a name that Jinja2 has for something else."""
+"""Variable behind `self`, which Jinja2 uses for something else."""
 _MOST_TOKENS = 8 * PROMPT_PARTS.most
-"""Tokens, white space among them, of a template that has no more parts than it may."""
+"""Tokens, white space among them, of the largest template that can be within `prompt_parts`."""
 _OF_A_LOOP = frozenset(
     "depth depth0 first index index0 last length nextitem previtem revindex revindex0".split()
 )
@@ -44,7 +41,7 @@ _HAVE_NO_FIELDS = (str, int, float, bool, list, tuple, range, type(None))
 
 
 def metered(tree: nodes.Template) -> nodes.Template:
-    """Rewrite what may grow to what is paid for, and `self` to the instance."""
+    """Rewrite a checked tree so that its operations are paid for and `self` is the role instance."""
     _rewrite(tree)
     tree.set_environment(ENVIRONMENT)
     return tree
@@ -69,7 +66,7 @@ def _rewrite(node: nodes.Node) -> None:
 
 
 def _rewritten(value: Any) -> Any:
-    """What stands in the place of a node; anything else as it is."""
+    """Return the replacement of a node; anything but a node unchanged."""
     if not isinstance(value, nodes.Node):
         return value
     _rewrite(value)
@@ -80,7 +77,7 @@ def _rewritten(value: Any) -> Any:
         return _operation("_compare", value.expr, *further)
     if isinstance(value, nodes.Getitem) and isinstance(value.arg, nodes.Slice):
         bounds = (value.arg.start, value.arg.stop, value.arg.step)
-        return _operation("_part", value.node, *(bound or nodes.Const(None) for bound in bounds))
+        return _operation("_slice", value.node, *(bound or nodes.Const(None) for bound in bounds))
     return value
 
 
@@ -98,7 +95,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     def _tokenize(
         self, source: str, name: str | None, filename: str | None = None, state: str | None = None
     ) -> TokenStream:
-        """Tokens with their position in the source, from 0, for a line: so have nodes and errors."""
+        """Return tokens whose line numbers are positions in the source, from 0, as faults are reported."""
         source = re.sub(r"\r\n?", "\n", source)
         try:
             tokens = list(islice(self.lexer.tokeniter(source, name, filename, state), _MOST_TOKENS))
@@ -111,7 +108,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return TokenStream(self.lexer.wrap(placed, name, filename), name, filename)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """A field of plain data or of a record; of anything else what Jinja2's sandbox lets through."""
+        """Return a field of plain data or of a record; else leave the decision to Jinja2's sandbox."""
         value: object = obj
         kind = type(value)
         if kind is dict:
@@ -132,7 +129,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """The item of a list or mapping; a field, where there is none and its name is text."""
+        """Return an item of a list or mapping, or the field of that name."""
         if isinstance(argument, str | int | float | None) or isinstance(obj, Undefined):
             try:
                 return obj[argument]
@@ -142,7 +139,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return self.undefined(obj=obj, name=cast("Any", argument) if isinstance(argument, int) else "item")
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Arithmetic, and what else has its signs."""
+        """Compute a binary operation through the budget."""
         return binary(cast("Any", context), operator, left, right)
 
 
@@ -165,7 +162,7 @@ def _environment() -> _Environment:
         lstrip_blocks=True,
         cache_size=0,
         optimized=False,
-        finalize=pass_context(Meter.text),  # what is written of a value
+        finalize=pass_context(RenderScope.text),  # applied to every `{{ … }}`
     )
     environment.filters = cast("Any", {**FILTERS, **OPERATIONS})
     environment.tests = cast("Any", TESTS)

@@ -1,41 +1,162 @@
-"""The context of one rendering, which filters, tests and operations are given."""
+"""The context of one rendering: its variables, and a meter of the work it may take.
+
+Work is counted without a clock, so that a template comes to the same end on every machine. Whatever grows is
+paid for before it is made. A unit of work takes at most some 8 ns and 6 bytes; `benchmarks/metering.py`
+measures it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
-from jinja2 import Environment
+from jinja2 import Environment, Undefined
 from jinja2.nodes import EvalContext
 from jinja2.sandbox import safe_range
 from jinja2.utils import missing
 
-from rolegraph.engine.prompts.meter import Meter
+from rolegraph.engine.limits.prompts import PROMPT_BITS, PROMPT_ITEMS, PROMPT_TEXT, PROMPT_WORK
+from rolegraph.engine.vocabulary import ScoredView, SelfView, View, Views
 
+ITEM = 20
+"""Units for an item of a list that is made or read."""
+NODE = 16
+"""Units for evaluating a node of the syntax tree."""
+RECORDS: frozenset[type] = frozenset({View, ScoredView, Views, SelfView})
+"""Types that templates see of roles. They have fields and cannot be written as text."""
 GLOBALS: dict[str, Any] = {"range": safe_range}
-"""What a prompt may call."""
+"""Functions that a template may call."""
+_MEASURED = 4 * ITEM
+"""Units for measuring one value inside another."""
+_WRITTEN = 24 * ITEM
+"""Units for writing a value other than text, whatever its size."""
+_SCALAR = 32
+"""Characters that a value takes at most that is neither text, a whole number, a list nor a mapping."""
+_LISTS = (list, tuple, Views)
+# Module constants, because reading a limit's attribute costs more than the arithmetic it guards.
+_MOST_TEXT, _MOST_ITEMS, _MOST_BITS, _WORK = (
+    limit.most for limit in (PROMPT_TEXT, PROMPT_ITEMS, PROMPT_BITS, PROMPT_WORK)
+)
 
 
-class RenderScope(Meter):
-    """What one rendering sees and may spend: Jinja2's Context, with a meter on it, less the inheritance and
-    exports that prompts cannot use."""
+class PromptError(ValueError):
+    """Failure of a template to render for one task."""
 
-    __slots__ = ("exported_vars", "vars")
+
+class RenderScope:
+    """Jinja2 context of one rendering, with a budget of work.
+
+    It replaces `jinja2.runtime.Context`, without the inheritance and exports that prompts cannot use. Every
+    method raises PromptError where it passes a limit.
+    """
+
+    __slots__ = ("exported_vars", "left", "vars")
     environment: Environment
     eval_ctx: EvalContext
     name = None
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
-        super().__init__()
+        self.left = _WORK
         self.vars = {**GLOBALS, **variables}
         self.exported_vars: set[str] = set()
 
     def resolve_or_missing(self, key: str) -> Any:
-        """A variable's value, or Jinja2's mark for one that is not there."""
+        """Return a variable's value, or Jinja2's `missing`."""
         return self.vars.get(key, missing)
 
     def call(
         self, function: Any, *args: Any, _loop_vars: Any = None, _block_vars: Any = None, **kwargs: Any
     ) -> Any:
-        """Call what the sandbox lets through, without the variables that Jinja2 adds in a loop."""
+        """Call a function that the sandbox allows, without the variables that Jinja2 adds in a loop."""
         return function(*args, **kwargs)
+
+    @property
+    def spent(self) -> int:
+        """Units of work so far."""
+        return _WORK - self.left
+
+    def spend(self, units: int) -> None:
+        """Pay for units of work."""
+        self.left -= units
+        if self.left < 0:
+            raise PromptError(PROMPT_WORK.exceeded("the template takes"))
+
+    def make_text(self, size: int) -> None:
+        """Pay for a text of `size` characters."""
+        if size > _MOST_TEXT:
+            raise PromptError(PROMPT_TEXT.exceeded("the template makes a text of"))
+        self.spend(size)
+
+    def make_list(self, size: int) -> None:
+        """Pay for a list of `size` items."""
+        if size > _MOST_ITEMS:
+            raise PromptError(PROMPT_ITEMS.exceeded("the template makes a list of"))
+        self.spend(ITEM * size)
+
+    def make_number(self, bits: int) -> None:
+        """Check the size of a whole number."""
+        if bits > _MOST_BITS:
+            raise PromptError(PROMPT_BITS.exceeded("the template makes a number of"))
+
+    def each(self, items: Iterable[Any], units: int) -> Iterator[Any]:
+        """Yield the items of a loop, paying `units` for each turn."""
+        for item in items:
+            self.spend(units)
+            yield item
+
+    def items(self, value: Iterable[Any]) -> list[Any]:
+        """Return the items of an iterable as a list."""
+        if isinstance(value, Collection):
+            self.make_list(len(value))
+            return list(value)
+        found: list[Any] = []
+        for item in value:
+            self.make_list(1)
+            found.append(item)
+        return found
+
+    def measure(self, value: object, *, written: bool = False) -> int:
+        """Return about how many characters a value takes as text, and pay for finding out.
+
+        Args:
+            value: Any value of a template.
+            written: True for a value that is to become text, which must hold no instance of a role.
+        """
+        if isinstance(value, str):
+            return len(value)
+        size = 0
+        todo: list[object] = [value]
+        while todo:
+            one = todo.pop()
+            if isinstance(one, str):
+                size += len(one) + 2
+            elif type(one) is int:
+                size += one.bit_length() // 3 + 2
+            elif isinstance(one, dict):
+                inside = cast("dict[object, object]", one)
+                self.spend(2 * _MEASURED * len(inside))
+                todo += [*inside, *inside.values()]
+            elif written and type(one) in RECORDS:
+                raise PromptError("an instance of a role is not text; write .action behind it")
+            elif isinstance(one, _LISTS):
+                many = cast("Sequence[object]", one)
+                self.spend(_MEASURED * len(many))
+                todo += many
+            else:
+                size += _SCALAR
+        return size
+
+    def text(self, value: object) -> str:
+        """Return a value as text."""
+        if type(value) is str:
+            self.spend(len(value))
+            return value
+        if isinstance(value, int | float | None):  # cheap, because whole numbers are bounded by `prompt_bits`
+            self.spend(value.bit_length() // 2 if isinstance(value, int) else _SCALAR)
+            return str(value)
+        self.spend(_WRITTEN)
+        if not isinstance(value, Undefined):
+            self.make_text(self.measure(value, written=True))
+        text = str(value)
+        self.make_text(len(text))
+        return text

@@ -1,4 +1,4 @@
-"""How large and how deep a template may be, looked at before anything that takes longer with it."""
+"""Size and depth of templates, checked before any step whose time grows faster with them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _CALLS: Mapping[type[nodes.Node], int] = {
     nodes.Output: 4,
     nodes.For: 40,
 }
-"""What a node calls takes as long as so many others."""
+"""Cost of the call behind a node, in nodes."""
 _ARITHMETIC = 20
-"""As `_CALLS`, of a sign between two values."""
+"""Cost of an arithmetic operation, in nodes."""
 
 
 class ShallowParser(Parser):
-    """Jinja2's parser, which calls itself for what is inside something else, to a depth."""
+    """Jinja2's recursive parser with limits on its depth; past them it raises TemplateSyntaxError."""
 
     depth = 0
     blocks = 0
 
     def parse_statement(self) -> nodes.Node | list[nodes.Node]:
-        """One tag and what is in it."""
+        """Parse a tag and its body."""
         at, self.blocks = self.stream.current.lineno, self.blocks + 1
         if self.blocks > PROMPT_BLOCKS.most:
             raise TemplateSyntaxError(PROMPT_BLOCKS.exceeded("tags inside one another in"), at)
@@ -44,17 +44,17 @@ class ShallowParser(Parser):
         return node
 
     def parse_condexpr(self) -> nodes.Expr:
-        """An expression, such as each in brackets is."""
+        """Parse an expression; each pair of brackets comes here."""
         return self._deeper(super().parse_condexpr)
 
     def parse_not(self) -> nodes.Expr:
-        """A negation, perhaps of a negation."""
+        """Parse a negation, which may hold another."""
         if self.stream.current.test("name:not"):
             return self._deeper(super().parse_not)
         return super().parse_not()
 
     def parse_unary(self, with_filter: bool = True) -> nodes.Expr:
-        """A sign, perhaps of a sign."""
+        """Parse a sign, which may precede another."""
         if self.stream.current.type in ("sub", "add"):
             return self._deeper(lambda: super(ShallowParser, self).parse_unary(with_filter))
         return super().parse_unary(with_filter)
@@ -69,7 +69,7 @@ class ShallowParser(Parser):
 
 
 def check_shape(tree: nodes.Template) -> int:
-    """How many parts a tree has; raises TemplateSyntaxError where it is too large or deep to be compiled."""
+    """Return the number of nodes of a tree; raises TemplateSyntaxError if it is too large or too deep."""
     parts = 0
     todo: list[tuple[nodes.Node, int, int]] = [(tree, 0, 0)]
     while todo:
@@ -89,7 +89,7 @@ def check_shape(tree: nodes.Template) -> int:
 
 
 def _check_names(node: nodes.Node, at: int) -> None:
-    """What Python would refuse: an argument that is given twice."""
+    """Raise TemplateSyntaxError for a keyword argument given twice, which Python would not compile."""
     if isinstance(node, nodes.Call | nodes.Filter | nodes.Test):
         names = [keyword.key for keyword in node.kwargs]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -98,15 +98,12 @@ def _check_names(node: nodes.Node, at: int) -> None:
 
 
 def cost_of(loop: nodes.For) -> int:
-    """The nodes that one turn of a loop evaluates at most, but for the turns of loops in it.
-
-    One that calls what takes longer than to look a name up counts as several.
-    """
+    """Return the cost of one turn of a loop at most, in nodes, without the turns of inner loops."""
     return sum(1 + _calls(node) for node in _of_a_turn(loop))
 
 
 def text_of(loop: nodes.For) -> int:
-    """The characters of the template's own that one turn of a loop writes at most, but for loops in it."""
+    """Return the literal characters that one turn of a loop writes at most, without inner loops."""
     return sum(len(node.data) for node in _of_a_turn(loop) if isinstance(node, nodes.TemplateData))
 
 

@@ -1,8 +1,8 @@
-"""Prompts: Jinja2 in a sandbox, checked from the syntax tree before anything runs.
+"""Templates: Jinja2 in a sandbox, checked from the syntax tree before anything runs.
 
-In goes a template's source and what it may mention; out comes a `Template` that renders, or the list of its
-faults with their places. Expressions, `if`, `for`, `set` and a fixed list of pure filters are all that a
-template has (`rolegraph.engine.prompts.sandbox`); `rolegraph.engine.prompts.checks` finds what else is there.
+The source of a template and the names it may use go in; a `Template` that renders comes out, or a list of
+faults with their places. Templates have expressions, `if`, `for`, `set` and a fixed list of pure filters
+(`rolegraph.engine.prompts.sandbox`); `rolegraph.engine.prompts.checks` refuses everything else.
 """
 
 from __future__ import annotations
@@ -17,70 +17,85 @@ from jinja2 import TemplateSyntaxError, nodes
 
 from rolegraph.engine.limits.prompts import PROMPT_SOURCE, PROMPT_TEXT
 from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope, check_tree
-from rolegraph.engine.prompts.meter import PromptError
 from rolegraph.engine.prompts.sandbox import ENVIRONMENT, metered
-from rolegraph.engine.prompts.scope import RenderScope
+from rolegraph.engine.prompts.scope import PromptError, RenderScope
 from rolegraph.engine.prompts.shape import ShallowParser, check_shape
 
-_MOST_TEXT = PROMPT_TEXT.most
 _SHORT = 200
-"""Characters of an error that is told in a message."""
+"""Characters of an exception's text that a message quotes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A checked template. `mentions` are the roles it reads."""
+    """A checked template."""
 
     source: str
     mentions: frozenset[str]
+    """Names that the template reads: of roles, `task`, `self` and each `self.FIELD`."""
     parts: int
-    """Names, operations and tags."""
+    """Number of nodes of the syntax tree."""
     _jinja: JinjaTemplate
+    _is_condition: bool = False
 
-    def __reduce__(self) -> tuple[Callable[..., Template], tuple[str, frozenset[str], int]]:
-        return _restored, (self.source, self.mentions, self.parts)
+    def __reduce__(self) -> tuple[Callable[..., Template], tuple[str, frozenset[str], int, bool]]:
+        return _restored, (self.source, self.mentions, self.parts, self._is_condition)
 
     def render(self, variables: Mapping[str, Any]) -> str:
-        """The prompt's text; raises PromptError."""
+        """Return the rendered text.
+
+        Raises:
+            PromptError: The template fails, passes a limit, or gives a text that is not valid Unicode.
+        """
         scope: Any = RenderScope(variables)
         try:
-            text = "".join(self._jinja.root_render_func(scope))  # whose parts were paid for
+            text = "".join(self._jinja.root_render_func(scope))  # each part is paid for
         except PromptError:
             raise
         except Exception as error:  # whatever a filter or a value's own code raises is the template's fault
             raise PromptError(in_short(error)) from error
-        if len(text) > _MOST_TEXT:
+        if len(text) > PROMPT_TEXT.most:
             raise PromptError(PROMPT_TEXT.exceeded("the prompt has"))
-        return text if text.isascii() else _writable(text)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            code = f"U+{ord(text[error.start]):04X}"
+            message = f"the prompt contains an unpaired surrogate ({code}) and cannot be encoded as UTF-8"
+            raise PromptError(message) from error
+        return text
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A checked expression that holds or does not. `mentions` are the roles it reads."""
+    """A checked expression that is true or false."""
 
-    source: str
-    mentions: frozenset[str]
     _template: Template
 
     @property
+    def source(self) -> str:
+        """The expression as it is written."""
+        return self._template.source
+
+    @property
+    def mentions(self) -> frozenset[str]:
+        """Names that the expression reads; see `Template.mentions`."""
+        return self._template.mentions
+
+    @property
     def parts(self) -> int:
-        """Names and operations."""
+        """Number of nodes of the syntax tree."""
         return self._template.parts
 
     def holds(self, variables: Mapping[str, Any]) -> bool:
-        """Whether it is true; raises PromptError where it cannot be computed."""
+        """Return the expression's truth; raises PromptError where it cannot be computed."""
         return bool(self._template.render(variables))
-
-    def __reduce__(self) -> tuple[Callable[..., Condition], tuple[str, frozenset[str], int]]:
-        return _condition, (self.source, self.mentions, self.parts)
 
 
 def compile_condition(source: str, around: TemplateScope) -> tuple[Condition | None, list[TemplateFault]]:
-    """As `compile_template`, of an expression."""
-    template, faults = _checked(source, _as_template, around, "condition")
+    """Parse, check and compile an expression: a condition, or None and its faults."""
+    template, faults = _checked(source, around, is_condition=True)
     if template is None:
-        return None, [replace(fault, hint=fault.hint or _meant(source)) for fault in faults]
-    return Condition(source, template.mentions, template), []
+        return None, [replace(fault, hint=fault.hint or _syntax_hint(source)) for fault in faults]
+    return Condition(template), []
 
 
 _SLIPS = (
@@ -89,16 +104,58 @@ _SLIPS = (
     (re.compile(r"&&|\|\||!(?!=)"), "write and, or, not"),
     (re.compile(r"^\s*if\b"), "write the expression alone, without if"),
 )
-"""What people write who come from elsewhere, and what is written here."""
+"""Syntax of other languages, and the hint for each."""
 
 
-def _meant(source: str) -> str:
+def _syntax_hint(source: str) -> str:
     outside_quotes = re.sub(r"'[^']*'|\"[^\"]*\"", "", source)
     return next((hint for slip, hint in _SLIPS if slip.search(outside_quotes)), "")
 
 
-def _as_template(source: str) -> nodes.Template:
-    """The tree of a template that writes something where an expression holds, and else nothing."""
+def compile_template(source: str, around: TemplateScope) -> tuple[Template | None, list[TemplateFault]]:
+    """Parse, check and compile a template: a template, or None and its faults."""
+    return _checked(source, around, is_condition=False)
+
+
+def mentions_of(source: str, around: TemplateScope, *, is_condition: bool = False) -> frozenset[str]:
+    """Return `Template.mentions` of a text without compiling it; the empty set where it is not valid."""
+    try:
+        return check_tree(_parsed(source, is_condition=is_condition)[0], around)[1]
+    except TemplateSyntaxError:
+        return frozenset()
+
+
+def _checked(
+    source: str, around: TemplateScope, *, is_condition: bool
+) -> tuple[Template | None, list[TemplateFault]]:
+    kind = "condition" if is_condition else "template"
+    try:
+        tree, parts = _parsed(source, is_condition=is_condition)
+        faults, mentions = check_tree(tree, around)
+        if faults:
+            return None, faults
+        return Template(source, mentions, parts, _compiled(tree), is_condition), []
+    except TemplateSyntaxError as error:
+        at = min(error.lineno, len(source))
+        return None, [TemplateFault(at, "", f"not a valid {kind}: {error.message}")]
+    except (RecursionError, SyntaxError, ValueError, MemoryError) as error:  # Python's own limits
+        message = f"not a valid {kind}: Python cannot compile it: {in_short(error)}"
+        return None, [TemplateFault(0, "", message)]
+
+
+def _parsed(source: str, *, is_condition: bool) -> tuple[nodes.Template, int]:
+    """Return the syntax tree of a text and its number of nodes; raises TemplateSyntaxError."""
+    if len(source) > PROMPT_SOURCE.most:
+        raise TemplateSyntaxError(PROMPT_SOURCE.exceeded("its text has"), PROMPT_SOURCE.most)
+    try:
+        tree = _condition_tree(source) if is_condition else ENVIRONMENT.parse(source)
+        return tree, check_shape(tree)
+    except (RecursionError, ValueError, MemoryError) as error:  # Python's own limits
+        raise TemplateSyntaxError(f"Python cannot compile it: {in_short(error)}", 0) from error
+
+
+def _condition_tree(source: str) -> nodes.Template:
+    """Parse an expression as a template that writes "true" where it holds, and nothing else."""
     parser = ShallowParser(ENVIRONMENT, source, state="variable")
     expression = parser.parse_expression()
     if not parser.stream.eos:
@@ -109,78 +166,17 @@ def _as_template(source: str) -> nodes.Template:
     return tree
 
 
-def _condition(source: str, mentions: frozenset[str], parts: int) -> Condition:
-    """A condition that was checked before it was pickled."""
-    return Condition(source, mentions, Template(source, mentions, parts, _compiled(_as_template(source))))
-
-
-def compile_template(source: str, around: TemplateScope) -> tuple[Template | None, list[TemplateFault]]:
-    """Parse, check and compile. Faults and no template, or a template and no faults."""
-    return _checked(source, ENVIRONMENT.parse, around, "template")
-
-
-def template_mentions(source: str, scope: TemplateScope) -> frozenset[str]:
-    """Return the names that a template reads, as `Template.mentions`; nothing where it is not valid."""
-    return _mentions(source, ENVIRONMENT.parse, scope)
-
-
-def condition_mentions(source: str, scope: TemplateScope) -> frozenset[str]:
-    """Return the names that a condition reads, as `Condition.mentions`; nothing where it is not valid."""
-    return _mentions(source, _as_template, scope)
-
-
-def _mentions(source: str, parse: Callable[[str], nodes.Template], scope: TemplateScope) -> frozenset[str]:
-    try:
-        return check_tree(_parsed(source, parse, "template")[0], scope)[1]
-    except TemplateSyntaxError:
-        return frozenset()
-
-
-def _parsed(source: str, parse: Callable[[str], nodes.Template], kind: str) -> tuple[nodes.Template, int]:
-    """Return the syntax tree of a text and its number of nodes; raises TemplateSyntaxError."""
-    if len(source) > PROMPT_SOURCE.most:
-        raise TemplateSyntaxError(PROMPT_SOURCE.exceeded(f"the {kind} has"), PROMPT_SOURCE.most)
-    try:
-        tree = parse(source)
-        return tree, check_shape(tree)
-    except (RecursionError, ValueError, MemoryError) as error:  # Python's own limits
-        raise TemplateSyntaxError(f"Python cannot parse it: {in_short(error)}", 0) from error
-
-
-def _checked(
-    source: str, parse: Callable[[str], nodes.Template], around: TemplateScope, kind: str
-) -> tuple[Template | None, list[TemplateFault]]:
-    try:
-        tree, parts = _parsed(source, parse, kind)
-        faults, mentions = check_tree(tree, around)
-        return (None, faults) if faults else (Template(source, mentions, parts, _compiled(tree)), [])
-    except TemplateSyntaxError as error:
-        at = min(error.lineno, len(source))
-        return None, [TemplateFault(at, "", f"not a valid {kind}: {error.message}")]
-    except (RecursionError, SyntaxError, ValueError, MemoryError) as error:  # Python's own limits
-        message = f"not a valid {kind}: Python cannot compile it: {in_short(error)}"
-        return None, [TemplateFault(0, "", message)]
-
-
 def in_short(error: Exception) -> str:
-    """What an error says, as a line of a message."""
+    """Return an exception's text on one line, cut to 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
-
-
-def _writable(text: str) -> str:
-    """A text that can be sent to a model; raises PromptError for half a character."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise PromptError(f"the prompt has half a character, U+{ord(text[error.start]):04X}") from error
-    return text
 
 
 def _compiled(tree: nodes.Template) -> JinjaTemplate:
     return ENVIRONMENT.from_string(metered(tree))
 
 
-def _restored(source: str, mentions: frozenset[str], parts: int) -> Template:
-    """A template that was checked before it was pickled."""
-    return Template(source, mentions, parts, _compiled(ENVIRONMENT.parse(source)))
+def _restored(source: str, mentions: frozenset[str], parts: int, is_condition: bool) -> Template:
+    """Compile a template again that was checked before it was pickled."""
+    tree = _condition_tree(source) if is_condition else ENVIRONMENT.parse(source)
+    return Template(source, mentions, parts, _compiled(tree), is_condition)

@@ -1,4 +1,4 @@
-"""Tools in a chat, in the form of OpenAI's API: what a model is told, calls and results as messages."""
+"""Tools in the chat format of OpenAI's API: descriptions, calls and results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rolegraph.engine.vocabulary import Function, ToolCall
 
 
 def described(functions: Sequence[Function]) -> list[dict[str, Any]]:
-    """What a model is told of functions."""
+    """Return the `tools` of a request for a list of functions."""
     return [
         {
             "type": "function",
@@ -27,7 +27,7 @@ def described(functions: Sequence[Function]) -> list[dict[str, Any]]:
 
 
 def answer_message(text: str, thought: str = "", calls: Sequence[ToolCall] = ()) -> Message:
-    """A model's answer as a turn of the chat."""
+    """Return the assistant message of a model's answer."""
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if thought:
         message["reasoning"] = thought
@@ -43,7 +43,7 @@ def _written(call: ToolCall) -> dict[str, Any]:
 
 
 def calls_of(message: Message) -> tuple[ToolCall, ...]:
-    """The calls in an answer's message."""
+    """Return the tool calls of an assistant message."""
     written: Sequence[Mapping[str, Any]] = message.get("tool_calls") or ()
     return tuple(
         tool_call(call["function"]["name"], call["function"]["arguments"], call.get("id") or "")
@@ -52,7 +52,7 @@ def calls_of(message: Message) -> tuple[ToolCall, ...]:
 
 
 def result_message(call: ToolCall, text: str) -> Message:
-    """What came of a call, as a turn of the chat."""
+    """Return the tool message with the result of a call."""
     message = {"role": "tool", "content": text}
     if call.name:
         message["name"] = call.name

@@ -25,7 +25,6 @@ from rolegraph.engine.compile import check_file
 from rolegraph.engine.errors import DataError, SpecError
 from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope
-from rolegraph.engine.prompts.meter import Meter
 from rolegraph.engine.prompts.scope import RenderScope
 from rolegraph.engine.prompts.templates import compile_condition, compile_template
 from rolegraph.engine.vocabulary import View, Views
@@ -61,7 +60,7 @@ def render(source: str) -> Came:
     template, faults = compile_template(source, AROUND)
     if template is None:
         return of_faults(source, faults)
-    meters: list[Meter] = []
+    meters: list[RenderScope] = []
     init = RenderScope.__init__
 
     def noted(self: RenderScope, variables: Mapping[str, object]) -> None:

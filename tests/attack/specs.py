@@ -44,7 +44,7 @@ CASES = [
     Case('extends dir', HEAD + R + 'extends: .\n', 'fault', "'.' is no file to extend"),
     Case('extends self dot', HEAD + R + 'extends: ""\n', 'fault', "'' is no file to extend"),
     Case('prompt long', HEAD + R.replace('{inline: "hi"}', '"' + 'a' * 5000 + '.j2"'), 'fault', "no template 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"),
-    Case('prompt empty', HEAD + R.replace('{inline: "hi"}', '""'), 'fault', "the template '' is no file"),
+    Case('prompt empty', HEAD + R.replace('{inline: "hi"}', '""'), 'fault', "the template '' is not a file"),
     Case('data NUL', HEAD + R + 'data: {train: "a\\0b.jsonl"}\n', 'fault', "cannot read 'a\\x00b.jsonl': embedded null byte"),
     Case('data long', HEAD + R + 'data: {train: "' + 'a' * 5000 + '.jsonl"}\n', 'fault', "cannot read 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"),
     Case('countdown slow', HEAD + R + 'data: {train: {countdown: {numbers: [' + ','.join(['10'] * 100) + '], low: 1, high: 12, operators: "*"}}}\n', 'fault', "dataset 'countdown': no train task with 10 numbers from 1 to"),

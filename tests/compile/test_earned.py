@@ -1,4 +1,4 @@
-"""What `validate` remarks on about what roles earn and what they are shown."""
+"""Tests of the findings about rewards and hidden fields."""
 
 from __future__ import annotations
 

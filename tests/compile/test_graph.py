@@ -1,4 +1,4 @@
-"""The DAG over roles, and what cannot be one."""
+"""Tests of the DAG over roles and of its faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who comes from whom: instances, the numbers in their lineage, and what an edge joins."""
+"""Tests of instances, their lineage, and the instances that an edge joins."""
 
 from __future__ import annotations
 

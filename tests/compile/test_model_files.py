@@ -1,4 +1,4 @@
-"""What a spec names as a model lies beside it; what the command line names lies anywhere."""
+"""Tests of where a model's files may be: beside the spec, or anywhere for the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan is plain data: it can be sent to another process, with what a person's own file registers."""
+"""Tests of plans, and of sending them to another process with imported vocabulary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose weights speak for each instance, and what each policy is trained with."""
+"""Tests of the policies of instances and their training settings."""
 
 from __future__ import annotations
 

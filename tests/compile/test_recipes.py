@@ -1,4 +1,4 @@
-"""The recipes of the documents are specs without fault, and their prompts can be rendered."""
+"""Tests that the recipes in the documentation compile and render."""
 
 from __future__ import annotations
 

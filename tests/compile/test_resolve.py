@@ -1,4 +1,4 @@
-"""What is wrong with an item of the vocabulary is said where it is written, with what it would take."""
+"""Tests of the findings about vocabulary items, with their places and the expected options."""
 
 from __future__ import annotations
 

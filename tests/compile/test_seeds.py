@@ -1,4 +1,4 @@
-"""Without data, the seeds of an environment are the tasks."""
+"""Tests of specs without data, whose tasks are the seeds of an environment."""
 
 from __future__ import annotations
 

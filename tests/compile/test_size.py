@@ -1,4 +1,4 @@
-"""How large an episode can become, against the DAG of turns itself."""
+"""Tests of the bounds of an episode against the DAG of turns."""
 
 from __future__ import annotations
 

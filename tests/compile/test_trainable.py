@@ -1,4 +1,4 @@
-"""What keeps roles from being trained is said with its place: for any spec, and for a plan as it is now."""
+"""Tests of the findings about roles that cannot be trained."""
 
 from __future__ import annotations
 

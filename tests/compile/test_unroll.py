@@ -1,4 +1,4 @@
-"""Roles unrolled: the nodes, and counters that stand for the same edges as the DAG."""
+"""Tests of the unrolled graph: nodes, and counters equivalent to the edges of the DAG."""
 
 from __future__ import annotations
 

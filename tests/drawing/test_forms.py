@@ -1,4 +1,4 @@
-"""What is drawn of a spec: its words, in every form, whatever they are."""
+"""Tests of drawings in each format, with any text in the spec."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from xml.etree import ElementTree
 
 from rolegraph.engine.compile import compile_file
 from rolegraph.engine.drawing import Picture, picture_of
-from rolegraph.engine.drawing.dot import dot
 from rolegraph.engine.drawing.ink import PALETTE
-from rolegraph.engine.drawing.mermaid import mermaid
 from rolegraph.engine.drawing.svg import svg
+from rolegraph.engine.drawing.text_forms import dot, mermaid
 from rolegraph.engine.spec import load_spec
 from tests.documents import ROOT
 from tests.edge import write_spec

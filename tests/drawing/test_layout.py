@@ -1,4 +1,4 @@
-"""Where things lie: nothing overlaps, what is in a loop is inside it, and arrows point down."""
+"""Tests of the layout: nothing overlaps, loops enclose their roles, and arrows point down."""
 
 from __future__ import annotations
 

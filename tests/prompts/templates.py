@@ -1,4 +1,4 @@
-"""Chat templates as models have them, in small: what they do with tools, and with turns that lie behind."""
+"""Small chat templates in the style of model families, with tools and with earlier turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of tools in the form of each family's template: told, written by a model, read, and shown again."""
+"""Tests of tool calls in the syntax of each family of chat templates."""
 
 from __future__ import annotations
 

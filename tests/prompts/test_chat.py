@@ -1,4 +1,4 @@
-"""How a chat becomes tokens, and tokens an answer."""
+"""Tests of the conversion from chats to tokens and from tokens to answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chat that goes on keeps what the model has seen and said, token for token, where its template does."""
+"""Tests that a continued chat keeps its earlier tokens where the chat template allows it."""
 
 from __future__ import annotations
 

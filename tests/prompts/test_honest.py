@@ -1,4 +1,4 @@
-"""The largest templates that somebody would write are rendered: no limit is in an honest person's way."""
+"""Tests that the largest plausible templates render within the limits."""
 
 from __future__ import annotations
 

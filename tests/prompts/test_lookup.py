@@ -1,4 +1,4 @@
-"""A prompt is looked up by its name, whatever was written for one."""
+"""Tests of looking templates up by file name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_name_that_no_template_can_have_is_a_fault_like_any_other(tmp_path: Pa
 def test_a_folder_is_no_template(tmp_path: Path, name: str) -> None:
     (tmp_path / "prompts").mkdir()
     message, expected = fault(tmp_path, name)
-    assert message == f"the template {name.strip(chr(34))!r} is no file"
+    assert message == f"the template {name.strip(chr(34))!r} is not a file"
     assert expected == "a file with a template's text"
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolegraph.engine.prompts.checks import TemplateScope
-from rolegraph.engine.prompts.meter import PromptError
+from rolegraph.engine.prompts.scope import PromptError
 from rolegraph.engine.prompts.templates import Template, compile_template
 from rolegraph.engine.vocabulary import View, Views
 
@@ -182,7 +182,7 @@ def test_a_missing_value_is_an_error_and_not_an_empty_text() -> None:
     "source", ["[solver[0]]", "{'a': editor}", "'%s' | format(editor)", "[editor] | tojson"]
 )
 def test_an_instance_of_a_role_is_no_text_wherever_it_stands(source: str) -> None:
-    with pytest.raises(PromptError, match=r"an instance of a role is no text; write \.action behind it"):
+    with pytest.raises(PromptError, match=r"an instance of a role is not text; write \.action behind it"):
         compiled("{{ " + source + " }}").render(VARIABLES)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from rolegraph.engine.limits import Limit
 from rolegraph.engine.limits import service as limits
+from rolegraph.engine.local.service.errors import RequestError
+from rolegraph.engine.local.service.sampling import SampleRequest
 
 T = TypeVar("T")
 
@@ -24,7 +26,7 @@ class RequestBody(BaseModel):
     ignored: ClassVar[frozenset[str]] = frozenset()
     """Undeclared fields on which no response depends."""
     neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {}
-    """Values, besides null, of undeclared fields that ask for nothing; false, 0 and empty values do then."""
+    """Undeclared fields with the values, besides null, that ask for nothing; all other values are refused."""
 
     @model_validator(mode="after")
     def _refuse_unserved(self) -> Self:
@@ -76,3 +78,63 @@ Stop = (
     | Annotated[list[StopText], Field(fail_fast=True), no_longer(limits.STOPS)]
     | Annotated[list[Count], Field(fail_fast=True), no_longer(limits.STOPS)]
 )
+
+
+class SamplingFields(RequestBody):
+    """Sampling parameters under the names that both APIs share; null stands for the default."""
+
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    """A field of vLLM in OpenAI's API."""
+    seed: Seed | None = None
+    stop: Stop | None = None
+
+    @property
+    def stop_texts(self) -> tuple[str, ...]:
+        """The texts that end an answer."""
+        given = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return tuple(stop for stop in given if stop and isinstance(stop, str))
+
+    def requests(
+        self,
+        prompt: Sequence[int],
+        context: int,
+        *,
+        max_tokens: int | None,
+        stop_ids: frozenset[int],
+        count: int,
+        first: int = 0,
+    ) -> list[SampleRequest]:
+        """Return sequences to sample after one prompt.
+
+        Args:
+            prompt: the prompt's token ids.
+            context: tokens that the model's context holds.
+            max_tokens: longest answer; None for all that the context holds.
+            stop_ids: token ids that end an answer.
+            count: the number of sequences.
+            first: number of the first sequence; sequences of one seed differ by their numbers.
+
+        Raises:
+            RequestError: the prompt leaves no room in the context.
+        """
+        room = context - len(prompt)
+        if room < 1:
+            raise RequestError(
+                f"the prompt has {len(prompt)} tokens; the model's context is {context} with the answer"
+            )
+        seed = None if self.seed is None else self.seed % (limits.SEED.most + 1)
+        return [
+            SampleRequest(
+                prompt,
+                max_tokens=min(max_tokens or room, room),
+                temperature=1.0 if self.temperature is None else self.temperature,
+                top_p=self.top_p or 1.0,
+                top_k=self.top_k or -1,
+                seed=None if seed is None else (seed, number),
+                stop_ids=stop_ids,
+                stop_texts=self.stop_texts,
+            )
+            for number in range(first, first + count)
+        ]

@@ -41,9 +41,14 @@ class ChatService:
         path = await self._model.checkpoint(body.model)
         functions = body.functions
         prompt = self._prompt(body, functions)
-        ends = self._model.backend.model.end_ids | set(self._chat.end_ids)
-        longest = body.max_completion_tokens or body.max_tokens
-        samples = self._model.requests(body, prompt.ids, longest, ends, 0)
+        model = self._model.backend.model
+        samples = body.requests(
+            prompt.ids,
+            model.context,
+            max_tokens=body.max_completion_tokens or body.max_tokens,
+            stop_ids=model.end_ids | set(self._chat.end_ids),
+            count=body.n or 1,
+        )
         if body.stream:
             return self._stream(body, path, prompt, samples, functions)
         await self._model.sample(request, path, samples)

@@ -48,11 +48,16 @@ class CompletionService:
         body = await read_body(request, CompletionBody)
         path = await self._model.checkpoint(body.model)
         samples: list[SampleRequest] = []
-        prompt_tokens, ends = 0, self._model.backend.model.end_ids
+        prompt_tokens, model = 0, self._model.backend.model
         for prompt in body.prompts:
             ids = self._ids(body, prompt)
-            samples += self._model.requests(
-                body, ids, body.max_tokens or _DEFAULT_MAX_TOKENS, ends, len(samples)
+            samples += body.requests(
+                ids,
+                model.context,
+                max_tokens=body.max_tokens or _DEFAULT_MAX_TOKENS,
+                stop_ids=model.end_ids,
+                count=body.n or 1,
+                first=len(samples),
             )
             prompt_tokens += len(ids)
             await asyncio.sleep(0)  # lets other requests run between two prompts

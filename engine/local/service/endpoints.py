@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from rolegraph.engine.limits import Limit
 from rolegraph.engine.limits import service as limits
@@ -75,6 +76,25 @@ def guarded(endpoint: Endpoint) -> Endpoint:
             return error_response(refusal_of(error, request.url.path), request.url.path)
 
     return call
+
+
+def json_route(path: str, kind: type[B], call: Callable[[B], Awaitable[object]]) -> Route:
+    """Return the route of a POST below /api/v1: `call` gets the body and returns JSON or a Response."""
+
+    async def endpoint(request: Request) -> Response:
+        answer = await call(await read_body(request, kind))
+        return answer if isinstance(answer, Response) else JSONResponse(answer)
+
+    return Route(f"/api/v1/{path}", guarded(endpoint), methods=["POST"])
+
+
+def constant_route(method: str, path: str, answer: object) -> Route:
+    """Return the route of a request below /api/v1 whose answer never changes."""
+
+    async def endpoint(request: Request) -> Response:
+        return JSONResponse(answer)
+
+    return Route(f"/api/v1/{path}", endpoint, methods=[method])
 
 
 def refusal_of(error: Exception, path: str) -> Refusal:

@@ -15,6 +15,12 @@ class NotFoundError(RequestError):
     status = 404
 
 
+class GoneError(RequestError):
+    """A request for a session or result that has ended."""
+
+    status = 410
+
+
 class QueueFull(RequestError):
     """A request beyond the number that a client may have open at a time."""
 

@@ -13,11 +13,7 @@ from rolegraph.engine.local.service.bodies import (
     Name,
     Positive,
     RequestBody,
-    Seed,
-    Stop,
-    Temperature,
-    TopK,
-    TopP,
+    SamplingFields,
     at_most,
     no_longer,
 )
@@ -32,7 +28,7 @@ class StreamOptions(RequestBody):
     include_usage: bool | None = None
 
 
-class SampledBody(RequestBody):
+class SampledBody(SamplingFields):
     """Fields that chats and completions share."""
 
     ignored = frozenset({"user"})
@@ -44,12 +40,6 @@ class SampledBody(RequestBody):
     }
     model: Name | None = None
     """The served model's name, or the `tinker://` path of a checkpoint."""
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
-    """vLLM's field."""
-    seed: Seed | None = None
-    stop: Stop | None = None
     n: Annotated[int, Field(ge=1), at_most(limits.CHOICES)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -64,12 +54,6 @@ class SampledBody(RequestBody):
         if isinstance(self.stop, list) and any(isinstance(stop, int) for stop in self.stop):
             raise ValueError("stop is a text or a list of them")
         return self
-
-    @property
-    def stop_texts(self) -> tuple[str, ...]:
-        """The texts that end an answer."""
-        given = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return tuple(str(stop) for stop in given if stop)
 
     @property
     def with_usage(self) -> bool:

@@ -14,7 +14,6 @@ from typing import Any
 
 from starlette.requests import Request
 
-from rolegraph.engine.limits import service as limits
 from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.batcher import SampleJob
 from rolegraph.engine.local.service.endpoints import run_while_connected
@@ -47,45 +46,6 @@ class OpenAIModel:
         if model is not None:
             self.backend.check_name(model)
         return None
-
-    def requests(
-        self,
-        body: SampledBody,
-        prompt: Sequence[int],
-        max_tokens: int | None,
-        end_ids: frozenset[int],
-        first: int,
-    ) -> list[SampleRequest]:
-        """Return the sequences that a body asks for, for one prompt.
-
-        Args:
-            body: the request's body.
-            prompt: the prompt's token ids.
-            max_tokens: longest answer; None for all that the context holds.
-            end_ids: token ids that end an answer.
-            first: number of the first sequence, which distinguishes the sequences of one seed.
-
-        Raises:
-            RequestError: the prompt leaves no room in the context.
-        """
-        context = self.backend.model.context
-        room = context - len(prompt)
-        if room < 1:
-            raise RequestError(f"the prompt has {len(prompt)} tokens, and the model's context is {context}")
-        seed = None if body.seed is None else body.seed % (limits.SEED.most + 1)
-        return [
-            SampleRequest(
-                prompt,
-                max_tokens=min(max_tokens or room, room),
-                temperature=1.0 if body.temperature is None else body.temperature,
-                top_p=1.0 if body.top_p is None else body.top_p,
-                top_k=body.top_k or -1,
-                seed=None if seed is None else (seed, number),
-                stop_ids=end_ids,
-                stop_texts=body.stop_texts,
-            )
-            for number in range(first, first + (body.n or 1))
-        ]
 
     async def sample(self, request: Request, path: str | None, samples: Sequence[SampleRequest]) -> None:
         """Sample sequences to their end. Raises ClientDisconnect when the client disconnects before."""

@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from rolegraph.engine.local.service import wire
 from rolegraph.engine.local.service.backend import Backend
-from rolegraph.engine.local.service.endpoints import guarded, read_body
+from rolegraph.engine.local.service.endpoints import guarded, json_route
 from rolegraph.engine.local.service.errors import NotFoundError, RequestError
 from rolegraph.engine.local.service.sessions import ClientSession, SessionStore
 
@@ -22,13 +22,12 @@ class SamplingCalls:
     def routes(self) -> list[Route]:
         """Return the routes of all endpoints."""
         return [
-            Route("/api/v1/create_sampling_session", guarded(self._create), methods=["POST"]),
+            json_route("create_sampling_session", wire.SamplingSessionBody, self._create),
             Route("/api/v1/samplers/{sampler_id:path}", guarded(self._get), methods=["GET"]),
-            Route("/api/v1/asample", guarded(self._sample), methods=["POST"]),
+            json_route("asample", wire.SampleBody, self._sample),
         ]
 
-    async def _create(self, request: Request) -> Response:
-        body = await read_body(request, wire.SamplingSessionBody)
+    async def _create(self, body: wire.SamplingSessionBody) -> object:
         session = self._sessions.get(body.session_id)
         sampler = f"{session.id}:sample:{body.sampling_session_seq_id}"
         if body.base_model is not None:
@@ -39,15 +38,14 @@ class SamplingCalls:
             if body.model_path is not None:
                 await self._backend.shape(body.model_path)
             session.sampling[sampler] = body.model_path
-        return JSONResponse({"type": "create_sampling_session", "sampling_session_id": sampler})
+        return {"type": "create_sampling_session", "sampling_session_id": sampler}
 
     async def _get(self, request: Request) -> Response:
         sampler = str(request.path_params["sampler_id"])
         path = self._session(sampler).sampling[sampler]
         return JSONResponse({"sampler_id": sampler, "base_model": self._backend.name, "model_path": path})
 
-    async def _sample(self, request: Request) -> Response:
-        body = await read_body(request, wire.SampleBody)
+    async def _sample(self, body: wire.SampleBody) -> object:
         sampler = body.sampling_session_id
         if sampler is None:
             raise RequestError("sample through a sampling session (create_sampling_session)")
@@ -61,7 +59,7 @@ class SamplingCalls:
         key = None if body.seq_id is None else (sampler, body.seq_id)
         request_id = session.futures.start(key, sample)
         ids = [f"{request_id}-{number}" for number in range(body.num_samples)]
-        return JSONResponse({"request_id": request_id, "sample_sequence_ids": ids})
+        return {"request_id": request_id, "sample_sequence_ids": ids}
 
     def _session(self, sampler: str) -> ClientSession:
         """Return the session that owns a sampling session. Raises NotFoundError."""

@@ -30,15 +30,14 @@ from rolegraph.engine.local.service.chat import ChatService
 from rolegraph.engine.local.service.completions import CompletionService
 from rolegraph.engine.local.service.endpoints import (
     PROTOBUF,
-    Endpoint,
-    Refusal,
-    error_response,
+    constant_route,
     guarded,
+    json_route,
     not_served,
-    read_body,
     read_bytes,
 )
 from rolegraph.engine.local.service.errors import (
+    GoneError,
     NotFoundError,
     OperationCancelled,
     QueueFull,
@@ -71,33 +70,29 @@ class Service:
 
     def app(self, api_key: str, host: str) -> Starlette:
         """Return the ASGI application for requests to `host` that carry the key."""
-        posts: dict[str, Endpoint] = {
-            "client/config": self._client_config,
-            "client/dynamic_config": self._dynamic_config,
-            "telemetry": self._telemetry,
-            "create_session": self._create_session,
-            "session_heartbeat": self._heartbeat,
-            "sessions/{session_id}/finish": self._finish_session,
-            "create_model": self._create_model,
-            "get_info": self._get_info,
-            "unload_model": self._unload_model,
-            "forward_backward": self._forward_backward,
-            "optim_step": self._optim_step,
-            "save_weights": self._save_weights,
-            "save_weights_external": self._save_external,
-            "load_weights": self._load_weights,
-            "weights_info": self._weights_info,
-            "save_weights_for_sampler": self._save_for_sampler,
-            "retrieve_future": self._retrieve,
-            "cancel_future": self._cancel,
-        }
-        gets: dict[str, Endpoint] = {
-            "healthz": self._health,
-            "get_server_capabilities": self._capabilities,
-        }
         chat, completions = ChatService(self.backend), CompletionService(self.backend)
-        routes = [Route(f"/api/v1/{path}", guarded(call), methods=["POST"]) for path, call in posts.items()]
-        routes += [Route(f"/api/v1/{path}", guarded(call), methods=["GET"]) for path, call in gets.items()]
+        routes = [
+            json_route("create_session", wire.CreateSessionBody, self._create_session),
+            json_route("session_heartbeat", wire.SessionBody, self._heartbeat),
+            json_route("create_model", wire.CreateModelBody, self._create_model),
+            json_route("get_info", wire.ModelBody, self._get_info),
+            json_route("unload_model", wire.ModelBody, self._unload_model),
+            json_route("optim_step", wire.OptimStepBody, self._optim_step),
+            json_route("save_weights", wire.SaveBody, self._save_weights),
+            json_route("save_weights_external", wire.SaveBody, self._save_external),
+            json_route("load_weights", wire.LoadBody, self._load_weights),
+            json_route("weights_info", wire.WeightsInfoBody, self._weights_info),
+            json_route("save_weights_for_sampler", wire.SaveBody, self._save_for_sampler),
+            json_route("retrieve_future", wire.FutureBody, self._retrieve),
+            json_route("cancel_future", wire.FutureBody, self._cancel),
+            constant_route("POST", "client/config", {"proto_compress_fwdbwd": False}),
+            constant_route("POST", "client/dynamic_config", {"sample_cancel_enabled": True}),
+            constant_route("POST", "telemetry", {"status": "accepted"}),
+            constant_route("GET", "healthz", {"status": "ok"}),
+            constant_route("GET", "get_server_capabilities", self._capabilities()),
+            Route("/api/v1/forward_backward", guarded(self._forward_backward), methods=["POST"]),
+            Route("/api/v1/sessions/{session_id}/finish", guarded(self._finish_session), methods=["POST"]),
+        ]
         routes += SamplingCalls(self.backend, self.sessions).routes()
         routes += Rest(self.backend, self.sessions).routes()
         routes.append(Route("/v1/chat/completions", guarded(chat.complete), methods=["POST"]))
@@ -119,37 +114,24 @@ class Service:
 
     # sessions
 
-    async def _health(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
-
-    async def _telemetry(self, request: Request) -> Response:
-        return JSONResponse({"status": "accepted"})
-
-    async def _client_config(self, request: Request) -> Response:
-        return JSONResponse({"proto_compress_fwdbwd": False})
-
-    async def _dynamic_config(self, request: Request) -> Response:
-        return JSONResponse({"sample_cancel_enabled": True})
-
-    async def _capabilities(self, request: Request) -> Response:
+    def _capabilities(self) -> dict[str, Any]:
         model = {
             "model_name": self.backend.name,
             "max_context_length": self.backend.model.context,
             "trainable": True,
             "sampleable": True,
         }
-        return JSONResponse({"supported_models": [model]})
+        return {"supported_models": [model]}
 
-    async def _create_session(self, request: Request) -> Response:
-        body = await read_body(request, wire.CreateSessionBody)
+    async def _create_session(self, body: wire.CreateSessionBody) -> object:
         session = self.sessions.begin((body.user_metadata or {}).get(PROCESS))
-        return JSONResponse({"type": "create_session", "session_id": session.id})
+        return {"type": "create_session", "session_id": session.id}
 
-    async def _heartbeat(self, request: Request) -> Response:
-        session_id = (await read_body(request, wire.SessionBody)).session_id
+    async def _heartbeat(self, body: wire.SessionBody) -> object:
+        session_id = body.session_id
         if self.sessions.find(session_id) is None:
-            return error_response(Refusal(410, f"the session {session_id} is over"))
-        return JSONResponse({"type": "session_heartbeat"})
+            raise GoneError(f"the session {session_id} is over")
+        return {"type": "session_heartbeat"}
 
     async def _finish_session(self, request: Request) -> Response:
         session = self.sessions.find(str(request.path_params["session_id"]))
@@ -180,8 +162,7 @@ class Service:
 
     # training
 
-    async def _create_model(self, request: Request) -> Response:
-        body = await read_body(request, wire.CreateModelBody)
+    async def _create_model(self, body: wire.CreateModelBody) -> object:
         session = self.sessions.get(body.session_id)
         self.backend.check_name(body.base_model)
         if body.lora_config is None:
@@ -201,23 +182,21 @@ class Service:
 
         return _accepted(session.futures.start(("create", model_id), create), model_id)
 
-    async def _get_info(self, request: Request) -> Response:
-        model_id = (await read_body(request, wire.ModelBody)).model_id
+    async def _get_info(self, body: wire.ModelBody) -> object:
+        model_id = body.model_id
         run = self.backend.run(model_id)
         model = {"arch": "causal_lm", "model_name": self.backend.name, "tokenizer_id": self.tokenizer}
-        return JSONResponse(
-            {
-                "type": "get_info",
-                "model_id": model_id,
-                "model_data": model,
-                "model_name": self.backend.name,
-                "is_lora": True,
-                "lora_rank": run.shape.rank,
-            }
-        )
+        return {
+            "type": "get_info",
+            "model_id": model_id,
+            "model_data": model,
+            "model_name": self.backend.name,
+            "is_lora": True,
+            "lora_rank": run.shape.rank,
+        }
 
-    async def _unload_model(self, request: Request) -> Response:
-        model_id = (await read_body(request, wire.ModelBody)).model_id
+    async def _unload_model(self, body: wire.ModelBody) -> object:
+        model_id = body.model_id
         session = self._session_of_model(model_id)
 
         async def unload() -> object:
@@ -236,10 +215,9 @@ class Service:
             )
             return wire.train_response(loss, logprobs)
 
-        return self._in_turn(body.model_id, body.seq_id, train)
+        return JSONResponse(self._in_turn(body.model_id, body.seq_id, train))
 
-    async def _optim_step(self, request: Request) -> Response:
-        body = await read_body(request, wire.OptimStepBody)
+    async def _optim_step(self, body: wire.OptimStepBody) -> object:
         adam = body.adam_params
         if adam is None:
             raise RequestError("only Adam is served here; give adam_params")
@@ -249,8 +227,7 @@ class Service:
 
         return self._in_turn(body.model_id, body.seq_id, step)
 
-    async def _save_weights(self, request: Request) -> Response:
-        body = await read_body(request, wire.SaveBody)
+    async def _save_weights(self, body: wire.SaveBody) -> object:
         name = body.path or f"checkpoint-{next(self._saved):06d}"
 
         async def save() -> object:
@@ -260,8 +237,7 @@ class Service:
 
         return self._in_turn(body.model_id, body.seq_id, save)
 
-    async def _save_external(self, request: Request) -> Response:
-        body = await read_body(request, wire.SaveBody)
+    async def _save_external(self, body: wire.SaveBody) -> object:
         if body.path is None:
             raise RequestError("the request has no path; external weights go by a name")
         name = body.path
@@ -272,8 +248,7 @@ class Service:
 
         return self._in_turn(body.model_id, body.seq_id, save)
 
-    async def _load_weights(self, request: Request) -> Response:
-        body = await read_body(request, wire.LoadBody)
+    async def _load_weights(self, body: wire.LoadBody) -> object:
         if body.base_model is not None:
             self.backend.check_name(body.base_model)
 
@@ -287,22 +262,19 @@ class Service:
         new = self._new_model(session, body.model_seq_id)
         return _accepted(session.futures.start(("create", new), partial(load, new)), new)
 
-    async def _weights_info(self, request: Request) -> Response:
-        path = (await read_body(request, wire.WeightsInfoBody)).tinker_path
+    async def _weights_info(self, body: wire.WeightsInfoBody) -> object:
+        path = body.tinker_path
         shape = await self.backend.shape(path)
-        return JSONResponse(
-            {
-                "base_model": self.backend.name,
-                "is_lora": True,
-                "lora_rank": shape.rank,
-                "train_unembed": shape.train_unembed,
-                "train_mlp": shape.train_mlp,
-                "train_attn": shape.train_attn,
-            }
-        )
+        return {
+            "base_model": self.backend.name,
+            "is_lora": True,
+            "lora_rank": shape.rank,
+            "train_unembed": shape.train_unembed,
+            "train_mlp": shape.train_mlp,
+            "train_attn": shape.train_attn,
+        }
 
-    async def _save_for_sampler(self, request: Request) -> Response:
-        body = await read_body(request, wire.SaveBody)
+    async def _save_for_sampler(self, body: wire.SaveBody) -> object:
         if body.kind != "snapshot":
             raise RequestError(f"sampling weights of kind {body.kind!r} are not served here; snapshot is")
         session = self._session_of_model(body.model_id)
@@ -320,12 +292,11 @@ class Service:
 
     # futures
 
-    async def _retrieve(self, request: Request) -> Response:
-        request_id = (await read_body(request, wire.FutureBody)).request_id
+    async def _retrieve(self, body: wire.FutureBody) -> object:
+        request_id = body.request_id
         session = self.sessions.find(request_id)
         if session is None or request_id not in session.futures:
-            message = f"there is no request {request_id}, or its result is no longer kept"
-            return error_response(Refusal(410, message))
+            raise GoneError(f"there is no request {request_id}, or its result is no longer kept")
         session.polls += 1
         try:
             result = await session.futures.result(request_id, POLL_SECONDS)
@@ -333,30 +304,30 @@ class Service:
             pending = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
             return JSONResponse(pending, status_code=408)
         except (RequestError, OperationCancelled) as error:
-            return JSONResponse({"error": str(error), "category": "user"})
+            return {"error": str(error), "category": "user"}
         except Exception as error:  # the client has to learn of it as the service's failure
             _logger.exception("request %s failed", request_id)
-            return JSONResponse({"error": f"{type(error).__name__}: {error}", "category": "server"})
+            return {"error": f"{type(error).__name__}: {error}", "category": "server"}
         finally:
             session.polls -= 1
         if isinstance(result, bytes):
             return Response(result, media_type=PROTOBUF)
-        return JSONResponse(result)
+        return result
 
-    async def _cancel(self, request: Request) -> Response:
-        request_id = (await read_body(request, wire.FutureBody)).request_id
+    async def _cancel(self, body: wire.FutureBody) -> object:
+        request_id = body.request_id
         session = self.sessions.find(request_id)
         if session is not None:
             session.futures.cancel(request_id)
-        return JSONResponse({"status": "accepted"})
+        return {"status": "accepted"}
 
     def _in_turn(
         self, model_id: str, seq_id: int | None, work: Callable[[], Coroutine[Any, Any, object]]
-    ) -> Response:
+    ) -> object:
         """Start an operation in the order of the model's seq_ids and answer with its future's id."""
         futures = self._session_of_model(model_id).futures
         return _accepted(futures.start_in_turn(model_id, seq_id, work), model_id)
 
 
-def _accepted(request_id: str, model_id: str) -> Response:
-    return JSONResponse({"request_id": request_id, "model_id": model_id})
+def _accepted(request_id: str, model_id: str) -> object:
+    return {"request_id": request_id, "model_id": model_id}

@@ -24,17 +24,12 @@ from rolegraph.engine.local.service.bodies import (
     Name,
     Positive,
     RequestBody,
-    Seed,
-    Stop,
-    Temperature,
-    TopK,
-    TopP,
+    SamplingFields,
     at_most,
 )
 from rolegraph.engine.local.service.checkpoints import SaveOptions
 from rolegraph.engine.local.service.errors import RequestError
 from rolegraph.engine.local.service.local_model import LocalModel, LoraShape, TopTokens
-from rolegraph.engine.local.service.sampling import SampleRequest
 from rolegraph.engine.local.service.tinker_proto import public
 from rolegraph.engine.local.service.trainer import Datum
 
@@ -207,13 +202,8 @@ class _ModelInput(TinkerBody):
     chunks: Annotated[list[_PromptChunk], Field(fail_fast=True)]
 
 
-class _SamplingParams(TinkerBody):
+class _SamplingParams(TinkerBody, SamplingFields):
     max_tokens: Positive | None = None
-    seed: Seed | None = None
-    stop: Stop | None = None
-    temperature: Temperature = 1.0
-    top_k: TopK = -1
-    top_p: TopP = 1.0
 
 
 class SampleBody(TinkerBody):
@@ -237,28 +227,19 @@ class SampleBody(TinkerBody):
         prompt = [token for chunk in self.prompt.chunks for token in _chunk_tokens(chunk)]
         if not prompt or min(prompt) < 0 or max(prompt) >= model.vocabulary:
             raise RequestError("the prompt is empty, or has a token that the model does not know")
-        room = model.context - len(prompt)
-        if room < 1:
-            raise RequestError(
-                f"the prompt has {len(prompt)} tokens; the context holds {model.context} with the answer"
-            )
         params = self.sampling_params
-        stop = params.stop
-        texts = (stop,) if isinstance(stop, str) else tuple(s for s in stop or () if isinstance(s, str))
-        ids = model.end_ids if stop is None else frozenset(s for s in stop if isinstance(s, int))
-        requests = [
-            SampleRequest(
-                prompt,
-                max_tokens=min(params.max_tokens or room, room),
-                temperature=params.temperature,
-                top_p=params.top_p,
-                top_k=params.top_k,
-                seed=None if params.seed is None else (params.seed % (limits.SEED.most + 1), number),
-                stop_ids=ids,
-                stop_texts=texts,
-            )
-            for number in range(self.num_samples)
-        ]
+        stop_ids = (
+            model.end_ids
+            if params.stop is None
+            else frozenset(stop for stop in params.stop if isinstance(stop, int))
+        )
+        requests = params.requests(
+            prompt,
+            model.context,
+            max_tokens=params.max_tokens,
+            stop_ids=stop_ids,
+            count=self.num_samples,
+        )
         return SampleJob(
             path,
             requests,

@@ -1,17 +1,18 @@
-"""Every error Rolegraph raises on purpose, and whose mistake each one is.
+"""The exception hierarchy, and helpers for messages.
 
-    RolegraphError
-    ├── UserError            the person can mend it: exit code 2
-    │   ├── SpecError        a spec is wrong; carries every diagnostic of the file
-    │   ├── DataError        a dataset or a file of records is missing, unreadable or lacks a column
-    │   ├── AdvantageError   a reward, signal or estimator gave what nothing can learn from
-    │   └── UsageError       a command, flag, key or name is wrong
-    ├── ModelError           one call to a model failed: becomes a named failure, not the end of a run
-    │   └── ContextFull      what it would be asked leaves no room for an answer
-    ├── SandboxError         a program that a model wrote failed: likewise
-    └── WorldError           the machine or network failed: exit code 1
+    RolegraphError (exit code 1)
+    ├── UserError (exit code 2)
+    │   ├── SpecError
+    │   ├── DataError
+    │   ├── AdvantageError
+    │   └── UsageError
+    ├── ModelError
+    │   └── ContextFull
+    ├── SandboxError
+    └── WorldError
 
-A message says what happened, where, what was expected and how to mend it. No message carries a key.
+A ModelError or SandboxError is recorded as the failure of one turn and does not end a run. A message names
+the problem, the place, the expected value and the fix. No message contains an API key.
 """
 
 from __future__ import annotations
@@ -25,19 +26,22 @@ if TYPE_CHECKING:
 
 
 class RolegraphError(Exception):
-    """Root of the family; `exit_code` is what the command line returns for it."""
+    """Base class of every exception that Rolegraph raises on purpose.
+
+    `exit_code` is the exit code of a command that the exception ends: 1.
+    """
 
     exit_code: ClassVar[int] = 1
 
 
 class UserError(RolegraphError):
-    """A mistake that the person at the keyboard can mend."""
+    """Base class of mistakes that the user can fix; exit code 2."""
 
     exit_code: ClassVar[int] = 2
 
 
 class SpecError(UserError, ValueError):
-    """A spec that cannot be compiled; `diagnostics` holds all its faults, in file order."""
+    """Raised for a spec that cannot be compiled; `diagnostics` has all faults in file order. Exit code 2."""
 
     def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)
@@ -45,22 +49,22 @@ class SpecError(UserError, ValueError):
 
 
 class DataError(UserError, ValueError):
-    """A dataset or a file of records that is missing, unreadable, or lacks a column that the spec reads."""
+    """Raised for a dataset or record file that is missing, unreadable or lacks a column; exit code 2."""
 
 
 class AdvantageError(UserError, ValueError):
-    """A reward that is no finite number, an advantage of the wrong type, an estimator's wrong shape."""
+    """Raised for a reward that is not finite, or advantages of the wrong type or shape; exit code 2."""
 
 
 class UsageError(UserError, ValueError):
-    """A wrong flag, a missing key, a name that nothing answers to."""
+    """Raised for a wrong command, flag, API key or name; exit code 2."""
 
 
 class ModelError(RolegraphError, RuntimeError):
-    """One model call that gave no answer.
+    """Raised for a model call without an answer; recorded as a failure of the turn.
 
-    `transient` says whether the same call may succeed later (overload, a dropped connection);
-    only then is it worth a retry with backoff. `after` is how many seconds the server asks to wait before.
+    `transient` is True for a failure that a retry with backoff may resolve, such as overload or a dropped
+    connection. `after` is the pause in seconds that the server asked for, or None.
     """
 
     def __init__(self, message: str, *, transient: bool = False, after: float | None = None) -> None:
@@ -69,13 +73,13 @@ class ModelError(RolegraphError, RuntimeError):
 
 
 class ContextFull(ModelError):
-    """A call that was not made, because its prompt leaves no room in the model's context for an answer."""
+    """Raised before a call whose prompt leaves no room for an answer in the model's context."""
 
 
 class SandboxError(RolegraphError, RuntimeError):
-    """A program that a model wrote raised something, or was over a limit.
+    """Raised for a sandboxed program that raised an exception or exceeded a limit.
 
-    The message is one line, as Python says it; `output` is what the program had printed by then.
+    The message is the last line of the traceback; `output` is the text that the program had printed.
     """
 
     def __init__(self, message: str, output: str = "") -> None:
@@ -84,10 +88,10 @@ class SandboxError(RolegraphError, RuntimeError):
 
 
 class WorldError(RolegraphError, OSError):
-    """The machine or the network failed: an endpoint is down, a disk is full, a service died."""
+    """Raised for a failure of machine or network, such as a full disk or a dead endpoint; exit code 1."""
 
 
-_UNSEEN = {
+_ESCAPES = {
     **{code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)},
     **{
         code: f"\\u{code:04x}"
@@ -95,40 +99,53 @@ _UNSEEN = {
     },
     **{code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)},
 }
-"""What moves a cursor, colours or turns a text round, and half characters; how each is written instead."""
-_UNSEEN_MARK = dict.fromkeys(_UNSEEN, "\ufffd")
+"""Escape sequences of control characters, bidirectional marks and unpaired surrogates, by code point."""
+_REPLACED = dict.fromkeys(_ESCAPES, "\ufffd")
 
 
 def printable(text: str) -> str:
-    """A text from elsewhere as a terminal may be given it: control characters are spelt out."""
-    return text if text.isascii() and text.isprintable() else text.translate(_UNSEEN)
+    """Escape the control characters of a text, so that it is safe to print on a terminal.
+
+    Args:
+        text: Any text, such as a model's answer.
+
+    Returns:
+        The text with control characters, bidirectional marks and unpaired surrogates as `\\x1b` or `\\u202e`.
+    """
+    return text if text.isascii() and text.isprintable() else text.translate(_ESCAPES)
 
 
 def printable_line(line: str) -> str:
-    """As `printable`, of the same width: tabs are spaces, and a mark stands for what cannot be shown."""
-    return line.replace("\t", " ").translate(_UNSEEN_MARK)
+    """Return a line safe to print, of the same width: tabs as spaces, control characters as U+FFFD."""
+    return line.replace("\t", " ").translate(_REPLACED)
 
 
 def first_line(error: BaseException) -> str:
-    """What a library's error says, without the advice that follows it; its type where it says nothing."""
+    """Return the first line of an error's message, or the name of its type if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to a misspelt one, whatever its case, or None where none is close."""
-    import difflib  # only for whoever made a slip
+    """Return the known name closest to a misspelt one, ignoring case, or None if none is close."""
+    import difflib  # slow to import, and needed only for a misspelt name
 
     spelt = {word.lower(): word for word in known}
     close = difflib.get_close_matches(name.lower(), spelt, n=3, cutoff=0.6)
-    # Two letters that changed places are the likeliest slip, which difflib takes for two others.
+    # Two swapped letters are the likeliest slip; difflib counts them as two wrong ones.
     swapped = [word for word in close if sorted(word) == sorted(name.lower())]
     return next((spelt[word] for word in (*swapped, *close)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str], shown: str = "{!r}") -> str:
-    """The hint `did you mean 'judge'?` for a misspelt name; empty where nothing known is close.
+    """Return the hint `did you mean 'judge'?` for a misspelt name.
 
-    `shown` is how the name stands in it, where it is not simply quoted.
+    Args:
+        name: Misspelt name.
+        known: Valid names.
+        shown: Format of the suggested name.
+
+    Returns:
+        The hint, or an empty string if no known name is close.
     """
     close = nearest(name, known)
     return f"did you mean {shown.format(close)}?" if close else ""

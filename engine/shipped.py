@@ -1,4 +1,4 @@
-"""Where the specs, prompts and models that come with the package lie, in a checkout and in a wheel."""
+"""Folders of the specs, prompts and models that the package contains, in a checkout and in a wheel."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _PACKAGE = Path(__file__).resolve().parent
 SPECS = _PACKAGE.parent / "specs"
 PROMPTS = _PACKAGE.parent / "prompts"
 STARTER = _PACKAGE / "starter"
-"""The templates of what `rolegraph new` writes."""
+"""Folder of the templates for `rolegraph new`."""
 
 BASE_NAME = "rolegraph-base"
 _MODELS = _PACKAGE / "local" / "base"
 MODELS = {BASE_NAME: _MODELS / "model", "rolegraph-teacher": _MODELS / "teacher"}
-"""Folders of the models, by the names that a service and a spec know them by."""
+"""Folders of the shipped models, by their names in specs and in the local service."""
 
 
 def model_folder(name: str | None) -> Path:
-    """The folder of a local model: a shipped one's, by default the base's, or the path that is given."""
+    """Return the folder of a local model: a shipped model by name, the base model for None, else the path."""
     return MODELS.get(name or BASE_NAME) or Path(name or BASE_NAME)

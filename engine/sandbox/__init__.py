@@ -1,4 +1,4 @@
-"""Where Python runs that a model wrote: no files, no network, no host; bounded time, memory and output."""
+"""Sandbox for Python programs of a model: no files, no network; bounded time, memory and output."""
 
 from rolegraph.engine.errors import SandboxError
 from rolegraph.engine.sandbox.grading import run_tests

@@ -1,4 +1,4 @@
-"""How many of its tests a program passes, with no help from the program."""
+"""Share of the tests that a program passes, measured without trusting the program."""
 
 from __future__ import annotations
 
@@ -14,27 +14,33 @@ from rolegraph.engine.sandbox.python import MEMORY, SECONDS, execute_program, pr
 
 
 def run_tests(code: str, tests: Sequence[str], *, seconds: float = SECONDS, memory: int = MEMORY) -> float:
-    """The share of `tests` that hold of what a program defines; 0 for a program that fails by itself.
+    """Return the share of tests, from 0 to 1, that a program passes; 0 for a program that fails by itself.
 
-    A test is a piece of Python that raises nothing where it passes: `assert add(2, 3) == 5`. For each a
-    process is started, the program run in it, then the test; each of the two has `seconds`, and both
-    `memory` bytes. Raises DataError for a test that is not Python.
+    Each test has a new process, in which the program runs before the test. Protected against: reading the
+    test; redefining builtins such as `abs`, `len` or `AssertionError`; state left by an earlier test; and
+    objects that compare equal to everything, since `==`, `!=`, `in` and `-` in a test never make an object
+    with operators of its own equal to, or near, plain data.
 
-    Held: a program runs before its test is there, and cannot read it afterwards. Tests do not see the
-    program's names where they are Python's own: `abs`, `len`, `AssertionError`. Neither a program nor a test
-    finds what an earlier one left. `==`, `!=`, `in` and `-` never find an object with operators of its own
-    equal to plain data or near it, so that one which equals everything passes nothing.
+    Not protected against: a function that answers from a table of arguments; and tests that call methods of
+    an answer (`assert answer.ok()`), compare it with an object of the program's class, chain comparisons or
+    use `-=`.
 
-    Not held: a function sees its arguments, and may answer by a table of them. A test that asks an answer's
-    own methods (`assert answer.ok()`), compares it with an object of the program's own class, or compares in
-    a chain or by `-=`, has what these say.
+    Args:
+        code: The program.
+        tests: Python snippets, each of which passes if it raises nothing, such as `assert add(2, 3) == 5`.
+        seconds: Time limit of the program, and of each test.
+        memory: Memory limit in bytes of the program together with one test.
+
+    Raises:
+        DataError: A test is not valid Python.
+        UsageError: There are no tests, or the sandbox is not installed.
     """
     if not tests:
-        raise UsageError("a program is judged by at least one test")
-    read = [_read(test) for test in tests]
+        raise UsageError("no tests for the program; expected at least one")
+    parsed = [_parse(test) for test in tests]
     limits, names = ProgramLimits(seconds, memory), program_names({})
     passed = 0
-    for test in read:
+    for test in parsed:
         with SandboxProcess(limits) as process:
             try:
                 execute_program(process, code, names)
@@ -47,32 +53,34 @@ def run_tests(code: str, tests: Sequence[str], *, seconds: float = SECONDS, memo
 
 
 class _Test(NamedTuple):
+    """A test with guarded comparisons, and the program's names that it reads."""
+
     code: str
     names: list[str]
-    """Those that it reads and that are not Python's own."""
+    """Names that the test reads, other than Python's builtins."""
 
 
-def _read(test: str) -> _Test:
+def _parse(test: str) -> _Test:
     try:
         tree = ast.parse(test, "it")
     except (SyntaxError, ValueError) as error:
         raise DataError(f"the test {test[:100]!r} is not Python: {first_line(error)}") from error
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - _OWN
-    return _Test(ast.unparse(ast.fix_missing_locations(_Careful().visit(tree))), sorted(names))
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - _BUILTINS
+    return _Test(ast.unparse(ast.fix_missing_locations(_GuardComparisons().visit(tree))), sorted(names))
 
 
-_OWN = frozenset(dir(builtins))
+_BUILTINS = frozenset(dir(builtins))
 _COMPARED: dict[type[ast.cmpop], str] = {
     ast.Eq: "_equal",
     ast.NotEq: "_unequal",
     ast.In: "_holds",
     ast.NotIn: "_lacks",
 }
-"""The functions that a test compares with, in `engine/sandbox/inside.py`."""
+"""Functions of `engine/sandbox/inside.py` that replace the operators of a test."""
 
 
-class _Careful(ast.NodeTransformer):
-    """Has the operators of a test done by functions that do not believe all they are told."""
+class _GuardComparisons(ast.NodeTransformer):
+    """Transformer that replaces comparisons and differences with calls of guarded functions."""
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)

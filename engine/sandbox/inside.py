@@ -1,15 +1,15 @@
-"""What stands around a program inside the interpreter, to which this file is sent as text.
+"""Harness of a program inside the interpreter, to which this file is sent as text.
 
-It keeps to the part of Python that the interpreter knows. A program has a namespace of its own and sees none
-of this. Only text leaves: a value is made plain and short here, under the program's own limits, for outside
-there are none, and one small dictionary can be shaped so that to build it anew takes for ever.
+It uses only the part of Python that Monty supports. A program has its own namespace and cannot see the
+harness. Values leave as JSON text, built and cut here under the program's limits: rebuilding a value outside
+could take unbounded time for a small dictionary of a hostile shape.
 """
 
 import json
 from typing import Any
 
 CUT = "… (cut)"
-"""What stands for the rest of what was too long or too deep."""
+"""Mark in place of a part that was too long or too deep."""
 LISTS: Any = (list, tuple, set, frozenset)
 MAPPINGS: Any = (dict,)
 OPERATORS = tuple(
@@ -18,22 +18,25 @@ OPERATORS = tuple(
         "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __mod__ __rmod__"
     ).split()
 )
-"""What lets an object say itself what it equals, holds or comes to."""
+"""Methods by which an object decides its own equality, membership, value or arithmetic."""
 
 
 def execute(code: str, names: dict[str, Any], longest: int, deepest: int) -> str:
-    """Run a program among `names`; the value of the expression it ends with, as JSON of about that size."""
+    """Run a program with the globals `names` and return its last expression as JSON, null without one.
+
+    The JSON is cut after about `longest` characters, and at `deepest` levels.
+    """
     end = last_expression(code)
     exec(code[:end], names)
     if end == len(code):
         return "null"
-    lines = "\n" * code[:end].count("\n")  # so that an error tells its line
+    lines = "\n" * code[:end].count("\n")  # keeps the line numbers of errors
     value = eval("(" + lines + code[end:] + "\n)", names)
     return json.dumps(plain(value, [longest], deepest))
 
 
 def last_expression(code: str) -> int:
-    """Where the expression begins that a program ends with; its end where there is none."""
+    """Return the position of the expression that ends a program, or its length without one."""
     start = last_statement(code)
     line = code[start:]
     if is_expression(line):
@@ -47,7 +50,7 @@ def last_expression(code: str) -> int:
 
 
 def last_statement(code: str) -> int:
-    """Where the last line begins that is no part of a statement above it; the end of what does not parse."""
+    """Return the position of the last top-level statement, or the length of a program that does not parse."""
     start = len(code) + 1
     for line in reversed(code.split("\n")):
         start = start - len(line) - 1
@@ -57,17 +60,17 @@ def last_statement(code: str) -> int:
 
 
 def is_expression(text: str) -> bool:
-    """Whether a text that may end in a comment is an expression."""
+    """Return True for an expression, with or without a comment at its end."""
     return text.strip()[:1] not in ("", "#") and parses("(" + text + "\n)")
 
 
 def parses(text: str) -> bool:
-    """Whether a text is a program. Nothing of it runs."""
+    """Return True for a valid program, without running it."""
     try:
         exec("raise StopIteration\n" + text)
     except StopIteration:
         return True
-    except NotImplementedError:  # Python that the interpreter does not know; what runs it will say so
+    except NotImplementedError:  # valid Python that Monty does not support; running it reports that
         return True
     except SyntaxError:
         return False
@@ -75,9 +78,10 @@ def parses(text: str) -> bool:
 
 
 def plain(value: Any, room: list[int], levels: int) -> Any:
-    """A value as JSON has it, other than its kinds as text; cut where its characters fill the room.
+    """Return a value as JSON data, other objects as text, cut after `room[0]` characters and `levels` levels.
 
-    Lists and mappings inside one another are cut after so many levels."""
+    `room` holds one number, from which the characters of the value are subtracted.
+    """
     room[0] = room[0] - 1
     if value is None or isinstance(value, (bool, float)):
         return value
@@ -109,49 +113,52 @@ def plain(value: Any, room: list[int], levels: int) -> Any:
 
 
 def short(text: str, room: list[int]) -> str:
-    """A text, cut where it is longer than the room; what it takes of the room is gone."""
+    """Return a text cut to the room, and subtract its length from the room."""
     kept = text[: max(room[0], 0)]
     room[0] = room[0] - len(kept)
     return kept if len(kept) == len(text) else kept + CUT
 
 
 def judge(test: str, used: list[str], names: dict[str, Any]) -> None:
-    """Run a test among those of the program's names that it uses; raises what the test raises."""
+    """Run a test with those of the program's `names` that are in `used`; raise what the test raises."""
     compared = {"_equal": equal, "_unequal": unequal, "_holds": holds, "_lacks": lacks, "_minus": minus}
     exec(test, {**{name: names[name] for name in used if name in names}, **compared})
 
 
 def equal(left: Any, right: Any) -> bool:
-    """`==`, where an object with operators of its own is equal to no plain data, whatever it says."""
+    """Compare by `==`; an object with operators of its own never equals plain data."""
     return odd(left) == odd(right) and left == right
 
 
 def unequal(left: Any, right: Any) -> bool:
-    """`!=`, likewise."""
+    """Compare by `!=`, with the guard of `equal`."""
     return not equal(left, right)
 
 
 def holds(item: Any, container: Any) -> bool:
-    """`in`, likewise."""
+    """Test membership by `in`, with the guard of `equal`."""
     if isinstance(container, LISTS + MAPPINGS):
         return any(equal(item, each) for each in container)
     return odd(item) == odd(container) and item in container
 
 
 def lacks(item: Any, container: Any) -> bool:
-    """`not in`, likewise."""
+    """Test membership by `not in`, with the guard of `equal`."""
     return not holds(item, container)
 
 
 def minus(left: Any, right: Any) -> Any:
-    """`-`, likewise: what is nearly equal is mostly told by a difference."""
+    """Subtract; raise TypeError for an object with operators of its own and plain data.
+
+    Tests of approximate equality compare a difference with a tolerance.
+    """
     if odd(left) != odd(right):
         raise TypeError("an object with operators of its own and plain data have no difference")
     return left - right
 
 
 def odd(value: Any) -> bool:
-    """Whether an object with operators of its own is in a value."""
+    """Return True for a value that is or contains an object with operators of its own."""
     if value is None or isinstance(value, (int, float, str, bytes)):
         return False
     if isinstance(value, MAPPINGS):

@@ -1,8 +1,7 @@
-"""One process of the interpreter, with its limits: the only file that knows Monty.
+"""One process of the interpreter Monty, with its limits; the only file that imports Monty.
 
-Monty is a Python of its own, written in Rust, without a way to files, network, processes or the host's
-objects; it starts in milliseconds. So a program has a process to itself, which sees an empty environment and
-is gone when the program is. Knows nothing of what is run in it.
+Monty is a Python interpreter in Rust without access to files, network, processes or objects of the host. It
+starts in milliseconds, so each program has its own process, with an empty environment.
 """
 
 from __future__ import annotations
@@ -23,37 +22,39 @@ from rolegraph.engine.limits.tools import PROGRAM_ERROR, PROGRAM_TEXT
 from rolegraph.engine.sandbox.inside import CUT
 
 _POLICY = {"sleep": "zero", "random_start": {"seed": 0}}
-"""A sleep is over at once, for others wait; random numbers are the same each time, so that a run repeats."""
+"""Sleeps end at once, since other programs wait; random numbers are seeded, so that runs repeat."""
 _LOOKING = threading.Lock()
-"""Held while the library looks for its binary by `sysconfig`, which fails where two threads ask it first."""
+"""Lock for the library's search for its binary by `sysconfig`, whose first use is not thread-safe."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """What a program may use; raises UsageError for what no process could keep to."""
+    """Time and memory limits of a program; raises UsageError for values out of range."""
 
     seconds: float
-    """By the clock."""
+    """Wall-clock time in seconds, more than 0."""
     memory: int
-    """Bytes."""
+    """Memory in bytes, at least 1 MiB."""
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds < 1e6:
-            raise UsageError(f"a program cannot be given {self.seconds:g} seconds; expected more than 0")
+            raise UsageError(
+                f"seconds of a program cannot be {self.seconds:g}; expected more than 0, less than 1e6"
+            )
         if self.memory < 1 << 20:
-            raise UsageError(f"a program cannot be given {self.memory:,} bytes; expected 1 MB or more")
+            raise UsageError(f"memory of a program cannot be {self.memory:,} bytes; expected 1 MB or more")
 
 
 def require_monty() -> None:
-    """Raise UsageError where the interpreter is not installed."""
+    """Raise UsageError if the interpreter is not installed."""
     if importlib.util.find_spec("pydantic_monty") is None:
         raise UsageError("the sandbox needs the library pydantic-monty: pip install 'rolegraph[sandbox]'")
 
 
 class SandboxProcess:
-    """Runs one piece of code after the other, among the same names; a context manager.
+    """A process that runs pieces of code one after the other with the same globals; a context manager.
 
-    `stop` may come from another thread, and before the process starts.
+    `stop` may be called from another thread, also before the process starts.
     """
 
     def __init__(self, limits: ProgramLimits) -> None:
@@ -71,7 +72,7 @@ class SandboxProcess:
         bounds = {"max_feed_duration_secs": self._limits.seconds, "max_memory": self._limits.memory}
         with ExitStack() as opened:
             try:
-                # Not its twin for asyncio, whose threads now and then abort a host that ends soon after.
+                # Not AsyncMonty, whose threads sometimes abort a host that exits soon after.
                 with _LOOKING:
                     pool = self._monty.Monty(max_processes=1)
                 opened.enter_context(pool)
@@ -83,7 +84,7 @@ class SandboxProcess:
             with self._lock:
                 self._pid = self._session.worker_pid
                 if self._stopped:
-                    raise SandboxError("was stopped before it began")
+                    raise SandboxError("was stopped before it started")
             self._opened = opened.pop_all()
         return self
 
@@ -95,19 +96,22 @@ class SandboxProcess:
         self._opened.close()
 
     def run(self, code: str, /, **inputs: Any) -> tuple[Any, str]:
-        """The value of the code's last expression, and what was printed; raises SandboxError.
+        """Run code and return the value of its last expression and the printed text.
 
-        Let the value be text: containers are built anew in this process, in the shape that a program chose.
+        The value should be a string: a container would be rebuilt here in a shape that the program chose.
+
+        Raises:
+            SandboxError: The code raised an exception or exceeded a limit.
         """
-        printed = _Printed()
+        printed = _OutputBuffer()
         try:
             return self._session.feed_run(code, inputs=inputs, print_callback=printed), printed.text
         except self._monty.MontyError as error:
             problem = self._problem(error)
-        raise SandboxError(problem, printed.text)  # without its cause, which holds as much as it may
+        raise SandboxError(problem, printed.text)  # without its cause, which may be large
 
     def stop(self) -> None:
-        """End the process whatever it does; where it has not started, what it is to run never will."""
+        """Kill the process; before it starts, keep it from starting."""
         with self._lock:
             self._stopped = True
             if self._pid is not None:
@@ -115,7 +119,7 @@ class SandboxProcess:
                     os.kill(self._pid, signal.SIGKILL)
 
     def _problem(self, error: Any) -> str:
-        """What went wrong, in a line."""
+        """Return one line that describes an error of the interpreter."""
         if self._stopped:
             return "was stopped before it ended"
         too_long = f"took longer than {self._limits.seconds:g} s"
@@ -137,8 +141,8 @@ _TOO_MUCH = re.compile("MemoryError: (memory limit exceeded|the worker exceeded 
 _IN_SOURCE = re.compile(r" \(<string>, line (\d+)\)$")
 
 
-class _Printed:
-    """Takes what a program prints, and keeps the beginning."""
+class _OutputBuffer:
+    """Callback that collects the output of a program up to PROGRAM_TEXT."""
 
     def __init__(self) -> None:
         self.text = ""

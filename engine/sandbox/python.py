@@ -1,6 +1,6 @@
-"""Programs that a model wrote, run side by side: each in a process of its own, no more at once than fit.
+"""Concurrent runs of a model's programs, each in its own process.
 
-A thread waits for each process, so that a run is stopped by ending its process, from any thread.
+A thread waits for each process, so that any thread can stop a run by killing its process.
 """
 
 from __future__ import annotations
@@ -28,22 +28,25 @@ MEMORY = 64 << 20
 
 
 class ProgramResult(NamedTuple):
-    """What came of a program."""
+    """Value and output of a program."""
 
     value: Any
-    """Of the expression it ends with, None where there is none. As JSON has it; other objects are their text.
+    """Value of its last expression as JSON data, other objects as text; None without one.
 
-    Cut after some 10,000 characters, with a mark there.
+    Cut after PROGRAM_TEXT, some 10,000 characters, and marked where it is cut.
     """
     output: str
-    """What it printed, cut likewise."""
+    """Printed text, cut likewise."""
 
 
 class PythonSandbox:
-    """Runs programs; use it as an async context manager. Event loops of several threads may share one.
+    """An async context manager that runs programs; event loops of several threads may share one.
 
-    Each program has `seconds` by the clock and `memory` bytes. At most `processes` run at once, by default as
-    many as there are processors, so that what each can do in its time does not hang on the others.
+    Args:
+        seconds: Wall-clock limit of each program.
+        memory: Memory limit of each program in bytes.
+        processes: Largest number of concurrent programs, by default the number of processors, so that the
+            time limit of a program does not depend on the others.
     """
 
     def __init__(
@@ -54,10 +57,16 @@ class PythonSandbox:
         self._running: set[SandboxProcess] = set()
 
     async def run(self, code: str, inputs: Mapping[str, Any] = MappingProxyType({})) -> ProgramResult:
-        """Run a program that finds `inputs`, plain data, under their names.
+        """Run a program as soon as a process is free.
 
-        It waits its turn. Raises SandboxError where the program raises or is over a limit, UsageError for
-        inputs that cannot be given and where the interpreter is not installed.
+        Args:
+            code: The program.
+            inputs: Plain data, by the global names under which the program finds each value.
+
+        Raises:
+            SandboxError: The program raised an exception or exceeded a limit.
+            UsageError: An input is not plain data or its name not an identifier, or the interpreter is not
+                installed.
         """
         require_monty()
         names = program_names(inputs)
@@ -65,9 +74,9 @@ class PythonSandbox:
         self._running.add(process)
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, _alone, process, code, names)
+            return await loop.run_in_executor(self._threads, _run_once, process, code, names)
         finally:
-            process.stop()  # still at it where the caller was cancelled
+            process.stop()  # it still runs if the caller was cancelled
             self._running.discard(process)
 
     async def __aenter__(self) -> Self:
@@ -83,7 +92,7 @@ class PythonSandbox:
 
 
 def execute_program(process: SandboxProcess, code: str, names: Mapping[str, Any]) -> ProgramResult:
-    """Run a program in a process that is new; what it defines stays there, in the mapping `names`."""
+    """Run a program in a new process; its definitions stay there, in the global mapping `names`."""
     around = f"{_inside()}\nexecute(code, names, longest, deepest)"
     value, output = process.run(
         around, code=code, names=dict(names), longest=PROGRAM_TEXT.most, deepest=PROGRAM_DEPTH.most
@@ -94,25 +103,25 @@ def execute_program(process: SandboxProcess, code: str, names: Mapping[str, Any]
 def evaluate(
     code: str, inputs: Mapping[str, Any], *, seconds: float = SECONDS, memory: int = MEMORY
 ) -> ProgramResult:
-    """Run one program, here and now; as `PythonSandbox.run`."""
+    """Run one program in the calling thread, with the arguments and errors of `PythonSandbox.run`."""
     require_monty()
-    return _alone(SandboxProcess(ProgramLimits(seconds, memory)), code, program_names(inputs))
+    return _run_once(SandboxProcess(ProgramLimits(seconds, memory)), code, program_names(inputs))
 
 
-def _alone(process: SandboxProcess, code: str, names: Mapping[str, Any]) -> ProgramResult:
+def _run_once(process: SandboxProcess, code: str, names: Mapping[str, Any]) -> ProgramResult:
     with process:
         return execute_program(process, code, names)
 
 
 def program_names(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The names that a program finds, with copies of their values; raises UsageError."""
+    """Return the globals of a program with copies of the inputs; raise UsageError for invalid ones."""
     for name in inputs:
         if not name.isidentifier() or keyword.iskeyword(name):
-            raise UsageError(f"{name!r} is no name that a program could read")
+            raise UsageError(f"input {name!r} is not a Python identifier")
     try:
         return {"__name__": "__main__", **to_jsonable_python(dict(inputs))}
     except ValueError as error:
-        raise UsageError(f"a program takes plain data only: {error}") from error
+        raise UsageError(f"input is not plain data: {error}") from error
 
 
 @cache

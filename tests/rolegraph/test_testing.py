@@ -174,7 +174,7 @@ def test_a_run_s_folder_can_be_the_recording_and_is_not_recorded_into(tmp_path: 
 def test_without_tests_or_answers_it_says_how_to_get_them(tmp_path: Path) -> None:
     spec = tmp_path / "mine.yaml"
     spec.write_text(SPEC)
-    with pytest.raises(rg.UsageError, match=r"no tests in .*mine\.test\.yaml; write it, or record"):
+    with pytest.raises(rg.UsageError, match=r"no tests file .*mine\.test\.yaml; create it with"):
         rg.test(rg.load(spec))
     (tmp_path / "mine.test.yaml").write_text("tasks: 1\n")
     with pytest.raises(rg.UsageError, match=r"no recorded answers in .*mine\.answers\.jsonl"):

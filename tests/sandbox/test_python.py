@@ -244,7 +244,7 @@ def test_closing_ends_what_runs_and_what_waits() -> None:
 
     found = asyncio.run(closed())
     assert [type(error) for error in found] == [SandboxError] * 20
-    assert {str(error) for error in found} == {"was stopped before it began", "was stopped before it ended"}
+    assert {str(error) for error in found} == {"was stopped before it started", "was stopped before it ended"}
 
 
 @on_linux
@@ -326,5 +326,5 @@ def test_an_interpreter_that_does_not_start_is_no_programs_fault(
 
 @pytest.mark.parametrize("limit", [{"seconds": 0}, {"seconds": float("nan")}, {"memory": 1000}])
 def test_limits_under_which_nothing_runs_are_refused(limit: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="a program cannot be given"):
+    with pytest.raises(UsageError, match="of a program cannot be"):
         PythonSandbox(**limit)

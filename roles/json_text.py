@@ -1,8 +1,8 @@
-"""Finds a JSON value in a model's text, and checks it against a JSON Schema from a spec.
+"""JSON values in a model's text, and checks of these against a JSON Schema from a spec.
 
-Both come from strangers. A value that could not be written out again (no Unicode, no finite number, nested
-too deeply) counts as none. A schema is checked when it is made; it fetches nothing, and what it may cost is
-bounded. Everything here raises ValueError with a sentence for the person who reads it.
+Both come from strangers. A value that could not be written again (invalid Unicode, no finite number, nested
+too deeply) counts as none. A schema is checked when it is compiled; it fetches nothing, and the work of a
+check is bounded. All functions raise ValueError with a sentence for a person.
 """
 
 from __future__ import annotations
@@ -28,19 +28,26 @@ _REFUSED = {
     "patternProperties": "properties",
     **dict.fromkeys(UNBOUNDED_KEYWORDS, "additionalProperties or items"),
 }
-"""Keywords whose work cannot be bounded, and what does instead."""
+"""Keywords whose work cannot be bounded, and the keywords to use instead."""
 
 ITEMS_MADE_UP = 8
-"""The most items of a list in an example, whatever a schema asks for."""
+"""Largest number of items of a list in an example, whatever a schema asks for."""
 
 Check = Callable[[Any], None]
-"""Raises ValueError where a value does not fit."""
+"""`check(value)` raises ValueError where the value does not fit."""
 
 
 def value_at(value: Any, path: str, place: int | None = None) -> Any:
-    """What stands at a dotted path of keys and list positions; raises LookupError where there is nothing.
+    """Return the value at a dotted path of keys and list positions.
 
-    `*` stands for a place, from 0: in a list that position, in a mapping the key of that number from 1.
+    Args:
+        value: A JSON value.
+        path: The path, such as `scores.0`. `*` is `place`: in a list that position, in a mapping the key of
+            that number counted from 1.
+        place: The position for `*`, from 0; None where there is none.
+
+    Raises:
+        LookupError: There is no value at the path.
     """
     for key in path.split("."):
         if isinstance(value, Mapping):
@@ -57,14 +64,26 @@ def value_at(value: Any, path: str, place: int | None = None) -> Any:
 
 
 def find_json(text: str) -> Any:
-    """All of the text, else a fenced block, else the first object or list that stands in it."""
+    """Find the JSON value of a text: all of it, else a fenced block, else the first object or list in it.
+
+    Args:
+        text: The text, of which the limits `json_starts` and `json_read` bound the search.
+
+    Raises:
+        ValueError: The text holds no JSON that could be written again.
+    """
     value = _first_value(text)
     check_plain(value)
     return value
 
 
 def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
-    """A value such as a schema asks for, as far as its types say; what else it wants is not looked at."""
+    """Make up a value of the types that a schema asks for; its other keywords are not read.
+
+    Args:
+        schema: The JSON Schema.
+        depth: The level of recursion.
+    """
     for key in ("const", "default"):
         if key in schema:
             return schema[key]
@@ -74,8 +93,8 @@ def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
     if depth > JSON_DEPTH.most:
         return None
 
-    def inner(of: Any) -> Any:
-        return example_of(cast("Mapping[str, Any]", of), depth + 1) if isinstance(of, Mapping) else "…"
+    def inner(part: Any) -> Any:
+        return example_of(cast("Mapping[str, Any]", part), depth + 1) if isinstance(part, Mapping) else "…"
 
     match schema.get("type"):
         case "string":
@@ -86,7 +105,7 @@ def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
             return True
         case "array":
             item, least = inner(schema.get("items")), schema.get("minItems", 1)
-            # Of lists in lists one item each, or a schema of a few levels would fill the memory.
+            # Lists in lists have one item each, or a schema of a few levels would fill the memory.
             return [item] * (1 if isinstance(item, list | dict) else min(max(int(least), 1), ITEMS_MADE_UP))
         case "object" | None if "properties" in schema or "required" in schema:
             known = cast("Mapping[str, Any]", schema.get("properties") or {})
@@ -124,7 +143,14 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def schema_check(schema: dict[str, Any]) -> Check:
-    """The check that a JSON Schema (2020-12) makes; raises ValueError where the schema is no good."""
+    """Compile a JSON Schema (2020-12) to a check of values.
+
+    Args:
+        schema: The schema. References may lead into the schema only.
+
+    Raises:
+        ValueError: The schema is invalid, or has a keyword of which the work cannot be bounded.
+    """
     # Imported here, because they are slow to load; as Any, because their types are partial.
     library: Any = import_module("jsonschema")
     referencing: Any = import_module("referencing")
@@ -168,7 +194,8 @@ def schema_check(schema: dict[str, Any]) -> Check:
     def unique(validator: Any, wanted: bool, instance: Any, around: Any) -> Iterator[Any]:
         if wanted and isinstance(instance, list):
             items = cast("list[Any]", instance)
-            if len({_same(item) for item in items}) < len(items):
+            # jsonschema compares each pair. As text, 1 is not true, but 1 and 1.0 count as different.
+            if len({json.dumps(item, sort_keys=True) for item in items}) < len(items):
                 yield library.ValidationError(f"{str(items)[:40]} has non-unique elements")
 
     searched = 0
@@ -181,31 +208,16 @@ def schema_check(schema: dict[str, Any]) -> Check:
             problem = find(value)
         except (unresolvable, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
             bounded = isinstance(error, TooMuchWork | TooMuchText)
-            said = str(error) if bounded else "it is beyond what the schema can check"
-            raise ValueError(f"the JSON does not fit the schema: {said}") from error
+            reason = str(error) if bounded else "it is beyond what the schema can check"
+            raise ValueError(f"the JSON does not fit the schema: {reason}") from error
         if problem is not None:
             raise ValueError(f"the JSON does not fit the schema at {problem.path}: {problem.message[:200]}")
 
     return check
 
 
-def _same(value: object) -> str:
-    """A text that two values share where JSON Schema calls them equal: 1 and 1.0, but not 1 and true."""
-    return json.dumps(_whole(value), sort_keys=True)
-
-
-def _whole(value: object) -> object:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, list):
-        return [_whole(item) for item in cast("list[object]", value)]
-    if isinstance(value, dict):
-        return {key: _whole(item) for key, item in cast("dict[str, object]", value).items()}
-    return value
-
-
 def _keywords(schema: object) -> Iterator[tuple[str, str]]:
-    """The keywords that need a look, with their text, wherever they stand."""
+    """Yield references, patterns and refused keywords, with their text, at any depth of a schema."""
     if isinstance(schema, Mapping):
         for key, value in cast("Mapping[str, Any]", schema).items():
             if key in _REFUSED:

@@ -1,4 +1,4 @@
-"""The functions of an MCP server, through the protocol's own SDK, as a tool that a model may call."""
+"""Tool with the functions of an MCP server, through the protocol's own SDK."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rolegraph.engine.vocabulary import Function, Tool, ToolError, UsageError
 
 if TYPE_CHECKING:
     from mcp import ClientSession
-    from mcp.types import CallToolResult, ContentBlock
+    from mcp.types import ContentBlock
 
 
 def mcp(url: str, /, *, timeout: Annotated[float, Field(gt=0, le=3600)] = 60.0) -> Tool:
-    """The functions of an MCP server; what it keeps of a session, it keeps for an episode.
+    """Offer the functions of an MCP server, with one session for each episode.
 
-    url: where it speaks streamable HTTP; it has to be allowed on the command line
-    timeout: seconds for whatever it is asked
+    url: the server's URL for streamable HTTP; it must be allowed on the command line
+    timeout: seconds for each request
     """
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise ValueError(f"{url!r} is no URL of a server; expected one such as http://127.0.0.1:8001/mcp")
@@ -37,19 +37,19 @@ def mcp(url: str, /, *, timeout: Annotated[float, Field(gt=0, le=3600)] = 60.0) 
 
 @cache
 def _hush() -> None:
-    """Print nothing that the SDK logs: it comes back as errors, too, and quotes what a server says.
+    """Silence the SDK's log: its messages also come back as errors, and quote the server's text.
 
-    Some of it goes to the root logger, which begins to print everything where it has no handler yet.
+    Some of them go to the root logger, which prints everything from its first use on, if it has no handler.
     """
-    theirs = logging.getLogger("mcp")
-    theirs.addHandler(logging.NullHandler())
-    theirs.propagate = False
+    log = logging.getLogger("mcp")
+    log.addHandler(logging.NullHandler())
+    log.propagate = False
     root = logging.getLogger()
     if not root.handlers:
-        others = logging.StreamHandler()
-        others.setLevel(logging.WARNING)
-        others.addFilter(lambda record: Path(record.pathname).parent.parent.name != "mcp")
-        root.addHandler(others)
+        handler = logging.StreamHandler()
+        handler.setLevel(logging.WARNING)
+        handler.addFilter(lambda record: Path(record.pathname).parent.parent.name != "mcp")
+        root.addHandler(handler)
 
 
 @asynccontextmanager
@@ -71,7 +71,7 @@ async def _open(url: str, seconds: float) -> AsyncGenerator[Sequence[Function], 
     except Exception as error:
         if opened:
             raise
-        raise ToolError(f"the MCP server at {url} cannot be used: {_said(error)}") from error
+        raise ToolError(f"the MCP server at {url} cannot be used: {_message(error)}") from error
 
 
 async def _functions(session: ClientSession) -> Sequence[Function]:
@@ -79,7 +79,7 @@ async def _functions(session: ClientSession) -> Sequence[Function]:
 
     functions: list[Function] = []
     cursor: str | None = None
-    for _ in range(TOOL_FUNCTIONS.most):  # pages, which may be empty
+    for _ in range(TOOL_FUNCTIONS.most):  # pages, some of which may be empty
         page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
         functions += [
             Function(tool.name, tool.description or "", tool.inputSchema, partial(_call, session, tool.name))
@@ -102,18 +102,14 @@ async def _call(session: ClientSession, name: str, arguments: Mapping[str, Any])
         raise ToolError(str(error)) from error
     except ValidationError:
         raise ToolError(f"{name} gave what is no result of the protocol") from None
-    text = _text(result)
+    text = "\n".join(map(_part, result.content))
     if result.isError:
         raise ToolError(text or f"{name} failed")
     return text or result.structuredContent or ""
 
 
-def _text(result: CallToolResult) -> str:
-    return "\n".join(map(_part, result.content))
-
-
 def _part(part: ContentBlock) -> str:
-    """A part of a result as text; what is none is only named."""
+    """Return a part of a result as text, or the name of its type where it is no text."""
     match part.type:
         case "text":
             return part.text
@@ -125,8 +121,8 @@ def _part(part: ContentBlock) -> str:
             return f"[{part.type}]"
 
 
-def _said(error: BaseException) -> str:
-    """What went wrong at last: the SDK wraps it in groups."""
+def _message(error: BaseException) -> str:
+    """Return the message of the first error inside the groups in which the SDK wraps errors."""
     if isinstance(error, BaseExceptionGroup):
-        return _said(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
+        return _message(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
     return str(error) or type(error).__name__

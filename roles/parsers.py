@@ -1,7 +1,7 @@
-"""Parsers: a response's text to an action.
+"""Parsers: functions from a response's text to an action.
 
-Each factory makes a `Parser`; what it cannot read raises `ParseFailure` with the failure's name, and nothing
-else. Response text is data from a model: it is never evaluated, and a spec's patterns run in linear time.
+Each factory makes a `Parser`. A parser raises `ParseFailure` with the failure's name, and no other error.
+Response text is data from a model: it is never evaluated, and a spec's patterns run in linear time.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from rolegraph.roles.patterns import TooMuchText, compile_pattern, last_match, p
 
 
 def text() -> Parser:
-    """The whole answer, without the space around it."""
-    return Parser(_text, examples=("…",))
+    """Take the whole answer, without the space around it."""
 
+    def parse(response: str, upstream: Upstream) -> str:
+        answer = response.strip()
+        if not answer:
+            raise _malformed("the answer is empty")
+        return answer
 
-def _text(response: str, upstream: Upstream) -> str:
-    answer = response.strip()
-    if not answer:
-        raise _malformed("the answer is empty")
-    return answer
+    return Parser(parse, examples=("…",))
 
 
 def tag(
@@ -42,7 +42,7 @@ def tag(
     one_of: list[str] | None = None,
     default: str = "",
 ) -> Parser:
-    """What stands between <name> and </name>.
+    """Take the text between <name> and </name>.
 
     name: the tag, without angle brackets
     keep_tag: leave the tags on
@@ -69,10 +69,10 @@ def tag(
 
 
 def choice(role: str, /, *, tag: str = "answer", default: str = "") -> Parser:
-    """The number inside <answer>, counted from 1: the action is that instance of the role's.
+    """Choose an instance of a role by its number in <answer>, from 1; the action is that instance's.
 
     role: the role to choose from, one of those that this one needs
-    tag: what the number stands in, without angle brackets
+    tag: the tag around the number, without angle brackets
     default: the action that later roles see where nothing can be read
     """
     find = _tag_finder(tag, "first", ignore_case=True)
@@ -80,7 +80,7 @@ def choice(role: str, /, *, tag: str = "answer", default: str = "") -> Parser:
     def parse(response: str, upstream: Upstream) -> Any:
         picked = find(response)
         candidates = upstream[role]
-        # As text: `int` would take "+2", "0_2" and the digits of other scripts, too.
+        # Compared as text, because `int` reads "+2", "0_2" and the digits of other scripts, too.
         number = picked.lstrip("0")
         for candidate in candidates:
             if str(candidate.index) == number:
@@ -94,7 +94,7 @@ def choice(role: str, /, *, tag: str = "answer", default: str = "") -> Parser:
 def pattern(
     pattern: str, /, *, which: Which = "first", ignore_case: bool = False, default: str = ""
 ) -> Parser:
-    """What a pattern finds: its group `action`, else its first group, else the whole match.
+    """Take the match of a pattern: its group `action`, else its first group, else the whole match.
 
     pattern: a regular expression of RE2, without lookarounds; `.` matches line ends too
     which: of several matches, the first in the answer or the last
@@ -126,9 +126,9 @@ def pattern(
 def number(
     *, tag: str | None = None, which: Which = "last", fractions: bool = False, default: Any = None
 ) -> Parser:
-    """The last number of the answer: `-1,234.5`, `$40`, `6e-3`; whole where it is written whole.
+    """Take the last number of the answer: `-1,234.5`, `$40`, `6e-3`; whole where it is written whole.
 
-    tag: what the number stands in, without angle brackets; null takes it from anywhere in the answer
+    tag: the tag around the number, without angle brackets; null takes it from anywhere in the answer
     which: of several, the first in the answer or the last; of several tags, too
     fractions: take 3/4 for 0.75
     default: the action that later roles see where nothing can be read
@@ -147,7 +147,7 @@ def number(
 
 
 def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> Parser:
-    """The JSON value in the answer: all of it, a fenced block, or the first object or list in it.
+    """Take the JSON value in the answer: all of it, a fenced block, or the first object or list in it.
 
     schema: a JSON Schema that the value must meet
     default: the action that later roles see where nothing can be read
@@ -167,7 +167,7 @@ def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> 
 
 
 def code(*, which: Which = "last", default: str = "") -> Parser:
-    """The program in the answer: its last fenced block, without the fence; all of it where there is none.
+    """Take the program in the answer: its last fenced block, or all of it where there is none.
 
     which: of several blocks, the first in the answer or the last
     default: the action that later roles see where nothing can be read
@@ -186,7 +186,7 @@ def code(*, which: Which = "last", default: str = "") -> Parser:
 
 
 def _fenced(text: str) -> tuple[list[str], bool]:
-    """The blocks between lines that begin with ```, and whether the last of them is still open."""
+    """Return the blocks between lines that begin with ```, and whether the last block has no end."""
     blocks: list[str] = []
     block: list[str] | None = None
     for line in text.splitlines():
@@ -201,7 +201,7 @@ def _fenced(text: str) -> tuple[list[str], bool]:
 
 
 def one_of(words: list[str], /, *, default: str = "") -> Parser:
-    """The one word of a list that stands in the answer, whatever its case.
+    """Take the only word of a list that is in the answer, whatever its case.
 
     words: the words to look for
     default: the action that later roles see where none or several are there
@@ -210,7 +210,7 @@ def one_of(words: list[str], /, *, default: str = "") -> Parser:
     if len(words) > ANSWER_WORDS.most:
         raise ValueError(f"one_of names {len(words):,} words; at most {ANSWER_WORDS}")
     known = sorted(by_case, key=len, reverse=True)  # the longest first: "not sure" over "not"
-    # Of small letters and without groups, which is a hundred times as fast as telling words apart by them.
+    # Lower case and no groups: a hundred times as fast as IGNORECASE with a group for each word.
     finder = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, known))})(?!\w)")
 
     def parse(response: str, upstream: Upstream) -> str:

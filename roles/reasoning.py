@@ -1,7 +1,7 @@
 """Tasks of the package reasoning-gym and their reward: a hundred kinds, each with its scorer (2505.24760).
 
-Rows hold what the scorer needs (`answer`, `metadata`, `config`) as JSON values, which no prompt may show. A
-question is in one split only, whatever the seed: seeds alone would not do, as many kinds have few questions.
+Rows hold the scorer's inputs (`answer`, `metadata`, `config`) as JSON values, which no prompt may show. A
+question is in one split only, whatever the seed: with seeds alone, kinds with few questions would overlap.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ SECONDS = 10.0
 KIND = "reasoning-gym task"
 
 MISSES = 500
-"""So many tasks in a row of the other split, or none at all: then there are too few of this one."""
+"""Number of tasks in a row that fail or are of the other split, after which a dataset gives up."""
 REFUSED = {
     "codeio": "it runs programs of its own data in this process",
     "composite": "write the names under tasks, each with its weight",
 }
 FOLLOW_HASHES = frozenset({"isomorphic_strings", "polynomial_multiplication", "ransom_note"})
-"""Their questions depend on the order of sets of text, which is another in each process."""
+"""Kinds whose questions depend on the order of sets of text, which differs between processes."""
 
 
 class MixtureShare(BaseModel):
-    """A task's part in a mixture."""
+    """Part of one kind of tasks in a mixture."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """How many rows it has for one of another task of weight 1."""
+    """Number of rows for each row of a kind with weight 1."""
     config: dict[str, Any] = {}
-    """The task's own options."""
+    """Options of the kind of tasks."""
 
 
 def _in_full(written: object) -> object:
-    """A share from its short form, a weight; anything else as it is."""
+    """Expand the short form of a share, its weight; return any other value unchanged."""
     is_weight = isinstance(written, int | float) and not isinstance(written, bool)
     return {"weight": written} if is_weight else written
 
@@ -82,7 +82,7 @@ def dataset(
     seed: int = 0,
     split: Split = "train",
 ) -> Dataset:
-    """Tasks of the package reasoning-gym, of one kind or a mixture; no question is in both splits.
+    """Generate tasks of the package reasoning-gym, of one kind or a mixture; no question is in both splits.
 
     task: the kind's name, such as mini_sudoku
     tasks: several names in its place, each with its weight, or with {weight: …, config: …}
@@ -109,7 +109,7 @@ def _need_package() -> None:
 def _faults(
     shares: Mapping[str, MixtureShare], *, mixed: bool
 ) -> Iterator[tuple[tuple[int | str, ...], UnknownName | BadOptions]]:
-    """What is wrong with names and options, each with its place in what was written."""
+    """Yield the errors of names and options, each with its path in the spec."""
     kinds = gym.kinds()
     for name, share in shares.items():
         place = ("tasks", name) if mixed else ("task",)
@@ -133,7 +133,7 @@ def _refused(name: str) -> str | None:
 
 
 def _errors(name: str, config: gym.Config, options: Sequence[Option]) -> list[ErrorDetails]:
-    """What is wrong with a task's own options."""
+    """Return the errors in the options of a kind of tasks."""
     unknown = config.keys() - {option.name for option in options}
     if unknown:
         return [_error((key,), "unknown option", "unexpected_keyword_argument") for key in sorted(unknown)]
@@ -141,7 +141,7 @@ def _errors(name: str, config: gym.Config, options: Sequence[Option]) -> list[Er
         gym.configured(name, config)
     except ValidationError as error:
         return error.errors(include_url=False)
-    except (AssertionError, TypeError, ValueError) as error:  # the package's own check
+    except (AssertionError, TypeError, ValueError) as error:  # of the package's own check
         return [_error((), str(error) or "reasoning-gym refuses these options")]
     return []
 
@@ -159,7 +159,7 @@ def _rows(
     }
     drawn: Counter[str] = Counter()
     for _ in range(size if limit is None else min(size, limit)):
-        # Whose part is furthest behind comes next: the mixture is right in every beginning.
+        # The kind that lags most comes next, so that every beginning has the shares of the mixture.
         name = max(shares, key=lambda name: shares[name].weight / (drawn[name] + 1))
         identity = f"{name}-{split}-{drawn[name]}"
         drawn[name] += 1
@@ -179,18 +179,24 @@ def _of_split(name: str, entries: Iterator[gym.Entry | None], split: Split) -> I
 
 
 def split_of(question: str) -> Split:
-    """Where a question belongs; about a fifth of all are for validation."""
+    """Return the split of a question; about a fifth of all are for validation."""
     return "validation" if zlib.crc32(question.encode()) % 5 == 0 else "train"
 
 
 def row_of(entry: gym.Entry, identity: str, config: gym.Config) -> Task:
-    """A task of the package as a row of JSON values."""
+    """Convert a task of the package to a row of JSON values.
+
+    Args:
+        entry: The task.
+        identity: The row's `id`.
+        config: The options of its kind.
+    """
     given = {column: entry[column] for column in ("question", "answer", "metadata")}
     return dict(json_row({"id": identity, **given, "config": config}, identity))
 
 
 def reward(*, timeout: Annotated[float, Field(gt=0)] = SECONDS) -> Reward:
-    """What reasoning-gym's own scorer gives the action, from 0 to 1, on rows of its dataset.
+    """Score the action with reasoning-gym's own scorer, from 0 to 1, on rows of its dataset.
 
     timeout: seconds until a score is given up
     """
@@ -199,9 +205,9 @@ def reward(*, timeout: Annotated[float, Field(gt=0)] = SECONDS) -> Reward:
 
 
 class _Scored:
-    """Scores with the package. A worker that receives it loads that before its time starts."""
+    """Score function; a worker imports the package when it unpickles the object, before its time starts."""
 
-    def __call__(self, task: Task, action: Any, seen: RewardInputs) -> Score:
+    def __call__(self, task: Task, action: Any, inputs: RewardInputs) -> Score:
         answer = action if isinstance(action, str) else json.dumps(action, ensure_ascii=False, default=str)
         metadata: object = task["metadata"]
         name = cast("Row", metadata).get("source_dataset", "") if isinstance(metadata, Mapping) else ""

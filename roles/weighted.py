@@ -1,8 +1,8 @@
-"""A reward made of rewards: `weighted`, a sum of named terms."""
+"""Reward that is a weighted sum of other rewards, its terms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar, cast
 
@@ -24,26 +24,26 @@ from rolegraph.engine.vocabulary import (
 
 
 class Term(BaseModel):
-    """One term of a weighted sum."""
+    """Term of a weighted sum."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
 
     reward: Annotated[CallField, rewards]
-    """What it measures."""
+    """Reward of the term."""
     weight: FiniteFloat = 1.0
-    """What it counts; less than 0 for a penalty, 0 for a term that is only reported."""
+    """Factor of the term; below 0 for a penalty, 0 for a term that is only reported."""
     place: ClassVar[tuple[str, ...]] = ("reward",)
-    """Where in what was written the reward stands."""
+    """Path of the reward inside the term."""
 
 
 class BareTerm(Term):
-    """A term that is written as its reward alone."""
+    """Term that a spec writes as its reward alone."""
 
     place: ClassVar[tuple[str, ...]] = ()
 
 
 def _in_full(written: object) -> object:
-    """A term from its short form, which is its reward alone; anything else as it is."""
+    """Expand the short form of a term, its reward alone; return any other value unchanged."""
     return BareTerm(reward=ItemCall.parse(written)) if _is_short(written) else written
 
 
@@ -60,7 +60,7 @@ _Short = Term | Annotated[CallField, rewards]
 def weighted(
     terms: dict[str, Annotated[Term, BeforeValidator(_in_full, json_schema_input_type=_Short)]], /
 ) -> Reward:
-    """A sum of named rewards, each with a weight; right when every term of positive weight is right.
+    """Add named rewards, each with a weight; right when every term of positive weight is right.
 
     terms: each term's reward, alone or as {reward: …, weight: …}: a weight is 1 unless given, below 0 for a
       penalty, 0 to report only
@@ -78,52 +78,48 @@ def weighted(
             faults[0, name, *term.place] = error
     if faults:
         raise BadParts(faults)
-    parts = [reward for _, reward in built.values()]
+    parts = [part for _, part in built.values()]
     limits = [part.timeout for part in parts if part.timeout is not None]
+
+    def union(field: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for part in parts for name in getattr(part, field)))
+
+    # Only plain data and functions are sent to a worker: a Reward would be made again there.
+    summed = [(name, weight, part.delegates, part.score) for name, (weight, part) in built.items()]
     return Reward(
-        partial(_weighted, {n: (weight, part.score, part.delegates) for n, (weight, part) in built.items()}),
-        fields=_union(part.fields for part in parts),
-        labels=_union(part.labels for part in parts),
-        roles=_union(part.roles for part in parts),
+        partial(_weighted, summed),
+        fields=union("fields"),
+        labels=union("labels"),
+        roles=union("roles"),
         terms=tuple(built),
         timeout=sum(limits) if limits else None,
-        views=_union(part.views for part in parts),
+        views=union("views"),
         reads_turn=any(part.reads_turn for part in parts),
         delegates=all(part.delegates for part in parts),
-        permissions=_union(part.permissions for part in parts),
-        patterns=_union(part.patterns for part in parts),
+        permissions=union("permissions"),
+        patterns=union("patterns"),
         reads_environment=any(part.reads_environment for part in parts),
     )
 
 
-def _union(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for group in groups for name in group))
-
-
 def _weighted(
-    terms: Mapping[str, tuple[float, Callable[..., Score | None], bool]],
+    terms: Sequence[tuple[str, float, bool, Callable[..., Score | None]]],
     task: Task,
     action: Any,
-    seen: RewardInputs,
+    inputs: RewardInputs,
 ) -> Score | None:
-    found = {
-        name: (weight, borrowed, earned)
-        for name, (weight, score, borrowed) in terms.items()
-        if (earned := score(task, action, seen)) is not None
-    }
-    if not found:
+    rewards: dict[str, float] = {}
+    total = 0.0
+    verdicts: dict[bool, list[bool]] = {False: [], True: []}  # by whether the term delegates
+    for name, weight, delegates, score in terms:
+        earned = score(task, action, inputs)
+        if earned is None:
+            continue
+        rewards[name] = earned.reward
+        total += weight * earned.reward
+        if weight > 0 and earned.is_correct is not None:
+            verdicts[delegates].append(earned.is_correct)
+    if not rewards:
         return None
-    own, others = (
-        [
-            s.is_correct
-            for w, borrowed, s in found.values()
-            if w > 0 and borrowed is kind and s.is_correct is not None
-        ]
-        for kind in (False, True)
-    )
-    said = own or others
-    return Score(
-        sum(weight * score.reward for weight, _, score in found.values()),
-        all(said) if said else None,
-        {name: score.reward for name, (_, _, score) in found.items()},
-    )
+    counted = verdicts[False] or verdicts[True]
+    return Score(total, all(counted) if counted else None, rewards)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from rolegraph.engine.errors import UsageError, WorldError, first_line
 from rolegraph.engine.local.weights import ADAPTER_CONFIG, checkpoint_folder, digest
-from rolegraph.engine.records import MAIN, RunFolder
+from rolegraph.engine.records import MAIN, PolicyPath, RunFolder
 from rolegraph.engine.shipped import MODELS
 from rolegraph.running import blocking
 
@@ -49,9 +49,8 @@ async def export_async(
     """
     run = saved = None
     place = Path(out) if out else None
-    if "://" not in str(checkpoint):
-        folder, _, named = str(checkpoint).partition("#")
-        run, policy = RunFolder(Path(folder)), policy or named or None
+    if (of_training := PolicyPath.parse(str(checkpoint))) is not None:
+        run, policy = RunFolder(Path(of_training.folder)), policy or of_training.policy
         run.training()  # raises where it is none
         saved = run.best_of(policy)
         place = place or run.path / _name(policy, merged=merged)

@@ -15,6 +15,7 @@ from rolegraph.engine.spec import load_spec
 from rolegraph.engine.vocabulary import Dataset, Split, import_file
 
 if TYPE_CHECKING:
+    from rolegraph.engine.compile import Endpoint
     from rolegraph.engine.models import LimitedModel, Models
     from rolegraph.engine.records import Episode, Observer, Task
     from rolegraph.engine.run import Isolation
@@ -121,23 +122,22 @@ class OpenWorkflow:
         `checkpoint` is a training's folder, for its best weights of each policy, or a tinker:// path where
         one policy is trained. Raises UsageError.
         """
+        from rolegraph.engine.records import PolicyPath
+
         path, policies = str(checkpoint), self.flow.plan.policies
-        if "://" in path and len(policies) > 1:
+        of_training = PolicyPath.parse(path)
+        if of_training is None and len(policies) > 1:
             raise UsageError(
                 f"{self.flow.name} trains {', '.join(policies)}, and {path} is of one policy; give the "
                 "folder of a training"
             )
-        one = "://" in path or "#" in path
-        endpoints = [
-            endpoint._replace(
-                model=endpoint.model.model_copy(
-                    update={"checkpoint": path if one else f"{path}#{endpoint.policy}"}
-                )
-            )
-            if endpoint.policy
-            else endpoint
-            for endpoint in self.flow.plan.endpoints
-        ]
+        endpoints: list[Endpoint] = []
+        for endpoint in self.flow.plan.endpoints:
+            if endpoint.policy is not None:
+                of_policy = of_training and of_training._replace(policy=of_training.policy or endpoint.policy)
+                model = endpoint.model.model_copy(update={"checkpoint": str(of_policy or path)})
+                endpoint = endpoint._replace(model=model)
+            endpoints.append(endpoint)
         table = await self._models.table(endpoints)
         return OpenWorkflow(self.flow, self._models, table, self._isolation)
 

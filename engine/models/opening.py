@@ -19,7 +19,7 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.local import LocalService, check_model_folder, running
 from rolegraph.engine.local.weights import copy_weights
 from rolegraph.engine.models.limit import LimitedModel
-from rolegraph.engine.records import RunFolder
+from rolegraph.engine.records import PolicyPath, RunFolder
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.spec import ModelRef, api_of
 
@@ -86,10 +86,9 @@ class Services:
         `local`) and WorldError (the service does not start).
         """
         checkpoint, weights = ref.checkpoint, None
-        if checkpoint is not None and "://" not in checkpoint:
-            folder, _, policy = checkpoint.partition("#")
-            run = RunFolder(Path(folder))
-            saved = run.best_of(policy or None)
+        if checkpoint is not None and (of_training := PolicyPath.parse(checkpoint)) is not None:
+            run = RunFolder(Path(of_training.folder))
+            saved = run.best_of(of_training.policy)
             checkpoint, weights = saved.state if to_train else saved.sampler, run.weights
         if not ref.served_here:
             elsewhere = {"provider": api_of(ref.provider), "checkpoint": checkpoint}

@@ -19,6 +19,7 @@ from rolegraph.engine.records.events import Event as Event
 from rolegraph.engine.records.events import Note as Note
 from rolegraph.engine.records.events import Observer as Observer
 from rolegraph.engine.records.events import StepLogged as StepLogged
+from rolegraph.engine.records.folder import PolicyPath as PolicyPath
 from rolegraph.engine.records.folder import RunFolder as RunFolder
 from rolegraph.engine.records.identity import MAIN as MAIN
 from rolegraph.engine.records.identity import SEEDS as SEEDS

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -55,6 +55,24 @@ _INFO = "run.json"
 _LATER = ConfigDict(defer_build=True)  # most who import this read no folder
 _CONTROLS = TypeAdapter[tuple[Control, ...]](tuple[Control, ...], config=_LATER)
 _METRICS = TypeAdapter[dict[str, Any]](dict[str, Any], config=_LATER)
+
+
+class PolicyPath(NamedTuple):
+    """The folder of a training and one of its policies, written `FOLDER#POLICY`, or `FOLDER` alone."""
+
+    folder: str
+    policy: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Parse a checkpoint as a person writes it; None for a URL, such as a `tinker://` path."""
+        if "://" in text:
+            return None
+        folder, _, policy = text.partition("#")
+        return cls(folder, policy or None)
+
+    def __str__(self) -> str:
+        return f"{self.folder}#{self.policy}" if self.policy else self.folder
 
 
 class RunFolder:
@@ -232,7 +250,7 @@ class RunFolder:
         best = self.best()
         if (saved := best.of(policy)) is None:
             names = ", ".join(best.policies)
-            one = f"{self.path}#{next(iter(best.policies))}"
+            one = PolicyPath(str(self.path), next(iter(best.policies)))
             wanted = f"no policy {policy!r}" if policy else "several policies"
             raise UsageError(f"{self.path} has {wanted}; it trained {names}: name one, as in {one}")
         return saved

@@ -1,4 +1,4 @@
-"""The command, as in the tests of the command line."""
+"""Fixtures of the command line."""
 
 from tests.cli.conftest import process as process
 from tests.cli.conftest import rolegraph as rolegraph

@@ -1,4 +1,4 @@
-"""The edge in these tests: an engine of rLLM's that answers from a function, and its own engine around it."""
+"""Scripted rollout engine for rLLM, and rLLM's own workflow engine around it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rllm.types import Episode
 from tests.edge import RIGHT
 
 Answer = Callable[[str], str]
-"""The prompt's text to the answer's; an exception that it raises is the call's."""
+"""Function from a prompt to an answer; an exception fails the call."""
 
 
 class RecordedEngine(RolloutEngine):
-    """Answers from a function, with tokens that say which call they are of."""
+    """Rollout engine that answers from a function, with the call's number among the tokens."""
 
     def __init__(self, answer: Answer, latency: Callable[[str], float] = lambda _: 0.0) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def run_all(
     workflow_args: dict[str, Any] | None = None,
     retry_limit: int = 1,
 ) -> list[Episode]:
-    """Every row × rollout through rLLM's own engine, in order."""
+    """Run each rollout of each row through rLLM's own engine, and return the episodes in order."""
     own = [row for row in rows for _ in range(rollouts)]
     runner = UnifiedWorkflowEngine(
         workflow, workflow_args or {}, engine, n_parallel_tasks=parallel, retry_limit=retry_limit

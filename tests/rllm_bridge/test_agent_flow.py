@@ -1,4 +1,4 @@
-"""A spec as rLLM's AgentFlow, through rLLM's own gateway and engines, in front of an HTTP server."""
+"""Specs as rLLM's AgentFlow, through rLLM's own gateway and engines, in front of an HTTP server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.rllm
 
 
 class Upstream:
-    """An OpenAI-compatible server. Each answer says its number, which is its only token too."""
+    """OpenAI-compatible server whose k-th answer has k as its text and only token."""
 
     def __init__(self, latency: Any) -> None:
         self._numbers = itertools.count(1)
@@ -153,7 +153,7 @@ def test_the_turns_of_a_loop_have_their_own_tokens_and_are_put_together_again(
 
 
 class Overtaking(EvalGatewayManager):
-    """The gateway with a proxy before it, which lets the first answer of a session out after the second.
+    """Gateway behind a proxy that delivers the first answer of a session after the second.
 
     So do a loaded machine's sockets: an answer whose head and body are read at once overtakes one whose body
     comes later.
@@ -366,7 +366,7 @@ KEY = "tml-of-the-test"
 
 @contextlib.contextmanager
 def serving() -> Iterator[str]:
-    """The URL of `rolegraph serve` with the shipped model, and its key."""
+    """Yield the URL and key of `rolegraph serve` with the shipped model."""
     words = [sys.executable, "-m", "rolegraph.engine.cli", "serve", "--port", "0"]
     with subprocess.Popen(
         words, env=ENVIRONMENT | {"ROLEGRAPH_SERVE_KEY": KEY}, stdout=subprocess.PIPE, text=True

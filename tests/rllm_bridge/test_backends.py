@@ -1,4 +1,4 @@
-"""A backend of one's own under rLLM's trainer, and what the grouping hook's figures come to there."""
+"""Custom backend under rLLM's trainer, and the grouping hook's figures there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HERE = f"{__name__}:Own"
 
 
 class Own(BackendProtocol[Any, Any]):
-    """Trains nothing, and keeps what it was given."""
+    """Backend that trains nothing and keeps its arguments."""
 
     seen: ClassVar[list[tuple[list[str], dict[str, float]]]] = []
     options: ClassVar[list[tuple[bool, int]]] = []
@@ -52,13 +52,13 @@ class Own(BackendProtocol[Any, Any]):
         return [group.group_role for group in trainer_state.trajectory_groups]
 
     async def process_backend_batch(self, trainer_state: Any, **kwargs: Any) -> None:
-        """As rLLM's tinker backend does: advantages that are there already have no figures."""
+        """Compute no figures for steps that have advantages, as rLLM's tinker backend does."""
 
     async def compute_advantages(self, trainer_state: Any, algorithm_config: Any, **kwargs: Any) -> None:
-        """See above."""
+        """Do nothing."""
 
     async def update_policy(self, trainer_state: Any, **kwargs: Any) -> None:
-        """Nothing to learn with."""
+        """Do nothing."""
 
     async def on_batch_end(self, trainer_state: Any) -> None:
         self.seen.append((trainer_state.backend_batch, dict(trainer_state.metrics)))
@@ -92,15 +92,15 @@ def test_a_backend_of_one_s_own_trains_and_the_hook_s_figures_reach_its_trackers
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("tests.rllm_bridge.nowhere:Own", "No module named"),
         (f"{__name__}:Missing", "has no attribute"),
         (f"{__name__}:tasks", "expected a subclass of rLLM's BackendProtocol"),
     ],
 )
-def test_a_backend_that_is_not_there_is_said_to_be_so(name: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_a_backend_that_is_not_there_is_said_to_be_so(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         backend_class(name)
 
 

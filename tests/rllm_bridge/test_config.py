@@ -1,4 +1,4 @@
-"""A spec in rLLM's words, without rLLM: the overrides of its config, and the map from role to estimator."""
+"""Overrides of rLLM's config and the map from role to estimator, without rLLM."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.edge import solver_judge
 
 HOSTED = "model=tinker:Qwen/Qwen3-8B"
 GROUP = SimpleNamespace(task_id="t")
-"""As much of a group of rLLM's as a registered estimator reads."""
+"""Stand-in for rLLM's group with the attributes that a registered estimator reads."""
 
 
 def keys(plan: Plan, backend: Backend, **run: Any) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def test_the_config_can_be_shown_for_every_backend(rolegraph: Command, backend: 
     assert done.returncode == 0, done.stderr
     shown = yaml.safe_load(done.stdout)
     given = shown.get("overrides") or []
-    # With rLLM installed the whole config is shown, without it what it is composed from.
+    # The whole config if rLLM is installed, else only its overrides.
     assert f"rllm/backend={backend}" in given or shown["rllm"]["backend"] == backend
     assert "30 updates over 2048 tasks" in done.stdout
 

@@ -1,4 +1,4 @@
-"""rLLM's registered datasets as data of a spec."""
+"""Datasets of rLLM's registry as data of a spec."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_its_rows_are_tasks_and_its_test_split_is_held_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "split_name", "said"),
+    ("name", "split_name", "message"),
     [
         ("sumz", None, "has no dataset 'sumz'; did you mean 'sums'"),
         ("sums", "dev", "no split 'dev'; it has train"),
     ],
 )
-def test_what_is_not_there_is_named(name: str, split_name: str | None, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_what_is_not_there_is_named(name: str, split_name: str | None, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         rllm(name, split_name=split_name)

@@ -1,4 +1,4 @@
-"""The script that `rolegraph eject` writes: to be read, checked and run without this command line."""
+"""Script that `rolegraph eject` writes: its source, its types, and a run of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ejected(rolegraph: Command, *words: str) -> str:
 
 
 def constants(script: str) -> dict[str, Any]:
-    """The values of the script's capital names that are written out."""
+    """Return the values of the script's constants."""
     found: dict[str, Any] = {}
     for node in ast.parse(script).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -99,7 +99,7 @@ def test_a_script_that_is_there_is_not_overwritten(rolegraph: Command, tmp_path:
     written = (tmp_path / "train.py").read_text()
     second = rolegraph("eject", "solver_judge_distill", "--out", "train.py")
     assert second.returncode == 2
-    assert "train.py is there already" in second.stderr
+    assert "train.py already exists" in second.stderr
     assert (tmp_path / "train.py").read_text() == written
 
 

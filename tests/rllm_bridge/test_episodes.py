@@ -1,4 +1,4 @@
-"""What rLLM writes is read here, and what is written here is read by rLLM."""
+"""Episodes written by rLLM and read here, and the reverse."""
 
 from __future__ import annotations
 

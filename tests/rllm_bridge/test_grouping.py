@@ -1,4 +1,4 @@
-"""Under rLLM's synchronous tinker backend every role is trained, each by its own estimator."""
+"""Grouping hook under rLLM's synchronous tinker backend: each role has its own estimator's advantages."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ async def open_teacher(ref: Any) -> Any:
     return Teacher()
 
 
-class Uneven:
-    """Every third solver is wrong, so that groups have a spread."""
+class UnevenAnswers:
+    """Answers of which a third of the solvers' are wrong, so that rewards in a group differ."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def __call__(self, prompt: str) -> str:
         if is_judge(prompt):
             return "<answer>1</answer>"
-        self.asked += 1
-        return WRONG if self.asked % 3 == 0 else RIGHT
+        self.calls += 1
+        return WRONG if self.calls % 3 == 0 else RIGHT
 
 
 def episodes_of(spec: str, *overrides: str, validation: bool = False) -> list[Episode]:
@@ -57,7 +57,7 @@ def episodes_of(spec: str, *overrides: str, validation: bool = False) -> list[Ep
 
     return run_all(
         compile_workflow(spec, overrides),
-        Engine(Uneven()),
+        Engine(UnevenAnswers()),
         tasks(8),
         rollouts=4,
         workflow_args={"open_model": open_teacher},
@@ -87,7 +87,7 @@ def test_a_spec_that_mixes_precomputed_and_estimated_roles_loses_no_solver() -> 
 
 
 def test_without_the_hook_rllm_drops_every_solver() -> None:
-    """What the hook is for: when this fails, rLLM has mended it."""
+    """Without the hook rLLM drops estimated roles; a failure here means that rLLM has fixed it."""
     groups, _ = transform_episodes_to_trajectory_groups(
         episodes_of("solver_judge_distill"), TransformConfig()
     )

@@ -1,4 +1,4 @@
-"""The bridge costs nothing until it is used, and says what it needs."""
+"""Imports of the bridge: lazy, and with a message if rLLM is missing."""
 
 from __future__ import annotations
 

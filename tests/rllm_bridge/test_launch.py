@@ -1,4 +1,4 @@
-"""RLLM's own config and AgentTrainer, launched from a spec: offline, against the local service."""
+"""rLLM's config and AgentTrainer, launched from a spec against the local service."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_an_estimator_of_ours_computes_under_rllm() -> None:
 
 
 def series(log: str, key: str) -> list[float]:
-    """The values of a metric in a console log of rLLM's, in order."""
+    """Return a metric's values from rLLM's console log, in order."""
     return [float(found) for found in re.findall(rf"- {re.escape(key)}:(?:np\.\w+\()?(-?[\d.e+-]+)", log)]
 
 

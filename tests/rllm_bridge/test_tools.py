@@ -1,4 +1,4 @@
-"""A turn in which the policy calls tools, from rLLM's engine and back to its trajectories."""
+"""Turns with tool calls under rLLM: the engine's requests and the resulting trajectories."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def vocabulary() -> Iterator[None]:
 
 
 class Asking(RecordedEngine):
-    """Keeps the messages, too."""
+    """Engine that records the messages, too."""
 
     def __init__(self) -> None:
         super().__init__(lambda said: RIGHT if said == "7" else f"Let me see. {call('add', a=3, b=4)}")

@@ -1,4 +1,4 @@
-"""Loops under rLLM: whole trajectories leave as they are, turns that are compared each by themselves."""
+"""Loops under rLLM: whole trajectories are sent as they are, compared turns one by one."""
 
 from __future__ import annotations
 
@@ -41,20 +41,22 @@ def looped(folder: Path, **role: Any) -> Plan:
     return plan(folder, {"a": {"prompt": WHO, "count": 2, **role}}, loops)
 
 
-class Drawn:
-    """Right or wrong by the prompt and how often it was asked; an instance's second turn as told."""
+class RandomAnswers:
+    """Right or wrong answers, by prompt and number of calls; `special` is for second turns."""
 
     def __init__(self, special: str = "") -> None:
-        self.special, self.asked = special, Counter[str]()
+        self.special, self.calls = special, Counter[str]()
 
     def __call__(self, prompt: str) -> str:
-        self.asked[prompt] += 1
-        text = random.Random(f"{prompt} {self.asked[prompt]}").choice([RIGHT, WRONG])
+        self.calls[prompt] += 1
+        text = random.Random(f"{prompt} {self.calls[prompt]}").choice([RIGHT, WRONG])
         return self.special or text if prompt.endswith("1, 2") else text
 
 
 def episodes_of(spec: Plan, special: str = "") -> list[Episode]:
-    return run_all(compile_workflow(spec), RecordedEngine(Drawn(special)), tasks(4), rollouts=3, parallel=1)
+    return run_all(
+        compile_workflow(spec), RecordedEngine(RandomAnswers(special)), tasks(4), rollouts=3, parallel=1
+    )
 
 
 def grouped(episodes: list[Episode], **hook: Any) -> list[TrajectoryGroup]:
@@ -133,7 +135,7 @@ def of_rllm(groups: Sequence[TrajectoryGroup]) -> Values:
 
 
 def of_ours(folder: Path, credit: Any, group: str) -> Values:
-    """The same episodes, in groups of our own loop."""
+    """Group the same episodes by our own loop."""
     whole = looped(folder)
     ran = [OurEpisode.from_dict(episode.to_dict()) for episode in episodes_of(whole)]
     earned = [_own_rewards(episode) for episode in ran]
@@ -147,7 +149,7 @@ def of_ours(folder: Path, credit: Any, group: str) -> Values:
 
 
 def _own_rewards(episode: OurEpisode) -> OurEpisode:
-    """What each turn earned, which whole trajectories do not take along."""
+    """Return each turn's reward, which whole trajectories do not have."""
     return episode._replace(
         trajectories=[
             t._replace(steps=[s._replace(reward=float(s.model_response == RIGHT)) for s in t.steps])

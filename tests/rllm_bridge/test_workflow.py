@@ -1,4 +1,4 @@
-"""A compiled spec under rLLM's own engine gives the same episodes, is pooled, and loses nothing finished."""
+"""Compiled specs under rLLM's own engine: equal episodes, pooled instances, finished work kept."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_256_pooled_instances_carry_nothing_from_one_task_to_the_next() -> None:
             super().__init__(**options)
             workflows.append(self)
 
-    # Every second episode is cut off with two solvers committed, and its instance taken up again.
+    # Every second episode is cancelled with two solvers committed, and its instance reused.
     options = {"timeout": 1.0}
     engine = RecordedEngine(agreeable, latency)
     episodes = run_all(Watched, engine, tasks(768), workflow_args=options)

@@ -1,4 +1,4 @@
-"""A small training on a scripted service: one that a test may do as it likes, and one that is done."""
+"""Fixtures of small trainings on a scripted service: a new one, and a finished one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def training(workflow: Workflow, tokenizer: Path, tmp_path: Path) -> Training:
 
 @pytest.fixture(scope="package")
 def finished(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """One that went from its beginning to its end, to be read and not to be changed."""
+    """Return a finished training that tests read and do not change."""
     workflow = Workflow(load_tokenizer(tokenizer))
     with tinker_service(workflow, context=4096) as workflow.service:
         training = Training(workflow, tokenizer, tmp_path_factory.mktemp("finished") / "run")

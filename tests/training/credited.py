@@ -1,4 +1,4 @@
-"""Small specs whose turns are credited and compared, and what training makes of their episodes."""
+"""Helpers for tests of credit and groups: small specs, their episodes, and the episodes' advantages."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ def write(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **mor
 
 
 def rollouts(plan: Plan, answer: Answer, *, tasks: int = 2, count: int = 4) -> list[Episode]:
-    """Episodes of some tasks that differ in their ids and questions."""
+    """Run `count` episodes of each of `tasks` tasks, which differ in ids and questions."""
     models = limited(plan, ScriptedModel(answer))
     rows = [{**COUNTDOWN, "id": f"t{number}", "question": f"Task {number}"} for number in range(tasks)]
     return [asyncio.run(episode(plan, models, row, rollout)) for row in rows for rollout in range(count)]
 
 
 def drawn(request: Request) -> str:
-    """Right or wrong, by whose turn it is and in which rollout."""
+    """Return a right or a wrong answer, drawn by task, rollout, role and round."""
     task, rollout, (role, index, number), *_ = request.id
-    role, _, unrolled = role.partition("_")  # by hand, the round is in the name
-    whose = f"{task} {rollout} {role} {index} {unrolled or number}"
-    return random.Random(whose).choice([RIGHT, WRONG])
+    role, _, unrolled = role.partition("_")  # a loop unrolled by hand has the round in the role's name
+    place = f"{task} {rollout} {role} {index} {unrolled or number}"
+    return random.Random(place).choice([RIGHT, WRONG])
 
 
 def learnt(plan: Plan, episodes: Sequence[Episode]) -> tuple[list[Episode], dict[str, float]]:
-    """The episodes as training leaves them, and the metrics of their groups."""
+    """Return the episodes with advantages, and the metrics of their groups."""
     groups, metrics = group_episodes(episodes, plan.trained)
     estimators = {name: role.estimator for name, role in plan.trained.items() if role.estimator}
     estimated = estimate(groups, estimators)

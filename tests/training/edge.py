@@ -1,4 +1,4 @@
-"""A small training of solver_judge on a scripted service, whose answers follow from seed and weights."""
+"""Small training of solver_judge on a scripted service whose answers follow from seed and weights."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def tasks(split: str, count: int) -> list[Task]:
 
 
 class Workflow:
-    """What the model of a service says in a solver's and a judge's turn, by the updates it has had."""
+    """Scripted model of a service; a solver's answer depends on the call's seed and the updates so far."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.service: Service
         self.solve: Callable[[int, int], str] = lambda seed, updates: RIGHT if seed % 2 else WRONG
-        """Of a call's seed and the updates that the weights have had."""
+        """Function from a call's seed and the weights' number of updates to the solver's answer."""
 
     def __call__(self, body: dict[str, Any]) -> Sampled:
         prompt = self.tokenizer.decode(
@@ -61,17 +61,17 @@ class Workflow:
         )
         updates = self.service.updates[body["sampling_session_id"]]
         seed = body["sampling_params"]["seed"]
-        said = "<answer>1</answer>" if "Proposed solutions" in prompt else self.solve(seed, updates)
-        ids = self.tokenizer.encode(f"{said}<|end|>", add_special_tokens=False)
+        answer = "<answer>1</answer>" if "Proposed solutions" in prompt else self.solve(seed, updates)
+        ids = self.tokenizer.encode(f"{answer}<|end|>", add_special_tokens=False)
         return ids, [LOGPROB] * len(ids), "stop"
 
     def seeds(self) -> list[int]:
-        """Of all calls so far, in no order."""
+        """Return the seeds of all calls so far, sorted."""
         return sorted(body["sampling_params"]["seed"] for body in self.service.asked)
 
 
 class Training:
-    """A run in a folder, on a service."""
+    """Training in a folder, on a scripted service."""
 
     def __init__(self, workflow: Workflow, tokenizer: Path, folder: Path) -> None:
         self.workflow, self.service, self.tokenizer = workflow, workflow.service, tokenizer
@@ -117,7 +117,7 @@ class Training:
         return list(read_episodes(self.folder.episodes_file(split, step)))
 
     def figures(self) -> list[dict[str, float]]:
-        """The metrics' lines, but for what a clock has a part in."""
+        """Return the lines of metrics without those measured by a clock."""
         return [
             {name: value for name, value in line.items() if not name.startswith(CLOCKED)}
             for line in self.folder.metrics()
@@ -128,7 +128,7 @@ class Training:
 
 
 def comparable(episodes: Sequence[Episode], *, weights: bool = True) -> list[dict[str, Any]]:
-    """What two runs of the same calls have in common: not what they took, and `weights` where they count."""
+    """Return episodes as dictionaries without times, and without weight versions unless `weights`."""
     rows = [episode.to_dict() for episode in episodes]
     for step in (step for row in rows for t in row["trajectories"] for step in t["steps"]):
         del step["info"]["started"], step["info"]["seconds"]

@@ -1,4 +1,4 @@
-"""Advantages against what rLLM computed (tests/data/rllm_advantage_cases.json), and what is refused."""
+"""Advantages and metrics against rLLM's (tests/data/rllm_advantage_cases.json), and refused input."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def episodes_of(case: Mapping[str, Any]) -> list[Episode]:
 
 
 def estimators_of(case: Mapping[str, Any], episodes: list[Episode]) -> dict[str, Estimator]:
-    """What a spec of that case says: with rLLM's flag on, a role that carries advantages is precomputed."""
+    """Return each role's estimator; with rLLM's flag, a role with advantages is precomputed."""
     config = case["config"]
     found: dict[str, Estimator] = {}
     for trajectory in (t for episode in episodes for t in episode.trajectories):
@@ -105,8 +105,8 @@ def test_advantages_and_metrics_are_those_of_rllm(name: str) -> None:
 def test_what_rllm_refuses_is_refused_with_role_task_and_step(name: str) -> None:
     with pytest.raises(AdvantageError) as caught:
         run(case_named(name))
-    said = str(caught.value)
-    assert "judge 1" in said and "task t" in said and "step 0" in said and "float" in said
+    message = str(caught.value)
+    assert "judge 1" in message and "task t" in message and "step 0" in message and "float" in message
 
 
 def test_a_list_of_the_wrong_length_becomes_zeros_with_a_warning_and_a_count() -> None:
@@ -150,7 +150,7 @@ def test_a_reward_that_is_no_finite_number_is_named_and_placed(reward: float | N
 
 
 @pytest.mark.parametrize(
-    ("result", "said"),
+    ("result", "message"),
     [
         ([], "gave 0 groups of advantages for 1 groups"),
         ([[1.0]], r"gave advantages of shape \[1\] for the task t1, expected \[2\]"),
@@ -158,9 +158,9 @@ def test_a_reward_that_is_no_finite_number_is_named_and_placed(reward: float | N
         ("what", "raised ValueError"),
     ],
 )
-def test_an_estimator_that_gives_nonsense_is_named(result: Any, said: str) -> None:
+def test_an_estimator_that_gives_nonsense_is_named(result: Any, message: str) -> None:
     broken = Estimator("mine", compute=lambda rewards, groups: result)
-    with pytest.raises(AdvantageError, match=f"the estimator mine of solver {said}"):
+    with pytest.raises(AdvantageError, match=f"the estimator mine of solver {message}"):
         estimate([group_of([1.0, 0.0])], {"solver": broken})
 
 

@@ -1,4 +1,4 @@
-"""What turns are credited with, from a spec's keys to the advantages, and what is noted of it."""
+"""Credit of turns, from a spec's keys to the advantages, and its notes in the episodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.training.credited import (
     rollouts,
 )
 
-# what a turn is credited with
+# credit of a turn
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_role_s_reward_is_that_of_its_trajectories_or_of_its_turns_where_these
     assert rewards_by_role(apart, episodes)["a"] == turns
 
 
-# what is noted for whoever asks why
+# notes in the episodes
 
 
 def test_each_member_is_noted_with_its_baseline_and_what_it_counts_in_the_loss(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What turns are compared with, from a spec's keys to the episodes on disk."""
+"""Groups of turns, from a spec's keys to the episodes on disk."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def test_a_loop_is_the_same_workflow_unrolled_by_hand_and_its_pooled_groups_the_
         for role in ("solver", "critic"):
             for trajectory in one[role]:
                 unrolled = [other[f"{role}_{n}"][trajectory.index - 1] for n in (1, 2, 3)]
-                assert [said(step) for step in trajectory.steps] == [said(t.steps[0]) for t in unrolled]
+                assert [messages_of(step) for step in trajectory.steps] == [
+                    messages_of(t.steps[0]) for t in unrolled
+                ]
                 assert [step.reward for step in trajectory.steps] == [t.reward for t in unrolled]
 
     def rewards(groups: Sequence[TrajectoryGroup]) -> dict[tuple[str, str], list[Any]]:
@@ -78,12 +80,12 @@ def test_a_loop_is_the_same_workflow_unrolled_by_hand_and_its_pooled_groups_the_
         assert advantages(mine, role) == [list(row) for row in zip(*columns, strict=True)]
 
 
-def said(step: Step) -> list[tuple[str, str]]:
+def messages_of(step: Step) -> list[tuple[str, str]]:
     return [(message["role"], message["content"]) for message in step.chat_completions]
 
 
 def at_grpo(folder: Path) -> Plan:
-    """Coders compared where they were asked the same, a reasoner turn by turn."""
+    """Return a plan whose coders are grouped by prompt and whose reasoner is grouped by turn."""
     return plan(
         folder,
         {
@@ -115,7 +117,7 @@ def test_the_groups_of_at_grpo_are_those_that_the_episodes_on_disk_say(tmp_path:
     spec = at_grpo(tmp_path)
     done, metrics = learnt(spec, rollouts(spec, drawn, tasks=12))
     write_episodes(tmp_path / "episodes.jsonl", done)
-    # From here on nothing of the engine's.
+    # Expected values, computed without the engine.
     groups: defaultdict[Any, list[tuple[float, float]]] = defaultdict(list)
     for line in (tmp_path / "episodes.jsonl").read_text().splitlines():
         row = json.loads(line)

@@ -1,4 +1,4 @@
-"""The whole loop, from rollouts to checkpoints, on a service that answers and trains by a script."""
+"""Training loop from rollouts to checkpoints, on a scripted service."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ def test_turns_are_compared_learnt_from_and_on_record(training: Training) -> Non
 
 
 def test_events_tell_what_goes_on_in_order(finished: Training) -> None:
-    told = [
+    texts = [
         event.text if isinstance(event, Note) else f"logged {event.step}"
         for event in finished.events
         if isinstance(event, Note | StepLogged)
     ]
-    assert told == [
+    assert texts == [
         "step 0: validation",
         "logged 0",
         "step 1: rollouts",
@@ -144,7 +144,7 @@ def test_validation_asks_with_the_same_seeds_every_time(training: Training) -> N
     assert before == after
 
 
-# what goes wrong
+# failures
 
 
 def test_a_batch_that_teaches_nothing_changes_nothing(training: Training) -> None:

@@ -1,4 +1,4 @@
-"""The loop with several policies: each learns, is sampled, kept and taken up again for itself."""
+"""Training loop with several policies: each is trained, sampled, saved and resumed by itself."""
 
 from __future__ import annotations
 

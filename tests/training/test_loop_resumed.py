@@ -1,4 +1,4 @@
-"""Checkpoints of the loop, what goes on from them, and rollouts that run ahead of the updates."""
+"""Checkpoints, resumed trainings, and rollouts ahead of the updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Order, rates, datums and comparisons: the parts of the loop that compute and touch nothing."""
+"""Pure parts of training: task order, learning rate, datums, figures and comparisons."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ Learnt = tuple[tinker.Datum, list[SampledSpan]]
 
 
 def learnt(*steps: Step, loss: LossName = "ppo", share: float = 0.5) -> list[Learnt]:
-    """The data of one trajectory, each with what was sampled of it."""
+    """Return a trajectory's datums, each with its spans of sampled tokens."""
     trajectory = Trajectory("solver", steps=steps, uid="t:0/solver/1")
     own = step_advantages(Episode("t", 0, {"id": "t"}, [trajectory]), trajectory)
     return [build_datum(sequence, loss, share) for sequence in token_sequences(own)]
@@ -193,7 +193,7 @@ def test_the_loss_of_a_sequence_is_that_of_its_steps_apart(data: st.DataObject) 
     loss: LossName = data.draw(st.sampled_from(["ppo", "importance_sampling", "cross_entropy"]))
 
     def total(found: list[Learnt]) -> tuple[float, list[float]]:
-        """The loss under a policy that looks at all that is before a token, and each sampled token's gap."""
+        """Return the loss by a policy that reads the whole prefix, and each sampled token's log ratio."""
         value, gaps = 0.0, list[float]()
         for one, spans in found:
             inputs = {name: torch.tensor(v.tolist()) for name, v in one.loss_fn_inputs.items()}
@@ -213,11 +213,11 @@ def test_the_loss_of_a_sequence_is_that_of_its_steps_apart(data: st.DataObject) 
 
 def test_a_batch_says_how_many_steps_went_into_its_data_and_which_were_written_anew() -> None:
     def conversation(*turns: Step) -> Trajectory:
-        said: list[dict[str, str]] = []
+        messages: list[dict[str, str]] = []
         steps: list[Step] = []
         for turn in turns:
-            said += [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
-            steps.append(turn._replace(chat_completions=tuple(said)))
+            messages += [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+            steps.append(turn._replace(chat_completions=tuple(messages)))
         return Trajectory("solver", steps=steps, reward=1.0)
 
     roles = {"solver": solver_judge().roles[0]}
@@ -266,7 +266,7 @@ def test_zero_advantages_are_left_out_but_count_in_the_mean() -> None:
 
 
 def judged(weight: float) -> list[dict[str, float]]:
-    """The share of a judge and its solvers in their policy, and the judge's advantage as it is sent."""
+    """Return the gradient shares of a judge and its solvers, and the judge's weighted advantage."""
     plan = solver_judge(f"roles.judge.weight={weight}")
     episodes = [episode("a", 0, [1.0, 0.0], 1.0), episode("b", 0, [1.0, 1.0], 0.0)]
     groups, _ = group_episodes(episodes)
@@ -291,13 +291,13 @@ def test_a_weight_counts_in_the_mean_and_in_the_share() -> None:
 def test_a_role_that_has_its_policy_for_itself_is_told_of_once() -> None:
     plan = solver_judge()
     steps = [{"optim/share/solver": 0.95, "optim/share/judge": 0.05}] * 25
-    told = [
+    warned = [
         n for n in range(26) for note in capture_warnings(steps[:n], plan) if "solver has had" in note.text
     ]
-    assert told == [10]
+    assert warned == [10]
     interrupted = [*steps[:9], {"optim/share/solver": 0.5, "optim/share/judge": 0.5}, *steps]
-    told = [n for n in range(len(interrupted) + 1) for _ in capture_warnings(interrupted[:n], plan)]
-    assert told == [20]
+    warned = [n for n in range(len(interrupted) + 1) for _ in capture_warnings(interrupted[:n], plan)]
+    assert warned == [20]
     quiet = [*steps[:5], {"optim/data": 0.0}, *steps[:5]]
     assert [n for n in range(len(quiet) + 1) for _ in capture_warnings(quiet[:n], plan)] == [11], (
         "that taught nothing"

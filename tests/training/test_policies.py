@@ -1,4 +1,4 @@
-"""The policies in training, through the Tinker SDK, on a service that trains by a script."""
+"""Policies in training through the Tinker SDK, on a scripted service."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def service() -> Iterator[Service]:
 
 
 class Training:
-    """A service, and the policies that a test has on it."""
+    """Scripted service, and policies on it."""
 
     def __init__(self, service: Service, tokenizer: Path) -> None:
         self.service, self.tokenizer = service, tokenizer
@@ -60,7 +60,7 @@ def training(service: Service, tokenizer: Path) -> Training:
 
 
 def batch(role: str, *, data: int = 1, loss: Loss | LossName = "importance_sampling") -> RoleBatch:
-    """Data of a prompt of two tokens and a response of two."""
+    """Return a batch of `data` equal datums, with two prompt tokens and two response tokens."""
     step = Step([10, 11], [12, 13], [-1.0, -2.0], advantage=0.5)
     loss = loss if isinstance(loss, Loss) else Loss(name=loss)
     learnt, spans = build_datum([StepAdvantages(step, [0.5, 0.5], role)], loss.name, 1.0)
@@ -73,7 +73,7 @@ async def update(
     return (await policies.update({MAIN: batches}, {MAIN: rate}, clip))[MAIN]
 
 
-# what it starts from
+# starting points
 
 
 def test_a_new_adapter_has_the_shape_and_seed_that_were_asked_for(training: Training) -> None:
@@ -109,7 +109,7 @@ REFUSED = f"no room for {KEY}"
     ids=["at once", "later"],
 )
 @pytest.mark.parametrize(
-    ("operation", "state", "said"),
+    ("operation", "state", "message"),
     [
         ("create_model", None, "cannot train 'tiny': .*no room for"),
         (
@@ -120,7 +120,7 @@ REFUSED = f"no room for {KEY}"
     ],
 )
 def test_what_the_service_refuses_to_open_is_the_person_s_mistake(
-    operation: str, state: str | None, said: str, refusal: Response, training: Training
+    operation: str, state: str | None, message: str, refusal: Response, training: Training
 ) -> None:
     training.service.refusals[operation] = iter([refusal])
 
@@ -128,7 +128,7 @@ def test_what_the_service_refuses_to_open_is_the_person_s_mistake(
         async with training.open(state=state):
             pass
 
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         asyncio.run(run())
     assert KEY not in str(caught.value)
 
@@ -272,7 +272,7 @@ def test_a_checkpoint_is_a_state_and_weights_to_sample_from_under_one_label(trai
     assert state["overwrite"] is True, "a step that is done again takes the place of the first"
 
 
-# what fails
+# failures
 
 
 FAULTS: list[tuple[str, Callable[[Policies], Awaitable[object]], str]] = [
@@ -284,14 +284,14 @@ FAULTS: list[tuple[str, Callable[[Policies], Awaitable[object]], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("operation", "work", "said"), FAULTS)
+@pytest.mark.parametrize(("operation", "work", "message"), FAULTS)
 def test_what_the_service_fails_to_do_is_named_without_the_key(
-    operation: str, work: Callable[[Policies], Awaitable[object]], said: str, training: Training
+    operation: str, work: Callable[[Policies], Awaitable[object]], message: str, training: Training
 ) -> None:
     training.service.refusals[operation] = iter([failed(f"the disk is full, {KEY}", "server")])
 
     async def run(policies: Policies) -> None:
-        with pytest.raises(WorldError, match=f"{said}: the disk is full") as caught:
+        with pytest.raises(WorldError, match=f"{message}: the disk is full") as caught:
             await work(policies)
         assert KEY not in str(caught.value)
         assert policies.version(MAIN) == 0
@@ -318,7 +318,7 @@ def test_an_answer_that_cannot_be_read_ends_the_update_and_nothing_is_learnt_twi
 
 
 async def vanishing(service: Service, operation: str, work: Awaitable[object], gone: ExitStack) -> None:
-    """Let a service go away while it owes the answer to an operation of `work`; raises what `work` does."""
+    """Stop the service while an operation of `work` is pending; raises what `work` raises."""
     loop, sent = asyncio.get_running_loop(), asyncio.Event()
 
     def passing() -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Signals: what a teacher's log-probabilities and a demonstration make of finished episodes."""
+"""Signals on finished episodes: log-probabilities of a teacher, and demonstrations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DISTILL = ["roles.judge.estimator=precomputed"]
 
 
 class ScriptedScorer:
-    """A teacher that gives every token the same log-probability, or raises."""
+    """Teacher that gives every token the same log-probability, or raises."""
 
     def __init__(self, value: float = -0.5, error: Exception | None = None) -> None:
         self.value, self.error = value, error
@@ -70,7 +70,7 @@ def signalled(plan: Plan, model: ScriptedScorer | None = None, given: Episode | 
 
 
 def of_judge(found: SignalResult) -> Advantage:
-    """What the judge's only step learns by."""
+    """Return the advantage of the judge's only step."""
     (advantage,) = found.advantages["t1:0/judge/1"]
     return advantage
 
@@ -142,7 +142,7 @@ def test_a_signal_of_a_package_that_raises_is_named(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["roles.judge.estimator=precomputed"], "judge is precomputed, but nothing sets its advantages"),
         (
@@ -174,11 +174,11 @@ def test_a_signal_of_a_package_that_raises_is_named(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_what_cannot_teach_is_refused_when_the_spec_is_checked(
-    words: list[str], said: str, tmp_path: Path
+    words: list[str], message: str, tmp_path: Path
 ) -> None:
     compiled = check_file("solver_judge", words)
     assert compiled.plan is None
-    assert any(said in str(diagnostic) for diagnostic in compiled.diagnostics), [
+    assert any(message in str(diagnostic) for diagnostic in compiled.diagnostics), [
         *map(str, compiled.diagnostics)
     ]
 

@@ -32,8 +32,10 @@ from rolegraph.engine.records import Message as Message
 from rolegraph.engine.records import Note as Note
 from rolegraph.engine.records import Observer as Observer
 from rolegraph.engine.records import RunFolder as RunFolder
+from rolegraph.engine.records import Source as Source
 from rolegraph.engine.records import Step as Step
 from rolegraph.engine.records import StepLogged as StepLogged
+from rolegraph.engine.records import SweepKind as SweepKind
 from rolegraph.engine.records import Task as Task
 from rolegraph.engine.records import Trajectory as Trajectory
 from rolegraph.engine.records import read_episodes as read_episodes
@@ -56,7 +58,6 @@ from rolegraph.engine.vocabulary import Score as Score
 from rolegraph.engine.vocabulary import Split as Split
 from rolegraph.evaluation import Evaluation as Evaluation
 from rolegraph.evaluation import EvaluationJob as EvaluationJob
-from rolegraph.evaluation import begin_evaluation as begin_evaluation
 from rolegraph.evaluation import evaluate as evaluate
 from rolegraph.evaluation import evaluate_async as evaluate_async
 from rolegraph.exporting import export as export
@@ -71,17 +72,13 @@ from rolegraph.previewing import preview_async as preview_async
 from rolegraph.reporting import report as report
 from rolegraph.running import RunJob as RunJob
 from rolegraph.running import RunResult as RunResult
-from rolegraph.running import begin_run as begin_run
 from rolegraph.running import new_folder as new_folder
-from rolegraph.running import resume_run as resume_run
 from rolegraph.running import run as run
 from rolegraph.running import run_async as run_async
 from rolegraph.starting import new as new
 from rolegraph.starting import new_async as new_async
 from rolegraph.sweeping import SweepJob as SweepJob
 from rolegraph.sweeping import SweepResult as SweepResult
-from rolegraph.sweeping import begin_sweep as begin_sweep
-from rolegraph.sweeping import resume_sweep as resume_sweep
 from rolegraph.sweeping import sweep as sweep
 from rolegraph.sweeping import sweep_async as sweep_async
 from rolegraph.testing import TestReport as TestReport
@@ -92,8 +89,6 @@ from rolegraph.testing import test as test
 from rolegraph.testing import test_async as test_async
 from rolegraph.training import TrainingJob as TrainingJob
 from rolegraph.training import TrainingResult as TrainingResult
-from rolegraph.training import begin_training as begin_training
-from rolegraph.training import resume_training as resume_training
 from rolegraph.training import train as train
 from rolegraph.training import train_async as train_async
 from rolegraph.viewing import RunViewer as RunViewer
@@ -101,6 +96,8 @@ from rolegraph.viewing import view as view
 from rolegraph.workflow import OpenWorkflow as OpenWorkflow
 from rolegraph.workflow import Workflow as Workflow
 from rolegraph.workflow import check as check
+from rolegraph.workflow import check_for as check_for
 from rolegraph.workflow import json_schema as json_schema
 from rolegraph.workflow import load as load
+from rolegraph.workflow import open_source as open_source
 from rolegraph.workflow import shipped_specs as shipped_specs

@@ -68,7 +68,7 @@ def _side(name: str, side: str | Path | Workflow, imports: Iterable[str | Path])
 
 def _names(sides: Iterable[str | Path | Workflow]) -> list[str]:
     """Each side by the last part of its path, or all of it where two have the same."""
-    paths = [side.source.spec if isinstance(side, Workflow) else str(side) for side in sides]
+    paths = [side.source.named_spec if isinstance(side, Workflow) else str(side) for side in sides]
     short = [Path(path).resolve().name for path in paths]
     times = Counter(short)
     names = [name if times[name] == 1 else path for name, path in zip(short, paths, strict=True)]

@@ -1,4 +1,4 @@
-"""`rolegraph eval`: trained weights against the model that they came from, on the same tasks and seeds."""
+"""`rolegraph eval`: trained weights compared with their base model, on the same tasks and seeds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
 from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.training.compare import Interval, by_task, difference, interval
-from rolegraph.running import RunJob, blocking, finished_in, info_of_run, new_folder, nobody
+from rolegraph.running import RunJob, blocking, describe, finished_in, ignore_event, new_folder
 from rolegraph.workflow import Workflow
 
 EVALUATION = "evaluation.json"
-"""In an evaluation's folder: what it came to, when it is done."""
+"""File in an evaluation's folder that holds the result when the evaluation is finished."""
 SIDES = {"base": "the base model …", "checkpoint": "the checkpoint …"}
-"""The folders in it, a run of each side, and what is said while it is made."""
+"""Folders in an evaluation's folder, each a run, and the progress note of each."""
+CONCURRENCY = 256
+"""Episodes in flight; an evaluation is a batch that nobody watches episode by episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +30,36 @@ class ComparedFigure:
     base: Interval
     checkpoint: Interval
     difference: Interval
-    """Paired by task."""
+    """Checkpoint minus base, paired by task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What weights came to beside their base model."""
+    """The figures of trained weights beside those of their base model."""
 
     figures: Mapping[str, ComparedFigure]
     """`correct`, the spec's metrics, and `reward/{role}`."""
     tasks: int
     episodes: int
-    """Of each side."""
+    """Number of episodes of each side."""
 
     def to_json(self) -> bytes:
-        """All of it, for a file."""
+        """Return the evaluation as JSON, as `evaluation.json` holds it."""
         return json.dumps(asdict(self), indent=1).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> Evaluation:
-        """Read what `to_json` wrote; raises ValueError for something else."""
+        """Read what `to_json` wrote.
+
+        Args:
+            text: Contents of an `evaluation.json`.
+
+        Returns:
+            The evaluation.
+
+        Raises:
+            ValueError: The text is something else.
+        """
         from pydantic import TypeAdapter
 
         from rolegraph.engine.records.jsonl import parse_json
@@ -66,33 +78,87 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationJob:
-    """An evaluation that is about to be made, or to go on; see `begin_evaluation`."""
+    """An evaluation that is ready to start or to continue; made by `create`, done by `run`."""
 
     flow: Workflow
     checkpoint: str
     folder: Path
     sides: tuple[RunJob, RunJob]
-    """That of the base model, and that of the checkpoint."""
+    """The run of the base model, and the run of the checkpoint."""
+
+    @classmethod
+    def create(
+        cls,
+        flow: Workflow,
+        checkpoint: str | Path,
+        *,
+        tasks: int = 128,
+        rollouts: int = 4,
+        seed: int = 0,
+        out: str | Path | None = None,
+        resume: bool = False,
+    ) -> EvaluationJob:
+        """Prepare an evaluation; nothing is written yet.
+
+        Args:
+            flow: The workflow.
+            checkpoint: Folder of a training, for its best weights, or a `tinker://` path.
+            tasks: Number of validation tasks at most, at least 1.
+            rollouts: Episodes of each task and side, at least 1.
+            seed: Seed of all draws, the same for both sides.
+            out: Folder of the evaluation; by default `runs/NAME-eval-TIME`.
+            resume: Keep the episodes that `out` holds already, and make those that are missing.
+
+        Returns:
+            The job.
+
+        Raises:
+            SpecError: The spec asks for a permission that `allow` does not give.
+            UsageError: No validation data; or `out` holds an evaluation, with `resume` one of another spec,
+                seed or checkpoint.
+        """
+        flow.check_allowed()
+        if "validation" not in flow.plan.data:
+            raise UsageError(f"{flow.name} has no validation data to compare on")
+        folder = Path(out) if out else new_folder(f"{flow.name}-eval")
+        rows = flow.tasks("validation", tasks)
+        info = describe(flow, "run", seed=seed, split="validation", limit=tasks, rollouts=rollouts)
+        infos = (info, info.model_copy(update={"checkpoint": str(checkpoint)}))
+        base, trained = (
+            _side(flow, RunFolder(folder / name), info, rows, resume=resume)
+            for name, info in zip(SIDES, infos, strict=True)
+        )
+        return cls(flow, str(checkpoint), folder, (base, trained))
 
     async def run(self, observe: Observer | None = None) -> Evaluation:
-        """Evaluate; raises as `evaluate` does."""
-        told = observe or nobody
-        told(Note("starting the model …"))
+        """Make the episodes that are missing, and compare the sides.
+
+        Args:
+            observe: Function that is called with each event, such as an episode that is on disk.
+
+        Returns:
+            The figures of both sides.
+
+        Raises:
+            UsageError: No such weights or model, or no key for it.
+            WorldError: The service does not answer, or the disk is full.
+        """
+        (observe or ignore_event)(Note("starting the model …"))
         async with self.flow.open() as base:
             trained = await base.trained(self.checkpoint)
-            for side, opened, what in zip(self.sides, (base, trained), SIDES.values(), strict=True):
-                with side.begun(observe) as (noted, writer):
-                    noted(Note(what, episodes=side.episodes - side.done))
-                    await side.fill(opened, writer, noted, observe, concurrency=256)
+            for side, opened, note in zip(self.sides, (base, trained), SIDES.values(), strict=True):
+                with side.open_folder(observe) as (notify, writer):
+                    notify(Note(note, episodes=side.episodes - side.done))
+                    await side.write_missing(opened, writer, notify, concurrency=CONCURRENCY)
         was, now = (by_task(self.flow.plan, [*read_episodes(side.folder.episodes)]) for side in self.sides)
         figures = {
             name: ComparedFigure(interval(was[name]), interval(now[name]), difference(now[name], was[name]))
             for name in was
             if name in now
         }
-        found = Evaluation(figures, len(self.sides[1].tasks), self.sides[1].episodes)
-        write_whole(self.folder / EVALUATION, found.to_json())
-        return found
+        evaluation = Evaluation(figures, len(self.sides[1].tasks), self.sides[1].episodes)
+        write_whole(self.folder / EVALUATION, evaluation.to_json())
+        return evaluation
 
 
 async def evaluate_async(
@@ -107,60 +173,44 @@ async def evaluate_async(
 ) -> Evaluation:
     """Compare trained weights with their base model on a workflow's validation tasks.
 
-    `checkpoint` is a training's folder, for its best weights, or a tinker:// path. `rollouts` are episodes of
-    each of `tasks` tasks, with the same seeds on both sides. `out` is a folder to keep them in: `base` and
-    `checkpoint` are runs, `evaluation.json` is what is returned; without it nothing is kept. Raises
-    UsageError (no validation data, no such weights, a folder that holds an evaluation) and WorldError.
+    Args:
+        flow: The workflow.
+        checkpoint: Folder of a training, for its best weights, or a `tinker://` path.
+        tasks: Number of validation tasks at most, at least 1.
+        rollouts: Episodes of each task and side, at least 1.
+        seed: Seed of all draws, the same for both sides.
+        out: Folder to keep the episodes in, as the runs `base` and `checkpoint` beside `evaluation.json`;
+            None keeps nothing.
+        observe: Function that is called with each event, such as the end of an episode.
+
+    Returns:
+        The figures of both sides and their differences, with 95 % intervals over the tasks.
+
+    Raises:
+        SpecError: The spec asks for a permission that `allow` does not give.
+        UsageError: No validation data, no such weights or model, no key, or `out` holds an evaluation.
+        WorldError: The service does not answer, or the disk is full.
     """
     with TemporaryDirectory(prefix="rolegraph-") as scratch:
-        begun = begin_evaluation(
+        job = EvaluationJob.create(
             flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, out=out or scratch
         )
-        return await begun.run(observe)
+        return await job.run(observe)
 
 
 evaluate = blocking(evaluate_async)
 
 
-def begin_evaluation(
-    flow: Workflow,
-    checkpoint: str | Path,
-    *,
-    tasks: int = 128,
-    rollouts: int = 4,
-    seed: int = 0,
-    out: str | Path | None = None,
-    resume: bool = False,
-) -> EvaluationJob:
-    """What `evaluate` is about to do, before any of it is done: arguments and errors as there.
-
-    The default folder is `runs/NAME-eval-TIME`. With `resume`, episodes that `out` holds already are not made
-    again; raises UsageError where they are of another spec, seed or checkpoint.
-    """
-    flow.check_allowed()
-    if "validation" not in flow.plan.data:
-        raise UsageError(f"{flow.name} has no validation data to compare on")
-    folder = Path(out) if out else new_folder(f"{flow.name}-eval")
-    rows = flow.tasks("validation", tasks)
-    info = info_of_run(flow, "validation", tasks, rollouts, seed)
-    base, trained = (
-        _side(flow, RunFolder(folder / name), own, rows, resume=resume)
-        for name, own in zip(
-            SIDES, (info, info.model_copy(update={"checkpoint": str(checkpoint)})), strict=True
-        )
-    )
-    return EvaluationJob(flow, str(checkpoint), folder, (base, trained))
-
-
 def _side(flow: Workflow, folder: RunFolder, info: RunInfo, rows: Sequence[Task], *, resume: bool) -> RunJob:
+    """Return the run of one side, resumed where `resume` is set and the folder holds a run."""
     if not (resume and folder.info_file.exists()):
         folder.check_new("run")
         return RunJob(flow, folder, info, rows, finished=(), resumed=False)
-    begun = folder.info()
-    if (begun.seed, begun.checkpoint) != (info.seed, info.checkpoint):
+    before = folder.info()
+    if (before.seed, before.checkpoint) != (info.seed, info.checkpoint):
         raise UsageError(
-            f"{folder.path} was begun with the seed {begun.seed} and {begun.checkpoint or 'the base model'}; "
-            "an evaluation goes on only as it began"
+            f"{folder.path} was started with the seed {before.seed} and "
+            f"{before.checkpoint or 'the base model'}; neither can change"
         )
     folder.check_same(info, flow.plan.resolved)
     return RunJob(flow, folder, info, rows, finished_in(folder), resumed=True)

@@ -11,7 +11,7 @@ from rolegraph.engine.records import Episode, Note, Observer, RunFolder, derive_
 from rolegraph.engine.training.forecast import Forecast, ObservedEpisodes, Price
 from rolegraph.engine.training.forecast import forecast as forecast_of
 from rolegraph.engine.training.schedule import shuffled
-from rolegraph.running import blocking, nobody
+from rolegraph.running import blocking, ignore_event
 from rolegraph.workflow import Workflow
 
 
@@ -53,7 +53,7 @@ async def forecast_async(
         raise UsageError("a forecast takes either a probe or a run, not both")
     observed = None
     if probe is not None:
-        observed = await _probe_episodes(flow, probe, seed, observe or nobody)
+        observed = await _probe_episodes(flow, probe, seed, observe or ignore_event)
     elif run is not None:
         observed = _recorded_episodes(flow.plan, RunFolder(Path(run)))
     return forecast_of(flow.plan, observed, price=price)

@@ -1,4 +1,4 @@
-"""`rolegraph run`: episodes of a workflow, on disk as they finish."""
+"""`rolegraph run`: episodes of a workflow, written to disk as they finish."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from rolegraph.engine.records import (
     Observer,
     RunFolder,
     RunInfo,
+    Source,
     Task,
     read_episodes,
 )
 from rolegraph.engine.records.folder import newest
-from rolegraph.engine.records.info import Kind, RoleInfo
+from rolegraph.engine.records.info import Kind, RoleInfo, source_fields
 from rolegraph.engine.spec import ModelRef, load_spec
 from rolegraph.engine.vocabulary import Split
 from rolegraph.run_log import logged
-from rolegraph.workflow import OpenWorkflow, Workflow, load
+from rolegraph.workflow import OpenWorkflow, Workflow, open_source
 
 if TYPE_CHECKING:
     from rolegraph.engine.records.episodes import EpisodeWriter
@@ -39,27 +40,34 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 RUNS = Path("runs")
-"""Where runs are kept unless a folder is named."""
+"""Folder of all runs for which no folder is named."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run has left in its folder."""
+    """The folder of a finished run."""
 
     folder: Path
 
     @property
     def figures(self) -> Mapping[str, float]:
-        """`episodes`, the share `correct`, the spec's metrics, and `failures/{role}/{name}`."""
+        """`episodes` (their number), `correct` (a share), the spec's metrics, `failures/{role}/{name}`."""
         return RunFolder(self.folder).info().figures
 
     def episodes(self) -> Iterator[Episode]:
-        """The episodes, read from disk, in the order in which they finished."""
+        """Read the episodes from disk, in the order in which they finished.
+
+        Raises:
+            DataError: The file is damaged.
+        """
         return read_episodes(RunFolder(self.folder).episodes)
 
 
 def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The twin of `NAME_async` for a script, where no event loop runs; raises UsageError where one does."""
+    """Return the twin of the coroutine function `NAME_async` for scripts, where no event loop runs.
+
+    The twin raises UsageError where an event loop runs already.
+    """
 
     @wraps(work)
     def twin(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -67,9 +75,7 @@ def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(work(*args, **kwargs))
-        raise UsageError(
-            f"an event loop is running here already, as in a notebook: await rg.{work.__name__}(…)"
-        )
+        raise UsageError(f"an event loop is already running, as in a notebook: await rg.{work.__name__}(…)")
 
     twin.__name__ = twin.__qualname__ = work.__name__.removesuffix("_async")
     return twin
@@ -77,43 +83,165 @@ def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 @dataclass(frozen=True, slots=True)
 class RunJob:
-    """A run that is about to begin, or to go on; see `begin_run`."""
+    """A run that is ready to start or to continue; made by `create` or `resume`, done by `run`."""
 
     flow: Workflow
     folder: RunFolder
     info: RunInfo
     tasks: Sequence[Task]
     finished: Sequence[tuple[str, int]]
-    """The episodes that are there already: their task's id and their rollout."""
+    """Episodes that the folder holds already: their task's id and their rollout, from 0."""
     resumed: bool
+
+    @classmethod
+    def create(
+        cls,
+        flow: Workflow,
+        split: Split | None = None,
+        *,
+        limit: int | None = None,
+        rollouts: int = 1,
+        seed: int = 0,
+        tasks: Iterable[Task] | None = None,
+        out: str | Path | None = None,
+    ) -> RunJob:
+        """Prepare a new run; nothing is written yet.
+
+        Args:
+            flow: The workflow.
+            split: Which tasks: `train` or `validation`; by default `validation` where the spec has it.
+            limit: Number of tasks at most; None takes all of the split.
+            rollouts: Episodes of each task, at least 1.
+            seed: Seed of all draws; the same seed and model give the same episodes.
+            tasks: Tasks in place of those of the split, each a mapping with an `id`.
+            out: Folder of the run; by default `runs/NAME-TIME`.
+
+        Returns:
+            The job.
+
+        Raises:
+            SpecError: The spec asks for a permission that `allow` does not give.
+            UsageError: The folder holds a run, or the spec has no data for the split.
+        """
+        flow.check_allowed()
+        folder = RunFolder(Path(out) if out else new_folder(flow.name))
+        folder.check_new("run")
+        rows = flow.tasks(split, limit) if tasks is None else list(tasks)
+        own_tasks = tasks is not None
+        info = describe(
+            flow, "run", seed=seed, split=split, limit=limit, rollouts=rollouts, own_tasks=own_tasks
+        )
+        return cls(flow, folder, info, rows, finished=(), resumed=False)
+
+    @classmethod
+    def resume(
+        cls,
+        out: str | Path | None = None,
+        source: Source | None = None,
+        *,
+        split: Split | None = None,
+        limit: int | None = None,
+        rollouts: int | None = None,
+        seed: int | None = None,
+        tasks: Iterable[Task] | None = None,
+        retry_failed: bool = False,
+    ) -> RunJob:
+        """Prepare to continue a run that was stopped, with the episodes that are missing.
+
+        What is not given is as the run was started.
+
+        Args:
+            out: Folder of the run; by default the newest run in `runs/`, of the spec of `source` if it names
+                one.
+            source: Spec and options that replace those of the run, where the plan stays the same.
+            split: Which tasks: `train` or `validation`.
+            limit: Number of tasks; more than before adds tasks.
+            rollouts: Episodes of each task; more than before adds episodes.
+            seed: Seed of all draws; only the run's own is accepted.
+            tasks: Tasks in place of those of the split; required where the run was started with such.
+            retry_failed: Drop the episodes with a failure now, and make them again.
+
+        Returns:
+            The job.
+
+        Raises:
+            SpecError: The spec has faults, or asks for a permission that it is not given.
+            UsageError: There is no such run, or it was started with another spec or seed.
+        """
+        folder = folder_to_resume(out, source, "run")
+        before = folder.info()
+        if before.kind != "run":
+            raise UsageError(
+                f"{folder.path} is the folder of a training; continue it with `rolegraph train --resume`"
+            )
+        if before.checkpoint is not None:
+            raise UsageError(
+                f"{folder.path} is the trained side of an evaluation; continue it with "
+                f"`rolegraph eval --resume --out {folder.path.parent}`"
+            )
+        if before.own_tasks and tasks is None:
+            raise UsageError(f"{folder.path} was started with tasks of its own; give them again to continue")
+        if not (rollouts or before.rollouts):
+            raise UsageError(
+                f"{folder.path} does not note its number of tasks and rollouts; give both to continue"
+            )
+        if seed not in (None, before.seed):
+            raise UsageError(f"{folder.path} was started with the seed {before.seed}; the seed cannot change")
+        flow = open_source((source or Source()).with_defaults(before.source))
+        flow.check_allowed()
+        split, limit = split or before.split, limit or before.limit
+        info = describe(
+            flow,
+            "run",
+            seed=before.seed,
+            split=split,
+            limit=limit,
+            rollouts=rollouts or before.rollouts,
+            own_tasks=tasks is not None,
+        )
+        rows = flow.tasks(split, limit) if tasks is None else list(tasks)
+        folder.check_same(info, flow.plan.resolved)
+        return cls(flow, folder, info, rows, finished_in(folder, retry_failed=retry_failed), resumed=True)
 
     @property
     def episodes(self) -> int:
-        """How many there are when it is done."""
+        """Number of episodes of the whole run."""
         return len(self.tasks) * self.info.rollouts
 
     @property
     def done(self) -> int:
-        """How many of them are there."""
+        """Number of episodes that the folder held when the job was made."""
         from rolegraph.engine.run import jobs, missing
 
         return self.episodes - sum(1 for _ in missing(jobs(self.tasks, self.info.rollouts), self.finished))
 
     async def run(self, observe: Observer | None = None, *, concurrency: int = 64) -> RunResult:
-        """Run what is missing; raises as `run` does."""
-        with self.begun(observe) as (told, writer):
+        """Make the episodes that are missing.
+
+        Args:
+            observe: Function that is called with each event, such as an episode that is on disk.
+            concurrency: Episodes in flight at most.
+
+        Returns:
+            The run's folder.
+
+        Raises:
+            UsageError: No such model, or no key for it.
+            WorldError: The model's endpoint does not answer, or the disk is full.
+        """
+        with self.open_folder(observe) as (notify, writer):
             if self.done == self.episodes:
-                told(Note(""))
+                notify(Note(""))
                 return RunResult(self.folder.path)
-            told(Note("starting the model …"))
+            notify(Note("starting the model …"))
             async with self.flow.open() as opened:
-                told(Note("", episodes=self.episodes - self.done))
-                await self.fill(opened, writer, told, observe, concurrency=concurrency)
+                notify(Note("", episodes=self.episodes - self.done))
+                await self.write_missing(opened, writer, notify, concurrency=concurrency)
         return RunResult(self.folder.path)
 
     @contextmanager
-    def begun(self, observe: Observer | None) -> Generator[tuple[Observer, EpisodeWriter]]:
-        """The folder, open for the time of a block; the observer's notes go into its log, too."""
+    def open_folder(self, observe: Observer | None) -> Generator[tuple[Observer, EpisodeWriter]]:
+        """Open the run's folder; give an observer that writes the run's log, and a writer of episodes."""
         from rolegraph.engine.records.episodes import EpisodeWriter
 
         folder, info = self.folder, self.info
@@ -123,33 +251,27 @@ class RunJob:
             folder.begin(info, self.flow.plan.resolved)
         with (
             folder.ending(),
-            logged(folder.log, command_line(), observe or nobody) as told,
+            logged(folder.log, command_line(), observe or ignore_event) as notify,
             EpisodeWriter(folder.episodes) as writer,
         ):
-            yield told, writer
+            yield notify, writer
 
-    async def fill(
-        self,
-        opened: OpenWorkflow,
-        writer: EpisodeWriter,
-        told: Observer,
-        observe: Observer | None,
-        *,
-        concurrency: int,
+    async def write_missing(
+        self, opened: OpenWorkflow, writer: EpisodeWriter, notify: Observer, *, concurrency: int
     ) -> None:
-        """Make what is missing; `told` hears of an episode when it is on disk."""
+        """Make the missing episodes with an open workflow; notify of each when it is on disk."""
         episodes = opened.stream(
             tasks=self.tasks,
             rollouts=self.info.rollouts,
             seed=self.info.seed,
             finished=self.finished,
             concurrency=concurrency,
-            observe=partial(but_episodes, observe) if observe else None,
+            observe=partial(pass_all_but_episodes, notify),
         )
         async with aclosing(episodes):
             async for episode in episodes:
                 writer.append(episode)
-                told(EpisodeDone(episode, finished=True))
+                notify(EpisodeDone(episode, finished=True))
 
 
 async def run_async(
@@ -164,121 +286,48 @@ async def run_async(
     concurrency: int = 64,
     observe: Observer | None = None,
 ) -> RunResult:
-    """Run a workflow on its tasks, and write each episode as it finishes to `out/episodes.jsonl`.
+    """Run a workflow on its tasks, and write each episode to `out/episodes.jsonl` when it finishes.
 
-    `limit` is how many tasks of the `split`, `tasks` are given in their place; `rollouts` is how many
-    episodes of each. The default folder is `runs/NAME-TIME`. `observe` hears of each model call and each
-    episode. Raises SpecError, UsageError (a folder that holds a run, no key) and WorldError. Cancelled, it
-    leaves what was finished on disk, and `resume_run` goes on from it.
+    A run that is cancelled keeps its finished episodes; `RunJob.resume` continues it.
+
+    Args:
+        flow: The workflow.
+        split: Which tasks: `train` or `validation`; by default `validation` where the spec has it.
+        limit: Number of tasks at most; None takes all of the split.
+        rollouts: Episodes of each task, at least 1.
+        seed: Seed of all draws; the same seed and model give the same episodes.
+        tasks: Tasks in place of those of the split, each a mapping with an `id`.
+        out: Folder of the run; by default `runs/NAME-TIME`.
+        concurrency: Episodes in flight at most.
+        observe: Function that is called with each event: model calls, notes, episodes that are on disk.
+
+    Returns:
+        The run's folder, with its figures and episodes.
+
+    Raises:
+        SpecError: The spec asks for a permission that `allow` does not give.
+        UsageError: The folder holds a run, no data for the split, no such model, or no key for it.
+        WorldError: The model's endpoint does not answer, or the disk is full.
     """
-    begun = begin_run(flow, split, limit=limit, rollouts=rollouts, seed=seed, tasks=tasks, out=out)
-    return await begun.run(observe, concurrency=concurrency)
+    job = RunJob.create(flow, split, limit=limit, rollouts=rollouts, seed=seed, tasks=tasks, out=out)
+    return await job.run(observe, concurrency=concurrency)
 
 
 run = blocking(run_async)
 
 
-def begin_run(
-    flow: Workflow,
-    split: Split | None = None,
-    *,
-    limit: int | None = None,
-    rollouts: int = 1,
-    seed: int = 0,
-    tasks: Iterable[Task] | None = None,
-    out: str | Path | None = None,
-) -> RunJob:
-    """What `run` is about to do, before any of it is done: arguments and errors as there."""
-    flow.check_allowed()
-    folder = RunFolder(Path(out) if out else new_folder(flow.name))
-    folder.check_new("run")
-    rows = flow.tasks(split, limit) if tasks is None else list(tasks)
-    info = info_of_run(flow, split, limit, rollouts, seed, own_tasks=tasks is not None)
-    return RunJob(flow, folder, info, rows, finished=(), resumed=False)
-
-
-def resume_run(
-    out: str | Path | None = None,
-    spec: str | Path | None = None,
-    *overrides: str,
-    model: str | None = None,
-    base_url: str | None = None,
-    imports: Iterable[str | Path] = (),
-    allow: Iterable[str] = (),
-    split: Split | None = None,
-    limit: int | None = None,
-    rollouts: int | None = None,
-    seed: int | None = None,
-    tasks: Iterable[Task] | None = None,
-    retry_failed: bool = False,
-) -> RunJob:
-    """A run that goes on with the episodes that are missing; `run` it.
-
-    The newest one in `runs/` (of `spec`) unless its folder `out` is named. What is not given is as it began;
-    `tasks` that were given in Python are given again. With `retry_failed`, episodes with a failure are
-    dropped here, and made again. Raises UsageError where it would be of another spec or seed.
-    """
-    folder = RunFolder(Path(out)) if out else newest(RUNS, load_spec(spec).spec.name if spec else None, "run")
-    begun = folder.info()
-    if begun.kind != "run":
-        raise UsageError(f"{folder.path} is the folder of a training; go on with `rolegraph train --resume`")
-    if begun.checkpoint is not None:
-        raise UsageError(
-            f"{folder.path} is the trained side of an evaluation; go on with `rolegraph eval --resume --out "
-            f"{folder.path.parent}`"
-        )
-    if begun.own_tasks and tasks is None:
-        raise UsageError(f"{folder.path} was begun with tasks of its own; give them again to go on")
-    if not (rollouts or begun.rollouts):
-        raise UsageError(f"{folder.path} does not say how many tasks and rollouts it had; give both to go on")
-    if seed not in (None, begun.seed):
-        raise UsageError(f"{folder.path} was begun with the seed {begun.seed}, and goes on with no other")
-    flow = load_begun(begun, spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
-    flow.check_allowed()
-    split, limit = split or begun.split, limit or begun.limit
-    rows = flow.tasks(split, limit) if tasks is None else list(tasks)
-    wanted = rollouts or begun.rollouts
-    info = info_of_run(flow, split, limit, wanted, begun.seed, own_tasks=tasks is not None)
-    folder.check_same(info, flow.plan.resolved)
-    return RunJob(flow, folder, info, rows, finished_in(folder, retry_failed=retry_failed), resumed=True)
-
-
-def load_begun(
-    begun: RunInfo,
-    spec: str | Path | None,
-    *overrides: str,
-    model: str | None,
-    base_url: str | None,
-    imports: Iterable[str | Path],
-    allow: Iterable[str],
-) -> Workflow:
-    """The workflow that a run or a training was of; what is given goes before what it noted."""
-    return load(
-        spec or begun.spec,
-        *(overrides or begun.overrides),
-        model=model or begun.model_flag,
-        base_url=base_url or begun.base_url,
-        imports=[*imports] or begun.imports,
-        allow=[*allow] or begun.allowed,
-    )
-
-
-def info_of_run(
-    flow: Workflow,
-    split: Split | None,
-    limit: int | None,
-    rollouts: int,
-    seed: int,
-    *,
-    own_tasks: bool = False,
-) -> RunInfo:
-    """What a run is of that makes so many episodes of these tasks."""
-    noted = {"split": split, "limit": limit, "rollouts": rollouts, "own_tasks": own_tasks}
-    return describe(flow, "run", seed=seed).model_copy(update=noted)
+def folder_to_resume(out: str | Path | None, source: Source | None, kind: Kind) -> RunFolder:
+    """Return the named folder, or the newest run or training in `runs/` of the source's spec, or of any."""
+    if out:
+        return RunFolder(Path(out))
+    return newest(RUNS, load_spec(source.spec).spec.name if source and source.spec else None, kind)
 
 
 def finished_in(folder: RunFolder, *, retry_failed: bool = False) -> list[tuple[str, int]]:
-    """The task and rollout of each episode that a run has; without those that are to be made again."""
+    """Return the task id and rollout of each episode in a run's folder.
+
+    With `retry_failed`, episodes with a failure are removed from the folder first.
+    """
     from rolegraph.engine.records.episodes import EpisodeFile, drop_episodes
 
     if not folder.episodes.exists():
@@ -293,31 +342,40 @@ def _has_failed(episode: Episode) -> bool:
 
 
 def new_folder(name: str) -> Path:
-    """A folder for a run that begins now."""
+    """Return the path of a folder for a run that starts now; the folder is not made.
+
+    Args:
+        name: First part of the folder's name, such as the workflow's name.
+
+    Returns:
+        `runs/NAME-TIME`, with the local time in seconds.
+    """
     return RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def command_line() -> str:
-    """The command as it was typed."""
+    """Return the command line of this process, quoted for a shell."""
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
-def describe(flow: Workflow, kind: Kind, *, seed: int) -> RunInfo:
-    """What a run of a workflow is of."""
+def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
+    """Return the RunInfo of a run or a training of a workflow.
+
+    Args:
+        flow: The workflow.
+        kind: `run` or `train`.
+        fields: Further fields of the RunInfo, such as `seed` and `rollouts`.
+
+    Returns:
+        What the folder's `run.json` holds when the run starts.
+    """
     plan = flow.plan
     return RunInfo(
         kind=kind,
         name=plan.name,
         hash=plan.hash,
         command=command_line(),
-        spec=flow.source.spec,
-        overrides=flow.source.overrides,
-        imports=tuple(str(file) for file in flow.source.imports),
-        allowed=flow.source.allow,
-        model_flag=flow.source.model,
-        base_url=flow.source.base_url,
-        model=_shown(plan.spec.model),
-        seed=seed,
+        model=_model_name(plan.spec.model),
         roles={
             role.name: RoleInfo(
                 estimator=role.estimator.name if role.estimator else None,
@@ -330,33 +388,35 @@ def describe(flow: Workflow, kind: Kind, *, seed: int) -> RunInfo:
         metrics=tuple(plan.metrics),
         hidden=tuple(sorted(plan.hidden)),
         templates=_templates(flow),
+        **source_fields(flow.source),
+        **fields,
     )
 
 
-def but_episodes(observe: Observer, event: Event) -> None:
-    """Passes on all but the ends of episodes, which are told when they are on disk."""
+def pass_all_but_episodes(observe: Observer, event: Event) -> None:
+    """Pass an event to an observer unless it is the end of an episode, which is reported when on disk."""
     if not isinstance(event, EpisodeDone):
         observe(event)
 
 
-def nobody(_event: object) -> None:
-    """Looks on where nobody does."""
+def ignore_event(_event: object) -> None:
+    """Do nothing; the observer where none is given."""
 
 
 def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:
-    """The policy of each instance, or the one of all; none for models as they are."""
+    """Return the policy of each instance, one name where all have the same, none for an untrained model."""
     if not plan.policies_of(role.name):
         return ()
     policies = [plan.policy_of(role.name, index) for index in range(1, role.count + 1)]
     return (policies[0],) if len(set(policies)) == 1 else tuple(policies)
 
 
-def _shown(ref: ModelRef) -> str:
+def _model_name(ref: ModelRef) -> str:
     return f"{ref.provider}:{ref.name}" if ref.name else ref.provider
 
 
 def _templates(flow: Workflow) -> dict[str, str]:
-    """Every template by a name that a person knows it by."""
+    """Return the text of every template, by a name such as `the prompt of solver`."""
     templates: dict[str, str] = {}
     for role in flow.plan.roles:
         parts = {

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.records import Note, Observer, RunFolder
+from rolegraph.engine.records import Note, Observer, RunFolder, Source, SweepInfo, SweepKind
+from rolegraph.engine.records.info import source_fields
 from rolegraph.engine.vocabulary import Split
-from rolegraph.evaluation import EVALUATION, Evaluation, EvaluationJob, begin_evaluation
-from rolegraph.running import RUNS, RunJob, begin_run, blocking, describe, new_folder, nobody, resume_run
-from rolegraph.training import TrainingJob, begin_training, resume_training
-from rolegraph.workflow import Workflow, load
+from rolegraph.evaluation import EVALUATION, Evaluation, EvaluationJob
+from rolegraph.running import RUNS, RunJob, blocking, describe, ignore_event, new_folder
+from rolegraph.training import TrainingJob
+from rolegraph.workflow import Workflow, open_source
 
 if TYPE_CHECKING:
-    from rolegraph.engine.records.sweep import SweepInfo
     from rolegraph.engine.report.sweep import SweepPointFigures
 
 
@@ -26,7 +26,7 @@ class SweepPoint:
     """One combination of the values of a sweep."""
 
     overrides: tuple[str, ...]
-    """What sets it apart from the others."""
+    """Overrides that differ from those of other points."""
     flow: Workflow
     folder: Path
     info: SweepInfo
@@ -34,94 +34,79 @@ class SweepPoint:
 
     @property
     def name(self) -> str:
-        """As its folder is called."""
+        """The name of the point's folder."""
         return self.folder.name
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of it is left to do."""
+        """Whether nothing is left to do."""
         if self.info.kind == "eval":
             return (self.folder / EVALUATION).exists()
-        if not self._begun:
+        if not self._started or (info := RunFolder(self.folder).info()).finished is None:
             return False
-        begun = RunFolder(self.folder).info()
         if self.info.kind == "train":
-            return begun.finished is not None and begun.figures.get("step", 0) >= begun.steps
-        return begun.finished is not None and self._run().done == self._run().episodes
+            return info.figures.get("step", 0) >= info.steps
+        job = self._run_job()
+        return job.done == job.episodes
 
     def job(self) -> RunJob | TrainingJob | EvaluationJob:
-        """What is left to do of it; `run` it."""
-        if self.info.kind == "eval":
-            return begin_evaluation(
-                self.flow,
-                self.info.checkpoint or "",
-                tasks=self.info.limit or 128,
-                rollouts=self.info.rollouts,
-                seed=self.seed,
-                out=self.folder,
-                resume=True,
-            )
+        """Return the job that does what is left of the point.
+
+        Raises:
+            UsageError: The point was started with another spec or seed.
+        """
         if self.info.kind == "run":
-            return self._run()
-        if self._begun:
-            source = self.flow.source
-            return resume_training(
-                self.folder,
-                source.spec,
-                *source.overrides,
-                model=source.model,
-                base_url=source.base_url,
-                imports=source.imports,
-                allow=source.allow,
-            )
-        return begin_training(self.flow, out=self.folder, seed=self.seed)
+            return self._run_job()
+        if self.info.kind == "train":
+            if self._started:
+                return TrainingJob.resume(self.folder, self.flow.source)
+            return TrainingJob.create(self.flow, out=self.folder, seed=self.seed)
+        return EvaluationJob.create(
+            self.flow,
+            self.info.checkpoint or "",
+            tasks=self.info.limit or 128,
+            rollouts=self.info.rollouts,
+            seed=self.seed,
+            out=self.folder,
+            resume=True,
+        )
 
     def check(self) -> None:
-        """Raises UsageError where it was begun with another spec, or with another seed."""
-        if self._begun:
+        """Raise UsageError where the point was started with another spec."""
+        if self._started:
             now = describe(self.flow, "train" if self.info.kind == "train" else "run", seed=self.seed)
             RunFolder(self.folder).check_same(now, self.flow.plan.resolved)
 
     @property
-    def _begun(self) -> bool:
+    def _started(self) -> bool:
         return RunFolder(self.folder).info_file.exists()
 
-    def _run(self) -> RunJob:
-        info, source = self.info, self.flow.source
-        if not self._begun:
-            return begin_run(
-                self.flow,
-                info.split,
+    def _run_job(self) -> RunJob:
+        info, seed = self.info, self.seed
+        if self._started:
+            return RunJob.resume(
+                self.folder,
+                self.flow.source,
+                split=info.split,
                 limit=info.limit,
                 rollouts=info.rollouts,
-                seed=self.seed,
-                out=self.folder,
+                seed=seed,
             )
-        return resume_run(
-            self.folder,
-            source.spec,
-            *source.overrides,
-            model=source.model,
-            base_url=source.base_url,
-            imports=source.imports,
-            allow=source.allow,
-            split=info.split,
-            limit=info.limit,
-            rollouts=info.rollouts,
-            seed=self.seed,
+        return RunJob.create(
+            self.flow, info.split, limit=info.limit, rollouts=info.rollouts, seed=seed, out=self.folder
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """What a sweep came to, point by point."""
+    """The figures of a sweep, point by point."""
 
     folder: Path
     points: Sequence[SweepPointFigures]
 
     @property
     def picture(self) -> Path:
-        """Every figure of every point, with its interval, as an SVG file."""
+        """Path of an SVG file with every figure of every point and its interval."""
         return self.folder / "sweep.svg"
 
     @property
@@ -134,22 +119,142 @@ class SweepResult:
 
 @dataclass(frozen=True, slots=True)
 class SweepJob:
-    """A sweep that is about to begin, or to go on; see `begin_sweep`."""
+    """A sweep that is ready to start or to continue; made by `create` or `resume`, done by `run`."""
 
     folder: Path
     info: SweepInfo
     points: Sequence[SweepPoint]
 
+    @classmethod
+    def create(
+        cls,
+        source: Source,
+        kind: SweepKind = "run",
+        *,
+        out: str | Path | None = None,
+        seed: int = 0,
+        split: Split | None = None,
+        limit: int | None = None,
+        rollouts: int = 1,
+        checkpoint: str | Path | None = None,
+    ) -> SweepJob:
+        """Prepare a new sweep: check every point, and write `sweep.json`.
+
+        Args:
+            source: The spec; an override may have several values, as in `roles.solver.count=1,2,4`.
+            kind: What each point is: `run`, `train` or `eval`.
+            out: Folder of the sweep; by default `runs/NAME-sweep-TIME`.
+            seed: Seed of the points, unless there is an override `seed=…`.
+            split: Which tasks runs use: `train` or `validation`.
+            limit: Number of tasks at most, of runs and evaluations.
+            rollouts: Episodes of each task, of runs and evaluations.
+            checkpoint: Trained weights, of evaluations.
+
+        Returns:
+            The job.
+
+        Raises:
+            SpecError: The spec of some point has faults.
+            UsageError: No override has several values, `out` holds a sweep, or no checkpoint is named.
+            WorldError: The folder cannot be written.
+        """
+        from rolegraph.engine.records.sweep import write_sweep
+
+        if kind == "eval" and checkpoint is None:
+            raise UsageError("a sweep of evaluations needs a checkpoint")
+        info = SweepInfo(
+            kind=kind,
+            seed=seed,
+            split=split,
+            limit=limit,
+            rollouts=rollouts,
+            checkpoint=None if checkpoint is None else str(checkpoint),
+            **source_fields(source),
+        )
+        job = cls._of(Path(out) if out else None, info)
+        write_sweep(job.folder, info)
+        return job
+
+    @classmethod
+    def resume(cls, out: str | Path | None = None, *overrides: str, kind: SweepKind = "run") -> SweepJob:
+        """Prepare to continue a sweep; points that are finished are not run again.
+
+        Args:
+            out: Folder of the sweep; by default the newest sweep of the kind in `runs/`.
+            overrides: Overrides in place of those that the sweep was started with, so that a grid can grow.
+            kind: What each point is: `run`, `train` or `eval`.
+
+        Returns:
+            The job.
+
+        Raises:
+            SpecError: The spec of some point has faults.
+            UsageError: There is no such sweep, or a point was started with another spec.
+            DataError: The folder's `sweep.json` is damaged.
+        """
+        from rolegraph.engine.records.sweep import newest_sweep, read_sweep, rewrite_sweep
+
+        folder = Path(out) if out else newest_sweep(RUNS, kind)
+        info = read_sweep(folder)
+        if info.kind != kind:
+            raise UsageError(f"{folder} holds a sweep of `rolegraph {info.kind}`, not of `rolegraph {kind}`")
+        job = cls._of(folder, info.model_copy(update={"overrides": overrides}) if overrides else info)
+        for point in job.points:
+            point.check()
+        rewrite_sweep(folder, job.info)
+        return job
+
+    @classmethod
+    def _of(cls, folder: Path | None, info: SweepInfo) -> SweepJob:
+        """Load all points of a sweep; raise SpecError for the first that has faults."""
+        from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, varied_overrides
+
+        source = info.source
+
+        @cache
+        def loaded(overrides: tuple[str, ...]) -> Workflow:
+            """Load a point's workflow, once for points that differ by their seed alone."""
+            flow = open_source(replace(source, overrides=overrides))
+            flow.check_allowed()
+            return flow
+
+        found: list[tuple[tuple[str, ...], Workflow, int]] = []
+        for point in grid_points(source.overrides):
+            overrides, seed = split_seed(point)
+            varied = varied_overrides(source.overrides, point)
+            found.append((varied, loaded(overrides), info.seed if seed is None else seed))
+        place = folder or new_folder(f"{found[0][1].name}-sweep")
+        points = [
+            SweepPoint(varied, flow, place / point_name(varied), info, seed) for varied, flow, seed in found
+        ]
+        return cls(place, info, points)
+
     async def run(self, observe: Observer | None = None) -> SweepResult:
-        """Do what is left of each point, one after the other; raises as each does."""
+        """Do what is left of each point, one after the other.
+
+        Args:
+            observe: Function that is called with each event of each point, and with its name before it.
+
+        Returns:
+            The figures of every point.
+
+        Raises:
+            UsageError: As the points' jobs raise it.
+            WorldError: As the points' jobs raise it.
+        """
         for point in self.points:
             if not point.finished:
-                (observe or nobody)(Note(point.name))
+                (observe or ignore_event)(Note(point.name))
                 await point.job().run(observe)
-        return self.close()
+        return self.write_results()
 
-    def close(self) -> SweepResult:
-        """What the points came to so far, with the picture drawn anew."""
+    def write_results(self) -> SweepResult:
+        """Draw the sweep's picture from the points that there are, and return their figures.
+
+        Raises:
+            DataError: The files of a point are damaged.
+            WorldError: The picture cannot be written.
+        """
         from rolegraph.engine.limits.records import WHOLE_FILE
         from rolegraph.engine.records.files import read_bytes
         from rolegraph.engine.records.jsonl import write_whole
@@ -159,81 +264,21 @@ class SweepJob:
         for point in self.points:
             figures = {}
             if self.info.kind == "eval" and point.finished:
-                read = Evaluation.from_json(read_bytes(point.folder / EVALUATION, WHOLE_FILE))
-                figures = {name: row.checkpoint for name, row in read.figures.items()}
-                figures |= {f"{name} gained": row.difference for name, row in read.figures.items()}
+                evaluation = Evaluation.from_json(read_bytes(point.folder / EVALUATION, WHOLE_FILE))
+                figures = {name: row.checkpoint for name, row in evaluation.figures.items()}
+                figures |= {f"{name} gained": row.difference for name, row in evaluation.figures.items()}
             elif RunFolder(point.folder).info_file.exists():
                 figures = figures_of_run(point.folder)
             points.append(SweepPointFigures(point.name, point.overrides, figures))
-        varied_overrides = SweepResult(self.folder, points)
-        write_whole(varied_overrides.picture, sweep_picture(self.folder.name, points).encode())
-        return varied_overrides
-
-
-def begin_sweep(
-    spec: str | Path,
-    *words: str,
-    kind: Literal["run", "train", "eval"] = "run",
-    out: str | Path | None = None,
-    model: str | None = None,
-    base_url: str | None = None,
-    imports: Iterable[str | Path] = (),
-    allow: Iterable[str] = (),
-    seed: int = 0,
-    split: Split | None = None,
-    limit: int | None = None,
-    rollouts: int = 1,
-    checkpoint: str | Path | None = None,
-) -> SweepJob:
-    """What `sweep` is about to do, before any of it is done: arguments and errors as there."""
-    from rolegraph.engine.records.sweep import SweepInfo, write_sweep
-
-    info = SweepInfo(
-        kind=kind,
-        spec=str(spec),
-        words=words,
-        model=model,
-        base_url=base_url,
-        imports=tuple(map(str, imports)),
-        allow=tuple(allow),
-        seed=seed,
-        split=split,
-        limit=limit,
-        rollouts=rollouts,
-        checkpoint=None if checkpoint is None else str(checkpoint),
-    )
-    if kind == "eval" and checkpoint is None:
-        raise UsageError("a sweep of evaluations needs a checkpoint")
-    begun = _sweep(Path(out) if out else None, info)
-    write_sweep(begun.folder, info)
-    return begun
-
-
-def resume_sweep(
-    out: str | Path | None = None, *words: str, kind: Literal["run", "train", "eval"] = "run"
-) -> SweepJob:
-    """A sweep that goes on: its folder `out`, or the newest of that kind in `runs/`; `run` it.
-
-    Points that are finished are not run again; `words`, where there are any, go before those that it began
-    with, so that a grid can grow. Raises UsageError where a point was begun with another spec.
-    """
-    from rolegraph.engine.records.sweep import newest_sweep, read_sweep, rewrite_sweep
-
-    folder = Path(out) if out else newest_sweep(RUNS, kind)
-    info = read_sweep(folder)
-    if info.kind != kind:
-        raise UsageError(f"{folder} holds a sweep of `rolegraph {info.kind}`, not of `rolegraph {kind}`")
-    sweep = _sweep(folder, info.model_copy(update={"words": words}) if words else info)
-    for point in sweep.points:
-        point.check()
-    rewrite_sweep(folder, sweep.info)
-    return sweep
+        result = SweepResult(self.folder, points)
+        write_whole(result.picture, sweep_picture(self.folder.name, points).encode())
+        return result
 
 
 async def sweep_async(
     spec: str | Path,
-    *words: str,
-    kind: Literal["run", "train", "eval"] = "run",
+    *overrides: str,
+    kind: SweepKind = "run",
     out: str | Path | None = None,
     model: str | None = None,
     base_url: str | None = None,
@@ -248,55 +293,45 @@ async def sweep_async(
 ) -> SweepResult:
     """Run, train or evaluate a workflow at every point of a grid, each in a folder of its own below `out`.
 
-    Words are overrides; commas part the values of one, as in `roles.solver.count=1,2,4`, but not in brackets
-    and quotes. The word `seed=0,1,2` runs over seeds. The other arguments are those of `run`, `train` and
-    `evaluate` (`limit` is its `tasks`). Every point is checked before the first begins. Raises as those do;
-    `resume_sweep` goes on from what is there.
+    Every point is checked before the first starts. `SweepJob.resume` continues a sweep that was stopped.
+
+    Args:
+        spec: Path of a spec file, or the name of a shipped spec.
+        overrides: Overrides as for `load`, where commas outside brackets and quotes separate values:
+            `roles.solver.count=1,2,4`. `seed=0,1,2` runs over seeds.
+        kind: What each point is: `run`, `train` or `eval`.
+        out: Folder of the sweep; by default `runs/NAME-sweep-TIME`.
+        model: Model in place of the spec's, as for `load`.
+        base_url: URL of the model's endpoint in place of the spec's.
+        imports: Python files that register rewards, parsers and so on.
+        allow: Permissions of the spec, as for `load`.
+        seed: Seed of the points, unless there is an override `seed=…`.
+        split: Which tasks runs use: `train` or `validation`.
+        limit: Number of tasks at most, of runs and evaluations (128 by default there).
+        rollouts: Episodes of each task, of runs and evaluations.
+        checkpoint: Trained weights, of evaluations: a training's folder or a `tinker://` path.
+        observe: Function that is called with each event of each point, and with its name before it.
+
+    Returns:
+        The figures of every point, and the sweep's picture.
+
+    Raises:
+        SpecError: The spec of some point has faults.
+        UsageError: No override has several values, `out` holds a sweep, or no checkpoint is named.
+        WorldError: A model's endpoint does not answer, or the disk is full.
     """
-    begun = begin_sweep(
-        spec,
-        *words,
-        kind=kind,
+    source = Source.of(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
+    job = SweepJob.create(
+        source,
+        kind,
         out=out,
-        model=model,
-        base_url=base_url,
-        imports=imports,
-        allow=allow,
         seed=seed,
         split=split,
         limit=limit,
         rollouts=rollouts,
         checkpoint=checkpoint,
     )
-    return await begun.run(observe)
+    return await job.run(observe)
 
 
 sweep = blocking(sweep_async)
-
-
-def _sweep(folder: Path | None, info: SweepInfo) -> SweepJob:
-    """The sweep with all its points loaded; raises SpecError for the first that is at fault."""
-    from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, varied_overrides
-
-    @cache
-    def loaded(overrides: tuple[str, ...]) -> Workflow:
-        """Points that differ by their seed alone share it."""
-        flow = load(
-            info.spec,
-            *overrides,
-            model=info.model,
-            base_url=info.base_url,
-            imports=info.imports,
-            allow=info.allow,
-        )
-        flow.check_allowed()
-        return flow
-
-    points = [(varied_overrides(info.words, point), *split_seed(point)) for point in grid_points(info.words)]
-    flows = [loaded(overrides) for _, overrides, _ in points]
-    where = folder or new_folder(f"{flows[0].name}-sweep")
-    made = [
-        SweepPoint(own, flow, where / point_name(own), info, info.seed if seed is None else seed)
-        for (own, _, seed), flow in zip(points, flows, strict=True)
-    ]
-    return SweepJob(where, info, made)

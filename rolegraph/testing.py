@@ -16,7 +16,7 @@ from rolegraph.engine.errors import DataError, UsageError
 from rolegraph.engine.records import Episode, EpisodeDone, Note, Observer, RunFolder, Task, read_episodes
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec import TESTS_SUFFIX, find_spec
-from rolegraph.running import blocking, but_episodes, nobody
+from rolegraph.running import blocking, ignore_event, pass_all_but_episodes
 from rolegraph.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -96,14 +96,14 @@ async def record_async(
             f"{read.answers}, the `answers` of {path}, is a run's folder, which nothing is recorded into; "
             "name a file, or leave `answers` out"
         )
-    of, told = read.tests, observe or nobody
+    of, told = read.tests, observe or ignore_event
     rows = flow.tasks(of.split, of.tasks)
     told(Note("starting the model …"))
     episodes: list[Episode] = []
     async with flow.open() as opened:
         told(Note(""))
         stream = opened.stream(
-            tasks=rows, rollouts=of.rollouts, seed=of.seed, observe=partial(but_episodes, told)
+            tasks=rows, rollouts=of.rollouts, seed=of.seed, observe=partial(pass_all_but_episodes, told)
         )
         async with aclosing(stream):
             async for episode in stream:
@@ -131,7 +131,7 @@ def check_tests(path: str | Path) -> None:
 def _path(flow: Workflow, tests: str | Path | None) -> Path:
     if tests is not None:
         return Path(tests)
-    spec = find_spec(flow.source.spec)
+    spec = find_spec(flow.source.named_spec)
     name = f"{spec.stem}{TESTS_SUFFIX}"
     return Path(name) if spec.parent == SPECS else spec.with_name(name)
 
@@ -179,4 +179,4 @@ def _starter(flow: Workflow, read: LoadedTests, episodes: Sequence[Episode]) -> 
         "failures": dict(failed) or 0,
     }
     tests = yaml.safe_dump({"tasks": of.tasks, "rollouts": of.rollouts, "expect": expected}, sort_keys=False)
-    return _STARTER.format(spec=flow.source.spec, answers=read.answers.name, tests=tests)
+    return _STARTER.format(spec=flow.source.named_spec, answers=read.answers.name, tests=tests)

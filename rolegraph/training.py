@@ -1,16 +1,16 @@
-"""`rolegraph train`: every trainable role of a workflow, as its spec's `train` says."""
+"""`rolegraph train`: the training of a workflow's roles, in a folder that can be resumed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rolegraph.engine.compile import Plan
+from rolegraph.engine.compile import Plan, check_source
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import RolegraphError
 from rolegraph.engine.records import (
@@ -22,81 +22,145 @@ from rolegraph.engine.records import (
     Observer,
     RunFolder,
     RunInfo,
+    Source,
     StepLogged,
     Task,
     derive_seed,
     read_episodes,
 )
-from rolegraph.engine.records.folder import newest
-from rolegraph.engine.spec import load_spec
 from rolegraph.engine.training.schedule import planned_steps, validation_tasks
 from rolegraph.engine.training.trackers import Tracker, TrackerName, open_tracker
 from rolegraph.run_log import logged
-from rolegraph.running import RUNS, blocking, command_line, describe, load_begun, new_folder, nobody
-from rolegraph.workflow import Workflow
+from rolegraph.running import (
+    blocking,
+    command_line,
+    describe,
+    folder_to_resume,
+    ignore_event,
+    new_folder,
+)
+from rolegraph.workflow import Workflow, open_source
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """A training's folder, when the training is over."""
+    """The folder of a finished training."""
 
     folder: Path
 
     @property
     def best(self) -> str:
-        """The weights whose validation was best, as `evaluate` and a spec's `model.checkpoint` take them.
+        """The weights with the best validation, as `evaluate` and a spec's `model.checkpoint` take them.
 
-        The folder of a run on this machine, which holds them; else a tinker:// path.
+        The training's folder where it holds the weights, or where there are several policies; otherwise a
+        `tinker://` path.
         """
         return RunFolder(self.folder).weights_to_sample()
 
     @property
     def checkpoints(self) -> Sequence[Checkpoint]:
-        """Oldest first."""
+        """The checkpoints, oldest first."""
         return RunFolder(self.folder).checkpoints()
 
     @property
     def metrics(self) -> Sequence[Mapping[str, float]]:
-        """A mapping for each step; that of step 0 is the validation before training."""
+        """The metrics of each step; those of step 0 are the validation before training."""
         return RunFolder(self.folder).metrics()
 
     @property
     def controls(self) -> Sequence[Control]:
-        """What the trained workflow is compared with; nothing without validation data."""
+        """The figures that the trained workflow is compared with; empty without validation data."""
         return RunFolder(self.folder).controls()
 
     @property
     def report(self) -> Path:
-        """The run as a page that opens offline."""
+        """Path of the training's page, which opens without a network."""
         return RunFolder(self.folder).report
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """A training that is about to begin, or to go on; see `begin_training`."""
+    """A training that is ready to start or to continue; made by `create` or `resume`, done by `run`."""
 
     flow: Workflow
     folder: RunFolder
     info: RunInfo
     tasks: Sequence[Task]
     start: Checkpoint | None
-    """Where it goes on; None is the beginning."""
+    """Checkpoint to continue from; None is the beginning."""
     resumed: bool
+
+    @classmethod
+    def create(cls, flow: Workflow, *, out: str | Path | None = None, seed: int = 0) -> TrainingJob:
+        """Prepare a new training; nothing is written yet.
+
+        Args:
+            flow: The workflow; its spec's `train` says how it is trained.
+            out: Folder of the training; by default `runs/NAME-TIME`.
+            seed: Seed of the order of the data, of all draws and of new adapters.
+
+        Returns:
+            The job.
+
+        Raises:
+            SpecError: A role cannot learn, or the spec asks for a permission that `allow` does not give.
+            UsageError: The folder holds a run, or the spec has no training data.
+        """
+        folder = RunFolder(Path(out) if out else new_folder(flow.name))
+        folder.check_new("train")
+        return cls(flow, folder, *_info_and_tasks(flow, seed), start=None, resumed=False)
+
+    @classmethod
+    def resume(cls, out: str | Path | None = None, source: Source | None = None) -> TrainingJob:
+        """Prepare to continue a training from its last checkpoint, with the seed that it was started with.
+
+        What came after the checkpoint is removed from the folder now.
+
+        Args:
+            out: Folder of the training; by default the newest training in `runs/`, of the spec of `source` if
+                it names one.
+            source: Spec and options that replace those of the training, where the plan stays the same.
+
+        Returns:
+            The job.
+
+        Raises:
+            SpecError: The spec has faults, a role cannot learn, or a permission is missing.
+            UsageError: There is no such training, or it was started with another spec.
+        """
+        folder = folder_to_resume(out, source, "train")
+        before = folder.training()
+        flow = open_source((source or Source()).with_defaults(before.source))
+        info, tasks = _info_and_tasks(flow, before.seed)
+        folder.check_same(info, flow.plan.resolved)
+        return cls(flow, folder, info, tasks, start=folder.rewind(), resumed=True)
 
     @property
     def steps(self) -> int:
-        """How many steps there are in all."""
+        """Number of training steps of the whole training."""
         return self.info.steps
 
     @property
     def done(self) -> int:
-        """How many of them are done."""
+        """Number of training steps that are done."""
         return self.start.step if self.start else 0
 
     async def run(self, observe: Observer | None = None, track: Sequence[TrackerName] = ()) -> TrainingResult:
-        """Train to the last step; raises as `train` does."""
+        """Train to the last step.
+
+        Args:
+            observe: Function that is called with each event, such as the metrics of a step.
+            track: Trackers that metrics are sent to: `tensorboard`, `wandb`.
+
+        Returns:
+            The training's folder.
+
+        Raises:
+            UsageError: No such model, no key for it, or a tracker that is not installed.
+            WorldError: The service does not answer, or the disk is full.
+        """
         if self.done < self.steps:
-            await _run(self, observe or nobody, track)
+            await _run(self, observe or ignore_event, track)
         return TrainingResult(self.folder.path)
 
 
@@ -108,76 +172,57 @@ async def train_async(
     track: Sequence[TrackerName] = (),
     observe: Observer | None = None,
 ) -> TrainingResult:
-    """Train every trainable role of a workflow, and leave metrics, episodes, checkpoints and a report.
+    """Train every trainable role of a workflow, as its spec's `train` says.
 
-    `seed` is of data order, draws and new adapters. `track` sends metrics to tensorboard or wandb as well;
-    `observe` hears of each step, of each model call and episode in it, and of what goes on between. Raises
-    SpecError (a role that cannot learn), UsageError and WorldError. What was saved stays usable, also where
-    it is cancelled, and `resume_training` goes on from it.
+    The folder gets metrics, episodes, checkpoints and a report. A training that is cancelled keeps them;
+    `TrainingJob.resume` continues it from the last checkpoint.
+
+    Args:
+        flow: The workflow.
+        out: Folder of the training; by default `runs/NAME-TIME`.
+        seed: Seed of the order of the data, of all draws and of new adapters.
+        track: Trackers that metrics are sent to: `tensorboard`, `wandb`.
+        observe: Function that is called with each event: model calls, notes, episodes, metrics of a step.
+
+    Returns:
+        The training's folder, with its best weights, checkpoints and metrics.
+
+    Raises:
+        SpecError: A role cannot learn, or the spec asks for a permission that `allow` does not give.
+        UsageError: The folder holds a run, no training data, no such model, or no key for it.
+        WorldError: The service does not answer, or the disk is full.
     """
-    return await begin_training(flow, out=out, seed=seed).run(observe, track)
+    return await TrainingJob.create(flow, out=out, seed=seed).run(observe, track)
 
 
 train = blocking(train_async)
 
 
-def begin_training(flow: Workflow, *, out: str | Path | None = None, seed: int = 0) -> TrainingJob:
-    """What `train` is about to do, before any of it is done: arguments and errors as there."""
-    folder = RunFolder(Path(out) if out else new_folder(flow.name))
-    folder.check_new("train")
-    return _training(flow, folder, seed, resumed=False)
-
-
-def resume_training(
-    out: str | Path | None = None,
-    spec: str | Path | None = None,
-    *overrides: str,
-    model: str | None = None,
-    base_url: str | None = None,
-    imports: Iterable[str | Path] = (),
-    allow: Iterable[str] = (),
-) -> TrainingJob:
-    """A training that goes on at its last checkpoint, with the seed it had; `run` it.
-
-    The newest one in `runs/` (of `spec`) unless its folder `out` is named. What is not given is as it began;
-    raises UsageError where that makes it another spec.
-    """
-    folder = RunFolder(Path(out)) if out else newest(RUNS, load_spec(spec).spec.name if spec else None)
-    begun = folder.training()
-    flow = load_begun(begun, spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
-    return _training(flow, folder, begun.seed, resumed=True)
-
-
-def _training(flow: Workflow, folder: RunFolder, seed: int, *, resumed: bool) -> TrainingJob:
+def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task]]:
+    """Check that a workflow can be trained; return what `run.json` will hold, and the training tasks."""
     flow.check_allowed()
     if any(training_findings(flow.plan)):
-        flow.source.check(training_findings).valid()  # raises, with their places
+        check_source(flow.source, training_findings).valid()  # raises SpecError with the places
     tasks = flow.tasks("train")
-    steps = planned_steps(flow.plan.spec.train, len(tasks))
-    info = describe(flow, "train", seed=seed).model_copy(update={"steps": steps})
-    start = None
-    if resumed:
-        folder.check_same(info, flow.plan.resolved)
-        start = folder.rewind()
-    return TrainingJob(flow, folder, info, tasks, start, resumed)
+    return describe(flow, "train", seed=seed, steps=planned_steps(flow.plan.spec.train, len(tasks))), tasks
 
 
-async def _run(training: TrainingJob, observe: Observer, track: Sequence[TrackerName]) -> None:
+async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]) -> None:
     from rolegraph.engine.models import Models, Services
     from rolegraph.engine.run import Isolation
 
-    plan, folder, info, start = training.flow.plan, training.folder, training.info, training.start
+    plan, folder, info, start = job.flow.plan, job.folder, job.info, job.start
     async with AsyncExitStack() as stack:
         config = info.model_dump(mode="json", exclude={"templates"}, exclude_defaults=True)
         trackers = [open_tracker(name, folder.path, plan.name, config) for name in track]
         for tracker in trackers:
             stack.callback(tracker.close)
         observe(Note("starting the model …"))
-        services = stack.enter_context(Services(training.flow.source.base_url, folder.weights))
+        services = stack.enter_context(Services(job.flow.source.base_url, folder.weights))
         located = await asyncio.gather(
             *(services.located(policy.model, to_train=True) for policy in plan.policies.values())
         )
-        # The SDK takes seconds to import: the service has been starting meanwhile.
+        # The SDK takes seconds to import, so it is imported while the service starts.
         from rolegraph.engine.training import loop
         from rolegraph.engine.training.policies import Policies, PolicyStart
         from rolegraph.engine.training.rollouts import TrainingSetup
@@ -200,44 +245,44 @@ async def _run(training: TrainingJob, observe: Observer, track: Sequence[Tracker
             if signal.teacher is not None
             for policy in plan.policies_of(role)
         }
-        if training.resumed:
+        if job.resumed:
             folder.resume(command_line())
         else:
             names = dict.fromkeys(policies.model(name) for name in plan.policies)
             folder.begin(info.model_copy(update={"model": ", ".join(names)}), plan.resolved)
-        told = stack.enter_context(logged(folder.log, command_line(), observe))
+        notify = stack.enter_context(logged(folder.log, command_line(), observe))
         setup = TrainingSetup(
             plan=plan,
             seed=info.seed,
             steps=info.steps,
-            tasks=training.tasks,
+            tasks=job.tasks,
             validation_tasks=validation_tasks(plan),
             policies=policies,
             models=frozen | teachers,
             isolation=await stack.enter_async_context(Isolation(plan.imports)),
             folder=folder,
-            observe=partial(_hear, told, trackers),
+            observe=partial(_track, notify, trackers),
         )
         with folder.ending():
             try:
                 await loop.train(setup, start)
             except BaseException:
-                with contextlib.suppress(RolegraphError):  # what ended the run is what the person should see
-                    await asyncio.to_thread(_conclude, plan, folder, info.steps)
+                with contextlib.suppress(RolegraphError):  # the first error is the one to report
+                    await asyncio.to_thread(_write_results, plan, folder, info.steps)
                 raise
-            await asyncio.to_thread(_conclude, plan, folder, info.steps)
+            await asyncio.to_thread(_write_results, plan, folder, info.steps)
 
 
-def _hear(observe: Observer, trackers: Sequence[Tracker], event: Event) -> None:
-    """Passes on what happens, and each step's metrics to the trackers as well."""
+def _track(observe: Observer, trackers: Sequence[Tracker], event: Event) -> None:
+    """Pass an event to an observer, and the metrics of a step to the trackers as well."""
     if isinstance(event, StepLogged):
         for tracker in trackers:
             tracker.log(event.step, event.metrics)
     observe(event)
 
 
-def _conclude(plan: Plan, folder: RunFolder, steps: int) -> None:
-    """What is there after a run, finished or not: the controls and the report."""
+def _write_results(plan: Plan, folder: RunFolder, steps: int) -> None:
+    """Write the controls, where the last validation was made, and the report."""
     from rolegraph.engine.report import write_report
     from rolegraph.engine.training.compare import controls
 

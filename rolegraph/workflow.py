@@ -1,4 +1,4 @@
-"""A spec, ready to run: loaded and checked, then opened on its models."""
+"""Specs that are loaded and checked, and opened on their models."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rolegraph.engine.compile import CompileResult, Further, Plan, check_file
+from rolegraph.engine.compile import CompileResult, Plan, check_source
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import Source
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec import load_spec
 from rolegraph.engine.vocabulary import Dataset, Split, import_file
@@ -22,45 +23,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """What a workflow was loaded from; the fields are the arguments of `load`."""
-
-    spec: str
-    overrides: tuple[str, ...] = ()
-    model: str | None = None
-    base_url: str | None = None
-    imports: tuple[str | Path, ...] = ()
-    allow: tuple[str, ...] = ()
-
-    def check(self, further: Further | None = None, *, runs: bool = False) -> CompileResult:
-        """The plan, or every fault; `further` holds it against more than the language. Raises UsageError.
-
-        What is not allowed is a warning, and a fault where it `runs` now.
-        """
-        imported = [import_file(Path(file)) for file in self.imports]
-        return check_file(
-            self.spec,
-            self.overrides,
-            further,
-            model=self.model,
-            base_url=self.base_url,
-            imports=imported,
-            allow=self.allow,
-            runs=runs,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Workflow:
-    """A spec without fault. See `load`."""
+    """A checked spec, ready to be run or trained; made by `load`."""
 
     plan: Plan
-    """What the spec comes to: its roles, its DAG, its data."""
+    """The compiled spec: its roles, its graph, its data."""
     source: Source
+    """The spec's file and the options it was loaded with."""
 
     @property
     def name(self) -> str:
-        """As the spec gives it."""
+        """The spec's `name`."""
         return self.plan.name
 
     @property
@@ -69,14 +42,32 @@ class Workflow:
         return self.plan.hash
 
     def tasks(self, split: Split | None = None, limit: int | None = None) -> list[Task]:
-        """The tasks of a split, at most `limit` of them. Raises UsageError for a split that is not there.
+        """Return the tasks of a split.
 
-        By default those of the validation, else those of the training.
+        Args:
+            split: `train` or `validation`; by default `validation` where the spec has it, else `train`.
+            limit: Number of tasks at most, at least 1; None returns all.
+
+        Returns:
+            The tasks in the order of the dataset, each a mapping with an `id`.
+
+        Raises:
+            UsageError: The spec has no data for the split.
         """
         return list(self.dataset(split).rows(limit))
 
     def dataset(self, split: Split | None = None) -> Dataset:
-        """Where `tasks` come from."""
+        """Return the dataset of a split.
+
+        Args:
+            split: `train` or `validation`; by default `validation` where the spec has it, else `train`.
+
+        Returns:
+            The dataset, whose rows are read when they are asked for.
+
+        Raises:
+            UsageError: The spec has no data for the split.
+        """
         data = self.plan.data
         wanted: Split = split or ("validation" if "validation" in data else "train")
         if wanted not in data:
@@ -87,28 +78,37 @@ class Workflow:
         return data[wanted]
 
     def check_allowed(self) -> None:
-        """Raises SpecError where the spec asks for what `load` was not told to allow, with the places."""
+        """Raise SpecError with the places where the spec asks for a permission that `allow` does not give."""
         if self.plan.withheld:
-            self.source.check(runs=True).valid()
+            check_source(self.source, runs=True).valid()
 
     def open(
         self, model: str | None = None, *, base_url: str | None = None
     ) -> AbstractAsyncContextManager[OpenWorkflow]:
-        """The workflow on its models, for the time of an `async with`; services that it started end with it.
+        """Open the workflow's models for the time of an `async with` block.
 
-        `model` and `base_url` go before the spec's, as in `load`. Raises SpecError, UsageError (no key, no
-        such model) and WorldError (nothing answers).
+        Args:
+            model: Model in place of the spec's: `local[:FOLDER]`, `tinker:NAME`, `openai:NAME` or
+                `replay:FILE`.
+            base_url: URL of the model's endpoint in place of the spec's.
+
+        Returns:
+            A context manager that gives an OpenWorkflow; services that it starts end with the block.
+
+        Raises:
+            SpecError: The spec does not fit the model, or asks for a permission that `allow` does not give.
+            UsageError: No such model, or no key for it.
+            WorldError: The model's endpoint does not answer.
         """
         self.check_allowed()
         if model is None and base_url is None:
             return _open(self)
-        source = self.source
-        changed = replace(source, model=model or source.model, base_url=base_url or source.base_url)
-        return _open(Workflow(changed.check().valid(), changed))
+        source = Source(model=model, base_url=base_url).with_defaults(self.source)
+        return _open(open_source(source))
 
 
 class OpenWorkflow:
-    """A workflow whose models are open."""
+    """A workflow whose models are open; given by `Workflow.open`."""
 
     def __init__(
         self, flow: Workflow, models: Models, table: Sequence[LimitedModel], isolation: Isolation
@@ -117,10 +117,17 @@ class OpenWorkflow:
         self._models, self._table, self._isolation = models, table, isolation
 
     async def trained(self, checkpoint: str | Path) -> OpenWorkflow:
-        """The same with trained weights: roles that are not trained answer as before.
+        """Return the same workflow with trained weights; roles that are not trained keep their model.
 
-        `checkpoint` is a training's folder, for its best weights of each policy, or a tinker:// path where
-        one policy is trained. Raises UsageError.
+        Args:
+            checkpoint: Folder of a training, for the best weights of each policy, or a `tinker://` path where
+                the workflow trains one policy.
+
+        Returns:
+            An open workflow that ends with this one.
+
+        Raises:
+            UsageError: There are no such weights, or one path is given for several policies.
         """
         from rolegraph.engine.records import PolicyPath
 
@@ -153,15 +160,29 @@ class OpenWorkflow:
         concurrency: int = 64,
         observe: Observer | None = None,
     ) -> AsyncGenerator[Episode, None]:
-        """Episodes as they finish: `rollouts` of each task, those of a `split` or the given `tasks`.
+        """Yield episodes in the order in which they finish.
 
-        Those that are `finished`, by their task's id and their rollout, are not run again. At most
-        `concurrency` are in flight. The same seed and model give the same episodes. Leaving the loop
-        early cancels what is in flight once the stream is closed. Each task needs an `id`.
+        Closing the stream cancels the episodes in flight, so wrap it in `contextlib.aclosing` to leave early.
+
+        Args:
+            split: Which tasks: `train` or `validation`; by default `validation` where the spec has it.
+            limit: Number of tasks at most; None takes all of the split.
+            rollouts: Episodes of each task, at least 1.
+            seed: Seed of all draws; the same seed and model give the same episodes.
+            tasks: Tasks in place of those of the split, each a mapping with an `id`.
+            finished: Episodes to leave out, each as its task's id and its rollout (from 0).
+            concurrency: Episodes in flight at most.
+            observe: Function that is called with each event, such as the end of a model call.
+
+        Returns:
+            A stream of episodes.
+
+        Raises:
+            UsageError: The spec has no data for the split, or a task has no `id`.
         """
         from rolegraph.engine.run import jobs, missing, stream
 
-        rows = self.flow.dataset(split).rows(limit) if tasks is None else _checked(self.flow, tasks)
+        rows = self.flow.dataset(split).rows(limit) if tasks is None else _check_ids(self.flow, tasks)
         return stream(
             self.flow.plan,
             missing(jobs(rows, rollouts, seed), finished),
@@ -172,7 +193,15 @@ class OpenWorkflow:
         )
 
     async def episode(self, task: Task, *, seed: int = 0) -> Episode:
-        """One episode on one task: a mapping with the fields that the prompts name."""
+        """Make one episode on one task.
+
+        Args:
+            task: Mapping with the fields that the prompts name; its `id` is `task` unless it has one.
+            seed: Seed of all draws.
+
+        Returns:
+            The episode, also where a role of it failed.
+        """
         row = {"id": "task", **task}
         async with aclosing(self.stream(tasks=[row], seed=seed, concurrency=1)) as episodes:
             return await anext(episodes)
@@ -186,16 +215,42 @@ def load(
     imports: Iterable[str | Path] = (),
     allow: Iterable[str] = (),
 ) -> Workflow:
-    """Read and check a spec: a file, or the name of a shipped one.
+    """Read and check a spec.
 
-    Overrides are as on the command line: `roles.solver.count=4`. `model` is `local[:FOLDER]`, `tinker:NAME`,
-    `openai:NAME` or `replay:FILE`, and `base_url` the endpoint; they go before the spec's. `imports` are
-    Python files that make rewards, parsers and so on known. `allow` is what the spec may use: `python`, or a
-    URL and all below it; without it the spec can be looked at, but not run. Raises SpecError with every
-    fault, each with its place, and UsageError where there is no such file.
+    Args:
+        spec: Path of a spec file, or the name of a shipped spec.
+        overrides: Changes of the spec's values, each `key.path=value` as in `roles.solver.count=4`.
+        model: Model in place of the spec's: `local[:FOLDER]`, `tinker:NAME`, `openai:NAME` or `replay:FILE`.
+        base_url: URL of the model's endpoint in place of the spec's.
+        imports: Python files that register rewards, parsers and so on.
+        allow: Permissions of the spec: `python`, or a URL with everything below it. A spec that asks for more
+            can be looked at, but not run.
+
+    Returns:
+        The workflow, to be opened, run or trained.
+
+    Raises:
+        SpecError: The spec has faults; the error lists each with its place.
+        UsageError: A file is missing.
     """
-    source = Source(str(spec), overrides, model, base_url, tuple(imports), tuple(allow))
-    return Workflow(source.check().valid(), source)
+    source = Source.of(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
+    return open_source(source)
+
+
+def open_source(source: Source) -> Workflow:
+    """Read and check the spec of a source, as `load` does.
+
+    Args:
+        source: The spec and the options it is read with.
+
+    Returns:
+        The workflow.
+
+    Raises:
+        SpecError: The spec has faults; the error lists each with its place.
+        UsageError: No spec is named, or a file is missing.
+    """
+    return Workflow(check_source(source).valid(), source)
 
 
 def check(
@@ -207,28 +262,55 @@ def check(
     allow: Iterable[str] = (),
     backend: str | None = None,
 ) -> CompileResult:
-    """What `load` would find: the plan, or every fault, and warnings. Raises UsageError for a missing file.
+    """Check a spec and return every fault and warning in place of raising them.
 
-    `backend` adds what that backend of rLLM (or one of your own, as `package.module:Class`) cannot do, or
-    would do without a word.
+    Args:
+        spec: Path of a spec file, or the name of a shipped spec.
+        overrides: Changes of the spec's values, each `key.path=value`.
+        model: Model in place of the spec's, as for `load`.
+        base_url: URL of the model's endpoint in place of the spec's.
+        imports: Python files that register rewards, parsers and so on.
+        allow: Permissions of the spec, as for `load`; a missing permission is a warning.
+        backend: Backend of rLLM, or one of your own as `package.module:Class`; adds the keys that the backend
+            cannot obey or would ignore.
+
+    Returns:
+        The plan where there is no fault, and all diagnostics with their places.
+
+    Raises:
+        UsageError: A file is missing, or the backend is unknown.
     """
-    words, further = overrides, None
-    if backend is not None:
-        from rolegraph.engine.rllm_bridge.launch import for_backend
+    source = Source.of(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
+    return check_for(source, backend)
 
-        spec_words, _, further = for_backend(backend, overrides)
-        words = tuple(spec_words)
-    return Source(str(spec), words, model, base_url, tuple(imports), tuple(allow)).check(further)
+
+def check_for(source: Source, backend: str | None) -> CompileResult:
+    """Check the spec of a source, for a backend of rLLM where one is named, as `check` does."""
+    if backend is None:
+        return check_source(source)
+    from rolegraph.engine.rllm_bridge.launch import for_backend
+
+    overrides, _, further = for_backend(backend, source.overrides)
+    return check_source(replace(source, overrides=tuple(overrides)), further)
 
 
 def shipped_specs() -> dict[str, str]:
-    """The specs that come with the package, each with what it says of itself."""
+    """Return the names of the specs that come with the package, each with its description."""
     return {path.stem: load_spec(path).spec.description for path in sorted(SPECS.glob("*.yaml"))}
 
 
 def json_schema(imports: Iterable[str | Path] = ()) -> dict[str, Any]:
-    """The JSON Schema of a spec, with every parser, reward and so on that it may name; see `load` for
-    `imports`."""
+    """Return the JSON Schema of a spec, with every parser, reward and so on that a spec may name.
+
+    Args:
+        imports: Python files that register rewards, parsers and so on, which the schema then has, too.
+
+    Returns:
+        The schema (draft 7), as a mapping for `json.dump`.
+
+    Raises:
+        UsageError: A file is missing or cannot be imported.
+    """
     from rolegraph.engine.spec.schema import json_schema as schema_of_all
 
     for file in imports:
@@ -246,8 +328,8 @@ async def _open(flow: Workflow) -> AsyncGenerator[OpenWorkflow, None]:
             yield OpenWorkflow(flow, models, await models.table(flow.plan.endpoints), isolation)
 
 
-def _checked(flow: Workflow, tasks: Iterable[Mapping[str, Any]]) -> Iterable[Task]:
-    """The tasks, each of which has what the workflow's own have an id for."""
+def _check_ids(flow: Workflow, tasks: Iterable[Mapping[str, Any]]) -> Iterable[Task]:
+    """Yield tasks; raise UsageError for the first without an `id`."""
     for task in tasks:
         if "id" not in task:
             raise UsageError(f"a task of {flow.name} has no id: {str(dict(task))[:200]}")

@@ -1,6 +1,5 @@
-"""What a role can be made of: parsers, rewards, estimators, signals, metrics, datasets, environments.
+"""Built-in vocabulary: parsers, rewards, estimators, signals, metrics, datasets, environments and tools.
 
-One file a kind; what a kind needs many lines for, a countdown task or a game, has a file of its own.
-
-Each item is a plain function, made known by an entry point in pyproject.toml, as a package's own would be.
+Each kind has a file; tasks and games with many rules have files of their own. Each item is a plain function
+with an entry point in pyproject.toml, like the items of any other package.
 """

@@ -1,8 +1,8 @@
-"""The process that TextArena's games are played in: requests come in as lines of JSON, and answers go out.
+"""Process that plays TextArena's games: it reads requests as lines of JSON, and writes answers.
 
-It is run as a file, never imported by the engine, and imports nothing of it. One process holds many games.
-They share the generators of `random` and `numpy.random`, so each game has its own state of these, which is
-put in before it is asked anything. The process ends when its input does, which is with its parent.
+It is run as a file, and imports nothing of the engine. One process holds many games, which share the
+generators of `random` and `numpy.random`; so each game has its own state of these, which is set before each
+request. The process ends when its input does, and so with its parent.
 """
 
 from __future__ import annotations
@@ -26,29 +26,37 @@ from typing import Any, TextIO
 from numpy.random import MT19937, BitGenerator, mtrand
 
 PLAYERS = range(1, 17)
-"""Those numbers of players are tried where it is asked how many a game takes."""
+"""Numbers of players that `describe` tries."""
 
 Request = Mapping[str, Any]
 Answer = dict[str, Any]
 
 
 class GameTimeout(BaseException):
-    """A game has taken its time. No game's own `except Exception` shall catch it."""
+    """Error of a game that exceeds its time limit; no `except Exception` of a game catches it."""
 
 
 @dataclass(slots=True)
 class WorkerGame:
-    """A game, the player that moves next, and the generators that it thinks are the process's."""
+    """Game, the player that moves next, and the states of the random generators."""
 
     env: Any
     player: int
     python: tuple[Any, ...]
-    """The state of `random`."""
+    """State of `random`."""
     numpy: BitGenerator
 
 
 def answer(games: dict[int, WorkerGame], request: Request) -> Answer:
-    """What a request asks; where that fails, `error` says why in a line."""
+    """Answer a request.
+
+    Args:
+        games: The games of this process by number, which "reset" and "close" change.
+        request: The request: `do` is "describe", "reset", "step" or "close", `seconds` the time limit.
+
+    Returns:
+        The answer, as JSON values; where the game fails, `error` says why in a line.
+    """
     try:
         with _limit(request["seconds"]):
             match request["do"]:
@@ -63,12 +71,12 @@ def answer(games: dict[int, WorkerGame], request: Request) -> Answer:
                     return {}
     except GameTimeout:
         return {"error": f"it took longer than {request['seconds']:g} s"}
-    except (Exception, SystemExit) as error:  # games raise whatever they like
+    except (Exception, SystemExit) as error:  # a game may raise anything
         return {"error": _reason(error)}
 
 
 def _describe(game: str, options: Mapping[str, Any]) -> Answer:
-    """How many players a game takes, or which name is unknown and what would be known."""
+    """Return the numbers of players that a game takes, or an unknown name and the known ones."""
     registry = _library().envs.registration.ENV_REGISTRY
     if game not in registry:
         return {"unknown": game, "known": list(registry)}
@@ -84,13 +92,13 @@ def _describe(game: str, options: Mapping[str, Any]) -> Answer:
             players.append(number)
         except Exception as error:
             problems.append(error)
-    if not players:  # a game asserts the number that it wants
+    if not players:  # a game asserts its number of players
         raise next((error for error in problems if not isinstance(error, AssertionError)), problems[0])
     return {"players": players}
 
 
 def _options(entry_point: Any) -> Sequence[str] | None:
-    """The options of a game; None where it takes whatever it is given."""
+    """Return the names of a game's options; None where it takes any option."""
     if isinstance(entry_point, str):
         module, _, name = entry_point.partition(":")
         entry_point = getattr(importlib.import_module(module), name)
@@ -107,7 +115,7 @@ def _reset(games: dict[int, WorkerGame], request: Request) -> Answer:
 
 
 def _opened(game: str, options: Mapping[str, Any], seed: int, players: int) -> tuple[Any, Answer]:
-    seed %= 2**32  # what numpy takes
+    seed %= 2**32  # numpy takes no larger seed
     random.seed(seed)
     mtrand.set_bit_generator(MT19937(seed))
     env = _library().make(game, **options)
@@ -127,12 +135,9 @@ def _step(game: WorkerGame, actions: Mapping[str, str]) -> Answer:
 
 def _shown(env: Any) -> Answer:
     player, seen = env.get_observation()
-    return {"player": player, "observation": (seen if isinstance(seen, str) else _text(seen)).strip("\n")}
-
-
-def _text(messages: Sequence[Sequence[Any]]) -> str:
-    """What a game shows that nothing is wrapped around: its messages."""
-    return "\n".join(str(message) for _, message, *_ in messages)
+    if not isinstance(seen, str):  # a game without an observation wrapper returns its messages
+        seen = "\n".join(str(message) for _, message, *_ in seen)
+    return {"player": player, "observation": seen.strip("\n")}
 
 
 def _ended(rewards: Mapping[int, float] | None, seats: Mapping[int, Mapping[str, Any]]) -> Answer:
@@ -147,8 +152,9 @@ def _ended(rewards: Mapping[int, float] | None, seats: Mapping[int, Mapping[str,
 @cache
 def _library() -> Any:
     library = importlib.import_module("textarena")
-    # What it would download it is not given: a run asks the network for nothing behind a person's back.
-    importlib.import_module("textarena.envs.utils.word_lists").nltk.download = _no_download
+    # Downloads are switched off: a run must not use the network without the person's permission.
+    word_lists = importlib.import_module("textarena.envs.utils.word_lists")
+    word_lists.nltk.download = _no_download
     return library
 
 
@@ -157,15 +163,15 @@ def _no_download(*_: object, **__: object) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    said = (str(error).strip().splitlines() or [""])[0][:300]
+    line = (str(error).strip().splitlines() or [""])[0][:300]
     missing = re.search(r"nltk\.download\('([^']+)'\)", str(error))
     if missing:
         return f"it reads words of nltk that are not here: python -m nltk.downloader {missing[1]}"
     if "OPENROUTER_API_KEY" in str(error):
         return "it asks models of OpenRouter by itself, and no game is given a key"
     if isinstance(error, SyntaxError):
-        return f"it is written for a newer Python: {said}"
-    return f"{type(error).__name__}: {said}"
+        return f"it is written for a newer Python: {line}"
+    return f"{type(error).__name__}: {line}"
 
 
 @contextmanager
@@ -180,7 +186,7 @@ def _own_randomness(game: WorkerGame) -> Generator[None, None, None]:
 
 @contextmanager
 def _limit(seconds: float) -> Generator[None, None, None]:
-    """Ends an endless loop of one game, so that the others go on."""
+    """Raise GameTimeout in the block after some seconds, so that one game cannot stop the others."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
@@ -193,7 +199,7 @@ def _too_long(*_: object) -> None:
 
 
 def _own_output() -> TextIO:
-    """Where answers go; what games print goes elsewhere."""
+    """Return a file for answers, and send the output of games to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
@@ -202,12 +208,12 @@ def _own_output() -> TextIO:
 def _read(requests: SimpleQueue[str]) -> None:
     for line in sys.stdin:
         requests.put(line)
-    os._exit(0)  # the parent is gone, whatever a game is at
+    os._exit(0)  # the parent is gone, even where a game is still running
 
 
 def main() -> None:
     """Answer one request after the other."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     signal.signal(signal.SIGALRM, _too_long)
     answers, requests = _own_output(), SimpleQueue[str]()
     threading.Thread(target=_read, args=(requests,), daemon=True).start()

@@ -1,8 +1,8 @@
-"""Search in a corpus: a file of passages beside the spec, ranked by the words that they share with a query.
+"""Search in a corpus: a file of passages, ranked by the words that they share with a query (BM25).
 
-A corpus is a .jsonl, .parquet or .csv file with a `text` for each passage, and an `id` and a `title` where it
-has them. It is read and indexed (BM25, the bm25s library) when it is first searched, once in a process. Words
-are letters and digits in any script, whatever their case; there are no stop words and no stems.
+A corpus is a .jsonl, .parquet or .csv file with a `text` for each passage, and an optional `id` and `title`.
+It is read and indexed (the bm25s library) at its first search in a process. Words are letters and digits in
+any script, whatever their case; there are no stop words and no stemming.
 """
 
 from __future__ import annotations
@@ -23,23 +23,15 @@ _WORD = re.compile(r"\w+")
 
 
 class Corpus(NamedTuple):
-    """A file of passages, as it was when it was opened."""
+    """File of passages, in the version that was opened."""
 
     path: Path
     changed: int
-    """When the file last changed: another time is another corpus."""
-
-
-class Passage(NamedTuple):
-    """A row of a corpus."""
-
-    id: str
-    title: str
-    text: str
+    """Time of the file's last change in ns: an index of another version is not used."""
 
 
 class SearchHit(TypedDict):
-    """A passage that was found."""
+    """Passage of a corpus with its BM25 score for a query."""
 
     id: str
     title: str
@@ -48,9 +40,15 @@ class SearchHit(TypedDict):
 
 
 def open_corpus(name: str, *, folder: Path) -> Corpus:
-    """The corpus of that file at or below `folder`; reads no more than the first passage.
+    """Open a corpus, and read its first passage only.
 
-    Raises DataError for a file that is no corpus or lies elsewhere, UsageError where the library is missing.
+    Args:
+        name: The file's name or path relative to `folder`.
+        folder: The spec's folder, in or below which the file must lie.
+
+    Raises:
+        DataError: The file is no corpus, or lies elsewhere.
+        UsageError: The bm25s library is not installed.
     """
     if importlib.util.find_spec("bm25s") is None:
         raise UsageError("searching a corpus needs the library bm25s: pip install 'rolegraph[search]'")
@@ -61,9 +59,19 @@ def open_corpus(name: str, *, folder: Path) -> Corpus:
 
 
 def search(corpus: Corpus, query: str, k: int = 3) -> list[SearchHit]:
-    """The best `k` passages for a query, the best first and of equal ones the first in the file.
+    """Find the passages that fit a query best.
 
-    Fewer where fewer share a word with it. Raises DataError for a line that holds no passage.
+    Args:
+        corpus: The corpus.
+        query: Any text.
+        k: The largest number of passages, 1 or more.
+
+    Returns:
+        Passages that share a word with the query, the best first; of equal ones the first in the file.
+
+    Raises:
+        DataError: A line of the file holds no passage.
+        ValueError: `k` is less than 1.
     """
     if k < 1:
         raise ValueError(f"k must be 1 or more; got {k}")
@@ -74,20 +82,16 @@ def search(corpus: Corpus, query: str, k: int = 3) -> list[SearchHit]:
         passages, ranking = _indexed(corpus)
     scores = ranking.get_scores(words)
     best: list[int] = (-scores).argsort(kind="stable")[:k].tolist()
-    return [_hit(passages[i], float(scores[i])) for i in best if scores[i] > 0]
-
-
-def _hit(passage: Passage, score: float) -> SearchHit:
-    return {"id": passage.id, "title": passage.title, "text": passage.text, "score": score}
+    return [{**passages[i], "score": float(scores[i])} for i in best if scores[i] > 0]
 
 
 _building = Lock()
 
 
 @lru_cache(maxsize=8)
-def _indexed(corpus: Corpus) -> tuple[list[Passage], Any]:
+def _indexed(corpus: Corpus) -> tuple[list[SearchHit], Any]:
     passages = list(_passages(corpus.path))
-    words = [_words(f"{passage.title} {passage.text}") for passage in passages]
+    words = [_words(f"{passage['title']} {passage['text']}") for passage in passages]
     if not any(words):
         raise DataError(f"{corpus.path.name}: no passage has a word to be found by")
     ranking: Any = importlib.import_module("bm25s").BM25()
@@ -95,9 +99,9 @@ def _indexed(corpus: Corpus) -> tuple[list[Passage], Any]:
     return passages, ranking
 
 
-def _passages(path: Path) -> Iterator[Passage]:
-    """The passages of a file, in order; raises DataError with the line of what is none."""
-    seen: dict[str, int] = {}
+def _passages(path: Path) -> Iterator[SearchHit]:
+    """Yield the passages of a file with a score of 0; raise DataError for a row that is none."""
+    lines: dict[str, int] = {}
     for number, row in read_table(path):
         text, title = row.get("text"), row.get("title") or ""
         if not isinstance(text, str) or not text.strip():
@@ -106,12 +110,12 @@ def _passages(path: Path) -> Iterator[Passage]:
             raise DataError(f"{path.name}:{number}: the title is no text but {short_repr(title)}")
         given = row.get("id")
         identity = str(number if given in (None, "") else given)
-        if identity in seen:
+        if identity in lines:
             raise DataError(
-                f"{path.name}:{number}: the id {short_repr(identity)} is that of line {seen[identity]} too"
+                f"{path.name}:{number}: the id {short_repr(identity)} is that of line {lines[identity]} too"
             )
-        seen[identity] = number
-        yield Passage(identity, title, text)
+        lines[identity] = number
+        yield {"id": identity, "title": title, "text": text, "score": 0.0}
 
 
 def _words(text: str) -> list[str]:

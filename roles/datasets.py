@@ -1,8 +1,8 @@
-"""Datasets: where tasks come from. Generated, read from a file, or from Hugging Face.
+"""Datasets: tasks that are generated, read from a file, or loaded from Hugging Face.
 
-Making a Dataset reads no more than a header, so that a spec can be checked against its columns; `rows`
-yields the tasks. A row's `id` is text without a colon (an episode's id is `task:rollout`): the row's own, or
-the dataset's name and the row's number.
+Making a Dataset reads at most a header and a first row, so that a spec can be checked against its columns;
+`rows` yields the tasks. A row's `id` is text without a colon (an episode's id is `task:rollout`): the row's
+own, or the dataset's name and the row's number.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def countdown(
     operators: str = countdown_task.OPERATORS,
     split: Split = "train",
 ) -> Dataset:
-    """Countdown tasks from a seed, each solvable: combine the numbers, each once, into the target.
+    """Generate solvable Countdown tasks from a seed: combine the numbers, each once, into the target.
 
     count: how many tasks
     seed: the same seed gives the same tasks
@@ -57,7 +57,7 @@ def countdown(
         high=high,
         operators=operators,
     )
-    make(min(count, len(numbers)))  # settings that allow no task show now
+    make(min(count, len(numbers)))  # raises for settings that allow no task
 
     def rows(limit: int | None) -> Iterator[Task]:
         yield from make(count if limit is None else min(count, limit))
@@ -69,7 +69,7 @@ def countdown(
 def file(
     path: str, /, *, hidden: list[str] | None = None, split: Split = "train", folder: Path = Path()
 ) -> Dataset:
-    """The rows of a .jsonl, .parquet or .csv file, looked up beside the spec.
+    """Read the rows of a .jsonl, .parquet or .csv file beside the spec or below it.
 
     path: the file's name; the name alone, as in `train: tasks.jsonl`, means the same
     hidden: columns that no prompt may show
@@ -91,7 +91,7 @@ def huggingface(
     hidden: list[str] | None = None,
     split: Split = "train",
 ) -> Dataset:
-    """A dataset of the Hugging Face hub, or one cached on this machine (the datasets library).
+    """Load a dataset of the Hugging Face hub, or one cached on this machine (the datasets library).
 
     name: its name on the hub, such as openai/gsm8k
     subset: its configuration, where it has several
@@ -100,7 +100,7 @@ def huggingface(
     """
     if importlib.util.find_spec("datasets") is None:
         raise UsageError("Hugging Face datasets need the library datasets: pip install 'rolegraph[data]'")
-    # The library would take a folder's path for a dataset, wherever it lies, and prefer it to the hub's.
+    # The library prefers a folder of this name to the hub's dataset, wherever the folder lies.
     if not _HUB_NAME.fullmatch(name) or Path(name).exists():
         raise DataError(f"{name!r} is not the name of a dataset on the hub, such as openai/gsm8k")
     load = partial(_hub_rows, name, subset, split_name or split)
@@ -115,7 +115,7 @@ def _hub_rows(name: str, subset: str | None, split_name: str) -> Iterator[tuple[
     library: Any = importlib.import_module("datasets")
     try:
         loaded = library.load_dataset(name, subset, split=split_name)
-    except Exception as error:  # the library raises its own, the hub's, the network's and plain ones alike
+    except Exception as error:  # of the library, the hub, the network, or Python itself
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(f"cannot load the dataset {name!r}, split {split_name!r}: {reason}") from error
     for number, row in enumerate(loaded, 1):

@@ -1,7 +1,7 @@
-"""Environments: worlds that the roles of a loop move in.
+"""Environments: worlds in which the roles of a loop move.
 
-Each factory makes an `Environment`, which opens a fresh one for every episode. Games that are only rules have
-their rules in files of their own; those of TextArena are played in other processes.
+Each factory makes an `Environment`, which opens a new game for every episode. The rules of the built-in games
+have files of their own; TextArena's games are played in other processes.
 """
 
 from __future__ import annotations
@@ -26,43 +26,40 @@ def grid(
     shaping: Annotated[FiniteFloat, Field(ge=0)] = 0.0,
     penalty: Annotated[FiniteFloat, Field(ge=0)] = 0.0,
 ) -> Environment:
-    """A grid with walls, and a way through it: 1 at the goal. One player, who moves by letters such as RRDD.
+    """Walk through a grid with walls: 1 at the goal. One player, who moves by letters such as RRDD.
 
     size: rows and columns
     walls: the share of cells that are walls, as far as the way leaves room
     moves: the most moves at once; an illegal one ends them
-    shaping: what coming nearer to the goal earns, in sum over the whole way
-    penalty: what an action loses that holds an illegal move, or none at all
+    shaping: the reward for coming nearer to the goal, in sum over the whole way
+    penalty: the loss for an action with an illegal move, or with none at all
     """
     rules = grid_game.GridRules(moves, shaping, penalty)
-    return environment_of(partial(_walk, size, walls, rules), grid_game.move)
 
+    def start(seed: int, players: int) -> tuple[grid_game.WalkState, Transition]:
+        return grid_game.begin(grid_game.draw(seed, size, walls), rules)
 
-def _walk(
-    size: int, walls: float, rules: grid_game.GridRules, seed: int, players: int
-) -> tuple[grid_game.WalkState, Transition]:
-    return grid_game.begin(grid_game.draw(seed, size, walls), rules)
+    return environment_of(start, grid_game.move)
 
 
 def tic_tac_toe(
     *, opening: Annotated[int, Field(ge=0, le=4)] = 0, illegal: tic_tac_toe_game.Illegal = "loses"
 ) -> Environment:
-    """Tic-tac-toe for two: 1 for the winner, -1 for the loser, 0 each for a draw; a move is a cell's number.
+    """Play tic-tac-toe: 1 for the winner, -1 for the loser, 0 each for a draw; a move is a cell's number.
 
-    opening: how many moves are made at random before the first
+    opening: how many random moves come before the first
     illegal: whether an illegal move loses the game, or the player is asked again
     """
-    return environment_of(
-        partial(_board, opening), partial(tic_tac_toe_game.move, illegal), min_players=2, max_players=2
-    )
 
+    def start(seed: int, players: int) -> tuple[str, Transition]:
+        return tic_tac_toe_game.begin(seed, opening)
 
-def _board(opening: int, seed: int, players: int) -> tuple[str, Transition]:
-    return tic_tac_toe_game.begin(seed, opening)
+    move = partial(tic_tac_toe_game.move, illegal)
+    return environment_of(start, move, min_players=2, max_players=2)
 
 
 def textarena(game: str, /, **options: Any) -> Environment:
-    """A game of TextArena, by its id; further options are the game's own.
+    """Play a game of TextArena, by its id; further options are the game's own.
 
     game: the id, such as TicTacToe-v0; most games have a twin that ends in -train and tells less
     """

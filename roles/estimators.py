@@ -1,9 +1,9 @@
-"""Advantage estimators that a role may name, and the smallest group each can learn from.
+"""Advantage estimators that a role may name, and the smallest group that each can learn from.
 
-A group is the trajectories of one role on one task: G = count × rollouts of them. An estimator's `compute`
-gets `rewards_P_G`, an array [G] for each of the role's P groups (ragged), and the groups themselves, from
-which it may read more than rewards (see `opo`). It returns an array of each group's shape. The built-in
-ones give rLLM's numbers; a package adds its own by the entry-point group `rolegraph.estimators`.
+A group is the trajectories of one role on one task: G = K·N members, for K rollouts and N instances. Both
+`compute` and `baseline` of an estimator get `rewards_P_G`, an array [G] for each of the role's P groups
+(ragged), and the groups themselves, and return an array [G] for each group. The numbers of the built-in
+estimators equal those of rLLM (rllm/trainer/algorithms/advantage.py), except `opo`, which rLLM lacks.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from rolegraph.engine.records import TrajectoryGroup
 from rolegraph.engine.vocabulary import Estimator, Floats
 
 EPSILON = 1e-6
-"""Added to a deviation before dividing by it."""
+"""Added to a standard deviation before a division by it."""
 
 Groups = Sequence[TrajectoryGroup]
 Batch = Callable[[Sequence[Floats], Groups], list[Floats]]
-"""From the rewards of a role's groups to a number for each member."""
+"""Function from the rewards of a role's groups to a number for each member."""
 
 
 def grpo(*, std: bool = True) -> Estimator:
-    """Reward less the group's mean, over its standard deviation if std (DeepSeekMath, 2402.03300).
+    """Subtract the group's mean, and divide by its standard deviation if std (DeepSeekMath, 2402.03300).
 
     std: whether to divide by the group's standard deviation
     """
@@ -40,13 +40,13 @@ def grpo(*, std: bool = True) -> Estimator:
 
 
 def reinforce() -> Estimator:
-    """The reward itself, without a baseline (Williams, 1992)."""
+    """Take the reward itself, without a baseline (Williams, 1992)."""
     baseline = _each(lambda rewards: _same(rewards, 0.0))
     return Estimator("reinforce", compute=_less(baseline), baseline=baseline)
 
 
 def rloo() -> Estimator:
-    """Reward less the mean of the group's others (Ahmadian et al., 2402.14740)."""
+    """Subtract the mean reward of the group's other members (Ahmadian et al., 2402.14740)."""
 
     def others(rewards: Floats) -> Floats:
         size = len(rewards)
@@ -57,7 +57,7 @@ def rloo() -> Estimator:
 
 
 def reinforce_plus_plus_baseline() -> Estimator:
-    """Reward less the group's mean, over the deviation in the role's whole batch (Hu, 2501.03262)."""
+    """Subtract the group's mean, and divide by the deviation in the role's whole batch (Hu, 2501.03262)."""
     baseline = _each(lambda rewards: _same(rewards, rewards.mean()))
 
     def batch(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
@@ -71,7 +71,7 @@ def reinforce_plus_plus_baseline() -> Estimator:
 
 
 def prpo() -> Estimator:
-    """Reward less the mean of the role's whole batch, over its deviation (rLLM's continual learning)."""
+    """Subtract the mean of the role's whole batch, divide by its deviation (rLLM's continual learning)."""
 
     def mean(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
         import numpy as np
@@ -89,7 +89,7 @@ def prpo() -> Estimator:
 
 
 def opo() -> Estimator:
-    """Reward less the group's mean weighted by response length, the least-variance baseline (2505.23585)."""
+    """Subtract the group's mean weighted by response length, the least-variance baseline (2505.23585)."""
 
     def weighted(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
         import numpy as np
@@ -103,7 +103,7 @@ def opo() -> Estimator:
 
 
 def _lengths(group: TrajectoryGroup) -> Floats:
-    """Response tokens of each member, [G]; 1 each where the model gave no tokens."""
+    """Count the response tokens of each member, [G]; 1 each where the model returned no tokens."""
     import numpy as np
 
     lengths = np.array([sum(len(step.response_ids) for step in t.steps) for t in group.trajectories], float)
@@ -111,30 +111,24 @@ def _lengths(group: TrajectoryGroup) -> Floats:
 
 
 def precomputed() -> Estimator:
-    """Advantages that the role's `signal` sets, token by token, in place of a reward's."""
+    """Use the advantages that the role's `signal` sets token by token, in place of a reward's."""
     return Estimator("precomputed")
 
 
 def _each(group: Callable[[Floats], Floats]) -> Batch:
-    """What looks at one group at a time."""
-
-    def batch(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
-        return [group(rewards) for rewards in rewards_P_G]
-
-    return batch
+    """Apply a function of one group's rewards [G] to each group."""
+    return lambda rewards_P_G, groups: [group(rewards) for rewards in rewards_P_G]
 
 
 def _less(baseline: Batch) -> Batch:
-    """The rewards less their baseline."""
-
-    def batch(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
-        return [r - b for r, b in zip(rewards_P_G, baseline(rewards_P_G, groups), strict=True)]
-
-    return batch
+    """Return a function that subtracts a baseline from the rewards."""
+    return lambda rewards_P_G, groups: [
+        r - b for r, b in zip(rewards_P_G, baseline(rewards_P_G, groups), strict=True)
+    ]
 
 
 def _same(rewards: Floats, value: float) -> Floats:
-    """A number for each member, [G]."""
+    """Repeat a number for each member, [G]."""
     import numpy as np
 
     return np.full(len(rewards), value)

@@ -1,8 +1,7 @@
-"""A grid with walls, a start and a goal: how one is drawn, how one walks in it, and what the walker is told.
+"""Grid world: random grids with walls, a start and a goal, the moves in them, and the observations.
 
-In go a seed and a few sizes, or an action; out come grids, walks and transitions, plain data that nothing
-changes. Every grid has a way from start to goal: the way is drawn first, and the walls beside it. This file
-knows nothing of specs and roles.
+Grids, walks and transitions are immutable plain data. Every grid has a way from start to goal: the way is
+drawn first, and the walls beside it. Knows no specs or roles.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ WORDS = {"UP": "U", "RIGHT": "R", "DOWN": "D", "LEFT": "L"}
 
 
 class Grid(NamedTuple):
-    """A square of cells."""
+    """Square of cells."""
 
     size: int
     walls: frozenset[Cell]
@@ -32,28 +31,34 @@ class Grid(NamedTuple):
 
 
 class GridRules(NamedTuple):
-    """How many moves are made at once, and what they earn beside the 1 at the goal."""
+    """Number of moves in an action, and rewards besides the 1 at the goal."""
 
     moves: int = 1
-    """The most of them in an action."""
+    """Largest number of moves in an action."""
     shaping: float = 0.0
-    """What coming nearer earns, in sum over the whole way; going astray loses as much."""
+    """Reward for coming nearer, in sum over the whole way; moving away loses as much."""
     penalty: float = 0.0
-    """What an action loses that holds an illegal move, or none at all."""
+    """Loss for an action with an illegal move, or with none at all."""
 
 
 class WalkState(NamedTuple):
-    """Where the walker is, and how far it went."""
+    """Position of the walker, and the number of its moves."""
 
     grid: Grid
     rules: GridRules
     at: Cell
     made: int = 0
-    """Legal moves so far."""
+    """Number of legal moves so far."""
 
 
 def draw(seed: int, size: int, walls: float) -> Grid:
-    """The grid of a seed; `walls` is their share of its cells, as far as the way leaves room."""
+    """Draw the grid of a seed.
+
+    Args:
+        seed: The seed.
+        size: The number of rows, and of columns.
+        walls: The share of cells that are walls, from 0 to 1, as far as the way leaves room.
+    """
     rng = random.Random(f"grid {seed}")
     cells = [(row, column) for row in range(size) for column in range(size)]
     start, goal = rng.sample(cells, 2)
@@ -64,7 +69,7 @@ def draw(seed: int, size: int, walls: float) -> Grid:
 
 
 def _random_way(rng: random.Random, size: int, start: Cell, goal: Cell) -> Sequence[Cell]:
-    """A random walk from start to goal, each loop of it cut off where it closes."""
+    """Draw a random walk from start to goal, without its loops."""
     way = [start]
     while way[-1] != goal:
         cell = rng.choice([*_around(way[-1], size).values()])
@@ -86,13 +91,13 @@ def _around(cell: Cell, size: int) -> dict[str, Cell]:
 
 
 def legal(grid: Grid, at: Cell) -> dict[str, Cell]:
-    """The moves that a cell allows, and where each of them leads."""
+    """Return the legal moves at a cell, with the cell that each leads to."""
     return {letter: cell for letter, cell in _around(at, grid.size).items() if cell not in grid.walls}
 
 
 @lru_cache(maxsize=1024)
 def distances(grid: Grid) -> Mapping[Cell, int]:
-    """How many moves the goal is away, from every cell that has a way there."""
+    """Return the number of moves to the goal, from every cell with a way there."""
     known = {grid.goal: 0}
     edge = known
     while edge:
@@ -107,7 +112,7 @@ def distances(grid: Grid) -> Mapping[Cell, int]:
 
 
 def shortest(grid: Grid) -> str:
-    """The letters of a shortest way."""
+    """Return the letters of a shortest way."""
     far, at, letters = distances(grid), grid.start, ""
     while at != grid.goal:
         letter, at = min(legal(grid, at).items(), key=lambda step: far[step[1]])
@@ -116,20 +121,20 @@ def shortest(grid: Grid) -> str:
 
 
 def begin(grid: Grid, rules: GridRules) -> tuple[WalkState, Transition]:
-    """A walk at its start."""
+    """Start a walk; the transition's `info` has the `optimal` number of moves."""
     walk = WalkState(grid, rules, grid.start)
     return walk, Transition({0: observation(walk)}, info={"optimal": distances(grid)[grid.start]})
 
 
 def move(walk: WalkState, actions: Mapping[int, Any]) -> tuple[WalkState, Transition]:
-    """What comes of the action of the only player, 0."""
+    """Apply the action of the only player, 0."""
     letters = read(actions.get(0))
     after, fault = go(walk, letters) if letters else (walk, "No move could be read.")
     return after, _seen(walk, after, fault)
 
 
 def read(action: Any) -> str | None:
-    """The letters of an action: `RRDD`, `r, r`, `right right`, `["R", "down"]`. None where it says else."""
+    """Return the letters of an action such as `RRDD`, `r, r` or `["R", "down"]`; None for another one."""
     parts = cast("list[Any]", action) if isinstance(action, list) else [action]
     words: list[str] = re.findall(r"\w+", " ".join(map(str, parts)).upper())
     letters = "".join(WORDS.get(word) or word for word in words)
@@ -137,7 +142,11 @@ def read(action: Any) -> str | None:
 
 
 def go(walk: WalkState, letters: str) -> tuple[WalkState, str]:
-    """Move after move, up to the goal or a fault; what is wrong with that one, empty for nothing."""
+    """Make the moves of an action, up to the goal or the first fault.
+
+    Returns:
+        The walk after the moves, and the fault as a sentence, empty where there is none.
+    """
     for count, letter in enumerate(letters):
         if walk.at == walk.grid.goal:
             break
@@ -158,12 +167,12 @@ def _seen(before: WalkState, after: WalkState, fault: str) -> Transition:
     if done:
         info = {"reason": "goal", "moves": after.made, "optimal": far[grid.start]}
         return Transition({}, {0: earned}, done=True, info=info)
-    told = "\n".join(filter(None, (fault, observation(after))))
-    return Transition({0: told}, {0: earned})
+    text = "\n".join(filter(None, (fault, observation(after))))
+    return Transition({0: text}, {0: earned})
 
 
 def observation(walk: WalkState) -> str:
-    """The grid as text, where the walker is, and which moves there are."""
+    """Write the grid, the walker's position and the legal moves as text."""
     grid, rules, at, _ = walk
     shown = dict.fromkeys(grid.walls, "#") | {grid.goal: "G", at: "A"}
     rows = (

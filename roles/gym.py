@@ -1,7 +1,7 @@
-"""The package reasoning-gym, as far as it is used here: its kinds of tasks, their options, tasks and scores.
+"""Access to the package reasoning-gym: its kinds of tasks, their options, tasks and scores.
 
-Whatever it prints or draws stays its own, and no scorer of it gets text that would run as code. It takes
-seconds to import, so nothing here imports it before it is asked for something.
+The package's output and use of random generators are hidden, and no scorer gets text that would run as code.
+Importing the package takes seconds, so it is imported at its first use.
 """
 
 from __future__ import annotations
@@ -21,23 +21,37 @@ from pydantic import TypeAdapter
 from rolegraph.roles.harmless import is_harmless, is_harmless_row
 
 CHUNK = 500
-"""The package makes tasks in tables of a size; always the same, a shorter list of them begins a longer."""
+"""Size of the package's tables of tasks; with one size, a shorter list begins a longer one."""
 BOARDS = frozenset({"arc_agi", "rearc"})
-"""Their scorers compare with a tuple of tuples, which JSON gives back as lists."""
+"""Kinds whose scorers compare with a tuple of tuples, which JSON turns into lists."""
 
 Entry = Mapping[str, Any]
-"""A task as the package makes it: its question, answer and metadata."""
+"""Task of the package: `question`, `answer` and `metadata`."""
 Config = Mapping[str, Any]
-"""The options of a kind of task that a spec writes."""
+"""Options of a kind of tasks, as a spec writes them."""
 
 
 def kinds() -> Mapping[str, tuple[Callable[[Any], Any], type[Any]]]:
-    """Each kind of task by its name: its class, and that of its options."""
+    """Return the class of each kind of tasks, and the class of its options, by the kind's name."""
     return importlib.import_module("reasoning_gym.factory").DATASETS
 
 
 def configured(name: str, config: Config, *, seed: int = 0, size: int = CHUNK) -> Any:
-    """The options of a kind, checked; raises ValidationError, or what the package's own check raises."""
+    """Check the options of a kind of tasks.
+
+    Args:
+        name: The kind's name.
+        config: The options.
+        seed: The seed of a table.
+        size: The number of tasks in a table.
+
+    Returns:
+        The package's object of the options.
+
+    Raises:
+        ValidationError: An option has the wrong type.
+        AssertionError, TypeError, ValueError: The package's own check fails.
+    """
     made = TypeAdapter(kinds()[name][1]).validate_python({**config, "seed": seed, "size": size})
     if hasattr(made, "validate"):
         made.validate()
@@ -45,7 +59,7 @@ def configured(name: str, config: Config, *, seed: int = 0, size: int = CHUNK) -
 
 
 def entries(name: str, config: Config, seed: int) -> Iterator[Entry | None]:
-    """Tasks without an end; None for one that the package's search did not find."""
+    """Yield tasks without an end; None for a task that the package fails to make."""
     make = kinds()[name][0]
     for start in count(seed, CHUNK):
         table = make(configured(name, config, seed=start))
@@ -57,7 +71,7 @@ def _drawn(table: Any, index: int, *, seed: int) -> Entry | None:
     import numpy as np
 
     state, numpy_state = random.getstate(), np.random.get_state()
-    random.seed(seed)  # some of its generators draw from what the whole process shares
+    random.seed(seed)  # some kinds use the generator that the whole process shares
     try:
         with redirect_stdout(io.StringIO()):
             return table[index]
@@ -69,12 +83,21 @@ def _drawn(table: Any, index: int, *, seed: int) -> Entry | None:
 
 
 def score(name: str, config: Config, entry: Entry, answer: str) -> float:
-    """What the package's scorer gives an answer, from 0 to 1; 0 where it cannot read the answer.
+    """Score an answer with the package's scorer.
 
-    `entry` may have been JSON in between. An answer that would run as code counts as an empty one; raises
-    ValueError for an entry that would.
+    Args:
+        name: The kind of tasks.
+        config: The kind's options.
+        entry: The task, also one that was read from JSON.
+        answer: The answer; one that would run as code counts as an empty one.
+
+    Returns:
+        A number from 0 to 1; 0 where the scorer cannot read the answer.
+
+    Raises:
+        ValueError: The entry would run as code.
     """
-    metadata = dict(entry["metadata"])  # some scorers write in it
+    metadata = dict(entry["metadata"])  # some scorers change it
     if not is_harmless_row(name, entry["answer"], metadata):
         raise ValueError(f"a row of {name} holds what would run as code")
     if name in BOARDS:

@@ -1,8 +1,8 @@
-"""Which text the scorers of reasoning-gym may be given: what cannot run as code in them.
+"""Check of the text that reasoning-gym's scorers evaluate: it must not run as code.
 
-A dozen of them hand an answer, or what a row holds, to `eval`, or to SymPy's parser, which is `eval` with
-more names. What a model or a stranger's file says gets there only where all that it can do is to have a
-value. A right answer always may: it is a list, or an expression of numbers, letters and known functions.
+A dozen scorers pass an answer, or a field of a row, to `eval` or to SymPy's parser, which is `eval` with more
+names. Text of a model or of a stranger's file gets there only where it can do nothing but have a value. Every
+right answer passes: it is a list, or an expression of numbers, letters and known functions.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ _NAMES = frozenset(
 )
 _NAME = re.compile(r"[^\W\d]\w*")
 _LETTER = re.compile(r"[A-MPRT-Za-z]_?\d*", re.ASCII)
-"""A symbol of one letter; SymPy's N, O, Q and S do things."""
+"""Symbol of one letter, but not N, O, Q or S, which are functions of SymPy."""
 _BEYOND_VALUES = re.compile(r"""['"`\\#@:;\[\]{}]|__|\.\s*[^\W\d]""")
-"""Text within text, a comment, something that belongs to something."""
+"""Strings, comments, brackets and attributes."""
 _BITS = re.compile(r"(?:0x[\da-f]++|\d++|[+\-*<>&|^~()\s])*+", re.IGNORECASE)
 
 
 def is_literal(text: str) -> bool:
-    """Whether `eval` would find a literal or no more than a name, or could not read the text at all."""
-    return all(map(_has_value, {text.lstrip(" \t"), text.strip()}))  # as `eval` strips it, and as they do
+    """Tell whether `eval` would find a literal or a name, or could not parse the text at all."""
+    return all(
+        map(_has_value, {text.lstrip(" \t"), text.strip()})
+    )  # as `eval` strips it, and as the scorers do
 
 
 def _has_value(code: str) -> bool:
@@ -44,14 +46,14 @@ def _has_value(code: str) -> bool:
 
 
 def is_expression(text: str) -> bool:
-    """Whether SymPy's parser would find numbers, symbols and functions of mathematics, and nothing else."""
+    """Tell whether SymPy's parser would find only numbers, symbols and functions of mathematics."""
     return _BEYOND_VALUES.search(text) is None and all(
         name in _NAMES or _LETTER.fullmatch(name) for name in _NAME.findall(text)
     )
 
 
 def is_bits(text: str) -> bool:
-    """Whether it is arithmetic on whole and hexadecimal numbers."""
+    """Tell whether a text is arithmetic on whole and hexadecimal numbers."""
     return _BITS.fullmatch(text) is not None
 
 
@@ -60,17 +62,17 @@ _EVALUATED: Mapping[str, Callable[[str], bool]] = {
     **dict.fromkeys(("countdown", "puzzle24", "polynomial_multiplication"), is_expression),
     **dict.fromkeys(("simple_integration", "intermediate_integration"), is_expression),
 }
-"""The kinds whose scorers evaluate the answer, and what it may be."""
+"""Kinds of tasks whose scorers evaluate the answer, and the check of it."""
 
 
 def is_harmless(kind: str, answer: str) -> bool:
-    """Whether the scorer of that kind evaluates no more of the answer than a value."""
+    """Tell whether an answer cannot run as code in the scorer of a kind of tasks."""
     check = _EVALUATED.get(kind)
     return check is None or check(answer)
 
 
 def is_harmless_row(kind: str, answer: object, metadata: Mapping[str, Any]) -> bool:
-    """The same of what the row itself holds."""
+    """Tell whether the fields of a row cannot run as code in the scorer of a kind of tasks."""
     match kind:
         case "number_sorting":
             return is_literal(str(answer))

@@ -1,4 +1,4 @@
-"""Numbers in a model's text, as people write them: `1,234.50`, `-$5`, `6e-3`, `3/4` where asked for.
+"""Numbers in a model's text, as people write them: `1,234.50`, `-$5`, `6e-3` and, as an option, `3/4`.
 
 A digit right behind a letter belongs to a name (`H2O`, `x1`), and a minus behind a digit, a letter or a
 closing bracket is a subtraction or a dash (`7-2`, `10-12`). Time is linear in the text.
@@ -23,9 +23,18 @@ _FRACTION = rf"{_NUMBER}(?: ?/ ?(?P<bottom>{_UNSIGNED}))?"
 
 
 def find_number(text: str, *, which: Which = "last", fractions: bool = False) -> int | float:
-    """The first or last number of the text; a float where it has a point, an exponent or a remainder.
+    """Find the first or last number of a text.
 
-    With `fractions`, `3/4` is one number and not two. Raises ValueError with what is wrong.
+    Args:
+        text: The text.
+        which: The number to return, the first or the last.
+        fractions: Read `3/4` as one number instead of two.
+
+    Returns:
+        An int, or a float where the number has a point, an exponent or a remainder.
+
+    Raises:
+        ValueError: The text holds no number, or one that is too large or divides by zero.
     """
     matches = re.finditer(_FRACTION if fractions else _NUMBER, text)
     kept = deque(islice(matches, 1) if which == "first" else matches, maxlen=1)
@@ -45,14 +54,14 @@ def find_number(text: str, *, which: Which = "last", fractions: bool = False) ->
 
 def _value(written: str) -> int | float:
     plain = written.replace(",", "")
-    # A longer one no JSON could hold, and Python would not read one of thousands of digits.
+    # JSON holds no longer number, and Python refuses to read thousands of digits.
     if plain.isdecimal() and len(plain) <= sys.float_info.max_10_exp:
         return int(plain)
     return float(plain)
 
 
 def number_of(value: object) -> float:
-    """A number, or the last one of a text, 3/4 among them; raises ValueError where there is none."""
+    """Return a number, or the last number or fraction of a text; raise ValueError where there is none."""
     if isinstance(value, str):
         value = find_number(value, fractions=True)
     if not isinstance(value, int | float) or isinstance(value, bool):

@@ -1,8 +1,8 @@
-"""Regular expressions from a spec, in an engine whose time and memory are bounded (RE2).
+"""Regular expressions of a spec, in an engine with bounded time and memory (RE2).
 
-A spec may come from a stranger and the text from a model: no pattern may take the process down, neither when
-it is compiled nor when it searches. RE2's time is linear in the text, and at worst in the pattern's size,
-too: each search here is paid for with `pay`. In exchange RE2 has no lookarounds and no backreferences.
+A spec may come from a stranger and the text from a model, so no pattern may take the process down, neither
+when it is compiled nor when it searches. RE2's time is linear in the text, and at worst in the pattern's
+size, too; `pay` counts each search. In exchange RE2 has no lookarounds and no backreferences.
 """
 
 from __future__ import annotations
@@ -14,52 +14,60 @@ from typing import Any, Protocol, cast
 from rolegraph.engine.limits.answers import PATTERN_BYTES, PATTERN_GROUPS, PATTERN_TEXT, PATTERN_WORK
 
 _MATCH = 500
-"""Units that it takes to say what a match is."""
+"""Units of work for making a match object."""
 
 
 class Match(Protocol):
-    """What a pattern found."""
+    """Match of a pattern."""
 
     def group(self, group: int | str = 0, /) -> str | None:
-        """The text of a group; None where the group took no part."""
+        """Return the text of a group; None where the group took no part."""
         ...
 
     def start(self) -> int:
-        """Where it begins in the text."""
+        """Return the position of the match's first character."""
         ...
 
     def end(self) -> int:
-        """Where it ends."""
+        """Return the position behind the match."""
         ...
 
 
 class Pattern(Protocol):
-    """A compiled pattern. Text that is not valid Unicode raises UnicodeEncodeError."""
+    """Compiled pattern. Searches raise UnicodeEncodeError for text that is not valid Unicode."""
 
     groups: int
     groupindex: dict[str, int]
     programsize: int
-    """The steps that it was compiled to; repetitions are written out."""
+    """Number of steps of the compiled pattern; repetitions are written out."""
 
     def search(self, text: str, /) -> Match | None:
-        """The first match."""
+        """Return the first match."""
         ...
 
     def fullmatch(self, text: str, /) -> Match | None:
-        """The match of all of the text."""
+        """Return the match of all of the text."""
         ...
 
     def finditer(self, text: str, pos: int = 0, /) -> Iterator[Match]:
-        """The matches from left to right, from a place of the text on."""
+        """Yield the matches from left to right, from a position of the text on."""
         ...
 
 
 class TooMuchText(ValueError):
-    """A text that a pattern may take too long to search."""
+    """Error of a text that a pattern may take too long to search."""
 
 
 def compile_pattern(text: str, *, ignore_case: bool = False) -> Pattern:
-    """The pattern, with `.` matching line ends too; raises ValueError with what is wrong with it."""
+    """Compile a pattern; `.` matches line ends, too.
+
+    Args:
+        text: The regular expression, in RE2's syntax.
+        ignore_case: Match capitals and small letters alike.
+
+    Raises:
+        ValueError: The pattern is invalid or exceeds a limit.
+    """
     if len(text) > PATTERN_TEXT.most:
         raise ValueError(f"a pattern of {len(text):,} characters is too long; at most {PATTERN_TEXT}")
     re2: Any = import_module("re2")  # it has no type stubs
@@ -71,11 +79,11 @@ def compile_pattern(text: str, *, ignore_case: bool = False) -> Pattern:
     try:
         compiled = cast("Pattern", re2.compile(text, options))
     except re2.error as error:
-        said = error.args[0]
-        said = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
-        hint = "; RE2 has no lookarounds" if "perl operator" in said else ""
-        hint += f"; at most {PATTERN_BYTES}" if "too large" in said else ""
-        raise ValueError(f"{text!r} is not a regular expression: {said}{hint}") from error
+        reason = error.args[0]
+        reason = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        hint = "; RE2 has no lookarounds" if "perl operator" in reason else ""
+        hint += f"; at most {PATTERN_BYTES}" if "too large" in reason else ""
+        raise ValueError(f"{text!r} is not a regular expression: {reason}{hint}") from error
     except UnicodeEncodeError as error:
         raise ValueError(f"{text!r} is not valid Unicode") from error
     if compiled.groups > PATTERN_GROUPS.most:
@@ -84,9 +92,19 @@ def compile_pattern(text: str, *, ignore_case: bool = False) -> Pattern:
 
 
 def pay(pattern: Pattern, text: str, spent: int = 0) -> int:
-    """Units of work, of some 17 ns each, that are spent at most once the text is searched, too.
+    """Add the largest possible work of one search to the work spent before.
 
-    Raises TooMuchText where that is too much, and UnicodeEncodeError.
+    Args:
+        pattern: The pattern.
+        text: The text to search.
+        spent: The work spent before, in units of some 17 ns.
+
+    Returns:
+        The sum, in units.
+
+    Raises:
+        TooMuchText: The sum exceeds `pattern_work`.
+        UnicodeEncodeError: The text is not valid Unicode.
     """
     spent += pattern.programsize * len(text.encode())
     if spent > PATTERN_WORK.most:
@@ -96,17 +114,28 @@ def pay(pattern: Pattern, text: str, spent: int = 0) -> int:
 
 
 def last_match(pattern: Pattern, text: str) -> Match | None:
-    """The last of the matches from left to right; raises TooMuchText, and UnicodeEncodeError.
+    """Find the last of the matches from left to right.
 
-    Each match may take a search of all that is left, as `a(.*z)?` does. Where that comes to too much, the
-    last one is looked for from the end, in ever longer parts of the text: then a match may not begin such a
-    part, for it may have begun before.
+    Each match may search the whole rest of the text, as `a(.*z)?` does. Where all matches exceed half of
+    `pattern_work`, the search goes on from the end, in ever longer parts of the text. There a match at the
+    very beginning of a part does not count, because it may have begun before.
+
+    Args:
+        pattern: The pattern.
+        text: The text to search.
+
+    Returns:
+        The match; None where there is none.
+
+    Raises:
+        TooMuchText: The search exceeds `pattern_work`.
+        UnicodeEncodeError: The text is not valid Unicode.
     """
     per_character = pay(pattern, text) / max(1, len(text))
     found, left = None, PATTERN_WORK.most // 2
 
     def through(begin: int) -> bool:
-        """Whether the matches from a place on are all looked at."""
+        """Visit the matches from a position on; False where the work runs out before the last."""
         nonlocal found, left
         for match in pattern.finditer(text, begin):
             found = match

@@ -1,12 +1,37 @@
-"""What processes of our own are started with."""
+"""Worker processes that run one file of this package."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 
 from rolegraph.engine.vocabulary.permissions import is_secret
 
+_FOLDER = Path(__file__).parent
 
-def without_keys() -> dict[str, str]:
-    """The environment, but for what is secret."""
-    return {name: value for name, value in os.environ.items() if not is_secret(name)}
+
+def start_worker(
+    name: str, *arguments: str, env: Mapping[str, str], stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[str]:
+    """Start a file of this folder in a Python process of its own; its output is read as UTF-8 text.
+
+    The process gets no secrets of the environment. Neither the current folder nor the file's own is on its
+    module path (`-P`), so that a `types.py` there does not replace the standard library's.
+
+    Args:
+        name: The file's name.
+        arguments: The arguments of the process.
+        env: Variables of the environment to set.
+        stdin: The standard input, as `subprocess.Popen` takes it.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-P", str(_FOLDER / name), *arguments],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        encoding="utf-8",
+        env={**{name: value for name, value in os.environ.items() if not is_secret(name)}, **env},
+    )

@@ -1,4 +1,4 @@
-"""Rewards that run programs in the sandbox: those that a model wrote, and those that a spec has."""
+"""Rewards that run programs in the sandbox: a model's programs, and a spec's own."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNOREC
 
 
 def tests(*, field: str = "tests", seconds: Seconds = 5.0, timeout: Seconds = 60.0) -> Reward:
-    """The share of unit tests that the action passes, a Python program; right when it passes all.
+    """Score the share of unit tests that the action, a Python program, passes; right when it passes all.
 
     field: the task field that holds the tests: a piece of Python that raises nothing where it passes, such as
       `assert add(2, 3) == 5`, or a list of them
-    seconds: what the program may take by itself, and then each test
-    timeout: what all of them may take together
+    seconds: the time limit of the program by itself, and then of each test
+    timeout: the time limit of all of them together
     """
     require_monty()
     score = partial(_tests, field, seconds)
     return Reward(score, (field,), (field,), timeout=timeout, permissions=("python",))
 
 
-def _tests(field: str, seconds: float, task: Task, action: Any, seen: RewardInputs) -> Score:
+def _tests(field: str, seconds: float, task: Task, action: Any, inputs: RewardInputs) -> Score:
     written = cast("list[Any]", task[field]) if isinstance(task[field], list) else [task[field]]
     if not written or not all(isinstance(test, str) for test in written):
         raise TypeError(f"task.{field} must hold tests, such as 'assert add(2, 3) == 5'; got {written!r:.80}")
@@ -43,12 +43,12 @@ def _tests(field: str, seconds: float, task: Task, action: Any, seen: RewardInpu
 def python(
     code: str, /, *, labels: Sequence[str] = (), seconds: Seconds = 5.0, timeout: Seconds = 60.0
 ) -> Reward:
-    """What a program of the spec comes to, in the sandbox: the value of the expression that it ends with.
+    """Score the value of a program of the spec, run in the sandbox: of the expression that it ends with.
 
-    code: the program, which finds `action` and `task`; true and false are 1 and 0, and 1 or more is right
+    code: the program, which reads `action` and `task`; true and false are 1 and 0, and 1 or more is right
     labels: task fields that give the answer away, which no prompt may show
-    seconds: what one program may take
-    timeout: what it may take together with the wait for its turn
+    seconds: the time limit of one program
+    timeout: the time limit with the wait for its turn
     """
     require_monty()
     try:
@@ -63,7 +63,7 @@ def python(
 
 
 def _read_of_task(tree: ast.Module) -> Iterator[str]:
-    """The fields that a program surely asks a task for: task["…"]."""
+    """Yield the task fields that a program names: task["…"]."""
     for node in ast.walk(tree):
         match node:
             case ast.Subscript(value=ast.Name(id="task"), slice=ast.Constant(value=str(field))):
@@ -72,7 +72,7 @@ def _read_of_task(tree: ast.Module) -> Iterator[str]:
                 pass
 
 
-def _python(code: str, seconds: float, task: Task, action: Any, seen: RewardInputs) -> Score:
+def _python(code: str, seconds: float, task: Task, action: Any, inputs: RewardInputs) -> Score:
     value = evaluate(code, {"task": dict(task), "action": action}, seconds=seconds).value
     if not isinstance(value, bool | int | float):
         raise TypeError(f"the program came to {value!r:.80}, which is no number")
@@ -80,6 +80,6 @@ def _python(code: str, seconds: float, task: Task, action: Any, seen: RewardInpu
 
 
 def program_of(text: str) -> str:
-    """The last fenced block of a text, or all of it where there is none."""
+    """Return the last fenced block of a text, or all of it where there is none."""
     blocks = _FENCE.findall(text)
     return blocks[-1] if blocks else text

@@ -1,7 +1,7 @@
-"""Files of tasks: the rows of a .jsonl, .csv or .parquet file, one at a time, each with its line's number.
+"""Rows of .jsonl, .csv and .parquet files, one at a time, each with its line number.
 
-Rows come out as plain JSON values, so that an episode can be written with its task. A .csv file's values are
-all text. Whatever is wrong with a file is a DataError that names it, and the line where there is one.
+Rows hold plain JSON values, because an episode is recorded with its task. The values of a .csv file are text.
+Every fault of a file is a DataError that names the file, and the line where there is one.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import csv
 import importlib.util
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, cast
@@ -22,13 +20,18 @@ from rolegraph.engine.records import check_plain
 from rolegraph.engine.records.jsonl import parts_of
 from rolegraph.engine.vocabulary import SUFFIXES, DataError, Row, UsageError, did_you_mean
 from rolegraph.roles.parquet_rows import MEMORY
-from rolegraph.roles.processes import without_keys
+from rolegraph.roles.processes import start_worker
 
 
 def find_table(folder: Path, name: str) -> Path:
-    """The file of that name at or below `folder`; raises DataError where it is elsewhere or nowhere.
+    """Find a file of rows at or below a folder. A link keeps its own name, whose suffix decides the format.
 
-    A link keeps its own name, which says how the file is read.
+    Args:
+        folder: The spec's folder.
+        name: The file's name or relative path, which ends in one of `SUFFIXES`.
+
+    Raises:
+        DataError: The file does not exist, lies elsewhere, or has another suffix.
     """
     if not name.endswith(SUFFIXES):
         raise DataError(f"cannot read {name!r}; expected a file that ends in {', '.join(SUFFIXES)}")
@@ -44,13 +47,21 @@ def find_table(folder: Path, name: str) -> Path:
             raise DataError("; ".join(filter(None, (f"there is no file {name!r} beside the spec", hint))))
     except DataError:
         raise
-    except (OSError, RuntimeError, ValueError) as error:  # links that go in circles; a name with a NUL
+    except (OSError, RuntimeError, ValueError) as error:  # a cycle of links; a name with a NUL
         raise DataError(f"cannot read {name!r}: {error}") from error
     return path
 
 
 def read_table(path: Path) -> Iterator[tuple[int, Row]]:
-    """Each row with its number: its line, or in a parquet file its place, from 1."""
+    """Yield each row with its line number, or in a parquet file with its position, from 1.
+
+    Args:
+        path: The file, as `find_table` returns it.
+
+    Raises:
+        DataError: The file or a row cannot be read.
+        UsageError: The library for parquet files is not installed.
+    """
     try:
         yield from next(read for suffix, read in _READERS.items() if path.name.endswith(suffix))(path)
     except UnicodeDecodeError as error:
@@ -71,7 +82,7 @@ def _jsonl(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _json(line: str, where: str, check: Callable[[object], None] | None = None) -> object:
-    """What a line says, if it is not too much; raises DataError."""
+    """Parse a line of JSON; raise DataError where it is no JSON or has too many parts."""
     try:
         if len(line) > RECORD_PARTS.most and parts_of(line.encode()) > RECORD_PARTS.most:
             raise ValueError(RECORD_PARTS.exceeded("it has"))
@@ -84,7 +95,7 @@ def _json(line: str, where: str, check: Callable[[object], None] | None = None) 
 
 
 def _lines(file: IO[str], path: Path, what: str = "line") -> Iterator[str]:
-    """The lines of a file, of which none is held that is too long."""
+    """Yield the lines of a file; raise DataError for a longer line than `row_text` allows."""
     number = 0
     while line := file.readline(ROW_TEXT.most + 1):
         number += 1
@@ -115,37 +126,29 @@ def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
     if importlib.util.find_spec("pyarrow") is None:
         raise UsageError("parquet files need the library pyarrow: pip install 'rolegraph[data]'")
     number, left = 0, PARQUET_ROWS.most + 100 * path.stat().st_size
-    process = subprocess.Popen(
-        [sys.executable, "-P", str(_PARQUET), str(path), str(PARQUET_MEMORY.most)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        encoding="utf-8",
-        env={**without_keys(), **_HONEST_SIZES},
-    )
+    process = start_worker("parquet_rows.py", str(path), str(PARQUET_MEMORY.most), env=_MALLOC)
     with process:
         assert process.stdout
         try:
             for number, line in enumerate(_lines(process.stdout, path, "row"), 1):
-                said = _json(line, f"{path.name}:{number}")
-                if isinstance(said, str):
-                    raise DataError(said)
+                row = _json(line, f"{path.name}:{number}")
+                if isinstance(row, str):
+                    raise DataError(row)
                 left -= len(line) + 1_000
                 if left < 0:
                     most = f"{PARQUET_ROWS} and a hundred times the file's size"
                     raise DataError(
                         f"{path.name}:{number}: the rows so far come to more than {most}; {_MEND}"
                     )
-                yield number, cast("Row", said)
+                yield number, cast("Row", row)
             if code := process.wait():
                 raise DataError(f"{path.name}: after row {number}: {_died(code)}; {_MEND}")
         finally:
             process.kill()
 
 
-_PARQUET = Path(__file__).with_name("parquet_rows.py")
-_HONEST_SIZES = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
-"""So that what is reserved is what is used."""
+_MALLOC = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
+"""Allocators that reserve no more memory than they use: the limit is on reserved memory."""
 _MEND = "write the file as .jsonl, or with smaller row groups"
 
 

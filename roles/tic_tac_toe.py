@@ -1,7 +1,7 @@
-"""Tic-tac-toe: its positions, its moves, and what a player is told.
+"""Tic-tac-toe: positions, moves and observations.
 
-In go a position and a move; out come the next position and a transition. A position is nine characters, row
-by row: X, O, or a dot for a free cell. X is player 0 and begins. This file knows nothing of specs and roles.
+A position is nine characters, row by row: X, O, or a dot for a free cell. X is player 0 and moves first.
+Knows no specs or roles.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ MARKS = "XO"
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 
 Illegal = Literal["loses", "repeats"]
-"""What becomes of a player whose move is illegal or cannot be read: it loses, or is asked again."""
+"""Consequence of a move that is illegal or cannot be read: the player loses, or moves again."""
 
 
 def to_move(position: str) -> int:
-    """Whose turn it is, 0 or 1."""
+    """Return the player to move, 0 or 1."""
     return position.count("X") - position.count("O")
 
 
 def free(position: str) -> Sequence[int]:
-    """The free cells, numbered from 1."""
+    """List the free cells, numbered from 1."""
     return [number for number, mark in enumerate(position, 1) if mark == "."]
 
 
 def winner(position: str) -> int | None:
-    """The player with three in a row."""
+    """Return the player with three in a row; None where there is none."""
     rows = {"".join(position[cell] for cell in line) for line in LINES}
     return next((player for player, mark in enumerate(MARKS) if mark * 3 in rows), None)
 
 
 def place(position: str, cell: int) -> str:
-    """The position after the player to move takes a free cell."""
+    """Return the position after the player to move takes a free cell."""
     return position[: cell - 1] + MARKS[to_move(position)] + position[cell:]
 
 
 def begin(seed: int, opening: int) -> tuple[str, Transition]:
-    """The first position: `opening` random moves, at most 4, with which nobody has won."""
+    """Return the first position, after `opening` random moves; after at most 4 nobody has won."""
     rng, position = random.Random(f"tic_tac_toe {seed}"), EMPTY
     for _ in range(opening):
         position = place(position, rng.choice(free(position)))
@@ -51,7 +51,13 @@ def begin(seed: int, opening: int) -> tuple[str, Transition]:
 
 
 def move(illegal: Illegal, position: str, actions: Mapping[int, Any]) -> tuple[str, Transition]:
-    """What comes of the move of whose turn it is."""
+    """Apply the move of the player whose turn it is.
+
+    Args:
+        illegal: The consequence of an illegal move.
+        position: The position.
+        actions: The parsed answers, by player.
+    """
     player = to_move(position)
     cell = read(actions.get(player))
     if cell is None or cell not in free(position):
@@ -67,7 +73,7 @@ def move(illegal: Illegal, position: str, actions: Mapping[int, Any]) -> tuple[s
 
 
 def read(action: Any) -> int | None:
-    """The only digit in an action, 1 to 9; None where there is none, or more than one."""
+    """Return the only digit in an action, 1 to 9; None where there is none, or more than one."""
     digits = re.findall(r"\d", str(action))
     return int(digits[0]) if len(digits) == 1 and digits != ["0"] else None
 
@@ -76,14 +82,14 @@ def _turn(position: str, fault: str = "") -> Transition:
     player = to_move(position)
     cells = [str(number) if mark == "." else mark for number, mark in enumerate(position, 1)]
     rows = (" ".join(cells[row : row + 3]) for row in (0, 3, 6))
-    told = (
+    lines = (
         *rows,
         f"You are {MARKS[player]}. Free cells: {', '.join(map(str, free(position)))}.",
         "Answer with the number of the cell that you take.",
     )
-    return Transition({player: "\n".join(filter(None, (fault, *told)))})
+    return Transition({player: "\n".join(filter(None, (fault, *lines)))})
 
 
-def _over(won: int | None, reason: str) -> Transition:
-    rewards = {player: 0.0 if won is None else 1.0 if player == won else -1.0 for player in (0, 1)}
+def _over(winning: int | None, reason: str) -> Transition:
+    rewards = {player: 0.0 if winning is None else 1.0 if player == winning else -1.0 for player in (0, 1)}
     return Transition({}, rewards, done=True, info={"reason": reason})

@@ -1,6 +1,6 @@
-"""What a person sees of a run: a progress bar with live metrics, and a table per role at the end.
+"""Display of a run: a progress bar with live metrics, and a table of the roles at the end.
 
-Keeps sums, never episodes. The bar goes to standard error, the table to standard output.
+The display keeps sums, never episodes. The bar goes to standard error, the table to standard output.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ import shlex
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
-from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.table import Table
 
 from rolegraph import (
     CallDone,
@@ -30,26 +28,26 @@ from rolegraph import (
     printable,
     read_episodes,
 )
-from rolegraph.engine.cli.output import OutputOptions, flags
-from rolegraph.engine.cli.waiting import REMEMBERED_SECONDS, TimeLeftColumn
+from rolegraph.engine.cli.output import SHOWN_CHARACTERS, OutputOptions, make_table
+from rolegraph.engine.cli.waiting import SPEED_SECONDS, TimeLeftColumn
 
 
 @dataclass(slots=True)
 class _RoleSums:
     asks: bool
-    """Whether it asks a model, and not a tool."""
+    """Whether the role asks a model, and not a tool."""
     trajectories: int = 0
     answered: int = 0
-    """By a model."""
+    """Number of trajectories that a model answered."""
     reward: float = 0.0
     rewarded: int = 0
     correct: int = 0
     prompt_tokens: int = 0
     response_tokens: int = 0
     calls: int = 0
-    """Each attempt is one."""
+    """Number of model calls, each attempt counted."""
     seconds: float = 0.0
-    """Spent in calls."""
+    """Seconds in calls."""
     failures: Counter[str] = field(default_factory=Counter[str])
     first_message: dict[str, str] = field(default_factory=dict[str, str])
     """The first message of each kind of failure."""
@@ -74,10 +72,10 @@ class _RoleSums:
 
 
 class Display:
-    """Counts episodes while they come in, and shows what they came to when the block ends.
+    """Progress bar of a run, as a context manager that prints the figures when its block ends.
 
-    `floors` are figures and how low each may be: `answered`, the share of trajectories that a model answered,
-    `correct`, the spec's metrics and `reward/{role}`.
+    `floors` maps figures to their lowest accepted values: `answered` (the share of trajectories that a model
+    answered), `correct`, the spec's metrics and `reward/{role}`.
     """
 
     def __init__(
@@ -91,12 +89,12 @@ class Display:
         known = ["answered", "correct", *self._metric_names, *rewards]
         for name in floors:
             if name not in known:
-                hint = did_you_mean(name, known) or f"there is {', '.join(known)}"
-                raise UsageError(f"--fail-under: there is no figure {name!r}; {hint}")
+                hint = did_you_mean(name, known) or f"expected one of {', '.join(known)}"
+                raise UsageError(f"--fail-under: no figure {name!r}; {hint}")
         self._metrics: defaultdict[str, float] = defaultdict(float)
         self._episodes = self._correct = 0
         self._started: float | None = None
-        """When the model was ready."""
+        """Time at which the model was ready; None before."""
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=12),
@@ -104,11 +102,11 @@ class Display:
             TimeLeftColumn(),
             TextColumn("{task.fields[live]}"),
             console=self._output.progress(),
-            speed_estimate_period=REMEMBERED_SECONDS,
+            speed_estimate_period=SPEED_SECONDS,
         )
         self._bar: TaskID = self._progress.add_task(flow.name, total=run.episodes, live="")
         self._before = 0
-        """Episodes that were there already."""
+        """Number of episodes that the folder held already."""
         if run.resumed and self._folder.episodes.exists():
             for episode in read_episodes(self._folder.episodes):
                 self._count(episode)
@@ -129,7 +127,7 @@ class Display:
         self._output.document(self._document(seconds))
 
     def observe(self, event: Event) -> None:
-        """Hear of each model call, and of each episode that is safe on disk."""
+        """Count a model call or an episode that is on disk; show a note."""
         match event:
             case CallDone():
                 role = self._roles[event.id.node.role]
@@ -145,7 +143,7 @@ class Display:
                 pass
 
     def exit_code(self) -> int:
-        """1 when no model call at all gave an answer, for such a run did nothing, or a figure is too low."""
+        """Return 1 where no model call gave an answer, or a figure is lower than its floor; else 0."""
         asked = self._asked()
         silent = asked and not any(sums.answered for sums in self._roles.values())
         return 1 if silent or any(self._low()) else 0
@@ -164,10 +162,10 @@ class Display:
         )
 
     def _end(self, seconds: float) -> None:
-        """Show the closing table."""
-        out, warnings = self._output.found(), self._output.warnings()
+        """Print the closing table, the failures and the next commands."""
+        out, warnings = self._output.results(), self._output.warnings()
         if self._episodes:
-            out.print(self._table())
+            self._print_table()
         tokens = sum(sums.response_tokens for sums in self._roles.values()) - self._tokens_before
         means = "".join(f"   {name} {value:.3f}" for name, value in self._means().items())
         share = f"   correct {self._correct / self._episodes:.1%}" if self._episodes else ""
@@ -177,7 +175,7 @@ class Display:
         out.print(f"{made}{share}{means}{rate}")
         for name, sums in self._roles.items():
             for failure, message in sums.first_message.items():
-                text = printable(f"{name} {failure}: {message[:300]}")
+                text = printable(f"{name} {failure}: {message[:SHOWN_CHARACTERS]}")
                 out.print(text, style="yellow", markup=False)
         asked = self._asked()
         answered = sum(sums.answered for sums in self._roles.values())
@@ -192,20 +190,20 @@ class Display:
         out.print(str(self._folder.episodes), markup=False)
 
     def _next(self) -> list[str]:
-        """What a person would do now, as it is typed."""
+        """Return the commands that a user may want to run next."""
         folder, plan = shlex.quote(str(self._folder.path)), self._run.flow.plan
         if self._episodes < self._run.episodes:
             return [f"rolegraph run --resume --out {folder}"]
         if any(sums.failures["model_error"] for sums in self._roles.values()):
             return [f"rolegraph run --resume --retry-failed --out {folder}"]
         source = self._run.flow.source
-        words = [source.spec, *source.overrides, *flags(source.imports, source.allow)]
         if plan.trained and "train" in plan.data and not source.model:
-            return [f"rolegraph train {shlex.join([*words, *flags((), (), base_url=source.base_url)])}"]
-        return [f"rolegraph run {shlex.join(words)} --model replay:{folder}"]
+            return [f"rolegraph train {shlex.join(source.arguments())}"]
+        words = shlex.join(replace(source, model=None, base_url=None).arguments())
+        return [f"rolegraph run {words} --model replay:{folder}"]
 
     def _document(self, seconds: float) -> dict[str, Any]:
-        """The same for a program; docs/command.md says what each key is."""
+        """Return the JSON document; docs/command.md describes its keys."""
         return {
             "folder": str(self._folder.path),
             "episodes": self._episodes,
@@ -231,7 +229,7 @@ class Display:
         }
 
     def _low(self) -> Iterator[tuple[str, float, float]]:
-        """The figures that are under their floor."""
+        """Yield each figure that is lower than its floor, with its value and its floor."""
         figures = self._figures()
         for name, floor in self._floors.items():
             value = figures.get(name, 0.0)
@@ -250,18 +248,15 @@ class Display:
         return figures | self._means() | rewards
 
     def _asked(self) -> int:
-        """How many trajectories a model was to answer."""
+        """Return the number of trajectories of roles that ask a model."""
         return sum(sums.trajectories for sums in self._roles.values() if sums.asks)
 
     def _means(self) -> dict[str, float]:
         return {name: self._metrics[name] / max(1, self._episodes) for name in self._metric_names}
 
-    def _table(self) -> Table:
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-        table.add_column("role", style="bold", no_wrap=True)
-        for heading in ("runs", "reward", "accuracy", "tokens in", "out", "s/call"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        table.add_column("failures", no_wrap=True)
+    def _print_table(self) -> None:
+        table = make_table("role", "runs", "reward", "accuracy", "tokens in", "out", "s/call", "failures")
+        table.columns[-1].justify = "left"
         for name, sums in self._roles.items():
             failures = "\n".join(f"{failure} {count}" for failure, count in sums.failures.most_common())
             table.add_row(
@@ -274,4 +269,4 @@ class Display:
                 f"{sums.seconds / max(1, sums.calls):.2f}",
                 failures or "none",
             )
-        return table
+        self._output.results().print(table)

@@ -1,4 +1,4 @@
-"""`rolegraph eval SPEC --checkpoint PATH`: a checkpoint against the base, on the same tasks and seeds."""
+"""`rolegraph eval SPEC --checkpoint PATH`: a checkpoint against its base, on the same tasks and seeds."""
 
 from __future__ import annotations
 
@@ -10,56 +10,46 @@ from typing import TYPE_CHECKING
 import click
 
 from rolegraph.engine.cli import completion, options
-from rolegraph.engine.cli.output import OutputOptions, speaking
+from rolegraph.engine.cli.output import OutputOptions, add_row, make_table
 
 if TYPE_CHECKING:
-    from rolegraph import Evaluation
+    from rolegraph import Evaluation, Interval, Source
 
 
 @click.command("eval")
-@click.argument("spec", shell_complete=completion.specs)
-@options.overrides
+@options.source(
+    "The checkpoint's base model: local[:FOLDER] or tinker:NAME. Default: the spec's.",
+    "The Tinker service that holds the checkpoint.",
+)
 @click.option(
     "--checkpoint",
     required=True,
     metavar="PATH",
     shell_complete=completion.runs,
-    help="A training run's folder, for its best checkpoint, or a tinker:// path of sampling weights.",
+    help="A training's folder, for its best checkpoint, or a tinker:// path of sampling weights.",
 )
-@options.model("What the checkpoint is of: local[:FOLDER] or tinker:NAME. Default: the spec's.")
-@options.base_url("The Tinker service that holds it.")
-@options.imports
-@options.allow
-@options.count("--tasks", 128, "How many.")
-@options.count("--rollouts", 4, "Episodes of each.")
-@options.seed("Of the draws, the same for both.")
+@options.count("--tasks", 128, "Number of tasks.")
+@options.count("--rollouts", 4, "Episodes of each task and side.")
+@options.seed("Seed of the draws, the same for both sides.")
 @options.multirun
-@click.option(
+@options.path(
     "--out",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Where the episodes of both go. Default: runs/NAME-eval-TIME; of a sweep, runs/NAME-sweep-TIME.",
+    "out",
+    "FOLDER",
+    "Folder of both sides' episodes. Default: runs/NAME-eval-TIME; of a sweep, runs/NAME-sweep-TIME.",
 )
-@click.option(
-    "--resume", is_flag=True, help="Go on with the evaluation in --out; with -m, with the newest sweep."
-)
-@speaking
+@click.option("--resume", is_flag=True, help="Continue the evaluation in --out; with -m, the newest sweep.")
+@options.output
 def command(
-    spec: str,
-    overrides: tuple[str, ...],
+    source: Source,
     checkpoint: str,
-    model: str | None,
-    base_url: str | None,
-    imports: tuple[Path, ...],
-    allow: tuple[str, ...],
     tasks: int,
     rollouts: int,
     seed: int,
     multirun: bool,
     out: Path | None,
     resume: bool,
-    quiet: bool,
-    as_json: bool,
+    output: OutputOptions,
 ) -> int:
     """Compare a checkpoint with its base model on SPEC's validation tasks, with 95 % confidence intervals.
 
@@ -67,84 +57,49 @@ def command(
     is an evaluation for each combination of values, in folders of one sweep.
     """
     if multirun:
-        from rolegraph.engine.cli.sweep import sweep
+        from rolegraph.engine.cli.sweep import run_sweep
 
-        if as_json or quiet:
-            raise click.UsageError("--json and --quiet go with one evaluation; -m keeps those that it makes")
-        return sweep(
-            "eval",
-            spec,
-            overrides,
-            out=out,
-            resume=resume,
-            model=model,
-            base_url=base_url,
-            imports=imports,
-            allow=allow,
-            limit=tasks,
-            rollouts=rollouts,
-            seed=seed,
-            checkpoint=checkpoint,
-        )
+        output.check_single("evaluation")
+        settings = {"limit": tasks, "rollouts": rollouts, "seed": seed, "checkpoint": checkpoint}
+        return run_sweep("eval", source, out, settings, resume=resume)
     if resume and out is None:
-        raise click.UsageError("--resume needs --out, the folder of the evaluation to go on with")
+        raise click.UsageError("--resume needs --out, the folder of the evaluation to continue")
     from dataclasses import asdict
 
     import rolegraph as rg
-    from rolegraph.engine.cli.waiting import ProgressLine, run_until_done
+    from rolegraph.engine.cli.waiting import progress_line, run_until_done
 
-    output = OutputOptions(quiet, as_json)
-
-    flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
-    begun = rg.begin_evaluation(
+    flow = rg.open_source(source)
+    job = rg.EvaluationJob.create(
         flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, out=out, resume=resume
     )
     try:
-        with ProgressLine(output, "starting the model …") as waiting:
-            found = run_until_done(begun.run(waiting.observe))
+        with progress_line(output, "starting the model …") as observe:
+            evaluation = run_until_done(job.run(observe))
     except KeyboardInterrupt:
-        again = [*sys.argv[1:], *(() if resume else ("--resume",)), *(() if out else ("--out", begun.folder))]
+        again = [*sys.argv[1:], *(() if resume else ("--resume",)), *(() if out else ("--out", job.folder))]
         output.next(f"rolegraph {shlex.join(map(str, again))}")
         raise
-    following = [f"rolegraph compare {shlex.quote(str(begun.folder))}"]
+    commands = [f"rolegraph compare {shlex.quote(str(job.folder))}"]
     if "://" not in checkpoint:
-        following.append(f"rolegraph export {shlex.quote(checkpoint)}")
-    _show(found, output)
-    output.next(*following)
-    figures = {name: asdict(row) for name, row in found.figures.items()}
-    output.document(
-        {
-            "folder": str(begun.folder),
-            "figures": figures,
-            "tasks": found.tasks,
-            "episodes": found.episodes,
-            "next": following,
-        }
-    )
+        commands.append(f"rolegraph export {shlex.quote(checkpoint)}")
+    _show(evaluation, output)
+    output.next(*commands)
+    output.document({"folder": str(job.folder), **asdict(evaluation), "next": commands})
     return 0
 
 
-def _show(found: Evaluation, output: OutputOptions) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("figure", style="bold", no_wrap=True)
-    for heading in ("base", "checkpoint", "difference"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, row in found.figures.items():
+def _show(evaluation: Evaluation, output: OutputOptions) -> None:
+    table = make_table("figure", "base", "checkpoint", "difference")
+    for name, row in evaluation.figures.items():
         gap = row.difference
-        sure = "bold green" if gap.low > 0 else "bold red" if gap.high < 0 else ""
-        table.add_row(
-            name,
-            *(
-                Text(f"{side.mean:.3f} [{side.low:.2f}, {side.high:.2f}]")
-                for side in (row.base, row.checkpoint)
-            ),
-            Text(f"{gap.mean:+.3f} [{gap.low:+.2f}, {gap.high:+.2f}]"),
-            style=sure,
-        )
-    out = output.found()
+        colour = "bold green" if gap.low > 0 else "bold red" if gap.high < 0 else ""
+        add_row(table, name, _cell(row.base), _cell(row.checkpoint), _cell(gap, "+"), style=colour)
+    out = output.results()
     out.print(table)
-    out.print(f"{found.tasks} tasks, {found.episodes} episodes each side; 95 % intervals, tasks resampled")
+    tasks, episodes = evaluation.tasks, evaluation.episodes
+    out.print(f"{tasks} tasks, {episodes} episodes each side; 95 % intervals, tasks resampled")
+
+
+def _cell(interval: Interval, sign: str = "") -> str:
+    return f"{interval.mean:{sign}.3f} [{interval.low:{sign}.2f}, {interval.high:{sign}.2f}]"

@@ -1,4 +1,4 @@
-"""`rolegraph export RUN`: the weights of a training run as a folder for other programs."""
+"""`rolegraph export RUN`: the weights of a training as a folder for other programs."""
 
 from __future__ import annotations
 
@@ -7,42 +7,39 @@ from pathlib import Path
 import click
 
 from rolegraph.engine.cli import completion, options
+from rolegraph.engine.cli.output import OutputOptions
 
 
 @click.command("export")
 @click.argument("run", shell_complete=completion.runs)
-@click.option("--policy", metavar="NAME", help="Whose weights. Default: main's, or those of the only one.")
+@click.option("--policy", metavar="NAME", help="The policy. Default: main, or the only one.")
 @click.option("--merged", is_flag=True, help="A whole model with the adapter in its weights.")
+@options.path("--out", "out", "FOLDER", "Folder of the weights. Default: `adapter` or `merged` in RUN.")
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Where they go. Default: `adapter` or `merged` in RUN.",
+    "--model",
+    metavar="MODEL",
+    shell_complete=completion.models,
+    help="The weights' base model, where it has moved: local:FOLDER.",
 )
-@options.model("The model that they are of, where it is no longer where it was: local:FOLDER.")
-@options.base_url("The Tinker service that holds them. Default: the one that RUN was trained on.")
+@click.option(
+    "--base-url",
+    metavar="URL",
+    help="The Tinker service that holds the weights. Default: the one that RUN was trained on.",
+)
 def command(
     run: str, policy: str | None, merged: bool, out: Path | None, model: str | None, base_url: str | None
 ) -> None:
-    """Write the best weights of RUN, a training run's folder or a tinker:// path, for other programs.
+    """Write the best weights of RUN, a training's folder or a tinker:// path, for other programs.
 
     An adapter in PEFT's form, or a whole model, with its tokenizer, chat template and model card.
     """
     import rolegraph as rg
-    from rolegraph.engine.cli.output import OutputOptions
-    from rolegraph.engine.cli.waiting import ProgressLine, run_until_done
+    from rolegraph.engine.cli.waiting import progress_line, run_until_done
 
-    with ProgressLine(OutputOptions(), f"exporting {run} …"):
+    base = None if model is None else model.removeprefix("local:")
+    with progress_line(OutputOptions(), f"exporting {run} …"):
         folder = run_until_done(
-            rg.export_async(
-                run,
-                out,
-                policy=policy,
-                merged=merged,
-                model=None if model is None else model.removeprefix("local:"),
-                base_url=base_url,
-            )
+            rg.export_async(run, out, policy=policy, merged=merged, model=base, base_url=base_url)
         )
-    click.echo(
-        f"{folder}: {'a model' if merged else 'an adapter in PEFT form'}; run it with --model local:{folder}"
-    )
+    kind = "a model" if merged else "an adapter in PEFT form"
+    click.echo(f"{folder}: {kind}; run it with --model local:{folder}")

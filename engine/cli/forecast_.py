@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rolegraph.engine.cli import completion, options
-from rolegraph.engine.cli.output import OutputOptions, flags, speaking
+from rolegraph.engine.cli.output import OutputOptions, make_table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from rolegraph import Forecast, Price, RoleForecast
+    from rolegraph import Forecast, Price, RoleForecast, Source
 
 PRICE_FIELDS = {"in": "prompt", "out": "response", "train": "train"}
 """Field of `Price` for each key of `--price`."""
 
 
 @click.command("forecast")
-@click.argument("spec", shell_complete=completion.specs)
-@options.overrides
+@options.source(
+    "The model to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.",
+    "The endpoint, for a probe.",
+)
 @click.option(
     "--from",
     "run",
@@ -30,27 +32,12 @@ PRICE_FIELDS = {"in": "prompt", "out": "response", "train": "train"}
     shell_complete=completion.runs,
     help="Estimate from the episodes of a run, or of a training's first step.",
 )
-@options.optional_count("--probe", "Estimate from about so many episodes, made now, such as 32.")
+@options.count("--probe", None, "Estimate from about so many episodes, made now, such as 32.")
 @click.option("--price", metavar="in=N,out=N[,train=N]", help="Price of a million tokens.")
-@options.model("The model to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
-@options.base_url("The endpoint, for a probe.")
-@options.imports
-@options.allow
 @options.seed("Seed of the probe.")
-@speaking
+@options.output
 def command(
-    spec: str,
-    overrides: tuple[str, ...],
-    run: Path | None,
-    probe: int | None,
-    price: str | None,
-    model: str | None,
-    base_url: str | None,
-    imports: tuple[Path, ...],
-    allow: tuple[str, ...],
-    seed: int,
-    quiet: bool,
-    as_json: bool,
+    source: Source, run: Path | None, probe: int | None, price: str | None, seed: int, output: OutputOptions
 ) -> int:
     """Say what a first step of training SPEC will take and teach: calls, tokens, time, groups, cost.
 
@@ -59,16 +46,15 @@ def command(
     import shlex
 
     import rolegraph as rg
-    from rolegraph.engine.cli.waiting import ProgressLine, run_until_done
+    from rolegraph.engine.cli.waiting import progress_line, run_until_done
 
-    output = OutputOptions(quiet, as_json)
     prices = _price(price) if price else None
-    flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
-    with ProgressLine(output, "looking at the spec …") as waiting:
+    flow = rg.open_source(source)
+    with progress_line(output, "looking at the spec …") as observe:
         found = run_until_done(
-            rg.forecast_async(flow, probe=probe, run=run, price=prices, seed=seed, observe=waiting.observe)
+            rg.forecast_async(flow, probe=probe, run=run, price=prices, seed=seed, observe=observe)
         )
-    words = shlex.join([spec, *overrides, *flags(imports, allow, model, base_url)])
+    words = shlex.join(source.arguments())
     estimated = probe is not None or run is not None
     following = [f"rolegraph train {words}" if estimated else f"rolegraph forecast {words} --probe 32"]
     _show(found, output)
@@ -108,7 +94,7 @@ def _show(found: Forecast, output: OutputOptions) -> None:
     """Print a forecast and its warnings."""
     import rolegraph as rg
 
-    out = output.found()
+    out = output.results()
     out.print(f"a step: {found.tasks} tasks × {found.rollouts} rollouts = {found.episodes:,} episodes")
     out.print(
         f"at most {found.calls_at_most:,} model calls, {found.chain} of them one after another; "
@@ -130,13 +116,7 @@ def _show(found: Forecast, output: OutputOptions) -> None:
 
 def _table(found: Forecast) -> Table:
     """Build the table of roles."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("role", style="bold", no_wrap=True)
-    for heading in ("calls ≤", "tokens in", "out", "groups", "of", "will teach", "share"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = make_table("role", "calls ≤", "tokens in", "out", "groups", "of", "will teach", "share")
     for name, row in found.roles.items():
         table.add_row(name, f"{row.calls_at_most:,}", *_cells(row))
     return table

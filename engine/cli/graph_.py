@@ -1,36 +1,31 @@
-"""`rolegraph graph SPEC`: its roles as a picture."""
+"""`rolegraph graph SPEC`: the roles of a spec as a picture."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from rolegraph.engine.cli import completion, options
+from rolegraph.engine.cli import options
+
+if TYPE_CHECKING:
+    from rolegraph import Source
 
 FORMS = ("mmd", "md", "dot", "svg", "png")
 
 
 @click.command("graph")
-@click.argument("spec", shell_complete=completion.specs)
-@options.overrides
-@click.option(
+@options.source()
+@options.path(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help=f"Where to; its ending says the form: .{', .'.join(FORMS)}. Default: Mermaid, to standard output.",
+    "out",
+    "FILE",
+    f"File of the picture, in the form of its ending: .{', .'.join(FORMS)}. Default: Mermaid, to standard "
+    "output.",
 )
-@click.option("--format", "form", type=click.Choice(FORMS), help="The form, where no ending says it.")
-@options.imports
-@options.allow
-def command(
-    spec: str,
-    overrides: tuple[str, ...],
-    out: Path | None,
-    form: str | None,
-    imports: tuple[Path, ...],
-    allow: tuple[str, ...],
-) -> int:
+@click.option("--format", "form", type=click.Choice(FORMS), help="The form, where the ending is another.")
+def command(source: Source, out: Path | None, form: str | None) -> int:
     """Draw the roles of SPEC: what each needs, by which join and of which round, loops, tools, conditions,
     and policies by colour.
 
@@ -40,11 +35,11 @@ def command(
     """
     import rolegraph as rg
 
-    drawn = rg.graph(rg.load(spec, *overrides, imports=imports, allow=allow))
+    drawn = rg.graph(rg.open_source(source))
     if out is not None:
         click.echo(str(drawn.save(out, form)))
     elif form == "png":
-        raise rg.UsageError("a PNG is no text; give --out FILE.png")
+        raise rg.UsageError("a PNG cannot be printed; give --out FILE.png")
     else:
         click.echo(drawn.as_bytes(form or "mmd").decode().rstrip())
     return 0

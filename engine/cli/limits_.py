@@ -1,4 +1,4 @@
-"""`rolegraph limits`: what specs, templates, answers, tools and clients may cost, and why."""
+"""`rolegraph limits`: the limits on specs, templates, answers, tools and clients, with their reasons."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 
 @click.command("limits")
 def command() -> None:
-    """Show every limit on what an input may cost, with the name that messages give it and its reason."""
+    """Show every limit on an input, with the name that messages give it and its reason."""
     import rolegraph as rg
 
     name = max(len(limit.name) for limit in rg.LIMITS)

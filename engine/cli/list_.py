@@ -1,4 +1,4 @@
-"""`rolegraph list [KIND [NAME]]`: the specs and the vocabulary, a line each, or all about one of them."""
+"""`rolegraph list [KIND [NAME]]`: the specs and the vocabulary, a line each, or one item in full."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WRITTEN_AT = {
     "datasets": "data.train, data.validation",
     "environments": "loops.NAME.env",
 }
-"""Where in a spec each kind stands."""
+"""Key of a spec that holds each kind."""
 KINDS = ("specs", *WRITTEN_AT)
 
 
@@ -48,12 +48,12 @@ def command(kind: str | None, name: str | None) -> None:
         if name is None:
             shown = kind or "parsers"
             click.echo(f"next: rolegraph list {shown} NAME", err=True)
-    except BrokenPipeError:  # whoever reads has seen enough, as in `rolegraph list | head`
+    except BrokenPipeError:  # the reader has closed the pipe, as in `rolegraph list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _overview(kind: str | None) -> str:
-    """A line for each item of a kind, or of all kinds."""
+    """Return a line for each item of a kind, or of all kinds."""
     sections = {name: _summaries(name) for name in KINDS if kind in (None, name)}
     width = max(len(name) for items in sections.values() for name in items)
     lines: list[str] = []
@@ -73,7 +73,7 @@ def _summaries(kind: str) -> dict[str, str]:
 
 
 def _summary(registry: vocabulary.Registry[Any], name: str) -> str:
-    """What an item is; of one that its package keeps from being loaded, why."""
+    """Return an item's summary, or the error where the item's package cannot be loaded."""
     import rolegraph as rg
 
     try:
@@ -89,14 +89,14 @@ def _registry(kind: str) -> vocabulary.Registry[Any]:
 
 
 def _item(kind: str, name: str) -> str:
-    """An item as a spec writes it, with every option at its default, and what each means."""
+    """Return an item as a spec writes it, with every option at its default and its meaning."""
     import rolegraph as rg
 
     registry = _registry(kind)
     try:
         summary, value, options = registry.summary(name), registry.value(name), registry.options(name)
     except rg.vocabulary.UnknownName as error:
-        known = error.hint or f"there is {', '.join(error.known)}"
+        known = error.hint or f"expected one of {', '.join(error.known)}"
         raise rg.UsageError(f"{error}; {known}") from None
     if not value and not options:
         return f"{summary}\n\n{WRITTEN_AT[kind]}: {name}"
@@ -109,6 +109,6 @@ def _item(kind: str, name: str) -> str:
 
 
 def _row(key: str, option: vocabulary.Option) -> tuple[str, str, str]:
-    """YAML, what may be written in its place, and what it means."""
+    """Return an option as YAML, its type, and its meaning."""
     required = ", required" if option.required else ""
     return f"{key}: {option.written}", f"{option.type}{required}", option.line

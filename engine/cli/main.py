@@ -1,7 +1,7 @@
-"""Entry of the command: finds the verb, and turns what goes wrong into one message and an exit code.
+"""Entry point of the command: runs a verb, and turns errors into one message and an exit code.
 
-0 done, 1 the world's fault (an endpoint is down, a disk is full), 2 the user's (a spec, a flag, a key),
-130 interrupted. `--debug` anywhere on the line shows the traceback instead.
+0 is success, 1 a fault of the environment (an endpoint is down, a disk is full), 2 a fault of the user (a
+spec, a flag, a key), 130 an interruption. `--debug` anywhere on the line shows the traceback.
 """
 
 from __future__ import annotations
@@ -18,33 +18,35 @@ from contextlib import suppress
 import click
 
 from rolegraph import RolegraphError, SpecError, printable
-from rolegraph.engine.cli import completion as completion  # how bash is answered
+from rolegraph.engine.cli import completion as completion  # registers the completion of bash
 from rolegraph.engine.cli.output import colour
 
 VERBS = {
-    "new": "Write a workflow of your own into a new folder, to begin with.",
+    "new": "Write a workflow of your own into a new folder.",
     "run": "Run a spec on its tasks and write the episodes.",
     "train": "Train the roles of a spec.",
-    "forecast": "Say what a first step of training will take and teach.",
+    "forecast": "Estimate the cost and effect of a first training step.",
     "eject": "Write the Python script that trains a spec with rLLM.",
     "eval": "Compare a checkpoint with its base model.",
-    "compare": "Hold runs, trainings or specs side by side.",
+    "compare": "Compare runs, trainings or specs.",
     "export": "Write trained weights for other programs.",
     "validate": "Check specs and show every fault.",
     "graph": "Draw the roles of a spec.",
-    "preview": "Show what each role is asked, with no model.",
-    "test": "Hold a spec's recorded answers against its tests.",
-    "report": "Show a training run as one page that opens offline.",
-    "view": "Look at the episodes of runs in the browser.",
+    "preview": "Show the prompts of each role, without a model.",
+    "test": "Run a spec's tests on recorded answers.",
+    "report": "Write a training as one page that opens offline.",
+    "view": "Show the episodes of runs in the browser.",
     "list": "Show the specs and the vocabulary that a spec may use.",
-    "limits": "Show what an input may cost, and why.",
+    "limits": "Show the limits on inputs, and their reasons.",
     "schema": "Write the JSON Schema of a spec, for an editor.",
     "serve": "Serve a local model folder over the Tinker API.",
 }
+MODULES = {"test": "spec_tests"}
+"""Verbs whose module has another name than `VERB_`; pytest would collect a file `test_.py`."""
 INTERRUPTED = 128 + signal.SIGINT
 COLLECT_AFTER = 100_000
-"""Objects between two searches for garbage, twice what a verb's imports leave: at Python's 700, a sixth of
-their time."""
+"""Allocations between garbage collections, twice the objects that a verb's imports make; with Python's
+default of 700, collections take a sixth of the import time."""
 
 
 class _Verbs(click.Group):
@@ -56,7 +58,8 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"rolegraph.engine.cli.{cmd_name}_").command
+        module = MODULES.get(cmd_name, f"{cmd_name}_")
+        command: click.Command = importlib.import_module(f"rolegraph.engine.cli.{module}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -84,8 +87,8 @@ def main() -> None:
     """Run the command and exit."""
     gc.set_threshold(COLLECT_AFTER)
     code = run(sys.argv[1:])
-    # All that was opened is closed by now. To tear the interpreter down takes time, and the SDK's native
-    # threads now and then abort in it.
+    # Everything that was opened is closed by now. Tearing the interpreter down takes time, and native threads
+    # of the Tinker SDK sometimes abort in it.
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -93,8 +96,15 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command; its exit code. What goes wrong is told on standard error."""
-    sys.argv = ["rolegraph", *arguments]  # what is noted of a run, however this was started
+    """Run the command and return its exit code; errors are printed to standard error.
+
+    Args:
+        arguments: The command line without the program's name.
+
+    Returns:
+        0, 1, 2 or 130; see the module's docstring.
+    """
+    sys.argv = ["rolegraph", *arguments]  # a run notes this command line, however the process was started
     words = [word for word in arguments if word != "--debug"]
     try:
         result = cli.main(words, prog_name="rolegraph", standalone_mode=False, color=colour())
@@ -115,11 +125,11 @@ def run(arguments: Sequence[str]) -> int:
             traceback.print_exc()
         elif isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             named = printable(str(error.filename))
-            click.echo(f"error: no file can have a name as long as {named[:80]}… has", err=True)
+            click.echo(f"error: file name too long: {named[:80]}…", err=True)
             return 2
         elif isinstance(error, RolegraphError):
             click.echo(printable(str(error) if isinstance(error, SpecError) else f"error: {error}"), err=True)
         else:
             click.echo(printable(f"internal error: {type(error).__name__}: {error}"), err=True)
-            click.echo("This is a fault of Rolegraph; run again with --debug to see where.", err=True)
+            click.echo("This is a bug in Rolegraph; run again with --debug for the traceback.", err=True)
         return error.exit_code if isinstance(error, RolegraphError) else 1

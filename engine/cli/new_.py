@@ -1,4 +1,4 @@
-"""`rolegraph new NAME`: a folder with a workflow to begin with."""
+"""`rolegraph new NAME`: a folder with a workflow to start from."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import click
     default="solver_judge",
     show_default=True,
     metavar="SPEC",
-    help="The shipped spec that it begins as; `rolegraph list specs` has them.",
+    help="The shipped spec to copy; `rolegraph list specs` shows them.",
 )
 def command(folder: Path, spec: str) -> int:
     """Write a workflow of your own into the new folder NAME: spec, prompts, rows, a reward in Python, a test.
 
-    It is complete, and runs and trains on the model that comes with Rolegraph. Nothing is written over.
+    The workflow is complete: it runs and trains on the shipped model. No file is overwritten.
     """
     import rolegraph as rg
 

@@ -1,8 +1,9 @@
-"""Flags that several verbs share."""
+"""Options and arguments that several verbs share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,58 +11,114 @@ import click
 
 from rolegraph import BACKENDS
 from rolegraph.engine.cli import completion
+from rolegraph.engine.cli.output import OutputOptions
 
-overrides = click.argument(
-    "overrides", nargs=-1, metavar="[KEY.PATH=VALUE…]", shell_complete=completion.overrides
-)
 F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[F], F]
 
 
-def count(flag: str, default: int, meaning: str) -> Callable[[F], F]:
-    """A flag that says how many, at least 1."""
+def source(model: str = "", base_url: str = "", *, required: bool = True) -> Decorator[Callable[..., Any]]:
+    """Add SPEC, its overrides, `--import`, `--allow`, and options for the model; pass one Source as `source`.
+
+    Args:
+        model: Help text of `--model`; no such option where it is empty.
+        base_url: Help text of `--base-url`; no such option where it is empty.
+        required: Whether SPEC must be given; otherwise the source's spec may be None.
+
+    Returns:
+        A decorator for the command's function.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def with_source(
+            *,
+            spec: str | None,
+            overrides: tuple[str, ...],
+            imports: tuple[Path, ...],
+            allow: tuple[str, ...],
+            model: str | None = None,
+            base_url: str | None = None,
+            **others: Any,
+        ) -> Any:
+            from rolegraph import Source
+
+            named = Source.of(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
+            return command(source=named, **others)
+
+        decorated = allow_option(imports_option(with_source))
+        if base_url:
+            decorated = click.option("--base-url", metavar="URL", help=base_url)(decorated)
+        if model:
+            decorated = click.option(
+                "--model", metavar="MODEL", help=model, shell_complete=completion.models
+            )(decorated)
+        decorated = click.argument(
+            "overrides", nargs=-1, metavar="[KEY.PATH=VALUE…]", shell_complete=completion.overrides
+        )(decorated)
+        return click.argument("spec", required=required, shell_complete=completion.specs)(decorated)
+
+    return decorate
+
+
+def output(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--quiet` and `--json`; pass them as one OutputOptions, `output`."""
+
+    @wraps(command)
+    def with_output(*, quiet: bool, as_json: bool, **others: Any) -> Any:
+        return command(output=OutputOptions(quiet, as_json), **others)
+
+    quiet = click.option("-q", "--quiet", is_flag=True, help="Print nothing but warnings and errors.")
+    as_json = click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON document at the end; all else to stderr."
+    )
+    return quiet(as_json(with_output))
+
+
+def count(flag: str, default: int | None, meaning: str) -> Decorator[F]:
+    """Return an option for a number of at least 1; None is passed where there is no default."""
     return click.option(
-        flag, type=click.IntRange(min=1), default=default, show_default=True, metavar="N", help=meaning
+        flag,
+        type=click.IntRange(min=1),
+        default=default,
+        show_default=default is not None,
+        metavar="N",
+        help=meaning,
     )
 
 
-def optional_count(flag: str, meaning: str) -> Callable[[F], F]:
-    """A flag that says how many, at least 1; None where it is not given."""
-    return click.option(flag, type=click.IntRange(min=1), metavar="N", help=meaning)
+def path(flag: str, name: str, metavar: str, meaning: str) -> Decorator[F]:
+    """Return an option for a path, passed as the parameter `name`; `FILE…` refuses a folder."""
+    kind = click.Path(path_type=Path, dir_okay=not metavar.startswith("FILE"))
+    return click.option(flag, name, type=kind, metavar=metavar, help=meaning)
 
 
-def model(meaning: str) -> Callable[[F], F]:
-    """The flag `--model`."""
-    return click.option("--model", metavar="MODEL", help=meaning, shell_complete=completion.models)
+def repeated(flag: str, name: str, metavar: str, meaning: str, type: Any = None) -> Decorator[F]:
+    """Return an option that may be given several times, passed as the tuple `name`."""
+    help_text = f"{meaning} May be given again."
+    return click.option(flag, name, multiple=True, metavar=metavar, type=type, help=help_text)
 
 
-def base_url(meaning: str) -> Callable[[F], F]:
-    """The flag `--base-url`."""
-    return click.option("--base-url", metavar="URL", help=meaning)
-
-
-def seed(meaning: str) -> Callable[[F], F]:
-    """The flag `--seed`."""
+def seed(meaning: str) -> Decorator[F]:
+    """Return the option `--seed`, 0 by default."""
     return click.option("--seed", type=int, default=0, show_default=True, metavar="N", help=meaning)
 
 
-imports = click.option(
+imports_option = repeated(
     "--import",
     "imports",
-    multiple=True,
-    metavar="FILE.py",
-    type=click.Path(path_type=Path),
-    help="A Python file whose rewards, parsers and so on the spec may name; may be given again.",
+    "FILE.py",
+    "A Python file that registers rewards, parsers and so on for the spec.",
+    click.Path(path_type=Path),
 )
-
-
-allow = click.option(
-    "--allow",
-    multiple=True,
-    metavar="NAME_OR_URL",
-    help="What the spec may use: python, or a URL and all below it; may be given again.",
+allow_option = repeated(
+    "--allow", "allow", "NAME_OR_URL", "A permission of the spec: python, or a URL and everything below it."
 )
-
-
+split = click.option(
+    "--split",
+    type=click.Choice(["validation", "train"]),
+    help="Which tasks. Default: validation, if the spec has it.",
+)
 multirun = click.option(
     "-m",
     "--multirun",
@@ -72,36 +129,36 @@ multirun = click.option(
 
 
 class FigureFloor(click.ParamType[tuple[str, float]]):
-    """A figure and how low it may be."""
+    """A figure and its lowest accepted value, as `FIGURE=VALUE`."""
 
     name = "figure=value"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, float]:
-        """A figure's name and its floor."""
+        """Return the figure's name and its lowest accepted value."""
         figure, _, floor = str(value).partition("=")
         try:
             return figure, float(floor)
         except ValueError:
-            self.fail(f"{value!r} is no FIGURE=VALUE, such as answered=0.99", param, ctx)
+            self.fail(f"{value!r} is not FIGURE=VALUE, such as answered=0.99", param, ctx)
 
 
 class BackendName(click.ParamType[str]):
-    """One of rLLM's backends, or somebody's own."""
+    """The name of a backend of rLLM, or of a class as `MODULE:CLASS`."""
 
     name = "backend"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """As a choice, and one more."""
+        """Return the names to show in the help."""
         return f"[{'|'.join(BACKENDS)}|MODULE:CLASS]"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name as it is; what is in a module is looked up when it trains."""
+        """Return the name; a class is imported only when it trains."""
         name = str(value)
         if name in BACKENDS or ":" in name:
             return name
-        self.fail(f"{name!r} is none of {', '.join(BACKENDS)}, nor MODULE:CLASS", param, ctx)
+        self.fail(f"{name!r} is not a backend; expected {', '.join(BACKENDS)} or MODULE:CLASS", param, ctx)
 
 
 backends = BackendName()

@@ -1,91 +1,123 @@
-"""How a verb speaks: what it found on standard output, all else on standard error.
+"""Output of the verbs: results on standard output, progress and warnings on standard error.
 
-With `--json` standard output has one document, at the end; with `--quiet` nothing is said but that, warnings
-and errors. Colour is rich's and click's: `NO_COLOR` takes it away, `FORCE_COLOR` keeps it in a pipe.
+With `--json` standard output has one document, at the end; with `--quiet` only that, warnings and errors are
+printed. Colour is rich's and click's: `NO_COLOR` takes it away, `FORCE_COLOR` keeps it in a pipe.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
-F = TypeVar("F", bound=Callable[..., Any])
+    from rolegraph import Interval
+
+SHOWN_CHARACTERS = 300
+"""Characters of a text in a table or a line, unless the caller shows more."""
 
 
 class OutputOptions(NamedTuple):
-    """What was asked for on the command line."""
+    """`--quiet` and `--json` of a command line."""
 
     quiet: bool = False
     as_json: bool = False
 
-    def found(self) -> Console:
-        """For tables and paths."""
+    def check_single(self, kind: str) -> None:
+        """Raise UsageError where either option is given with `-m`, which makes several runs of a kind."""
+        if self.quiet or self.as_json:
+            raise click.UsageError(f"--json and --quiet go with one {kind}; -m makes several")
+
+    def results(self) -> Console:
+        """Return the console for tables and paths."""
         return _console(stderr=self.as_json, quiet=self.quiet, lines=True)
 
     def line(self, text: str) -> None:
-        """Say a line of what was found, as it is; it costs no import."""
+        """Print a line of the results as it is; this imports nothing."""
         if not self.quiet:
             click.echo(text, err=self.as_json)
 
     def progress(self) -> Console:
-        """For what goes on just now."""
+        """Return the console for progress."""
         return _console(stderr=True, quiet=self.quiet)
 
     def warnings(self) -> Console:
-        """For what the person should know in any case."""
+        """Return the console for warnings, which `--quiet` keeps."""
         return _console(stderr=True, lines=True)
 
     def next(self, *commands: str) -> None:
-        """What a person would do now, as it is typed."""
+        """Print the commands that a user may want to run next."""
         for number, command in enumerate(commands):
             self.line(f"{'next: ' if not number else '      '}{command}")
 
     def document(self, value: Mapping[str, object]) -> None:
-        """The one document, where it was asked for."""
+        """Print the JSON document, with `--json` alone."""
         if self.as_json:
             click.echo(json.dumps(value, indent=1, ensure_ascii=False, default=str))
 
 
-def flags(
-    imports: Sequence[str | Path],
-    allowed: Sequence[str],
-    model: str | None = None,
-    base_url: str | None = None,
-) -> list[str]:
-    """The words without which a command on the same spec would not know its items, refuse it, or ask
-    another model."""
-    named = {"--import": imports, "--allow": allowed, "--model": [model], "--base-url": [base_url]}
-    return [
-        word for flag, values in named.items() for value in values if value for word in (flag, str(value))
-    ]
-
-
 def _console(*, stderr: bool, quiet: bool = False, lines: bool = False) -> Console:
-    """On `lines`, nothing is cut and nothing is coloured by itself."""
-    from rich.console import Console  # which `--help` needs not wait for
+    """Return a rich console; with `lines`, it cuts no line and colours no number by itself."""
+    from rich.console import Console  # imported here, so that `--help` is fast
 
     return Console(stderr=stderr, quiet=quiet, soft_wrap=lines, highlight=not lines)
 
 
-def speaking(verb: F) -> F:
-    """The flags `--quiet` and `--json` of a verb."""
-    quiet = click.option("-q", "--quiet", is_flag=True, help="Say nothing but warnings and errors.")
-    as_json = click.option(
-        "--json", "as_json", is_flag=True, help="Print one JSON document at the end; all else to stderr."
-    )
-    return quiet(as_json(verb))
+def make_table(*headings: str, right: bool = True, fold: bool = False) -> Table:
+    """Return an empty table with a bold first column.
+
+    Args:
+        headings: Column headings; control characters are replaced.
+        right: Whether the other columns are aligned to the right.
+        fold: Whether long texts are folded rather than cut.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for at, heading in enumerate(headings):
+        table.add_column(
+            Text(plain(heading)),
+            style="" if at else "bold",
+            justify="right" if at and right else "left",
+            overflow="fold" if fold else "ellipsis",
+            no_wrap=not fold or bool(at and right),
+        )
+    return table
+
+
+def add_row(table: Table, *cells: str, style: str = "") -> None:
+    """Add a row of texts that may come from a model: no cell is markup, control characters are replaced."""
+    from rich.text import Text
+
+    table.add_row(*(Text(plain(cell)) for cell in cells), style=style)
+
+
+def plain(text: str, most: int = SHOWN_CHARACTERS) -> str:
+    """Return a text without control characters, cut after `most` characters."""
+    from rolegraph import printable
+
+    kept = printable(text)
+    return kept if len(kept) <= most else f"{kept[:most]} …"
+
+
+def interval_cell(interval: Interval | None, *, sign: str = "", mark: str = "") -> str:
+    """Format a mean with its interval in a second line; `sign` is `+` for differences, `mark` follows."""
+    if interval is None:
+        return "–"
+    form = f"{sign},.3f" if abs(interval.mean) < 10 else f"{sign},.1f"
+    return f"{interval.mean:{form}}{mark}\n[{interval.low:{form}}, {interval.high:{form}}]"
 
 
 def colour(environment: Mapping[str, str] = os.environ) -> bool | None:
-    """Whether click writes in colour: None looks whether somebody reads in a terminal."""
+    """Return whether click writes colours; None lets click look whether it writes to a terminal."""
     if environment.get("NO_COLOR"):
         return False
     return True if environment.get("FORCE_COLOR") else None

@@ -1,4 +1,4 @@
-"""`rolegraph preview SPEC`: what each role is asked on real tasks, with no model."""
+"""`rolegraph preview SPEC`: the prompts of each role on real tasks, without a model."""
 
 from __future__ import annotations
 
@@ -8,93 +8,75 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rolegraph.engine.cli import completion, options
+from rolegraph.engine.cli import options
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from rolegraph import Message, Preview, RolePrompts, Split
+    from rolegraph import Message, Preview, RolePrompts, Source, Split
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 COLOURS = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "yellow"}
-"""Of who speaks, by the role of a message."""
+"""Colour of a message's frame, by the message's role."""
 
 
 @click.command("preview")
-@click.argument("spec", shell_complete=completion.specs)
-@options.overrides
-@options.count("--limit", 1, "How many tasks.")
-@click.option(
-    "--split",
-    type=click.Choice(["validation", "train"]),
-    help="Which tasks. Default: validation, if the spec has it.",
-)
-@click.option(
+@options.source("The model whose chat template --tokens shows: local[:FOLDER]. Default: the spec's.")
+@options.count("--limit", 1, "Number of tasks.")
+@options.split
+@options.path(
     "--with",
     "recorded",
-    type=click.Path(path_type=Path),
-    metavar="EPISODES",
-    help="Answers and tasks of a run: its folder, or its episodes.jsonl. Default: made-up answers.",
+    "EPISODES",
+    "Answers and tasks of a run: its folder, or its episodes.jsonl. Default: made-up answers.",
 )
-@click.option("--role", "only", multiple=True, metavar="NAME", help="Only this role; may be given again.")
+@options.repeated("--role", "only", "NAME", "Only this role.")
 @click.option(
-    "--tokens", is_flag=True, help="Show the chat template's special tokens, and how many tokens there are."
+    "--tokens", is_flag=True, help="Show the chat template's special tokens, and the number of tokens."
 )
-@options.model("Whose chat template --tokens shows: local[:FOLDER]. Default: the spec's.")
-@click.option(
-    "--html",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write a page that opens offline, and show nothing here.",
-)
-@options.imports
-@options.allow
+@options.path("--html", "html", "FILE", "Write a page that opens offline, and print nothing here.")
 def command(
-    spec: str,
-    overrides: tuple[str, ...],
+    source: Source,
     limit: int,
     split: Split | None,
     recorded: Path | None,
     only: tuple[str, ...],
     tokens: bool,
-    model: str | None,
     html: Path | None,
-    imports: tuple[Path, ...],
-    allow: tuple[str, ...],
 ) -> int:
-    """Show what each role of SPEC is asked, in every round and branch that differs; no model is asked.
+    """Show the prompts of each role of SPEC, in every round and branch that differs, without a model.
 
     Answers that later roles see are made up, in [brackets], or come from a run with --with. Hidden fields of
     a task stay hidden.
     """
     import rolegraph as rg
 
-    flow = rg.load(spec, *overrides, model=model, imports=imports, allow=allow)
+    flow = rg.open_source(source)
     names = [role.name for role in flow.plan.roles]
     for name in only:
         if name not in names:
-            hint = rg.did_you_mean(name, names) or f"there is {', '.join(names)}"
-            raise rg.UsageError(f"--role: there is no role {name!r}; {hint}")
-    seen = rg.preview(flow, split, limit=limit, recorded=recorded, tokens=tokens)
+            hint = rg.did_you_mean(name, names) or f"expected one of {', '.join(names)}"
+            raise rg.UsageError(f"--role: no role {name!r}; {hint}")
+    preview = rg.preview(flow, split, limit=limit, recorded=recorded, tokens=tokens)
     if only:
-        seen = seen.of(*only)
+        preview = preview.of(*only)
     if html is not None:
-        click.echo(str(seen.save(html)))
+        click.echo(str(preview.save(html)))
     else:
-        _show(seen)
+        _show(preview)
     return 0
 
 
-def _show(seen: Preview) -> None:
+def _show(preview: Preview) -> None:
     from rich.console import Console
 
     out = Console(highlight=False)
-    made_up = ", in [brackets]" if seen.answers == "made up" else ""
-    out.print(_text(f"{seen.name}: no model was asked; answers are {seen.answers}{made_up}", "dim"))
-    if seen.no_tokens:
-        out.print(_text(f"no tokens are shown: {seen.no_tokens}", "yellow"))
-    for task in seen.tasks:
+    made_up = ", in [brackets]" if preview.answers == "made up" else ""
+    out.print(_text(f"{preview.name}: no model was asked; answers are {preview.answers}{made_up}", "dim"))
+    if preview.no_tokens:
+        out.print(_text(f"no tokens are shown: {preview.no_tokens}", "yellow"))
+    for task in preview.tasks:
         out.print()
         out.rule(_text(f"task {task.task.get('id', '')}", "bold"))
         for name, value in task.task.items():
@@ -124,7 +106,7 @@ def _show_role(out: Console, of: RolePrompts) -> None:
             _panel(out, head, Text.assemble(*parts), "user")
             continue
         for message in asked.messages:
-            _panel(out, f"{head} · {message['role']}", _text(_said(message)), message["role"])
+            _panel(out, f"{head} · {message['role']}", _text(_message_text(message)), message["role"])
         for function in asked.functions:
             out.print(_text(f"may call {function.name}: {function.description}", "yellow"))
     if of.more:
@@ -133,8 +115,8 @@ def _show_role(out: Console, of: RolePrompts) -> None:
         out.print(_text("not reached", "dim"))
 
 
-def _said(message: Message) -> str:
-    """All of a message: reasoning, text, and the calls of tools."""
+def _message_text(message: Message) -> str:
+    """Return a message's reasoning, text and tool calls."""
     calls = [
         f"{call['function']['name']}({call['function']['arguments']})"
         for call in message.get("tool_calls", ())
@@ -149,7 +131,7 @@ def _panel(out: Console, title: str, text: Text, speaker: str) -> None:
 
 
 def _text(value: object, style: str = "") -> Text:
-    """A stranger's text, which cannot steer the terminal."""
+    """Return a text in a style, without control characters that could steer the terminal."""
     from rich.text import Text
 
     return Text(_CONTROL.sub("\ufffd", str(value)), style=style)

@@ -1,63 +1,61 @@
-"""`rolegraph train --trainer rllm`, and the warnings that `eject` prints, too."""
+"""rLLM's trainer for `train --trainer rllm`, and the warnings that `eject` shows, too."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from rolegraph import UsageError, new_folder
 from rolegraph.rllm import RllmJob, describe, estimator_map, launch, prepare
 
+if TYPE_CHECKING:
+    from rolegraph import Source
+
 
 def train_with_rllm(
-    spec: str | None,
-    words: Sequence[str],
+    source: Source,
     backend: str,
     *,
     print_config: bool,
-    model: str | None,
-    base_url: str | None,
-    imports: Sequence[Path],
-    allow: Sequence[str],
     seed: int,
     folder: Path | None,
     resume: bool,
     trackers: Sequence[str],
 ) -> int:
-    """Launch rLLM's trainer on a spec, or with `print_config` print its config."""
-    if spec is None:
-        raise UsageError("--trainer rllm needs a SPEC, with --resume too")
+    """Start rLLM's trainer on a spec, or print the config that it would be started with.
+
+    Args:
+        source: The spec, which is needed with `resume`, too.
+        backend: A backend of rLLM, or one of your own as `package.module:Class`.
+        print_config: Whether to print the config and return.
+        seed: Seed of the order of the data.
+        folder: Folder of the training; required with `resume`.
+        resume: Whether to continue the training in `folder`.
+        trackers: Names of the trackers that metrics are sent to.
+
+    Returns:
+        The exit code, 0.
+    """
     if resume and folder is None:
-        raise UsageError("--trainer rllm --resume needs --out, the folder to resume")
-    job = prepare(
-        spec,
-        words,
-        backend,
-        model=model,
-        base_url=base_url,
-        imports=imports,
-        allow=allow,
-        seed=seed,
-        folder=folder or new_folder(f"{Path(spec).stem}-rllm"),
-        resume=resume,
-        trackers=trackers,
-    )
+        raise UsageError("--resume with --trainer rllm needs --out, the folder of the training to continue")
+    folder = folder or new_folder(f"{Path(source.named_spec).stem}-rllm")
+    job = prepare(source, backend, seed=seed, folder=folder, resume=resume, trackers=trackers)
     show_warnings(job)
     if print_config:
         click.echo(describe(job))
         return 0
-    # The grouping hook logs the estimator of each role's advantages.
+    # The grouping hook logs which estimator each role's advantages came from.
     log = logging.getLogger("rolegraph.engine.rllm_bridge")
     log.setLevel(logging.INFO)
     log.addHandler(logging.StreamHandler())
     log.propagate = False
     for role, estimator in estimator_map(job.run.plan, job.run.backend).items():
-        click.echo(
-            f"{role}: {' with '.join(estimator) if isinstance(estimator, tuple) else estimator}", err=True
-        )
+        names = " with ".join(estimator) if isinstance(estimator, tuple) else estimator
+        click.echo(f"{role}: {names}", err=True)
     launch(job)
     return 0
 

@@ -11,12 +11,10 @@ from rolegraph.engine.cli import options
 
 
 @click.command("schema")
-@options.imports
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Its file. Default: standard output."
-)
+@options.imports_option
+@options.path("--out", "out", "FILE", "File of the schema. Default: standard output.")
 def command(imports: tuple[Path, ...], out: Path | None) -> int:
-    """Write the JSON Schema of a spec, so that an editor completes and checks one while it is written.
+    """Write the JSON Schema of a spec, so that an editor completes and checks it while you type.
 
     \b
     rolegraph schema --out rolegraph.schema.json

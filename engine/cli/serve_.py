@@ -7,33 +7,24 @@ from pathlib import Path
 
 import click
 
+from rolegraph.engine.cli import options
+
 
 @click.command("serve")
-@click.option(
-    "--model",
-    "model_dir",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="A Hugging Face causal model folder. Default: the shipped base model.",
+@options.path(
+    "--model", "model_dir", "FOLDER", "A Hugging Face causal model folder. Default: the shipped base model."
 )
-@click.option("--name", metavar="NAME", help="The name that clients ask for. Default: the folder's name.")
+@click.option("--name", metavar="NAME", help="The model's name for clients. Default: the folder's name.")
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="Where to listen; at another address than loopback others can reach it.",
+    help="Address to listen at; other machines reach any but a loopback address.",
 )
 @click.option("--port", default=8377, show_default=True, metavar="N", help="0 takes a free port.")
-@click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Where checkpoints are kept. Default: a temporary folder.",
-)
-@click.option(
-    "--threads", type=click.IntRange(min=1), metavar="N", help="Threads for the model. Default: all cores."
-)
+@options.path("--state-dir", "state_dir", "FOLDER", "Folder of checkpoints. Default: a temporary folder.")
+@options.count("--threads", None, "Threads for the model. Default: all cores.")
 def command(
     model_dir: Path | None,
     name: str | None,
@@ -44,8 +35,8 @@ def command(
 ) -> None:
     """Serve a local model folder over the Tinker API, to sample from and to train.
 
-    Clients must send its key: the one in the environment variable ROLEGRAPH_SERVE_KEY, or else one that is
-    made and printed.
+    Clients must send the service's key: the value of the environment variable ROLEGRAPH_SERVE_KEY, or a new
+    key, which is printed.
     """
     import rolegraph as rg
 

@@ -4,53 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rolegraph.engine.cli.plain import in_a_cell, plain
+from rolegraph.engine.cli.output import OutputOptions, add_row, interval_cell, make_table
 
 if TYPE_CHECKING:
-    from rolegraph import SweepJob, SweepResult, TrackerName
+    from rolegraph import Source, SweepJob, SweepKind, SweepResult, TrackerName
 
 
-def sweep(
-    kind: Literal["run", "train", "eval"],
-    spec: str | None,
-    words: Sequence[str],
-    *,
+def run_sweep(
+    kind: SweepKind,
+    source: Source,
     out: Path | None,
+    settings: Mapping[str, Any],
+    *,
     resume: bool = False,
     floors: Mapping[str, float] | None = None,
     track: Sequence[TrackerName] = (),
     concurrency: int = 64,
-    **arguments: Any,
 ) -> int:
-    """Do what is left of a sweep that begins, or goes on; `arguments` are those of `rg.begin_sweep`."""
+    """Start or resume a sweep, run it, and print its table.
+
+    Args:
+        kind: What each point is.
+        source: The spec; an override may have several values.
+        out: Folder of the sweep; None for a new one, or with `resume` the newest.
+        settings: Further arguments of `SweepJob.create`.
+        resume: Whether to continue a sweep.
+        floors: For runs, figures with their lowest accepted values.
+        track: For trainings, trackers that metrics are sent to.
+        concurrency: For runs, episodes in flight at most.
+
+    Returns:
+        The exit code: 1 where a figure of a run is lower than its floor.
+    """
     import rolegraph as rg
 
     if resume:
-        begun = rg.resume_sweep(out, *words, kind=kind)
-    elif spec is None:
-        raise rg.UsageError("which spec? Give a file, or the name of a shipped one, such as solver_judge")
+        job = rg.SweepJob.resume(out, *source.overrides, kind=kind)
     else:
-        begun = rg.begin_sweep(spec, *words, kind=kind, out=out, **arguments)
-    code = _points(begun, floors or {}, track, concurrency)
-    swept = begun.close()
-    _show(swept)
-    click.echo(str(swept.picture))
+        job = rg.SweepJob.create(source, kind, out=out, **settings)
+    code = _run_points(job, floors or {}, track, concurrency)
+    result = job.write_results()
+    _show(result)
+    click.echo(str(result.picture))
     return code
 
 
-def _points(
+def _run_points(
     sweep: SweepJob, floors: Mapping[str, float], track: Sequence[TrackerName], concurrency: int
 ) -> int:
-    from rich.console import Console
-
     import rolegraph as rg
     from rolegraph.engine.cli.display import Display
     from rolegraph.engine.cli.train_display import TrainDisplay
-    from rolegraph.engine.cli.waiting import run_until_done
+    from rolegraph.engine.cli.waiting import progress_line, run_until_done
 
     code = 0
     for at, point in enumerate(sweep.points, 1):
@@ -67,31 +76,16 @@ def _points(
             with TrainDisplay(job) as trained:
                 run_until_done(job.run(trained.observe, track))
         else:
-            with Console(stderr=True).status("starting the model …") as status:
-                run_until_done(job.run(lambda event: _note(event, status.update)))
+            with progress_line(OutputOptions(), "starting the model …") as observe:
+                run_until_done(job.run(observe))
     return code
 
 
-def _note(event: object, show: Any) -> None:
-    import rolegraph as rg
-
-    if isinstance(event, rg.Note):
-        show(event.text)
-
-
-def _show(swept: SweepResult) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("point", style="bold", overflow="fold")
-    for name in swept.figures:
-        table.add_column(Text(plain(name)), justify="right", no_wrap=True)
-    for point in swept.points:
-        cells = [point.figures.get(name) for name in swept.figures]
-        table.add_row(Text(plain("\n".join(point.overrides))), *(Text(in_a_cell(cell)) for cell in cells))
-    out = Console(soft_wrap=True)
+def _show(result: SweepResult) -> None:
+    table = make_table("point", *result.figures, fold=True)
+    for point in result.points:
+        cells = [interval_cell(point.figures.get(name)) for name in result.figures]
+        add_row(table, "\n".join(point.overrides), *cells)
+    out = OutputOptions().results()
     out.print(table)
-    out.print("means over tasks with 95 % intervals, tasks resampled", highlight=False)
+    out.print("means over tasks with 95 % intervals, tasks resampled")

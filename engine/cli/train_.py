@@ -1,4 +1,4 @@
-"""`rolegraph train SPEC`: trains the roles of a spec, or goes on with a run that was stopped."""
+"""`rolegraph train SPEC`: a training of a spec's roles, new or resumed."""
 
 from __future__ import annotations
 
@@ -7,28 +7,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rolegraph.engine.cli import completion, options
-from rolegraph.engine.cli.output import OutputOptions, speaking
+from rolegraph.engine.cli import options
+from rolegraph.engine.cli.output import OutputOptions
 
 if TYPE_CHECKING:
-    from rolegraph import TrackerName
+    from rolegraph import Source, TrackerName
 
 
 @click.command("train")
-@click.argument("spec", required=False, shell_complete=completion.specs)
-@options.overrides
-@options.model("What to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
-@options.base_url("A Tinker service to train on, in place of one started for the run.")
-@options.imports
-@options.allow
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="The run's folder. Default: runs/NAME-TIME.",
+@options.source(
+    "The model to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.",
+    "A Tinker service to train on, in place of one started for the run.",
+    required=False,
 )
-@options.seed("Of data order, draws and the adapter.")
-@click.option("--resume", is_flag=True, help="Go on at the last checkpoint of the newest run, or of --out.")
+@options.path("--out", "out", "FOLDER", "Folder of the training. Default: runs/NAME-TIME.")
+@options.seed("Seed of data order, draws and the adapter.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue the newest training, or --out, at its last checkpoint.",
+)
 @options.multirun
 @click.option(
     "--track",
@@ -41,18 +39,13 @@ if TYPE_CHECKING:
     type=click.Choice(["rolegraph", "rllm"]),
     default="rolegraph",
     show_default=True,
-    help="Whose loop: this project's, or rLLM's AgentTrainer.",
+    help="The training loop: this project's, or rLLM's AgentTrainer.",
 )
-@click.option("--backend", type=options.backends, help="What rLLM trains on, or a backend of your own.")
-@click.option("--print-config", is_flag=True, help="Show what rLLM would be launched with, and stop.")
-@speaking
+@click.option("--backend", type=options.backends, help="rLLM's backend, or a class of your own.")
+@click.option("--print-config", is_flag=True, help="Print rLLM's config and stop.")
+@options.output
 def command(
-    spec: str | None,
-    overrides: tuple[str, ...],
-    model: str | None,
-    base_url: str | None,
-    imports: tuple[Path, ...],
-    allow: tuple[str, ...],
+    source: Source,
     out: Path | None,
     seed: int,
     resume: bool,
@@ -61,32 +54,26 @@ def command(
     trainer: str,
     backend: str | None,
     print_config: bool,
-    quiet: bool,
-    as_json: bool,
+    output: OutputOptions,
 ) -> int:
-    """Train every trainable role of SPEC (a file, or the name of a shipped one), as its `train` says.
+    """Train every trainable role of SPEC (a file, or the name of a shipped spec), as its `train` says.
 
     KEY.PATH=VALUE changes a value of the spec, as in train.steps=50 or train.learning_rate=0.001. With
-    --resume the spec and its overrides are those that the run was begun with. With -m there is a training for
-    each combination of values, in folders of one sweep. With --trainer rllm, words that
-    begin with `rllm.` or `++` change rLLM's config.
+    --resume the spec and its overrides are those that the training was started with. With -m there is a
+    training for each combination of values, in folders of one sweep. With --trainer rllm, words that begin
+    with `rllm.` or `++` change rLLM's config.
     """
     if trainer == "rllm":
         if multirun:
             raise click.UsageError("-m goes with this project's own loop, not with --trainer rllm")
-        if quiet or as_json:
-            raise click.UsageError("--quiet and --json go with --trainer rolegraph: rLLM speaks for itself")
+        if output.quiet or output.as_json:
+            raise click.UsageError("--quiet and --json go with --trainer rolegraph")
         from rolegraph.engine.cli.rllm import train_with_rllm
 
         return train_with_rllm(
-            spec,
-            overrides,
+            source,
             backend or "tinker",
             print_config=print_config,
-            model=model,
-            base_url=base_url,
-            imports=imports,
-            allow=allow,
             seed=seed,
             folder=out,
             resume=resume,
@@ -95,44 +82,25 @@ def command(
     if backend is not None or print_config:
         raise click.UsageError("--backend and --print-config go with --trainer rllm")
     if multirun:
-        from rolegraph.engine.cli.sweep import sweep
+        from rolegraph.engine.cli.sweep import run_sweep
 
-        if as_json or quiet:
-            raise click.UsageError("--json and --quiet go with one training; -m makes several")
-        return sweep(
-            "train",
-            spec,
-            overrides,
-            out=out,
-            resume=resume,
-            track=track,
-            model=model,
-            base_url=base_url,
-            imports=imports,
-            allow=allow,
-            seed=seed,
-        )
+        output.check_single("training")
+        return run_sweep("train", source, out, {"seed": seed}, resume=resume, track=track)
     import rolegraph as rg
     from rolegraph.engine.cli.train_display import TrainDisplay
     from rolegraph.engine.cli.train_end import TrainEnd
     from rolegraph.engine.cli.waiting import run_until_done
 
-    output = OutputOptions(quiet, as_json)
     if resume:
-        training = rg.resume_training(
-            out, spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow
-        )
-    elif spec is None:
-        raise rg.UsageError("which spec? Give a file, or the name of a shipped one, such as solver_judge")
+        job = rg.TrainingJob.resume(out, source)
     else:
-        flow = rg.load(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
-        training = rg.begin_training(flow, out=out, seed=seed)
-    if training.done >= training.steps:
-        end = TrainEnd(training)
-        output.found().print(f"{training.folder.path} is finished: all {training.steps} steps are done")
+        job = rg.TrainingJob.create(rg.open_source(source), out=out, seed=seed)
+    if job.done >= job.steps:
+        end = TrainEnd(job)
+        output.results().print(f"{job.folder.path} is finished: all {job.steps} steps are done")
         output.next(*end.next())
         output.document(end.document(0.0))
         return 0
-    with TrainDisplay(training, output) as display:
-        run_until_done(training.run(display.observe, track))
+    with TrainDisplay(job, output) as display:
+        run_until_done(job.run(display.observe, track))
     return 0

@@ -1,31 +1,30 @@
-"""What a person sees of training: a live table, or a line a step where there is no terminal.
+"""Display of a training: a live table on a terminal, one line for each step elsewhere.
 
-Everything it shows is in the run's folder too.
+Everything that is shown is in the training's folder, too.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from rolegraph import EpisodeDone, Event, Note, StepLogged, TrainingJob, printable
-from rolegraph.engine.cli.output import OutputOptions
+from rolegraph.engine.cli.output import OutputOptions, make_table
 from rolegraph.engine.cli.train_end import VALIDATION, TrainEnd
-from rolegraph.engine.cli.waiting import REMEMBERED_SECONDS, TimeLeftColumn, clock
+from rolegraph.engine.cli.waiting import SPEED_SECONDS, TimeLeftColumn, clock
 
 Metrics = Mapping[str, float]
 
 
 class TrainDisplay:
-    """Looks on: a table on a terminal, lines elsewhere."""
+    """Live display of a training, as a context manager that prints the results when its block ends."""
 
     def __init__(self, training: TrainingJob, output: OutputOptions | None = None) -> None:
         self._training, self._plan = training, training.flow.plan
@@ -47,9 +46,9 @@ class TrainDisplay:
             TextColumn("[dim]{task.description}"),
             BarColumn(bar_width=12),
             TimeLeftColumn(),
-            speed_estimate_period=REMEMBERED_SECONDS,
+            speed_estimate_period=SPEED_SECONDS,
         )
-        """What goes on just now: a batch of episodes, an update."""
+        """Progress of the current part of a step: a batch of episodes, an update."""
         self._now = self._part.add_task("", total=None, visible=False)
         self._live = Live(self._view(), console=self._console, refresh_per_second=4, transient=True)
 
@@ -67,31 +66,24 @@ class TrainDisplay:
         self._output.document(end.document(seconds))
 
     def observe(self, event: Event) -> None:
-        """Show what the training says."""
+        """Show an event of the training."""
         match event:
             case StepLogged():
-                self.log(event.step, event.metrics)
+                self._log(event.step, event.metrics)
             case Note(kind="warning"):
-                self.warn(event.text)
+                text = printable(f"warning: {event.text}")
+                self._warnings.print(text, style="yellow", markup=False)
             case Note():
-                self.note(event.text, event.episodes)
+                self._part.remove_task(self._now)
+                self._now = self._part.add_task(printable(event.text), total=event.episodes or None)
+                self._live.update(self._view())
             case EpisodeDone():
                 self._part.advance(self._now)
             case _:
                 pass
 
-    def note(self, text: str, episodes: int = 0) -> None:
-        """What is going on just now, and how many episodes it takes."""
-        self._part.remove_task(self._now)
-        self._now = self._part.add_task(printable(text), total=episodes or None)
-        self._live.update(self._view())
-
-    def warn(self, text: str) -> None:
-        """Something that the person should know."""
-        self._warnings.print(printable(f"warning: {text}"), style="yellow", markup=False)
-
-    def log(self, step: int, metrics: Metrics) -> None:
-        """A step's metrics, which are safe on disk."""
+    def _log(self, step: int, metrics: Metrics) -> None:
+        """Show the metrics of a step, which are on disk."""
         validated = {name: value for name, value in metrics.items() if name.startswith(VALIDATION)}
         self._first = self._first or validated
         self._latest |= metrics
@@ -125,59 +117,54 @@ class TrainDisplay:
         return "  ".join(parts)
 
     def _view(self) -> Group:
-        latest = self._latest
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        table.add_column("role", style="bold")
-        # Only workflows that skip or fail have groups that are too small.
-        small = any(latest.get(f"outcome/{role.name}/too_small") for role in self._plan.roles)
-        columns = [
-            ("reward", "reward/{}/mean", "{:.3f}"),
-            ("advantage ±", "advantage/{}/std", "{:.3f}"),
-            ("taught", "outcome/{}/taught", "{:.0%}"),
-            ("too easy", "outcome/{}/too_easy", "{:.0%}"),
-            ("too hard", "outcome/{}/too_hard", "{:.0%}"),
-            *([("too small", "outcome/{}/too_small", "{:.0%}")] if small else []),
-            ("KL", "kl/{}", "{:.4f}"),
-        ]
-        for heading in ("estimator", *(heading for heading, _, _ in columns)):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for role in self._plan.roles:
-            name = role.name
-            estimator = role.estimator.name if role.estimator and role.spec.is_trained else "–"
-            table.add_row(
-                name,
-                estimator,
-                *(
-                    shown.format(latest[key.format(name)]) if key.format(name) in latest else "–"
-                    for _, key, shown in columns
-                ),
-            )
-        figures = Table(box=SIMPLE_HEAD, pad_edge=False)
-        figures.add_column("figure", style="bold")
-        for heading in ("this step", "validation", "before training"):
-            figures.add_column(heading, justify="right", no_wrap=True)
+        tables = [self._role_table()]
+        if len(self._plan.policies) > 1:
+            tables.append(self._policy_table())
+        figures = make_table("figure", "this step", "validation", "before training")
         for name in ("correct", *self._plan.metrics):
             row = (
-                latest.get(f"episode/{name}"),
-                latest.get(f"validation/{name}"),
+                self._latest.get(f"episode/{name}"),
+                self._latest.get(f"validation/{name}"),
                 self._first.get(f"validation/{name}"),
             )
-            figures.add_row(name, *("–" if value is None else f"{value:.3f}" for value in row))
-        tables = [table, *self._policies(), figures]
-        speed = f"{latest['tokens/per_second']:,.0f} tokens/s" if "tokens/per_second" in latest else ""
-        return Group(self._progress, self._part, *tables, speed)
+            figures.add_row(name, *(_cell(value, ".3f") for value in row))
+        rate = self._latest.get("tokens/per_second")
+        speed = "" if rate is None else f"{rate:,.0f} tokens/s"
+        return Group(self._progress, self._part, *tables, figures, speed)
 
-    def _policies(self) -> Iterator[Table]:
-        """What became of each policy, where there are several."""
-        if len(self._plan.policies) < 2:
-            return
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        table.add_column("policy", style="bold")
-        headings = {"loss": "{:.4f}", "kl": "{:.4f}", "grad_norm": "{:.3f}", "learning_rate": "{:.2g}"}
-        for heading in headings:
-            name = "KL" if heading == "kl" else heading.replace("_", " ")
-            table.add_column(name, justify="right", no_wrap=True)
+    def _role_table(self) -> Table:
+        columns = {
+            "reward": ("reward/{}/mean", ".3f"),
+            "advantage ±": ("advantage/{}/std", ".3f"),
+            "taught": ("outcome/{}/taught", ".0%"),
+            "too easy": ("outcome/{}/too_easy", ".0%"),
+            "too hard": ("outcome/{}/too_hard", ".0%"),
+            "too small": ("outcome/{}/too_small", ".0%"),
+            "KL": ("kl/{}", ".4f"),
+        }
+        # Only workflows that skip or fail have groups that are too small.
+        if not any(self._latest.get(f"outcome/{role.name}/too_small") for role in self._plan.roles):
+            del columns["too small"]
+        table = make_table("role", "estimator", *columns)
+        for role in self._plan.roles:
+            estimator = role.estimator.name if role.estimator and role.spec.is_trained else "–"
+            values = ((self._latest.get(key.format(role.name)), form) for key, form in columns.values())
+            table.add_row(role.name, estimator, *(_cell(value, form) for value, form in values))
+        return table
+
+    def _policy_table(self) -> Table:
+        columns = {
+            "loss": ("loss", ".4f"),
+            "KL": ("kl", ".4f"),
+            "grad norm": ("grad_norm", ".3f"),
+            "learning rate": ("learning_rate", ".2g"),
+        }
+        table = make_table("policy", *columns)
         for policy in self._plan.policies:
-            values = ((form, self._latest.get(f"optim/{name}/{policy}")) for name, form in headings.items())
-            table.add_row(policy, *("–" if value is None else form.format(value) for form, value in values))
-        yield table
+            values = ((self._latest.get(f"optim/{key}/{policy}"), form) for key, form in columns.values())
+            table.add_row(policy, *(_cell(value, form) for value, form in values))
+        return table
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)

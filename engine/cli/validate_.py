@@ -1,17 +1,19 @@
-"""`rolegraph validate SPEC…`: every fault of every spec, and no model."""
+"""`rolegraph validate SPEC…`: every fault of every spec, without a model."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rolegraph.engine.cli import completion, options
-from rolegraph.engine.cli.output import OutputOptions, flags, speaking
+from rolegraph.engine.cli.output import OutputOptions
+
+if TYPE_CHECKING:
+    from rolegraph import Source
 
 
 @click.command("validate")
@@ -21,18 +23,17 @@ from rolegraph.engine.cli.output import OutputOptions, flags, speaking
 @click.option(
     "--backend",
     type=options.backends,
-    help="Also say what this backend of rLLM cannot do, or would do in silence.",
+    help="Also show which keys this backend of rLLM cannot obey, or would ignore.",
 )
-@options.imports
-@options.allow
-@speaking
+@options.imports_option
+@options.allow_option
+@options.output
 def command(
     specs: tuple[str, ...],
     backend: str | None,
     imports: tuple[Path, ...],
     allow: tuple[str, ...],
-    quiet: bool,
-    as_json: bool,
+    output: OutputOptions,
 ) -> int:
     """Check specs, and tests of specs, and show every fault, each with its file, line and column.
 
@@ -45,60 +46,52 @@ def command(
     overrides = [name for name in specs if "=" in name]
     if not names:
         raise click.UsageError("no spec named")
-    output = OutputOptions(quiet, as_json)
-    rows = [_checked(name, output, overrides, imports, allow, backend) for name in names]
+    options_of_all = rg.Source.of(None, *overrides, imports=imports, allow=allow)
+    rows = [_check(replace(options_of_all, spec=name), output, backend) for name in names]
     valid = [str(row["spec"]) for row in rows if row["valid"]]
-    runnable = [name for name in valid if not rg.is_tests_file(name)]
-    words = [*overrides, *flags(imports, allow)]
-    following = [f"rolegraph run {shlex.join([name, *words])}" for name in runnable[:1]]
+    runnable = [replace(options_of_all, spec=name) for name in valid if not rg.is_tests_file(name)]
+    commands = [f"rolegraph run {shlex.join(source.arguments())}" for source in runnable[:1]]
     if len(names) == 1:
-        output.next(*following)
-    output.document({"specs": rows, "next": following})
+        output.next(*commands)
+    output.document({"specs": rows, "next": commands})
     return 0 if len(valid) == len(names) else 2
 
 
-def _checked(
-    name: str,
-    output: OutputOptions,
-    overrides: Sequence[str],
-    imports: Sequence[Path],
-    allow: Sequence[str],
-    backend: str | None,
-) -> dict[str, Any]:
-    """Says what is to be said of a spec; the same for a program."""
+def _check(source: Source, output: OutputOptions, backend: str | None) -> dict[str, Any]:
+    """Check one spec or tests file, print the result, and return its row of the document."""
     import rolegraph as rg
 
+    name = source.named_spec
     try:
         if rg.is_tests_file(name):
             rg.check_tests(name)
             output.line(f"{name}: valid (tests of a spec)")
             return {"spec": name, "valid": True, "diagnostics": []}
-        compiled = rg.check(name, *overrides, imports=imports, allow=allow, backend=backend)
-        read = {split: sum(1 for _ in data.rows(None)) for split, data in compiled.files().items()}
+        result = rg.check_for(source, backend)
+        tasks = {split: sum(1 for _ in data.rows(None)) for split, data in result.files().items()}
     except rg.UserError as error:
         click.echo(rg.printable(f"error: {error}\n"), err=True)
         return {"spec": name, "valid": False, "error": str(error), "diagnostics": []}
-    for diagnostic in compiled.diagnostics:
+    for diagnostic in result.diagnostics:
         click.echo(f"{diagnostic}\n", err=True)
     row: dict[str, Any] = {
         "spec": name,
-        "valid": compiled.plan is not None,
-        "diagnostics": [asdict(diagnostic) for diagnostic in compiled.diagnostics],
+        "valid": result.plan is not None,
+        "diagnostics": [asdict(diagnostic) for diagnostic in result.diagnostics],
     }
-    if (plan := compiled.plan) is None:
-        count = sum(diagnostic.severity == "error" for diagnostic in compiled.diagnostics)
+    plan, size = result.plan, result.size
+    if plan is None or size is None:
+        count = sum(diagnostic.severity == "error" for diagnostic in result.diagnostics)
         output.line(f"{name}: {count} {'fault' if count == 1 else 'faults'}")
         return row
     roles = ", ".join(f"{role.name} × {role.count}" for role in plan.roles)
-    tasks = [f"{count:,} {split} tasks read" for split, count in read.items()]
-    said = [roles, str(compiled.size), *tasks, f"hash {plan.hash}"]
-    output.line(f"{name}: valid ({'; '.join(said)})")
-    size = compiled.size
+    read = [f"{count:,} {split} tasks read" for split, count in tasks.items()]
+    output.line(f"{name}: valid ({'; '.join([roles, str(size), *read, f'hash {plan.hash}'])})")
     return {
         **row,
         "roles": {role.name: role.count for role in plan.roles},
-        "calls": size and size.calls,
-        "chain": size and size.chain,
-        "tasks": read,
+        "calls": size.calls,
+        "chain": size.chain,
+        "tasks": tasks,
         "hash": plan.hash,
     }

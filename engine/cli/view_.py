@@ -1,4 +1,4 @@
-"""`rolegraph view RUN…`: runs and trainings in the browser, or as one file."""
+"""`rolegraph view RUN…`: the episodes of runs and trainings in the browser, or as one file."""
 
 from __future__ import annotations
 
@@ -24,29 +24,25 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False),
     shell_complete=completion.runs,
 )
-@click.option("--role", metavar="NAME", help="Episodes in which this role took part; what follows is of it.")
-@click.option("--failure", metavar="NAME", help="Episodes with this failure; `any` for any.")
+@click.option(
+    "--role", metavar="NAME", help="Episodes of this role; --failure and --reward are then its own."
+)
+@click.option("--failure", metavar="NAME", help="Episodes with this failure; `any` is every failure.")
 @click.option(
     "--reward", metavar="LOW:HIGH", help="Episodes with a reward in this range; either may be left out."
 )
-@click.option("--correct/--wrong", default=None, help="Episodes that are right, or not.")
-@click.option("--task", metavar="TEXT", help="Episodes whose task's id has this in it.")
+@click.option("--correct/--wrong", default=None, help="Episodes that are correct, or not.")
+@click.option("--task", metavar="TEXT", help="Episodes whose task id contains this.")
 @click.option(
-    "--text", metavar="TEXT", help="Episodes in which this was asked, thought, said, or is in the task."
+    "--text", metavar="TEXT", help="Episodes with this text in the task, a prompt, a thought or an answer."
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Default: a free one.")
-@click.option(
-    "--static",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE.html",
-    help="Write one file in place of serving pages.",
-)
+@options.path("--static", "file", "FILE.html", "Write one file in place of serving pages.")
 @options.count("--limit", 200, "With --static: episodes of each run at most.")
 @click.option(
     "--hidden/--no-hidden",
     default=None,
-    help="With --static: whether fields that no prompt may show go into the file. Default: ask.",
+    help="With --static: whether to write fields that no prompt may show. Default: ask.",
 )
 def command(
     runs: tuple[Path, ...],
@@ -63,14 +59,14 @@ def command(
 ) -> None:
     """Look at the episodes of RUN, the folder of a run or a training, finished or not.
 
-    Pages are served on this machine alone, and change nothing; the address that is printed holds their key.
-    They show each turn, what it earned, and whom it was compared with.
+    Pages are served on this machine alone, and change nothing; the printed address holds their key. They show
+    each turn, its reward, and the group that it was compared with.
     """
     import rolegraph as rg
 
     low, colon, high = (reward or ":").partition(":")
     if not colon:
-        raise rg.UsageError(f"--reward {reward} is no LOW:HIGH, such as 0.5: or 0:0")
+        raise rg.UsageError(f"--reward {reward} is not LOW:HIGH, such as 0.5: or 0:0")
     given = {"role": role, "failure": failure, "low": low, "high": high, "task": task, "text": text}
     where = {name: value for name, value in given.items() if value}
     if correct is not None:
@@ -78,7 +74,7 @@ def command(
     view = rg.view(*runs)
     if file is None:
         if hidden is not None:
-            raise rg.UsageError("--hidden and --no-hidden say what goes into a file; give --static FILE too")
+            raise rg.UsageError("--hidden and --no-hidden need --static FILE")
 
         def ready(address: str) -> None:
             click.echo(f"{address}\n(Ctrl-C stops it)")
@@ -86,12 +82,12 @@ def command(
         with suppress(KeyboardInterrupt):
             view.serve(port=port, ready=ready, **where)
         return
-    written = view.write(file, hidden=_may_show(view, hidden), most=limit, **where)
+    written = view.write(file, hidden=_writes_hidden(view, hidden), most=limit, **where)
     click.echo(f"{file}: {written} episodes")
 
 
-def _may_show(view: RunViewer, hidden: bool | None) -> bool:
-    """Whether hidden fields may go into a file, which may be sent to others."""
+def _writes_hidden(view: RunViewer, hidden: bool | None) -> bool:
+    """Return whether to write hidden fields into a file; ask where the user did not say."""
     import rolegraph as rg
 
     if hidden is not None or not (fields := view.hidden):
@@ -99,7 +95,7 @@ def _may_show(view: RunViewer, hidden: bool | None) -> bool:
     names = ", ".join(fields)
     if not sys.stdin.isatty():
         raise rg.UsageError(
-            f"the tasks have fields that no prompt may show: {names}; say --hidden to write them into the "
-            "file too, or --no-hidden"
+            f"the tasks have fields that no prompt may show: {names}; give --hidden to write them into "
+            "the file, or --no-hidden"
         )
     return click.confirm(f"The tasks have fields that no prompt may show: {names}. Write them into the file?")

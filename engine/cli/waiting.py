@@ -1,26 +1,26 @@
-"""What a person sees while something takes its time, and Ctrl-C that does not wait for it."""
+"""Progress on standard error, and Ctrl-C that does not wait for threads."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from rolegraph import EpisodeDone, Event, Note, printable
+from rolegraph import EpisodeDone, Event, Note, Observer, printable
 from rolegraph.engine.cli.output import OutputOptions
 
 T = TypeVar("T")
-REMEMBERED_SECONDS = 3600.0
-"""How far back the speed is looked at that says how much time is left."""
+SPEED_SECONDS = 3600.0
+"""Seconds of progress from which the time left is estimated."""
 
 
 def run_until_done(work: Coroutine[Any, Any, T]) -> T:
-    """As `asyncio.run`; interrupted, it leaves when `work` has closed what it opened.
+    """Run a coroutine as `asyncio.run` does; after Ctrl-C, return without waiting for its threads.
 
     A thread that imports, or waits for the network, cannot be stopped, and `asyncio.run` would wait for it.
     The command ends the process next.
@@ -38,7 +38,7 @@ def run_until_done(work: Coroutine[Any, Any, T]) -> T:
 
 
 class TimeLeftColumn(ProgressColumn):
-    """The time left; where nobody can know it yet, the time since it began."""
+    """The time left, or the time since the start while the time left is unknown."""
 
     max_refresh = 0.5
 
@@ -46,48 +46,41 @@ class TimeLeftColumn(ProgressColumn):
         super().__init__(Column(no_wrap=True))
 
     def render(self, task: Task) -> Text:
-        """As in `0:42 left`."""
+        """Return the time, as `0:42 left`."""
         left = task.time_remaining
         if task.completed and left is not None:
             return Text(f"{clock(left)} left")
         return Text(clock(task.elapsed or 0.0), style="dim")
 
 
-class ProgressLine:
-    """A line on what goes on, with a bar where it is known how many episodes it takes."""
+@contextmanager
+def progress_line(output: OutputOptions, text: str) -> Generator[Observer]:
+    """Show a progress line for the time of a block; give an observer that updates the line."""
+    progress = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=12),
+        TimeLeftColumn(),
+        console=output.progress(),
+        transient=True,
+        speed_estimate_period=SPEED_SECONDS,
+    )
+    line = progress.add_task(text, total=None)
 
-    def __init__(self, output: OutputOptions, first: str) -> None:
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=12),
-            TimeLeftColumn(),
-            console=output.progress(),
-            transient=True,
-            speed_estimate_period=REMEMBERED_SECONDS,
-        )
-        self._task = self._progress.add_task(first, total=None)
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def observe(self, event: Event) -> None:
-        """Hear what goes on, and of each episode that it takes."""
-        if isinstance(event, Note):
-            self._progress.remove_task(self._task)
-            self._task = self._progress.add_task(printable(event.text), total=event.episodes or None)
+    def observe(event: Event) -> None:
+        nonlocal line
+        if isinstance(event, Note) and event.text:
+            progress.remove_task(line)
+            line = progress.add_task(printable(event.text), total=event.episodes or None)
         elif isinstance(event, EpisodeDone):
-            self._progress.advance(self._task)
+            progress.advance(line)
+
+    with progress:
+        yield observe
 
 
 def clock(seconds: float) -> str:
-    """A time as a person reads it.
+    """Format a duration as minutes and seconds, with hours where it has some.
 
     >>> clock(42.4), clock(3700)
     ('0:42', '1:01:40')

@@ -36,9 +36,10 @@ from rolegraph.engine.compile.trainable import alike_findings, learning_findings
 from rolegraph.engine.compile.unroll import unroll
 from rolegraph.engine.errors import SpecError
 from rolegraph.engine.prompts import IN_A_LOOP, OF_SELF, SELF, PromptError
+from rolegraph.engine.records import Source
 from rolegraph.engine.spec import Diagnostic, Finding, Spec, load_spec
 from rolegraph.engine.spec.merge import dump_yaml
-from rolegraph.engine.vocabulary import Dataset, Import, Split
+from rolegraph.engine.vocabulary import Dataset, Import, Split, import_file
 
 T = TypeVar("T")
 Further = Callable[[Plan], Iterable[Finding]]
@@ -114,6 +115,23 @@ def check_file(
     if further is not None and plan is not None and not loaded.faults:
         loaded.report(further(plan))
     return CompileResult(None if loaded.faults else plan, loaded.shown_diagnostics())
+
+
+def check_source(source: Source, further: Further | None = None, *, runs: bool = False) -> CompileResult:
+    """Import a source's Python files and check its spec as `check_file` does.
+
+    Raises UsageError where no spec is named, or a file is missing.
+    """
+    return check_file(
+        source.named_spec,
+        source.overrides,
+        further,
+        model=source.model,
+        base_url=source.base_url,
+        imports=[import_file(FilePath(file)) for file in source.imports],
+        allow=source.allow,
+        runs=runs,
+    )
 
 
 def _compile(

@@ -36,3 +36,6 @@ from rolegraph.engine.records.info import RunInfo as RunInfo
 from rolegraph.engine.records.info import SavedPolicy as SavedPolicy
 from rolegraph.engine.records.plain import check_plain as check_plain
 from rolegraph.engine.records.plain import check_recordable as check_recordable
+from rolegraph.engine.records.source import Source as Source
+from rolegraph.engine.records.sweep import SweepInfo as SweepInfo
+from rolegraph.engine.records.sweep import SweepKind as SweepKind

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from rolegraph.engine.records.identity import MAIN
 from rolegraph.engine.records.schema import Figure
+from rolegraph.engine.records.source import Source
 
 Kind = Literal["run", "train"]
 
@@ -47,7 +48,41 @@ class ResumeRecord(_Record):
     command: Typed
 
 
-class RunInfo(_Record):
+class SourceRecord(_Record):
+    """Fields of a Source in a file, without the credentials of its URLs."""
+
+    spec: Typed = ""
+    """Path of the spec file, or the name of a shipped spec."""
+    overrides: tuple[Typed, ...] = ()
+    imports: tuple[Typed, ...] = ()
+    """Python files that `--import` named."""
+    allowed: tuple[Typed, ...] = ()
+    """Permissions that `--allow` named."""
+    model_flag: Typed | None = None
+    """Model that `--model` named."""
+    base_url: Typed | None = None
+
+    @property
+    def source(self) -> Source:
+        """Source that these fields hold."""
+        return Source(
+            self.spec or None, self.overrides, self.model_flag, self.base_url, self.imports, self.allowed
+        )
+
+
+def source_fields(source: Source) -> dict[str, Any]:
+    """Return the fields of a SourceRecord that holds a source."""
+    return {
+        "spec": source.named_spec,
+        "overrides": source.overrides,
+        "imports": source.imports,
+        "allowed": source.allow,
+        "model_flag": source.model,
+        "base_url": source.base_url,
+    }
+
+
+class RunInfo(SourceRecord):
     """`run.json`: what a run is of, and what it came to."""
 
     kind: Kind = "train"
@@ -62,15 +97,6 @@ class RunInfo(_Record):
     finished: datetime | None = None
     """None while it goes on, and where it was killed."""
     resumed: tuple[ResumeRecord, ...] = ()
-    spec: Typed = ""
-    """The spec as it was given: a file, or the name of a shipped one."""
-    overrides: tuple[Typed, ...] = ()
-    imports: tuple[Typed, ...] = ()
-    """The Python files that `--import` named."""
-    allowed: tuple[Typed, ...] = ()
-    """What `--allow` named."""
-    model_flag: Typed | None = None
-    base_url: Typed | None = None
     model: Typed = ""
     """The model's name."""
     seed: int = 0

@@ -3,41 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import model_validator
 
 from rolegraph.engine.errors import DataError, UsageError, WorldError
-from rolegraph.engine.records.info import Typed
+from rolegraph.engine.records.info import SourceRecord, Typed
 from rolegraph.engine.records.jsonl import read_json, reason, write_whole
 
 NAME = "sweep.json"
 SweepKind = Literal["run", "train", "eval"]
 
 
-class SweepInfo(BaseModel):
-    """Settings that all points of a sweep share."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+class SweepInfo(SourceRecord):
+    """Source and settings that every point of a sweep is made with; an override may have several values."""
 
     kind: SweepKind
-    """Verb that runs each point."""
-    spec: Typed
-    """Spec as given: a file, or the name of a shipped one."""
-    words: tuple[Typed, ...]
-    """Overrides as typed, including those with several values."""
-    model: Typed | None = None
-    base_url: Typed | None = None
-    imports: tuple[Typed, ...] = ()
-    allow: tuple[Typed, ...] = ()
     seed: int = 0
+    """Seed of the points whose overrides name none."""
     split: Literal["train", "validation"] | None = None
-    """For runs: part of the dataset."""
+    """Tasks that runs use."""
     limit: int | None = None
-    """For runs and evaluations: largest number of tasks."""
+    """Tasks of a run or an evaluation at most."""
     rollouts: int = 1
+    """Episodes of each task, of a run or an evaluation."""
     checkpoint: Typed | None = None
-    """For evaluations: trained weights."""
+    """Trained weights that evaluations compare with their base."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_fields(cls, value: Any) -> Any:
+        """Read the field names that earlier versions wrote."""
+        names = {"words": "overrides", "allow": "allowed", "model": "model_flag"}
+        if not isinstance(value, dict):
+            return cast("object", value)
+        return {names.get(key, key): part for key, part in cast("dict[str, Any]", value).items()}
 
 
 def write_sweep(folder: Path, info: SweepInfo) -> None:

@@ -1,7 +1,7 @@
 """Overrides of rLLM's hydra config that follow from a plan. Pure, and without rLLM.
 
-`TABLE` is the whole correspondence: each row says which part of a spec sets which key of each backend. A
-backend without a key cannot do it, and `checks` reports that. The keys are those of `rllm/trainer/config` at
+`TABLE` is the whole correspondence: each row says which part of a spec sets which key of a backend. A backend
+without a row cannot do it, and `checks` reports that. The keys are those of `rllm/trainer/config` at
 the commit that the extra `rllm` pins.
 """
 
@@ -61,197 +61,152 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyMapping:
-    """Part of a spec, its value, and the key that it sets on each backend; a value of None sets nothing."""
+class ConfigKey:
+    """Part of a spec, the key of rLLM's config that it sets, and its value; None sets nothing."""
 
     spec: str
+    key: str
     value: Callable[[Launch], Value | None]
-    _: KW_ONLY
-    tinker: str | None = None
-    verl: str | None = None
-    fireworks: str | None = None
-    custom: str | None = None
-
-    def key(self, backend: Backend) -> str | None:
-        """Return the key on a backend; None if the backend has none."""
-        return getattr(self, backend)
 
 
-def _everywhere(spec: str, value: Callable[[Launch], Value | None], key: str) -> KeyMapping:
-    """Return a row with the same key on every backend."""
-    return KeyMapping(spec, value, tinker=key, verl=key, fireworks=key, custom=key)
-
-
-TABLE: tuple[KeyMapping, ...] = (
-    # Of the run
-    # A backend that is not rLLM's own has no config there: see `removals`.
-    KeyMapping(
-        "--backend",
-        lambda run: run.backend,
-        tinker="rllm/backend",
-        verl="rllm/backend",
-        fireworks="rllm/backend",
+_EVERYWHERE = (
+    ConfigKey("name", "rllm.trainer.experiment_name", lambda run: run.plan.name),
+    ConfigKey("", "rllm.trainer.project_name", lambda _: "rolegraph"),
+    ConfigKey("--track", "rllm.trainer.logger", lambda run: ("console", *run.trackers)),
+    ConfigKey("--seed", "rllm.data.seed", lambda run: run.seed),
+    # rLLM's default of 2,048 would replace a backend's own limit, and a longer prompt gets no answer.
+    ConfigKey("model.name", "rllm.data.max_prompt_length", lambda run: _longest_prompt(run)),
+    ConfigKey("sampling.max_tokens", "rllm.data.max_response_length", lambda run: _longest_answer(run)),
+    ConfigKey(
+        "sampling.temperature", "rllm.rollout.train.temperature", lambda run: _sampling(run).temperature
     ),
-    _everywhere("name", lambda run: run.plan.name, "rllm.trainer.experiment_name"),
-    _everywhere("", lambda run: "rolegraph", "rllm.trainer.project_name"),
-    _everywhere("--track", lambda run: ("console", *run.trackers), "rllm.trainer.logger"),
-    _everywhere("--seed", lambda run: run.seed, "rllm.data.seed"),
-    KeyMapping(
-        "--out", lambda run: run.folder, tinker="training.default_local_dir", verl="trainer.default_local_dir"
-    ),
-    KeyMapping(
-        "--resume",
-        lambda run: "auto" if run.resume else "disable",
-        tinker="training.resume_mode",
-        verl="trainer.resume_mode",
-    ),
-    # The model
-    KeyMapping(
-        "model.name",
-        lambda run: model_name(run.plan.spec.model),
-        tinker="model.name",
-        verl="actor_rollout_ref.model.path",
-        fireworks="model.name",
-        custom="++model.name",
-    ),
-    KeyMapping(
-        "model.base_url",
-        lambda run: run.base_url or run.plan.spec.model.base_url,
-        tinker="tinker_base_url",
-        fireworks="fireworks_base_url",
-    ),
-    KeyMapping(
-        "model.name", lambda run: renderer(run.plan.spec.model), tinker="rollout_engine.renderer_name"
-    ),
-    # rLLM's default of 2,048 would replace either backend's limit, and a longer prompt gets no answer.
-    KeyMapping("model.name", lambda run: run.context, tinker="training.max_length"),
-    KeyMapping(
-        "model.name",
-        lambda run: _longest_prompt(run),
-        tinker="rllm.data.max_prompt_length",
-        verl="rllm.data.max_prompt_length",
-        fireworks="rllm.data.max_prompt_length",
-        custom="rllm.data.max_prompt_length",
-    ),
-    KeyMapping(
-        "train.lora.rank",
-        lambda run: _policy(run).lora.rank,
-        tinker="model.lora_rank",
-        verl="actor_rollout_ref.model.lora_rank",
-        fireworks="model.lora_rank",
-    ),
-    KeyMapping("train.lora.attention", lambda run: _policy(run).lora.attention, tinker="model.train_attn"),
-    KeyMapping("train.lora.mlp", lambda run: _policy(run).lora.mlp, tinker="model.train_mlp"),
-    KeyMapping("train.lora.unembed", lambda run: _policy(run).lora.unembed, tinker="model.train_unembed"),
-    # Rollouts
-    KeyMapping(
-        "train.rollouts",
-        lambda run: run.train.rollouts,
-        tinker="training.group_size",
-        verl="rllm.rollout.n",
-        fireworks="training.group_size",
-        custom="rllm.rollout.n",
-    ),
-    _everywhere("train.batch_size", lambda run: run.train.batch_size, "rllm.data.train_batch_size"),
-    KeyMapping(
-        "train.batch_size",
-        lambda run: run.train.batch_size,
-        verl="actor_rollout_ref.actor.ppo_mini_batch_size",
-    ),
-    _everywhere(
-        "sampling.max_tokens",
-        lambda run: _longest_answer(run),
-        "rllm.data.max_response_length",
-    ),
-    _everywhere(
-        "sampling.temperature", lambda run: _sampling(run).temperature, "rllm.rollout.train.temperature"
-    ),
-    _everywhere("sampling.top_p", lambda run: _sampling(run).top_p, "rllm.rollout.train.top_p"),
-    _everywhere(
-        "sampling.temperature", lambda run: _sampling(run).temperature, "rllm.rollout.val.temperature"
-    ),
-    _everywhere("sampling.top_p", lambda run: _sampling(run).top_p, "rllm.rollout.val.top_p"),
-    # Learning
+    ConfigKey("sampling.top_p", "rllm.rollout.train.top_p", lambda run: _sampling(run).top_p),
+    ConfigKey("sampling.temperature", "rllm.rollout.val.temperature", lambda run: _sampling(run).temperature),
+    ConfigKey("sampling.top_p", "rllm.rollout.val.top_p", lambda run: _sampling(run).top_p),
+    ConfigKey("train.batch_size", "rllm.data.train_batch_size", lambda run: run.train.batch_size),
     # The asynchronous loop counts an update before it compares, and so ends one early.
-    _everywhere(
-        "train.steps, train.epochs",
-        lambda run: run.steps + (run.train.staleness > 0),
-        "rllm.trainer.total_batches",
+    ConfigKey("train.steps", "rllm.trainer.total_batches", lambda run: run.steps + (run.train.staleness > 0)),
+    ConfigKey("train.steps", "rllm.trainer.total_epochs", lambda run: _epochs(run)),
+    ConfigKey("train.schedule.kind", "rllm.algorithm.lr_schedule", lambda run: run.train.schedule.kind),
+    ConfigKey(
+        "train.schedule.warmup", "rllm.algorithm.warmup_steps", lambda run: run.train.schedule.warmup or None
     ),
-    _everywhere("train.steps, train.epochs", lambda run: _epochs(run), "rllm.trainer.total_epochs"),
-    KeyMapping(
-        "train.learning_rate",
-        lambda run: _policy(run).learning_rate,
-        tinker="training.learning_rate",
-        verl="actor_rollout_ref.actor.optim.lr",
-        fireworks="training.learning_rate",
-    ),
-    _everywhere("train.schedule.kind", lambda run: run.train.schedule.kind, "rllm.algorithm.lr_schedule"),
-    _everywhere(
-        "train.schedule.warmup",
-        lambda run: run.train.schedule.warmup or None,
-        "rllm.algorithm.warmup_steps",
-    ),
-    KeyMapping(
-        "train.schedule.floor",
-        lambda run: run.train.schedule.floor,
-        verl="actor_rollout_ref.actor.optim.min_lr_ratio",
-    ),
-    KeyMapping(
-        "train.gradient_clip",
-        lambda run: run.train.gradient_clip,
-        verl="++actor_rollout_ref.actor.optim.clip_grad",
-        fireworks="training.grad_clip_norm",
-    ),
-    _everywhere(
-        "roles.*.estimator: {grpo: {std: …}}",
-        lambda run: deviation(run.plan),
-        "rllm.algorithm.norm_adv_by_std_in_grpo",
-    ),
-    KeyMapping(
-        "roles.*.estimator: precomputed",
-        lambda run: any(is_precomputed(role) for role in run.plan.trained.values()) or None,
-        tinker="rllm.algorithm.use_precomputed_advantage",
-        custom="rllm.algorithm.use_precomputed_advantage",
-    ),
-    # Staleness: rLLM's asynchronous loop takes tasks one by one, and a mini-batch of them makes an update
-    _everywhere("train.staleness", lambda run: run.train.staleness > 0 or None, "rllm.async_training.enable"),
-    _everywhere(
+    ConfigKey("roles.*.estimator", "rllm.algorithm.norm_adv_by_std_in_grpo", lambda run: deviation(run.plan)),
+    # The asynchronous loop takes tasks one by one, and a mini-batch of them makes an update.
+    ConfigKey("train.staleness", "rllm.async_training.enable", lambda run: run.train.staleness > 0 or None),
+    ConfigKey(
         "train.staleness",
-        lambda run: run.train.staleness or None,
         "rllm.async_training.staleness_threshold",
+        lambda run: run.train.staleness or None,
     ),
-    _everywhere(
+    ConfigKey(
         "train.batch_size",
-        lambda run: run.train.batch_size if run.train.staleness else None,
         "rllm.async_training.mini_batch_size",
+        lambda run: run.train.batch_size if run.train.staleness else None,
     ),
-    _everywhere(
+    ConfigKey(
         "train.staleness",
-        lambda run: False if run.train.staleness else None,
         "rllm.workflow.raise_on_error",
+        lambda run: False if run.train.staleness else None,
     ),
-    # Measuring and keeping
-    KeyMapping(
-        "train.validation.rollouts",
-        lambda run: run.train.validation.rollouts,
-        tinker="validation.group_size",
-        verl="rllm.rollout.n_val",
-        fireworks="validation.group_size",
-        custom="rllm.rollout.n_val",
-    ),
-    # 0 is before and after: rLLM measures after the last update only where test_freq is positive.
-    _everywhere("train.validation.every", lambda run: _test_freq(run), "rllm.trainer.test_freq"),
-    _everywhere("data.validation", lambda run: _validates(run), "rllm.trainer.val_before_train"),
-    _everywhere("train.checkpoint_every", lambda run: run.train.checkpoint_every, "rllm.trainer.save_freq"),
+    # rLLM validates after the last update only if test_freq is positive.
+    ConfigKey("train.validation.every", "rllm.trainer.test_freq", lambda run: _test_freq(run)),
+    ConfigKey("data.validation", "rllm.trainer.val_before_train", lambda run: "validation" in run.plan.data),
+    ConfigKey("train.checkpoint_every", "rllm.trainer.save_freq", lambda run: run.train.checkpoint_every),
 )
-"""`train.validation.tasks` cuts the validation rows themselves, and `roles` become the workflow."""
+"""Keys of all backends, below `rllm`."""
+
+_RLLMS_OWN = (ConfigKey("--backend", "rllm/backend", lambda run: run.backend),)
+"""Keys of rLLM's own backends; a custom one has no config in rLLM: see `removals`."""
+
+_SERVICE = (
+    *_RLLMS_OWN,
+    ConfigKey("model.name", "model.name", lambda run: model_name(run.plan.spec.model)),
+    ConfigKey("train.lora.rank", "model.lora_rank", lambda run: _policy(run).lora.rank),
+    ConfigKey("train.rollouts", "training.group_size", lambda run: run.train.rollouts),
+    ConfigKey("train.learning_rate", "training.learning_rate", lambda run: _policy(run).learning_rate),
+    ConfigKey(
+        "train.validation.rollouts", "validation.group_size", lambda run: run.train.validation.rollouts
+    ),
+)
+"""Keys of both services, tinker and fireworks."""
+
+_ROLLOUTS = (
+    ConfigKey("train.rollouts", "rllm.rollout.n", lambda run: run.train.rollouts),
+    ConfigKey("train.validation.rollouts", "rllm.rollout.n_val", lambda run: run.train.validation.rollouts),
+)
+"""Keys of the other backends."""
+
+_PRECOMPUTED = ConfigKey(
+    "roles.*.estimator: precomputed",
+    "rllm.algorithm.use_precomputed_advantage",
+    lambda run: any(is_precomputed(role) for role in run.plan.trained.values()) or None,
+)
+
+TABLE: Mapping[Backend, Sequence[ConfigKey]] = {
+    "tinker": (
+        *_SERVICE,
+        *_EVERYWHERE,
+        ConfigKey("--out", "training.default_local_dir", lambda run: run.folder),
+        ConfigKey("--resume", "training.resume_mode", lambda run: _resume_mode(run)),
+        ConfigKey("model.base_url", "tinker_base_url", lambda run: _base_url(run)),
+        ConfigKey("model.name", "rollout_engine.renderer_name", lambda run: renderer(run.plan.spec.model)),
+        ConfigKey("model.name", "training.max_length", lambda run: run.context),
+        ConfigKey("train.lora.attention", "model.train_attn", lambda run: _policy(run).lora.attention),
+        ConfigKey("train.lora.mlp", "model.train_mlp", lambda run: _policy(run).lora.mlp),
+        ConfigKey("train.lora.unembed", "model.train_unembed", lambda run: _policy(run).lora.unembed),
+        _PRECOMPUTED,
+    ),
+    "verl": (
+        *_RLLMS_OWN,
+        *_EVERYWHERE,
+        *_ROLLOUTS,
+        ConfigKey("--out", "trainer.default_local_dir", lambda run: run.folder),
+        ConfigKey("--resume", "trainer.resume_mode", lambda run: _resume_mode(run)),
+        ConfigKey("model.name", "actor_rollout_ref.model.path", lambda run: model_name(run.plan.spec.model)),
+        ConfigKey("train.lora.rank", "actor_rollout_ref.model.lora_rank", lambda run: _policy(run).lora.rank),
+        ConfigKey(
+            "train.batch_size",
+            "actor_rollout_ref.actor.ppo_mini_batch_size",
+            lambda run: run.train.batch_size,
+        ),
+        ConfigKey(
+            "train.learning_rate",
+            "actor_rollout_ref.actor.optim.lr",
+            lambda run: _policy(run).learning_rate,
+        ),
+        ConfigKey(
+            "train.schedule.floor",
+            "actor_rollout_ref.actor.optim.min_lr_ratio",
+            lambda run: run.train.schedule.floor,
+        ),
+        ConfigKey(
+            "train.gradient_clip",
+            "++actor_rollout_ref.actor.optim.clip_grad",
+            lambda run: run.train.gradient_clip,
+        ),
+    ),
+    "fireworks": (
+        *_SERVICE,
+        *_EVERYWHERE,
+        ConfigKey("model.base_url", "fireworks_base_url", lambda run: _base_url(run)),
+        ConfigKey("train.gradient_clip", "training.grad_clip_norm", lambda run: run.train.gradient_clip),
+    ),
+    "custom": (
+        *_EVERYWHERE,
+        *_ROLLOUTS,
+        ConfigKey("model.name", "++model.name", lambda run: model_name(run.plan.spec.model)),
+        _PRECOMPUTED,
+    ),
+}
+"""Keys that a spec sets on each backend. `train.validation.tasks` cuts the validation rows themselves, and
+`roles` become the workflow."""
 
 
 def overrides(run: Launch) -> dict[str, Value]:
     """Return the keys of rLLM's config that a run sets, with their values, in the table's order."""
-    values = ((row.key(run.backend), row.value(run)) for row in TABLE)
-    return {key: value for key, value in values if key is not None and value is not None}
+    values = {row.key: row.value(run) for row in TABLE[run.backend]}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def folder_of(ref: ModelRef) -> Path | None:
@@ -339,9 +294,13 @@ def _epochs(run: Launch) -> int:
     return math.ceil(run.steps / max(1, run.rows // run.train.batch_size))
 
 
-def _validates(run: Launch) -> bool:
-    return "validation" in run.plan.data
+def _base_url(run: Launch) -> str | None:
+    return run.base_url or run.plan.spec.model.base_url
+
+
+def _resume_mode(run: Launch) -> str:
+    return "auto" if run.resume else "disable"
 
 
 def _test_freq(run: Launch) -> int:
-    return (run.train.validation.every or run.steps) if _validates(run) else -1
+    return (run.train.validation.every or run.steps) if "validation" in run.plan.data else -1

@@ -45,15 +45,15 @@ def script(job: RllmJob) -> str:
     environment.filters["literal"] = _literal
     return environment.get_template("train.py.j2").render(
         name=run.plan.name,
-        spec=job.spec,
-        overrides=job.spec_overrides,
+        spec=job.source.named_spec,
+        overrides=job.source.overrides,
         options=[
             (name, value)
             for name, value in (
-                ("model", job.model),
-                ("base_url", job.base_url),
-                ("imports", job.imports),
-                ("allow", job.allow),
+                ("model", job.source.model),
+                ("base_url", job.source.base_url),
+                ("imports", job.source.imports),
+                ("allow", job.source.allow),
             )
             if value
         ],

@@ -17,11 +17,11 @@ from typing import Any
 import yaml
 
 from rolegraph.engine.backends import Backend, kind_of
-from rolegraph.engine.compile import Further, check_file
+from rolegraph.engine.compile import Further, check_source
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Services
 from rolegraph.engine.models.keys import TINKER
-from rolegraph.engine.records import RunFolder
+from rolegraph.engine.records import RunFolder, Source
 from rolegraph.engine.rllm_bridge.backends import INSTALL, TRAITS, has_rllm, need_backend
 from rolegraph.engine.rllm_bridge.checks import findings
 from rolegraph.engine.rllm_bridge.compose import as_yaml, compose, rllm_keys, verl_config
@@ -38,24 +38,14 @@ from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator
 from rolegraph.engine.rllm_bridge.prepared import other_models
 from rolegraph.engine.spec import Diagnostic, ModelRef
 from rolegraph.engine.training.schedule import planned_steps
-from rolegraph.engine.vocabulary import import_file
 
 
 @dataclass(frozen=True, slots=True)
 class RllmJob:
     """Checked spec, ready for rLLM's trainer."""
 
-    spec: str
-    """Name or path of the spec."""
-    spec_overrides: tuple[str, ...]
-    model: str | None
-    """The flag `--model`."""
-    base_url: str | None
-    """The flag `--base-url`."""
-    imports: tuple[str, ...]
-    """Python files that register vocabulary."""
-    allow: tuple[str, ...]
-    """Permissions of the spec."""
+    source: Source
+    """Spec with its overrides, without those of rLLM's config."""
     rllm_overrides: tuple[str, ...]
     """Overrides of rLLM's config from the command line."""
     run: Launch
@@ -89,14 +79,9 @@ def for_backend(backend: str, words: Sequence[str]) -> tuple[list[str], list[str
 
 
 def prepare(
-    spec: str,
-    words: Sequence[str],
+    source: Source,
     backend: str,
     *,
-    model: str | None = None,
-    base_url: str | None = None,
-    imports: Sequence[Path] = (),
-    allow: Sequence[str] = (),
     seed: int = 0,
     folder: Path | None = None,
     resume: bool = False,
@@ -105,13 +90,8 @@ def prepare(
     """Compile a spec and check it for a backend.
 
     Args:
-        spec: name or path of the spec.
-        words: overrides of the spec and of rLLM's config, mixed.
+        source: the spec; its overrides are those of the spec and of rLLM's config, mixed.
         backend: one of rLLM's, or a class of your own as `package.module:Class`.
-        model: model in place of the spec's.
-        base_url: URL of the model, to which its key may be sent.
-        imports: Python files that register vocabulary.
-        allow: permissions of the spec.
         seed: seed of the data order.
         folder: folder of the checkpoints; None leaves it to rLLM.
         resume: continue at the folder's last checkpoint.
@@ -122,21 +102,12 @@ def prepare(
         UsageError: for a missing file or an unknown backend, and for a key that would be sent to a URL which
             only the spec names.
     """
-    spec_words, for_rllm, further = for_backend(backend, words)
-    imported = [import_file(file) for file in imports]
-    compiled = check_file(
-        spec,
-        spec_words,
-        further,
-        model=model,
-        base_url=base_url,
-        imports=imported,
-        allow=allow,
-        runs=True,
-    )
+    spec_words, for_rllm, further = for_backend(backend, source.overrides)
+    source = replace(source, overrides=tuple(spec_words))
+    compiled = check_source(source, further, runs=True)
     plan = compiled.valid()
     kind = kind_of(backend)
-    _check_keys(plan.spec.model, kind, base_url)
+    _check_keys(plan.spec.model, kind, source.base_url)
     rows = sum(1 for _ in plan.data["train"].rows(None))
     steps = planned_steps(plan.spec.train, rows)
     run = Launch(
@@ -151,17 +122,7 @@ def prepare(
         resume=resume,
         trackers=trackers,
     )
-    return RllmJob(
-        spec,
-        spec_overrides=tuple(spec_words),
-        model=model,
-        base_url=base_url,
-        imports=tuple(str(file) for file in imports),
-        allow=tuple(allow),
-        rllm_overrides=tuple(for_rllm),
-        run=run,
-        warnings=compiled.diagnostics,
-    )
+    return RllmJob(source, rllm_overrides=tuple(for_rllm), run=run, warnings=compiled.diagnostics)
 
 
 def _check_keys(ref: ModelRef, backend: Backend, trusted_url: str | None) -> None:
@@ -211,7 +172,7 @@ def launch(job: RllmJob) -> None:
     compose(job.hydra_overrides(), job.run.backend)  # reports a wrong key before a model is loaded
     os.environ.setdefault("TINKER_TELEMETRY", "0")
     with served(job.run) as (run, services):
-        words = replace(job, run=with_context(run, job.base_url)).hydra_overrides()
+        words = replace(job, run=with_context(run, job.source.base_url)).hydra_overrides()
         trainer(run, words, services).train()
 
 

@@ -83,8 +83,7 @@ def override_findings(
         smallest: the trained role with the smallest groups; None if no role is trained.
         known_keys: keys of the installed rLLM's config; None leaves keys added with `+` unchecked.
     """
-    keys = ((row.key(traits.name), row.spec) for row in TABLE if row.spec.startswith("train"))
-    spec_of_key = {key.lstrip("+~"): spec for key, spec in keys if key is not None}
+    spec_of_key = {r.key.lstrip("+"): r.spec for r in TABLE[traits.name] if r.spec.startswith("train")}
     read = [ConfigOverride(text) for text in overrides]
     values = {override.key: override.value for override in read}
     for override in read:

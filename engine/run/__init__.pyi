@@ -1,8 +1,8 @@
 """What `rolegraph.engine.run` gives; `rolegraph.engine.lazily` reads here where each name comes from."""
 
 from rolegraph.engine.run.isolation import Isolation as Isolation
-from rolegraph.engine.run.scheduler import EpisodeJob as EpisodeJob
-from rolegraph.engine.run.scheduler import jobs as jobs
-from rolegraph.engine.run.scheduler import missing as missing
 from rolegraph.engine.run.scheduler import run_episode as run_episode
-from rolegraph.engine.run.stream import stream as stream
+from rolegraph.engine.run.streaming import jobs as jobs
+from rolegraph.engine.run.streaming import missing as missing
+from rolegraph.engine.run.streaming import stream as stream
+from rolegraph.engine.run.turn import EpisodeJob as EpisodeJob

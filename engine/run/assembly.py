@@ -1,4 +1,4 @@
-"""The results of an episode's nodes to its Episode. Pure."""
+"""Makes an Episode of the results of its nodes. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.records import Episode, Failure, FailureName, Step, Task, TerminationReason, Trajectory
+from rolegraph.engine.run.context import Results
 from rolegraph.engine.run.endings import Endings
-from rolegraph.engine.run.seeing import Results
-from rolegraph.engine.run.session import ModelCall, NodeResult, ToolRun
+from rolegraph.engine.run.turn import ModelCall, NodeResult, ToolRun
 from rolegraph.engine.vocabulary import Score, View
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
 
@@ -28,19 +28,26 @@ def assemble(
     stopped: bool,
     noted: Mapping[str, object],
 ) -> Episode:
-    """The Episode: a trajectory for each instance that took a turn, in the order of roles and numbers.
+    """Make the Episode: a trajectory for each instance that took a turn, in the order of roles and indices.
 
-    Turns that did not finish, or were skipped, are left out. `over` is the loop whose environment is over;
-    `noted` goes into the metadata.
+    Args:
+        plan: The workflow.
+        task: The episode's task.
+        rollout: The episode's number among those of its task, from 0.
+        results: The results by node; None for turns that were skipped or did not finish.
+        endings: What ended each loop before its last round.
+        over: The position of the loop whose environment is done; None where no environment is done.
+        stopped: Whether the episode ended before all nodes had run.
+        noted: Further metadata.
     """
     task_id: str = task["id"]
     prefix = f"{task_id}:{rollout}/"
     trajectories: list[Trajectory] = []
     failures: list[dict[str, object]] = []
     deciding: list[bool] = []
-    correct = plan.roles[plan.correct]
-    for role, its in _by_role(plan, results):
-        for turns in _instances(role, its):
+    deciding_role = plan.roles[plan.correct]
+    for role, of_role in _by_role(plan, results):
+        for turns in _instances(role, of_role):
             last, masked = turns[-1], False
             steps: list[Step] = []
             for turn in turns:
@@ -49,15 +56,15 @@ def assemble(
                 if turn.failure is not None:
                     failures.append(_failed(role, turn, turn.failure))
             score = _sum(role, turns) if role.sums_rewards else last.score
-            reward, right, terms = score or _UNSCORED
-            name, index, is_right = role.name, last.view.index, right is True
+            reward, correct, terms = score or _UNSCORED
+            name, index, is_correct = role.name, last.view.index, correct is True
             uid = f"{prefix}{name}/{index}"
-            # By position, as all that is made for every turn: with keywords it takes twice as long.
+            # By position: keywords take twice as long, and this is done for every instance.
             trajectories.append(
-                Trajectory(name, index, steps, reward, is_right, uid, terms, last.failure, masked)
+                Trajectory(name, index, steps, reward, is_correct, uid, terms, last.failure, masked)
             )
-            if role is correct:
-                deciding.append(is_right)
+            if role is deciding_role:
+                deciding.append(is_correct)
     reason = TerminationReason.ENV_DONE
     if stopped:
         last = failures[-1]["name"] if failures else ""
@@ -71,9 +78,9 @@ def assemble(
     if failures:
         metadata["failures"] = failures
     metrics: dict[str, float] = {}
-    is_correct = bool(deciding) and all(deciding)
-    episode = Episode(task_id, rollout, task, trajectories, is_correct, metrics, reason, metadata)
-    for name, metric in plan.metrics.items():  # each reads the episode itself
+    all_correct = bool(deciding) and all(deciding)
+    episode = Episode(task_id, rollout, task, trajectories, all_correct, metrics, reason, metadata)
+    for name, metric in plan.metrics.items():  # a metric reads the episode without metrics
         try:
             if (value := metric.measure(episode)) is not None:
                 metrics[name] = finite_number(value, "it is")
@@ -90,20 +97,22 @@ def _failed(role: RolePlan, result: NodeResult, failure: Failure) -> dict[str, o
 
 
 def _by_role(plan: Plan, results: Results) -> Iterator[tuple[RolePlan, Results]]:
-    """Each role's turns."""
+    """Return each role with the results of its nodes."""
     return ((role, results[role.nodes.start : role.nodes.stop]) for role in plan.roles)
 
 
-def _instances(role: RolePlan, its: Results) -> list[list[NodeResult]]:
-    """The turns of each instance that took one."""
+def _instances(role: RolePlan, results: Results) -> list[list[NodeResult]]:
+    """Return the turns of each instance that took one."""
     if role.rounds == 1:
-        return [[turn] for turn in its if turn is not None]
-    each = ([turn for turn in its[first :: role.count] if turn is not None] for first in range(role.count))
+        return [[turn] for turn in results if turn is not None]
+    each = (
+        [turn for turn in results[first :: role.count] if turn is not None] for first in range(role.count)
+    )
     return [turns for turns in each if turns]
 
 
 def _rounds(plan: Plan, results: Results) -> dict[str, int]:
-    """How many rounds each loop went."""
+    """Return the number of rounds that each loop ran."""
     rounds = dict.fromkeys((loop.name for loop in plan.loops), 0)
     for role, its in _by_role(plan, results):
         if role.loop is not None:
@@ -116,7 +125,7 @@ def _rounds(plan: Plan, results: Results) -> dict[str, int]:
 def _ended(
     plan: Plan, endings: Endings, over: int | None, *, stopped: bool
 ) -> dict[str, str | dict[str, int]]:
-    """What ended each loop: `until`, `env` or `times`; how often, where its branches end each for itself."""
+    """Return what ended each loop: `until`, `env` or `times`; counted, where its branches end separately."""
     ended: dict[str, str | dict[str, int]] = {}
     for number, loop in enumerate(plan.loops):
         found = Counter[str](endings.get(number, {}).values())
@@ -129,12 +138,12 @@ def _ended(
 
 
 def _skipped(plan: Plan, results: Results) -> dict[str, float]:
-    """The share of each role's turns that were skipped, where any was."""
+    """Return the fraction of each role's turns that were skipped, without the roles of which none was."""
     return {role.name: its.count(None) / len(its) for role, its in _by_role(plan, results) if None in its}
 
 
 def _sum(role: RolePlan, turns: Sequence[NodeResult]) -> Score | None:
-    """What turns earned together: right if the last was."""
+    """Return the summed score of turns, correct if the last one is; None where none has a score."""
     scores = [turn.score for turn in turns if turn.score is not None and not _is_masked(role, turn)]
     if not scores:
         return None
@@ -146,19 +155,28 @@ def _sum(role: RolePlan, turns: Sequence[NodeResult]) -> Score | None:
 
 
 def _is_masked(role: RolePlan, result: NodeResult) -> bool:
-    """Whether a turn teaches nothing: it failed and says so, nobody ran whom its reward reads, or the
-    environment broke off."""
+    """Return whether a turn is kept out of training: it failed and its role masks failures, the environment
+    failed, or no turn that its reward reads ran."""
     if result.failure is not None:
         return role.spec.on_failure.then == "mask" or result.failure.name is FailureName.ENVIRONMENT_ERROR
     return result.score is None and role.reward is not None
 
 
 def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:
-    """A turn's Steps, one for each call that was answered; the last has what the turn came to."""
+    """Return a turn's Steps, one for each call that was answered.
+
+    Args:
+        role: The turn's role.
+        turn: The turn; a tool that ran in place of a model leaves one Step without tokens or messages.
+        masked: Whether the Steps are kept out of training.
+
+    Returns:
+        The Steps in order; only the last has the action and the reward and is `done`.
+    """
     view, score = turn.view, turn.score
     reward = 0.0 if score is None else score.reward
-    if turn.ran is not None:  # no tokens and no messages
-        noted = _noted(role, view, turn.ran, masked=masked) | {"tool": turn.ran.tool}
+    if turn.tool_run is not None:
+        noted = _noted(role, view, turn.tool_run, masked=masked) | {"tool": turn.tool_run.tool}
         return [Step(action=view.action, model_response=view.response, reward=reward, metadata=noted)]
     steps: list[Step] = []
     left = len(turn.calls)
@@ -192,14 +210,13 @@ def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:
     return steps
 
 
-def _noted(role: RolePlan, view: View, asked: ModelCall | ToolRun, *, masked: bool) -> dict[str, object]:
-    """What is recorded of anything that a turn asked for: when and how long, in seconds, which of several
-    rounds and attempts it was, and whether it teaches nothing."""
-    noted: dict[str, object] = {"started": asked.started, "seconds": asked.seconds}
+def _noted(role: RolePlan, view: View, call: ModelCall | ToolRun, *, masked: bool) -> dict[str, object]:
+    """Return the metadata of one call: start and duration in seconds, round, attempts, whether masked."""
+    noted: dict[str, object] = {"started": call.started, "seconds": call.seconds}
     if role.loop is not None:
         noted["round"] = view.round
-    if asked.attempt:
-        noted["attempts"] = asked.attempt + 1
+    if call.attempt:
+        noted["attempts"] = call.attempt + 1
     if masked:
         noted["masked"] = True
     return noted

@@ -1,4 +1,4 @@
-"""Which blocks may start, as nodes end. Pure counting over a plan's wiring: no asyncio, no results."""
+"""The blocks that may start, as nodes end. Pure counting over a plan's wiring: no asyncio, no results."""
 
 from __future__ import annotations
 
@@ -8,41 +8,37 @@ from rolegraph.engine.compile.plan import JoinReductions, Wiring
 
 
 class Frontier:
-    """The state of one episode's joins and blocks; blocks, joins and nodes by their positions in the plan."""
+    """The counters of one episode's joins and blocks. Blocks, joins and nodes are positions in the plan."""
 
-    __slots__ = ("_feeds", "_left", "_releases", "_waits")
+    __slots__ = ("_feeds", "_joins", "_releases", "_waits")
 
     def __init__(self, wiring: Wiring) -> None:
         self._feeds, self._releases = wiring.joins_of_node, wiring.blocks_of_join
-        self._left = list(wiring.join_sizes)
+        self._joins = list(wiring.join_sizes)
+        """By join, the number of nodes that it still waits for."""
         self._waits = list(wiring.joins_awaited)
+        """By block, the number of joins that it still waits for."""
 
     def done(self, node: int) -> Sequence[int]:
-        """Count a node that has ended, which no node does twice; the blocks that became ready by it."""
+        """Count a node that has ended, once; return the blocks that became ready by it."""
         ready: list[int] | None = None
-        left = self._left
+        joins = self._joins
         for join in self._feeds[node]:
-            left[join] -= 1
-            if not left[join]:
+            joins[join] -= 1
+            if not joins[join]:
                 ready = self._release(join, ready or [])
         return ready or ()
 
     def skip(self, nodes: Iterable[int]) -> Sequence[int]:
-        """Count many at once, as `done` does each."""
-        left, feeds, ready = self._left, self._feeds, list[int]()
-        for node in nodes:
-            for join in feeds[node]:
-                left[join] -= 1
-                if not left[join]:
-                    ready = self._release(join, ready)
-        return ready
+        """Count nodes that are left out; return the blocks that became ready."""
+        return [block for node in nodes for block in self.done(node)]
 
     def end(self, tail: JoinReductions) -> Sequence[int]:
-        """Count all that a loop which is over is spared, at once; the blocks that became ready by it."""
+        """Count all nodes that an ended loop leaves out; return the blocks that became ready."""
         ready: list[int] = []
         for join, count in tail:
-            self._left[join] -= count
-            if not self._left[join]:
+            self._joins[join] -= count
+            if not self._joins[join]:
                 ready = self._release(join, ready)
         return ready
 

@@ -126,9 +126,11 @@ class Isolation:
     ) -> None:
         with self._lock:
             self._closed = True
-            for worker in (*self._idle, *self._busy.values()):
+            workers = (*self._idle, *self._busy.values())
+            for worker in workers:
                 worker.kill()
-        await asyncio.to_thread(self._threads.shutdown)
+        if workers:  # most runs need none, and end without waiting for a thread
+            await asyncio.to_thread(self._threads.shutdown)
 
 
 class _Call:

@@ -18,8 +18,8 @@ from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode, Message, NodeId, Task
 from rolegraph.engine.run.isolation import Isolation
 from rolegraph.engine.run.scheduler import run_episode
-from rolegraph.engine.run.session import EpisodeJob
 from rolegraph.engine.run.standins import PreviewModel, asked_only, still, told_only
+from rolegraph.engine.run.turn import EpisodeJob
 from rolegraph.engine.spec import Edge, OnFailure
 from rolegraph.engine.vocabulary import Function, Tool
 
@@ -237,7 +237,7 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
 
 def _edge(name: str, edge: Edge) -> str:
     """`rival (of candidate, each, history)`: what an edge says that is not said of all."""
-    join = f"chunks of {edge.size}" if edge.chunks else edge.join
+    join = f"chunks of {edge.chunk_size}" if edge.chunks else edge.join
     said = (
         f"of {edge.of}" if edge.of not in (None, name) else "",
         join if join != "all" else "",

@@ -1,15 +1,14 @@
-"""Runs one Plan on one task: a node starts the moment what it waits for is done.
+"""Runs one plan on one task: a node starts the moment that what it waits for is done.
 
-In: a Plan, a job, the models of the plan's endpoints. Out: an Episode, whatever failed on the way. There is
-no barrier between levels; a node that fails, fails alone. Tasks started here are finished or cancelled before
-an episode is over. This file knows no provider, no disk and no training.
+In: a plan, a job, the models of the plan's endpoints. Out: an Episode, whatever failed on the way. There is
+no barrier between levels, and a node that fails, fails alone. Tasks started here have ended before the
+episode is returned. Knows no provider, no disk and no training.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from rolegraph.engine.compile import Plan, RolePlan
@@ -17,43 +16,18 @@ from rolegraph.engine.compile.plan import Block, Node
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Clock, LimitedModel
 from rolegraph.engine.prompts import ChatPrefix, PromptError, render_messages
-from rolegraph.engine.records import (
-    Episode,
-    EpisodeDone,
-    Failure,
-    FailureName,
-    Message,
-    Observer,
-    Task,
-)
+from rolegraph.engine.records import Episode, EpisodeDone, Failure, FailureName, Message, Observer
 from rolegraph.engine.run.assembly import assemble
+from rolegraph.engine.run.context import EpisodeContext
 from rolegraph.engine.run.endings import LoopEnds
+from rolegraph.engine.run.environment import EnvironmentSession
 from rolegraph.engine.run.frontier import Frontier
 from rolegraph.engine.run.isolation import Isolation
-from rolegraph.engine.run.rewarding import EpisodeStop, LateRewards, settle
-from rolegraph.engine.run.seeing import EpisodeContext
-from rolegraph.engine.run.session import EpisodeJob, NodeResult, take_turn
+from rolegraph.engine.run.rewards import EpisodeStop, LateRewards, score_at_once
 from rolegraph.engine.run.task_group import TaskGroup
-from rolegraph.engine.run.tool_turn import run_turn
 from rolegraph.engine.run.tools import OpenTools
-from rolegraph.engine.run.world import EnvironmentSession
+from rolegraph.engine.run.turn import EpisodeJob, NodeResult, model_turn, tool_turn
 from rolegraph.engine.vocabulary import EnvironmentFailure, View
-
-
-def jobs(tasks: Iterable[Task], rollouts: int = 1, seed: int | None = None) -> Iterator[EpisodeJob]:
-    """A job for each task and rollout."""
-    return (EpisodeJob(task, rollout, seed) for task in tasks for rollout in range(rollouts))
-
-
-def missing(planned: Iterable[EpisodeJob], finished: Iterable[tuple[str, int]]) -> Iterator[EpisodeJob]:
-    """The jobs of whose episodes there is none yet: `finished` ones by their task's id and their rollout."""
-    there = Counter(finished)
-    for job in planned:
-        key = job.task["id"], job.rollout
-        if there[key]:
-            there[key] -= 1
-        else:
-            yield job
 
 
 def run_episode(
@@ -64,34 +38,42 @@ def run_episode(
     isolation: Isolation,
     observe: Observer | None = None,
 ) -> Coroutine[None, None, Episode]:
-    """One episode. What fails is named in it; only cancellation and faults of this program raise.
+    """Run one episode. Failures are named in it; only cancellation and errors of this program raise.
 
-    `models` are those of `plan.endpoints`, `isolation` is where rewards with a time limit run. An observer
-    hears of an episode that is interrupted too, as far as it came.
+    Args:
+        plan: The workflow.
+        job: The task, the rollout and the run's seed.
+        models: The models of `plan.endpoints`, in that order.
+        isolation: The processes for rewards and tools with a time limit.
+        observe: Receives the episode's events: each call, and the episode itself. An interrupted episode is
+            sent as far as it came.
+
+    Raises:
+        UsageError: The plan needs permissions that were not given.
     """
     return _Run(plan, job, models, isolation=isolation, observe=observe).episode()
 
 
 class _Run:
-    """One episode while it runs. Nodes and blocks are known by their positions in the plan."""
+    """One episode while it runs. Nodes and blocks are positions in the plan."""
 
     __slots__ = (
         "began",
         "clock",
-        "ends",
+        "context",
+        "environment",
         "frontier",
         "isolation",
         "job",
+        "loop_ends",
         "messages",
         "models",
         "observe",
         "plan",
         "results",
         "seed",
-        "sight",
         "tasks",
         "tools",
-        "world",
     )
 
     def __init__(
@@ -104,26 +86,25 @@ class _Run:
         observe: Observer | None,
     ) -> None:
         self.plan, self.job, self.models, self.isolation, self.observe = plan, job, models, isolation, observe
-        self.seed = None if job.seed is None else job.seeded(job.seed)
+        self.seed = None if job.seed is None else job.episode_seed(job.seed)
         self.frontier = Frontier(plan.wiring)
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
-        self.world = None if plan.env is None else EnvironmentSession(plan.env, job.task)
-        self.sight = EpisodeContext(plan, job.task, self.results, self.world)
-        self.ends: LoopEnds | None = None
+        self.environment = None if plan.env is None else EnvironmentSession(plan.env, job.task)
+        self.context = EpisodeContext(plan, job.task, self.results, self.environment)
+        self.loop_ends: LoopEnds | None = None
         if plan.loops:
-            self.ends = LoopEnds(plan, self.results, self.sight, self.frontier, self.world)
+            self.loop_ends = LoopEnds(plan, self.results, self.context, self.frontier, self.environment)
         self.messages: dict[int, Sequence[Message] | Failure] = {}
-        """By block, what its nodes are asked; of blocks that opened, as a long loop may end early."""
+        """By block, the prompt that its nodes share; only of opened blocks: a long loop may end early."""
         self.tools: OpenTools | None = None
-        """Those in use; None until there is a first."""
+        """None until a node needs a tool."""
         self.tasks: TaskGroup
         self.clock: Clock
-        """The event loop's."""
         self.began = 0.0
-        """When the episode did, by the clock."""
+        """The episode's start on the clock."""
 
     async def episode(self) -> Episode:
-        """The episode; what was opened for it is closed whatever happens."""
+        """Run the episode; tools and environment are closed whatever happens."""
         if self.plan.withheld:
             names = ", ".join(permission.name for permission in self.plan.withheld)
             raise UsageError(f"{self.plan.name} runs only where this is allowed: {names}")
@@ -131,181 +112,181 @@ class _Run:
         self.clock, self.began = loop.time, loop.time()
         self.tasks = TaskGroup(loop)
         try:
-            stopped = await self.turns()
+            stopped = await self.run_nodes()
         except BaseException:
             try:
                 await self.tasks.cancel()
             finally:
-                self.tell(self.assembled(stopped=True), finished=False)
+                self.notify(self.assemble(stopped=True), finished=False)
             raise
         else:
-            episode = self.assembled(stopped=stopped)
-            self.tell(episode, finished=True)
+            episode = self.assemble(stopped=stopped)
+            self.notify(episode, finished=True)
             return episode
         finally:
             if self.tools is not None:
                 await self.tools.close()
-            if self.world is not None:
-                await self.world.close()
+            if self.environment is not None:
+                await self.environment.close()
 
-    def tell(self, episode: Episode, *, finished: bool) -> None:
+    def notify(self, episode: Episode, *, finished: bool) -> None:
         if self.observe is not None:
             self.observe(EpisodeDone(episode, finished))
 
-    def assembled(self, *, stopped: bool) -> Episode:
-        job, world = self.job, self.world
+    def assemble(self, *, stopped: bool) -> Episode:
+        job, environment = self.job, self.environment
         noted: dict[str, object] = {}
-        if self.sight.uncomputed:
-            noted["uncomputed_conditions"] = self.sight.uncomputed
-        if world is not None and world.info:
-            noted["environment"] = world.info
-        over = world.loop if world is not None and world.over else None
-        endings = self.ends.endings if self.ends is not None else {}
+        if self.context.uncomputed:
+            noted["uncomputed_conditions"] = self.context.uncomputed
+        if environment is not None and environment.info:
+            noted["environment"] = environment.info
+        over = environment.loop if environment is not None and environment.over else None
+        endings = self.loop_ends.endings if self.loop_ends is not None else {}
         return assemble(
             self.plan, job.task, job.rollout, self.results, endings, over, stopped=stopped, noted=noted
         )
 
-    # which node runs when
+    # order of the nodes
 
-    async def turns(self) -> bool:
-        """Take and score all of them; whether a node ended the episode before."""
+    async def run_nodes(self) -> bool:
+        """Run and score all nodes; return whether a failed node ended the episode early."""
         tasks = self.tasks
         try:
-            self.start(self.opened(self.plan.wiring.initial_blocks))
-            await tasks.settled()
+            self.start(self.open_blocks(self.plan.wiring.initial_blocks))
+            await tasks.wait()
             if self.plan.reward_order:
-                late = LateRewards(self.plan, self.job.task, self.results, self.world, self.isolation)
-                tasks.spawn(late.score(tasks.spawn))
-                await tasks.settled()
+                late = LateRewards(self.plan, self.job.task, self.results, self.environment, self.isolation)
+                tasks.create_task(late.score(tasks.create_task))
+                await tasks.wait()
         except EpisodeStop:
             return True
         return False
 
     def start(self, nodes: Iterable[int]) -> None:
         for node in nodes:
-            self.tasks.spawn(self.branch(node))
+            self.tasks.create_task(self.run_branch(node))
 
-    async def branch(self, position: int) -> None:
-        """Run a node, then go on in the same task with one of those that became ready by it."""
+    async def run_branch(self, position: int) -> None:
+        """Run a node, then in the same task one of the nodes that became ready by it, and so on."""
         plan = self.plan
         while True:
             node = plan.nodes[position]
             role = plan.roles[node.role]
-            result = self.results[position] = await self.turn(position, node, role)
+            result = self.results[position] = await self.take_turn(position, node, role)
             ready = self.frontier.done(position)
             if ready:
-                ready = self.opened(ready)
+                ready = self.open_blocks(ready)
                 self.start(ready[1:])
-            settle(role, self.job.task, result, self.isolation, self.tasks.spawn)
+            score_at_once(role, self.job.task, result, self.isolation, self.tasks.create_task)
             if not ready:
                 return
             position = ready[0]
 
-    def opened(self, blocks: Sequence[int]) -> list[int]:
-        """The nodes to run of blocks that have nothing to wait for; who is skipped lets others go on."""
-        plan, sight = self.plan, self.sight
-        ready: list[int] = []
+    def open_blocks(self, blocks: Sequence[int]) -> list[int]:
+        """Open blocks that wait for nothing more, and those that become ready because nodes are skipped.
+
+        Returns:
+            The nodes to run.
+        """
+        plan, context = self.plan, self.context
+        nodes_to_run: list[int] = []
         todo = [*blocks]
-        for number in todo:  # and those that are released on the way
-            if self.world is not None and (transition := plan.transition_at(number)) is not None:
-                self.tasks.spawn(self.go_on(transition))
+        for number in todo:  # grows while it is read
+            if self.environment is not None and (transition := plan.transition_at(number)) is not None:
+                self.tasks.create_task(self.advance(self.environment, transition))
                 continue
             block = plan.blocks[number]
             role = plan.roles[block.role]
-            if role.loop is not None and self.ends is not None and self.ends.is_over(number, role.loop):
-                todo += self.ends.end(block, role.loop)
+            loop_ends = self.loop_ends
+            if role.loop is not None and loop_ends is not None and loop_ends.is_over(number, role.loop):
+                todo += loop_ends.skip(block, role.loop)
                 continue
             if block.inputs:
-                sight.join(number, block.inputs)
+                context.set_upstream(number, block.inputs)
             nodes = block.nodes
             if block.may_skip:
-                nodes = self.running(block, role, number)
+                nodes = self.select_nodes(block, role, number)
                 if len(nodes) < len(block.nodes):
                     running = frozenset(nodes)
                     todo += self.frontier.skip(node for node in block.nodes if node not in running)
             if nodes and not role.prompt_per_instance and role.run is None:
-                self.messages[number] = self.render(role, sight.of_block(role, number))
-            ready += nodes
-        return ready
+                self.messages[number] = self.render(role, context.of_block(role, number))
+            nodes_to_run += nodes
+        return nodes_to_run
 
-    # who is skipped
-
-    def running(self, block: Block, role: RolePlan, number: int) -> Sequence[int]:
-        """The nodes of a block that run: a parent ran, its condition is true."""
-        if any(see.is_parent and not len(self.sight.upstream[number][see.name]) for see in block.inputs):
+    def select_nodes(self, block: Block, role: RolePlan, number: int) -> Sequence[int]:
+        """Return the nodes of a block that run: a parent ran, and the role's condition is true."""
+        context, environment = self.context, self.environment
+        if any(edge.is_parent and not len(context.upstream[number][edge.name]) for edge in block.inputs):
             return ()
         nodes = block.nodes
         if self.plan.never_run:
             nodes = [node for node in nodes if node not in self.plan.never_run]
-        if self.world is not None and self.world.loop == role.loop:
-            nodes = [node for node in nodes if self.world.moves(self.plan.nodes[node])]
+        if environment is not None and environment.loop == role.loop:
+            nodes = [node for node in nodes if environment.moves(self.plan.nodes[node])]
         if role.when is None or not nodes:
             return nodes
-        if "self" not in role.when.mentions:  # the same for all of them
-            return nodes if self.sight.holds(role.when, self.sight.of_block(role, number)) else ()
-        return [node for node in nodes if self.sight.holds(role.when, self.sight.of_node(node))]
+        if "self" not in role.when.mentions:  # one value for the whole block
+            return nodes if context.holds(role.when, context.of_block(role, number)) else ()
+        return [node for node in nodes if context.holds(role.when, context.of_node(node))]
 
-    async def go_on(self, transition: int) -> None:
-        """Let the environment answer the turns of a round, and open what waited for that."""
-        assert self.world is not None
+    async def advance(self, environment: EnvironmentSession, transition: int) -> None:
+        """Advance the environment by a round, and start the nodes that waited for the transition."""
         try:
-            await self.world.go_on(self.results)
+            await environment.advance(self.results)
         except EnvironmentFailure as error:
-            self.stop_at_environment(self.world, str(error))
+            self.fail_players(environment, str(error))
             raise EpisodeStop from None
-        self.start(self.opened(self.frontier.done(transition)))
+        self.start(self.open_blocks(self.frontier.done(transition)))
 
-    def stop_at_environment(self, world: EnvironmentSession, message: str) -> None:
-        """Say in each player's last turn that nothing came of it."""
-        for place in world.stopped():
-            node = self.plan.nodes[place]
-            result = self.results[place]
+    def fail_players(self, environment: EnvironmentSession, message: str) -> None:
+        """Mark each player's last turn as failed by the environment."""
+        for position in environment.last_turns():
+            node = self.plan.nodes[position]
+            result = self.results[position]
             if result is None:
-                default = self.plan.roles[node.role].parser.default
-                view = View(
-                    node.id.index, default, round=node.id.round, lineage=node.lineage, role=node.id.role
-                )
-                result = self.results[place] = NodeResult(view)
+                role, index, round_number = node.id
+                action = self.plan.roles[node.role].parser.default
+                view = View(index, action, round=round_number, lineage=node.lineage, role=role)
+                result = self.results[position] = NodeResult(view)
             result.failure, result.score = Failure(FailureName.ENVIRONMENT_ERROR, message), None
 
     # one node
 
     def render(
-        self, role: RolePlan, variables: Mapping[str, Any], *, first: bool = True
+        self, role: RolePlan, variables: Mapping[str, Any], *, with_system: bool = True
     ) -> Sequence[Message] | Failure:
-        """What a role is asked; only the first turn of a conversation has the system's."""
+        """Render a role's prompt; later turns of a conversation have no system message."""
         assert role.prompt is not None
         try:
-            return render_messages(role.prompt, role.system if first else None, variables)
+            return render_messages(role.prompt, role.system if with_system else None, variables)
         except PromptError as error:
             return Failure(FailureName.PROMPT_ERROR, str(error))
 
-    def turn(self, position: int, node: Node, role: RolePlan) -> Coroutine[None, None, NodeResult]:
-        upstream = self.sight.upstream[node.block]
+    def take_turn(self, position: int, node: Node, role: RolePlan) -> Coroutine[None, None, NodeResult]:
+        upstream = self.context.upstream[node.block]
         if role.run is not None:
-            return run_turn(
+            return tool_turn(
                 role,
                 role.run,
                 node,
-                self.sight.of_node(position),
+                self.context.of_node(position),
                 upstream,
-                tools=self.opened_tools(),
+                tools=self.open_tools(),
                 isolation=self.isolation,
                 clock=self.clock,
                 began=self.began,
             )
         assert node.endpoint is not None
-        continues = tools = None
+        prefix = None
         if not role.prompt_per_instance:
-            asked = self.messages[node.block]
+            messages = self.messages[node.block]
         elif role.spec.memory == "chat":
-            asked, continues = self.next_of_chat(role, position)
+            messages, prefix = self.continue_chat(role, position)
         else:
-            asked = self.render(role, self.sight.of_node(position))
-        if role.tools:
-            tools = self.opened_tools()
-        # By position: every model call passes here.
-        return take_turn(
+            messages = self.render(role, self.context.of_node(position))
+        # By position: with keywords, this costs 1 % of an episode.
+        return model_turn(
             role,
             node,
             self.models[node.endpoint],
@@ -314,25 +295,25 @@ class _Run:
             self.observe,
             self.clock,
             self.began,
-            asked,
+            messages,
             upstream,
-            tools,
-            continues,
+            self.open_tools() if role.tools else None,
+            prefix,
         )
 
-    def opened_tools(self) -> OpenTools:
+    def open_tools(self) -> OpenTools:
         self.tools = self.tools or OpenTools()
         return self.tools
 
-    def next_of_chat(
+    def continue_chat(
         self, role: RolePlan, position: int
     ) -> tuple[Sequence[Message] | Failure, ChatPrefix | None]:
-        """What goes on with the last turn of its instance that was neither skipped nor failed, and the tokens
-        which that left."""
-        number = self.plan.nodes[position].id.round
-        earlier = (self.results[position - role.count * back] for back in range(1, number))
-        last = next((result for result in earlier if result is not None and result.is_remembered), None)
-        asked = self.render(role, self.sight.of_node(position), first=last is None)
-        if last is None or isinstance(asked, Failure):
-            return asked, None
-        return (*last.calls[-1].chat, *asked), last.calls[-1].continued
+        """Return the messages of a turn after those of its instance's last turn that was neither skipped nor
+        failed, and that turn's chat as tokens."""
+        round_number = self.plan.nodes[position].id.round
+        earlier = (self.results[position - role.count * back] for back in range(1, round_number))
+        last = next((result for result in earlier if result is not None and result.continues_chat), None)
+        messages = self.render(role, self.context.of_node(position), with_system=last is None)
+        if last is None or isinstance(messages, Failure):
+            return messages, None
+        return (*last.calls[-1].chat, *messages), last.calls[-1].chat_prefix

@@ -1,67 +1,190 @@
-"""The tools of one episode: opened at their first use, closed when it ends; and what they give, as text."""
+"""The tools of one episode: open at the first use, called in a turn, closed when the episode ends.
+
+Whatever goes wrong with a model's call becomes the text of its result, so that the model can correct itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+from rolegraph.engine.errors import UserError, did_you_mean
+from rolegraph.engine.limits.answers import ANSWER_CALLS
+from rolegraph.engine.limits.records import CALL_SHOWN
 from rolegraph.engine.limits.tools import TOOL_CLOSE_SECONDS, TOOL_TEXT
-from rolegraph.engine.records import check_recordable
-from rolegraph.engine.vocabulary import Function, Tool, ToolError
-from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS
+from rolegraph.engine.prompts.tools import result_message
+from rolegraph.engine.records import Message, check_recordable
+from rolegraph.engine.vocabulary import Function, Tool, ToolCall, ToolError
+from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
+from rolegraph.engine.vocabulary.schemas import UNBOUNDED_KEYWORDS, Keyword, TooMuchWork, schema_checker
+
+Functions = Mapping[str, Function]
+"""The functions that a model may call, by name."""
 
 
 class OpenTools:
-    """The tools of one episode, each open once, whoever asks for it."""
+    """The tools of one episode, each open once for all turns."""
 
     def __init__(self) -> None:
         self._opened: dict[int, asyncio.Future[Sequence[Function]]] = {}
-        self._keepers: list[asyncio.Task[None]] = []
-        self._over = asyncio.Event()
+        """By the tool's id()."""
+        self._holders: list[asyncio.Task[None]] = []
+        self._closing = asyncio.Event()
 
     async def functions(self, tool: Tool) -> Sequence[Function]:
-        """A tool's functions; raises what opening it raises."""
+        """Open a tool unless it is open, and return its functions; raises what opening it raises."""
         if id(tool) not in self._opened:
             opened = self._opened[id(tool)] = asyncio.get_running_loop().create_future()
-            self._keepers.append(asyncio.create_task(self._keep(tool, opened)))
-        # Others may wait for it, too.
+            self._holders.append(asyncio.create_task(self._hold(tool, opened)))
+        # Shielded: a turn that is cancelled must not cancel the opening for the other turns.
         return await asyncio.shield(self._opened[id(tool)])
 
-    async def _keep(self, tool: Tool, opened: asyncio.Future[Sequence[Function]]) -> None:
-        """Hold a tool open. In a task of its own, because some can only be closed where they were opened."""
+    async def named_functions(self, tools: Sequence[Tool]) -> Functions:
+        """Open tools and return their functions by name; of two with one name, the later is `name_2`."""
+        found: dict[str, Function] = {}
+        for functions in await asyncio.gather(*map(self.functions, tools)):
+            for function in functions:
+                name, number = function.name, 1
+                while name in found:
+                    number += 1
+                    name = f"{function.name}_{number}"
+                found[name] = function._replace(name=name)
+        return found
+
+    async def _hold(self, tool: Tool, opened: asyncio.Future[Sequence[Function]]) -> None:
+        """Hold a tool open in one task: anyio's scopes must be left by the task that entered them."""
         assert tool.open is not None
         try:
             async with tool.open() as functions:
                 opened.set_result(functions)
-                await self._over.wait()
+                await self._closing.wait()
         except FOREIGN_ERRORS as error:
             if opened.done():
-                return  # it did what it was asked; how it ends is nobody's concern
-            del self._opened[id(tool)]  # whoever asks next tries again
+                return  # closing failed, when nothing depends on the tool any more
+            del self._opened[id(tool)]  # the next turn tries again
             opened.set_exception(error)
-            opened.exception()  # it is told to whoever asked, if anybody still does
+            opened.exception()  # marks it as retrieved: the turn that opened the tool may be cancelled
 
     async def close(self) -> None:
-        """Close whatever is open, within seconds."""
-        self._over.set()
-        if self._keepers:
-            await asyncio.wait(self._keepers, timeout=TOOL_CLOSE_SECONDS.most)
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        """Close the open tools; cancel those that take longer than `TOOL_CLOSE_SECONDS`."""
+        self._closing.set()
+        if self._holders:
+            await asyncio.wait(self._holders, timeout=TOOL_CLOSE_SECONDS.most)
+        for holder in self._holders:
+            holder.cancel()
+        await asyncio.gather(*self._holders, return_exceptions=True)
+
+
+class CallResult(NamedTuple):
+    """The result of one tool call."""
+
+    message: Message
+    """The chat message that tells the model."""
+    noted: Mapping[str, str]
+    """The call in the record: the function's `name`, and the `error` where there is one."""
+
+
+async def call_all(
+    functions: Functions, calls: Sequence[ToolCall], seconds: float | None
+) -> Sequence[CallResult]:
+    """Make the calls of one answer side by side.
+
+    Args:
+        functions: The functions that the model may call.
+        calls: The model's calls; those beyond `ANSWER_CALLS` are answered with an error.
+        seconds: The limit of each call; None for no limit.
+
+    Returns:
+        A result for each call, in the same order. Results beyond `TOOL_TEXT` characters in total are errors.
+
+    Raises:
+        UserError: A tool found a mistake of the person who runs the workflow.
+    """
+    made = await asyncio.gather(*(_call(functions, call, seconds) for call in calls[: ANSWER_CALLS.most]))
+    results, characters_left = list[CallResult](), TOOL_TEXT.most
+    for call, result in zip(calls, made, strict=False):
+        length = len(result.message["content"])
+        if length <= characters_left:
+            characters_left -= length
+        else:
+            result = _failed(call, TOOL_TEXT.exceeded("the results of these calls have"))
+        results.append(result)
+    exceeded = ANSWER_CALLS.exceeded("the answer has")
+    return [*results, *(_failed(call, f"not called: {exceeded}") for call in calls[ANSWER_CALLS.most :])]
 
 
 def result_text(name: str, result: object) -> str:
-    """What a tool gave, as text; raises ToolError for what cannot be sent to a model and recorded."""
+    """Return a tool's result as text; raises ToolError where it cannot be sent to a model and recorded."""
     try:
         check_recordable(result)
         text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
         if len(text) <= TOOL_TEXT.most:
-            text.encode()  # half a character can be sent to nobody
+            text.encode()  # an unpaired surrogate can be sent to no model
             return text
     except UnicodeError:
         raise ToolError(f"{name} gave text that is not valid Unicode") from None
     except ValueError as error:
         raise ToolError(f"{name} gave neither text nor a JSON value: {error}") from None
     raise ToolError(TOOL_TEXT.exceeded(f"{name} gave"))
+
+
+async def _call(functions: Functions, call: ToolCall, seconds: float | None) -> CallResult:
+    try:
+        function = functions.get(call.name)
+        if function is None or call.malformed:
+            return _failed(call, _explain_unknown(functions, call))
+        _check_arguments(function, call.arguments)
+        async with asyncio.timeout(seconds):
+            result = await function.call(call.arguments)
+        text = result_text(call.name, result)
+    except UserError:
+        raise
+    except ToolError as error:
+        return _failed(call, str(error))
+    except TimeoutError:
+        within = "in time" if seconds is None else f"within {seconds:g} s"
+        return _failed(call, f"{call.name} gave no result {within}")
+    except FOREIGN_ERRORS as error:  # a tool may be a package's own code
+        return _failed(call, describe_error(error))
+    return CallResult(result_message(call, text), {"name": call.name})
+
+
+def _failed(call: ToolCall, why: str) -> CallResult:
+    return CallResult(result_message(call, f"Error: {why}"), {"name": call.name, "error": why})
+
+
+def _explain_unknown(functions: Functions, call: ToolCall) -> str:
+    written, most = call.malformed, CALL_SHOWN.most
+    if len(written) > most:
+        written = f"{written[:most]}…"
+    if not call.name:
+        return f"this call cannot be read: {written!r}; expected a tool's name, and arguments as JSON"
+    if call.name in functions:
+        return f"the arguments of {call.name} are not the JSON of an object: {written!r}"
+    hint = did_you_mean(call.name, functions)
+    return f"there is no tool {call.name!r}; there is {', '.join(functions)}{f'; {hint}' if hint else ''}"
+
+
+def _check_arguments(function: Function, arguments: Mapping[str, Any]) -> None:
+    """Raise ToolError for arguments that do not fit the function's schema.
+
+    Keywords whose check may take for ever (a pattern) are left to the tool, and references are not fetched.
+    """
+    skipped = ("pattern", "patternProperties", *UNBOUNDED_KEYWORDS)
+    keywords: dict[str, Keyword] = dict.fromkeys(skipped, _accept)
+    try:
+        problem = schema_checker(function.parameters, keywords)(dict(arguments))
+    except TooMuchWork as error:
+        raise ToolError(f"{function.name} does not take these arguments: {error}") from None
+    except Exception:  # an invalid schema: the tool has to check for itself
+        return
+    if problem is not None:
+        place = "" if problem.path == "$" else f" at {problem.path}"
+        message = problem.message[: CALL_SHOWN.most]
+        raise ToolError(f"{function.name} does not take these arguments{place}: {message}")
+
+
+def _accept(validator: object, wanted: object, value: object, around: object) -> Sequence[object]:
+    return ()

@@ -1,7 +1,6 @@
-"""A spec's own tests, `NAME.test.yaml` beside it: what recorded answers must come to.
+"""Models and reader of a spec's tests, `NAME.test.yaml`: the expected results of recorded answers.
 
-The models of that file, and its reader, with diagnostics as a spec has them. What is expected is held against
-episodes elsewhere (`rolegraph.engine.report.verdicts`).
+`rolegraph.engine.report.verdicts` compares episodes with them.
 """
 
 from __future__ import annotations
@@ -24,35 +23,35 @@ from rolegraph.engine.spec.validation import fit_model
 from rolegraph.engine.spec.yaml_source import YamlSource, parse_yaml
 
 CLOSE = 1e-6
-"""How far a figure may be from one that it must equal."""
+"""Tolerance of comparisons of figures."""
 Most = Annotated[int, Field(ge=0)]
-"""How many there may be."""
+"""Largest permitted count."""
 
 
 class FigureBounds(SpecModel):
-    """Within what a figure must lie; a number alone is what it must be."""
+    """Bounds of a figure; a bare number stands for `equals`."""
 
     at_least: float | None = None
-    """The least that it may be."""
+    """Lower bound."""
     at_most: float | None = None
-    """The most that it may be."""
+    """Upper bound."""
     equals: float | None = None
-    """What it must be, to a millionth."""
+    """Exact value, within a millionth."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """A number stands for `{equals: number}`."""
+        """Expand a number to `{equals: number}`."""
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return {"equals": value} if number else value
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _require_bound(self) -> Self:
         if self.at_least is None and self.at_most is None and self.equals is None:
             raise ValueError("at_least, at_most or equals")
         return self
 
     def hold(self, value: float) -> bool:
-        """Whether a value lies within them."""
+        """Return True for a value within the bounds."""
         return (
             (self.at_least is None or value >= self.at_least - CLOSE)
             and (self.at_most is None or value <= self.at_most + CLOSE)
@@ -60,25 +59,25 @@ class FigureBounds(SpecModel):
         )
 
     def __str__(self) -> str:
-        said = {"at least": self.at_least, "at most": self.at_most, "exactly": self.equals}
-        return ", ".join(f"{word} {value:g}" for word, value in said.items() if value is not None)
+        bounds = {"at least": self.at_least, "at most": self.at_most, "exactly": self.equals}
+        return ", ".join(f"{word} {value:g}" for word, value in bounds.items() if value is not None)
 
 
 class ExpectedAction(SpecModel):
-    """What a role's action must be; anything but a mapping is what it must equal."""
+    """Expected action of a role; any value but a mapping stands for `equals`."""
 
     equals: Any = None
-    """The action itself."""
+    """Expected action."""
     contains: str | None = None
-    """A text that is in the action."""
+    """Expected part of the action's text."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """Any value but a mapping stands for `{equals: value}`."""
+        """Expand any value but a mapping to `{equals: value}`."""
         return cast("object", value) if isinstance(value, Mapping) else {"equals": value}
 
     def hold(self, action: object) -> bool:
-        """Whether an action is as it must be."""
+        """Return True for an action that meets the expectation."""
         if "equals" in self.model_fields_set and action != self.equals:
             return False
         return self.contains is None or self.contains in str(action)
@@ -89,61 +88,61 @@ class ExpectedAction(SpecModel):
 
 
 class TaskExpectations(SpecModel):
-    """What the episodes of one task must come to, in every rollout."""
+    """Expected results of the episodes of one task, in every rollout."""
 
     correct: bool | None = None
-    """Whether they are correct."""
+    """Correctness of the episodes."""
     action: Mapping[str, ExpectedAction] = {}
-    """Actions by role; of one instance where its number follows, as in `solver 2`."""
+    """Actions by role, or by instance, as in `solver 2`."""
     reward: Mapping[str, FigureBounds] = {}
-    """Rewards by role, or instance, likewise."""
+    """Rewards by role, or by instance."""
 
 
 class TokenBounds(SpecModel):
-    """How many tokens an episode may take, as they were recorded."""
+    """Largest number of recorded tokens of an episode."""
 
     prompts: Most | None = None
-    """Of all prompts of an episode, at most."""
+    """Largest number of tokens of all prompts of an episode."""
     answers: Most | None = None
-    """Of all answers of an episode, at most."""
+    """Largest number of tokens of all answers of an episode."""
 
 
 class Expectations(SpecModel):
-    """What must hold of the recorded episodes."""
+    """Expected results of the recorded episodes."""
 
     figures: Mapping[str, FigureBounds] = {}
-    """`correct`, the spec's metrics and `reward/{role}`: means over tasks."""
+    """Bounds of means over tasks: `correct`, the spec's metrics and `reward/{role}`."""
     failures: Most | Mapping[str, Most] | None = None
-    """How many failures there may be: in all, or by `role` or `role/name`. None asks for nothing."""
+    """Largest number of failures: in all, or by `role` or `role/name`. None checks none."""
     tokens: TokenBounds = TokenBounds()
-    """What an episode may take."""
+    """Token bounds of each episode."""
     tasks: Mapping[str, TaskExpectations] = {}
-    """What single tasks must come to, by their id."""
+    """Expected results of single tasks, by their id."""
 
 
 class SpecTests(SpecModel):
-    """A spec's tests."""
+    """Tests of a spec."""
 
     answers: str | None = None
-    """The recorded answers: an episodes file or the folder of a run, beside this file. None is
-    `NAME.answers.jsonl`, which `rolegraph test SPEC --record` makes."""
+    """Recorded answers: an episodes file or a run folder, beside this file. None is `NAME.answers.jsonl`, the
+    file that `rolegraph test SPEC --record` writes."""
     tasks: Annotated[int, Field(ge=1)] = 8
-    """How many tasks are recorded."""
+    """Number of tasks to record."""
     rollouts: Annotated[int, Field(ge=1)] = 1
-    """Episodes of each that are recorded."""
+    """Episodes of each task to record."""
     split: Literal["train", "validation"] | None = None
-    """Which tasks; by default those of the validation, else those of the training."""
+    """Split of the tasks; None takes the validation data, or without it the training data."""
     seed: int = 0
-    """Of the recording, and of what is played again."""
+    """Seed of the recording and of the replay."""
     prompts: Literal["same", "any"] = "same"
-    """Whether each prompt must be the recorded one."""
+    """`same` to require the recorded prompts, `any` to allow changed ones."""
     expect: Expectations = Expectations()
-    """What must hold."""
+    """Expected results."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedTests:
-    """A tests file, read and of the right form."""
+    """A valid tests file."""
 
     path: FilePath
     tests: SpecTests
@@ -151,22 +150,27 @@ class LoadedTests:
 
     @property
     def answers(self) -> FilePath:
-        """Where the recorded answers are."""
+        """Path of the recorded answers."""
         name = self.path.name.removesuffix(TESTS_SUFFIX).removesuffix(".yaml")
         return self.path.parent / (self.tests.answers or f"{name}.answers.jsonl")
 
     def check(self, findings: Iterable[Finding]) -> None:
-        """Raises SpecError for findings, each with its place in the file."""
-        _refuse(findings, self.source)
+        """Raise SpecError for findings, each with its place in the file."""
+        _raise_faults(findings, self.source)
 
 
 def read_tests(path: FilePath) -> LoadedTests:
-    """Read a tests file. Raises UsageError where there is none, SpecError with every fault of it."""
+    """Read a tests file.
+
+    Raises:
+        UsageError: The file is missing or cannot be read.
+        SpecError: The file has faults; the error holds all of them.
+    """
     try:
         text = read_text(path, SPEC_BYTES)
     except FileNotFoundError:
-        hint = "write it, or record one with `rolegraph test SPEC --record`"
-        raise UsageError(f"there are no tests in {display_path(path)}; {hint}") from None
+        hint = "create it with `rolegraph test SPEC --record`"
+        raise UsageError(f"no tests file {display_path(path)}; {hint}") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or error
         raise UsageError(f"cannot read {display_path(path)}: {reason}") from error
@@ -174,14 +178,14 @@ def read_tests(path: FilePath) -> LoadedTests:
     if source.faults:
         raise SpecError(source.faults)
     fitting = fit_model(SpecTests, source.data, {}, (), SpecTests)
-    _refuse(fitting.findings, source)
+    _raise_faults(fitting.findings, source)
     return LoadedTests(path, fitting.value, source)
 
 
-def _refuse(findings: Iterable[Finding], source: YamlSource) -> None:
+def _raise_faults(findings: Iterable[Finding], source: YamlSource) -> None:
     placed = [
         finding.at(place_of(finding, source.data, source.positions, source.texts))
-        for finding in islice(findings, SPEC_FAULTS.most)  # as many as are shown of a spec
+        for finding in islice(findings, SPEC_FAULTS.most)
     ]
     if placed:
         raise SpecError(sorted(dict.fromkeys(placed), key=lambda d: (d.place.line, d.place.column)))

@@ -1,8 +1,7 @@
-"""A spec's file to a checked `Spec`, or to every fault in it with its place.
+"""Loading of a spec's file: a validated `Spec`, and every fault with its place.
 
-Reads the file, what it extends and the overrides; merges; validates against `models`. A part
-that does not fit the schema is reported and left out, so that later checks still see the rest and all
-faults come at once (`validation`). Names, edges and templates are for `engine/compile`.
+Reads the file, the specs it extends and the overrides, merges them and validates the result (`validation`).
+`engine/compile` checks names, edges and templates.
 """
 
 from __future__ import annotations
@@ -34,33 +33,33 @@ from rolegraph.engine.spec.yaml_source import (
 )
 
 TESTS_SUFFIX = ".test.yaml"
-"""How the file of a spec's tests ends."""
+"""Suffix of the file that holds a spec's tests."""
 
 
 @dataclass(slots=True)
 class LoadedSpec:
-    """A spec as far as it could be read. Usable when no diagnostic is an error."""
+    """The valid part of a spec, with the diagnostics of the rest; complete without faults."""
 
     spec: Spec
     data: dict[str, Any]
-    """The resolved mapping: extended, overridden, as it could be written in one file."""
+    """Resolved mapping, after `extends` and overrides, as one file would hold it."""
     folders: tuple[FilePath, ...]
-    """The spec's folder, then those of the specs it extends: where its templates and data may lie."""
+    """Folders of its templates and data: the spec's, then those of the specs it extends."""
     diagnostics: list[Diagnostic]
     positions: KeyPositions
     texts: Mapping[str, str]
-    """The text of each file that was read."""
+    """Text of each file that was read, by the file's shown path."""
     broken: set[Path] = field(default_factory=set[Path])
-    """Paths that were left out; what is found at or below them is a consequence, not a fault."""
+    """Paths that were left out; findings at or below them are consequences."""
 
     @property
     def faults(self) -> list[Diagnostic]:
-        """The errors among the diagnostics."""
+        """Diagnostics that are errors."""
         return [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == "error"]
 
     def shown_diagnostics(self) -> tuple[Diagnostic, ...]:
-        """What a person is told: of very many errors or warnings the first, and how many more there are."""
-        told: list[Diagnostic] = []
+        """Return the diagnostics to show: of errors and of warnings SPEC_FAULTS at most, then a count."""
+        shown: list[Diagnostic] = []
         counts = Counter[str]()
         left = Counter(diagnostic.severity for diagnostic in self.diagnostics)
         for diagnostic in self.diagnostics:
@@ -68,21 +67,21 @@ class LoadedSpec:
             counts[severity] += 1
             left[severity] -= 1
             if counts[severity] <= SPEC_FAULTS.most:
-                told.append(diagnostic)
+                shown.append(diagnostic)
             elif counts[severity] == SPEC_FAULTS.most + 1:
-                hint = f"mend those before first; shown are at most {SPEC_FAULTS} of a kind"
+                hint = f"fix the first ones and run again; at most {SPEC_FAULTS} are shown"
                 more = f"and {left[severity]:,} more: {diagnostic.message}"
-                told.append(replace(diagnostic, message=more, expected="", hint=hint))
-        return tuple(told)
+                shown.append(replace(diagnostic, message=more, expected="", hint=hint))
+        return tuple(shown)
 
     def is_overridden(self, path: Path) -> bool:
-        """Whether what stands at a path is from the command line, and no file's."""
+        """Return True for a value that the command line set, not a file."""
         while path not in self.positions:
             path = path[:-1]
         return self.positions[path].value.file not in self.texts
 
     def report(self, findings: Iterable[Finding]) -> None:
-        """Give findings their places and keep them, but for those that follow from a broken part."""
+        """Add findings with their places to the diagnostics, except those at or below a broken part."""
         known = dict.fromkeys(self.diagnostics)
         for finding in findings:
             if any(finding.path[:depth] in self.broken for depth in range(len(finding.path) + 1)):
@@ -94,7 +93,7 @@ class LoadedSpec:
 def place_of(
     finding: Finding, data: Mapping[str, Any], positions: KeyPositions, texts: Mapping[str, str]
 ) -> Place:
-    """Where a finding stands, in the files that `data` was read from."""
+    """Return the place of a finding in the files that `data` was read from."""
     if finding.place is not None:
         return finding.place
     path = finding.path
@@ -103,7 +102,7 @@ def place_of(
         source = texts.get(value.file, value.text)
         return place_within(value, source, str(value_at(data, path)), finding.offset, finding.word)
     if finding.word:
-        # What is written in a list stands for a mapping, whose keys are not there to be pointed at.
+        # A list in place of a mapping has no keys to point at, only its items.
         listed = path not in positions and isinstance(value_at(data, path[:-1]), list)
         inside = path[:-1] if listed else path
         for at, value in walk_paths(value_at(data, inside), inside):
@@ -115,7 +114,7 @@ def place_of(
             if value == finding.word:
                 return spot.value
     at_key = finding.at_key
-    while path not in positions:  # not written: what it is missing from, or the short form it is part of
+    while path not in positions:  # missing: its mapping, or the short form
         path = path[:-1]
         at_key = isinstance(value_at(data, path), Mapping | list)
     spot = positions[path]
@@ -123,12 +122,29 @@ def place_of(
 
 
 def is_tests_file(path: str | FilePath) -> bool:
-    """Whether a file is called as the tests of a spec are: NAME.test.yaml."""
+    """Return True for the name of a file of tests, NAME.test.yaml.
+
+    Args:
+        path: Path of a file, which need not exist.
+
+    Returns:
+        True where the name ends in `.test.yaml`.
+    """
     return str(path).endswith(TESTS_SUFFIX)
 
 
 def find_spec(name: str | FilePath) -> FilePath:
-    """The file that a name on the command line means: a path, or the name of a shipped spec."""
+    """Find the file of a spec.
+
+    Args:
+        name: Path of a spec, or the name of a shipped one with or without `.yaml`.
+
+    Returns:
+        Path of the file.
+
+    Raises:
+        UsageError: There is no such file or shipped spec; the message names the nearest one.
+    """
     path = FilePath(name)
     if is_file(path):
         return path
@@ -153,7 +169,17 @@ def load_spec(
     model: str | None = None,
     base_url: str | None = None,
 ) -> LoadedSpec:
-    """Read a spec. Faults are in the result; only a file that is not there raises (UsageError)."""
+    """Load a spec and collect its faults.
+
+    Args:
+        name: Path of a spec, or the name of a shipped one.
+        overrides: Values to set, each `key.path=value`.
+        model: Model that replaces the spec's, as `provider:name`.
+        base_url: URL of the endpoint of the model's provider.
+
+    Raises:
+        UsageError: The file is missing or cannot be read. Faults in the file are in the result instead.
+    """
     path = find_spec(name)
     source, folders = _read(path, ())
     unreadable = source.unreadable
@@ -173,12 +199,16 @@ def load_spec(
 
 
 def _unread(source: YamlSource) -> set[Path]:
-    """Paths whose value the YAML reader refused."""
+    """Return the paths whose value the YAML reader rejected."""
     places = {fault.place for fault in source.faults}
     return {path for path, spot in source.positions.items() if path and spot.value in places}
 
 
 def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[YamlSource, tuple[FilePath, ...]]:
+    """Read a file and the specs it extends, merged; return the folders of all, the file's own first.
+
+    `chain` holds the specs that extend this one, which it may not extend in turn.
+    """
     try:
         source = parse_yaml(read_text(path, SPEC_BYTES), display_path(path))
     except UnicodeDecodeError:
@@ -188,54 +218,48 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[YamlSource, tupl
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
         source = unreadable_source(Place(display_path(path), 1, 1, ""), error.strerror or "")
     folder = resolve_path(path).parent
-    base_name = source.data.get("extends")
-    if base_name is None:
+    if source.data.get("extends") is None:
         return source, (folder,)
-    place = source.positions["extends",].value
-    base = folder / base_name if isinstance(base_name, str) else None
-    chain = (*chain, resolve_path(path))
-    problem = None
+    base = _base_of(source, folder, (*chain, resolve_path(path)))
     if base is None:
-        problem = Diagnostic(
-            "`extends` names one spec", place, "the file name of a spec, such as solver_judge.yaml"
-        )
-    elif resolve_path(base) in chain:
-        loop = " -> ".join(step.name for step in (*chain[chain.index(resolve_path(base)) :], base))
-        problem = Diagnostic(f"the specs extend each other: {loop}", place)
-    elif len(chain) > SPEC_EXTENDS.most:
-        problem = Diagnostic(f"more than {SPEC_EXTENDS} extend each other", place)
-    elif not resolve_path(base).is_relative_to(folder):
-        problem = Diagnostic(
-            f"{base_name} lies outside the spec's folder",
-            place,
-            "a spec in the same folder or below it, or a shipped one",
-        )
-    elif not is_file(base):
-        shipped = SPECS / FilePath(str(base_name)).name
-        if is_file(shipped) and resolve_path(shipped) not in chain:
-            base = shipped
-        else:
-            near = (entry for where in (folder, SPECS) for entry in where.glob("*.yaml"))
-            names = [entry.name for entry in near if is_file(entry)]
-            what = f"{base_name!r} is no file" if is_no_file(base) else f"there is no spec {base_name!r}"
-            problem = Diagnostic(
-                f"{what} to extend",
-                place,
-                "a file beside this one, or a shipped spec",
-                did_you_mean(str(base_name), names, "{}"),
-            )
-    if problem is not None or base is None:
-        source.faults.extend([problem] if problem else [])
-        return _completed(source), (folder,)
-    parent, folders = _read(base, chain)
+        return _with_required(source), (folder,)
+    parent, folders = _read(base, (*chain, resolve_path(path)))
     merged = merge(parent, source)
-    return (
-        _completed(merged) if parent.unreadable else merged,
-        (folder, *(other for other in folders if other != folder)),
-    )
+    inherited = tuple(other for other in folders if other != folder)
+    return _with_required(merged) if parent.unreadable else merged, (folder, *inherited)
 
 
-def _completed(source: YamlSource) -> YamlSource:
-    """With stand-ins for what a spec that cannot be extended would have given."""
+def _base_of(source: YamlSource, folder: FilePath, chain: tuple[FilePath, ...]) -> FilePath | None:
+    """Return the file that a spec in `folder` extends; None with a fault in the source if it cannot."""
+    name, place = source.data["extends"], source.positions["extends",].value
+
+    def refuse(message: str, expected: str = "", hint: str = "") -> None:
+        source.faults.append(Diagnostic(message, place, expected, hint))
+
+    if not isinstance(name, str):
+        return refuse("`extends` names one spec", "the file name of a spec, such as solver_judge.yaml")
+    base = folder / name
+    if resolve_path(base) in chain:
+        loop = " -> ".join(step.name for step in (*chain[chain.index(resolve_path(base)) :], base))
+        return refuse(f"the specs extend each other: {loop}")
+    if len(chain) > SPEC_EXTENDS.most:
+        return refuse(f"more than {SPEC_EXTENDS} extend each other")
+    if not resolve_path(base).is_relative_to(folder):
+        expected = "a spec in the same folder or below it, or a shipped one"
+        return refuse(f"{name} lies outside the spec's folder", expected)
+    if is_file(base):
+        return base
+    shipped = SPECS / FilePath(name).name
+    if is_file(shipped) and resolve_path(shipped) not in chain:
+        return shipped
+    files = (entry for where in (folder, SPECS) for entry in where.glob("*.yaml"))
+    names = [entry.name for entry in files if is_file(entry)]
+    problem = f"{name!r} is not a file" if is_no_file(base) else f"there is no spec {name!r}"
+    hint = did_you_mean(name, names, "{}")
+    return refuse(f"{problem} to extend", "a file beside this one, or a shipped spec", hint)
+
+
+def _with_required(source: YamlSource) -> YamlSource:
+    """Fill in the required keys that a spec which cannot be extended would have given."""
     missing = {key: value for key, value in REQUIRED.items() if not source.data.get(key)}
     return replace(source, data={**source.data, **missing})

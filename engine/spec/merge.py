@@ -1,7 +1,7 @@
-"""`extends` and `key.path=value`: plain data in, merged data out, with the place of each part kept.
+"""Merging of `extends`, overrides and the flags for models, with the position of each value.
 
-Mappings merge key by key and `null` removes a key. What names a vocabulary item or a template (a parser, a
-reward, a prompt …) is one value, replaced whole: half of one parser mixed with another means nothing.
+Mappings merge key by key, and `null` removes a key. Values for which `is_atomic` holds, such as a parser or a
+prompt, are replaced as a whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rolegraph.engine.vocabulary import ItemCall
 
 
 def merge(base: YamlSource, child: YamlSource) -> YamlSource:
-    """The child laid over the base."""
+    """Return the child merged over the base that it extends."""
     positions: KeyPositions = dict(base.positions)
     data = _merge(base.data, child.data, (), positions, child.positions)
     positions[()] = child.positions.get((), base.positions[()])
@@ -60,13 +60,16 @@ def _merge(
 
 
 def _forget(positions: KeyPositions, value: object, path: Path) -> None:
-    """Drop the places of the value at a path."""
+    """Remove the positions of the value at a path."""
     for at, _ in walk_paths(value, path):
         positions.pop(at, None)
 
 
 def override(source: YamlSource, text: str, position: int) -> None:
-    """Apply one `key.path=value` from the command line, in place. A bad one is added to `source.faults`."""
+    """Apply one `key.path=value` from the command line in place, or add its fault to `source.faults`.
+
+    `position` counts the overrides from 0.
+    """
     file = "command line" if position == 0 else f"command line, override {position + 1}"
     dotted, equals, raw = text.partition("=")
     place = Place(file, 1, 1, text, len(dotted))
@@ -81,7 +84,7 @@ def override(source: YamlSource, text: str, position: int) -> None:
         source.faults.append(Diagnostic(SPEC_DEPTH.exceeded("the keys are inside one another in"), place))
         return
     if has_surrogate(text):
-        source.faults.append(Diagnostic("not an override: it has half a character", place, "Unicode text"))
+        source.faults.append(Diagnostic("the override contains an unpaired surrogate", place, "Unicode text"))
         return
     parsed = parse_yaml(f"value: {raw}" if raw.strip() else "value: null", file)
     if parsed.faults:
@@ -97,7 +100,7 @@ def override(source: YamlSource, text: str, position: int) -> None:
 
 
 def _put(source: YamlSource, path: tuple[str, ...], value: object, spot: KeyPosition) -> None:
-    """Set the value at a path, in place; None removes it. What is in short on the way is written in full."""
+    """Set the value at a path in place, expanding short forms on the way; None removes the key."""
     at: dict[str, Any] = source.data
     for depth, key in enumerate(path[:-1], 1):
         inner = _expand_at(at.get(key), path[:depth])
@@ -116,7 +119,7 @@ def _put(source: YamlSource, path: tuple[str, ...], value: object, spot: KeyPosi
 
 
 def _expand_at(value: object, path: Path) -> object:
-    """The mapping that a value written in short stands for; any other value as it is."""
+    """Return the mapping that a short form at a path stands for, and any other value unchanged."""
     kind = type_at(path)
     if kind is None:
         return value
@@ -126,10 +129,10 @@ def _expand_at(value: object, path: Path) -> object:
 
 
 def choose_model(source: YamlSource, model: str | None, base_url: str | None) -> None:
-    """Apply the flags `--model` and `--base-url`, in place: they go before the spec and its overrides.
+    """Apply the flags `--model` and `--base-url` in place; they override the spec and its overrides.
 
-    Another model keeps how the spec asks one, and of the same provider the endpoint, but no checkpoint. An
-    endpoint is that of the roles' and policies' own models of its provider, too, where they have none.
+    Another model keeps `concurrency` and `replay_any`, and `base_url` for the same provider, but not the
+    checkpoint. The endpoint also applies to models of roles and policies of the same provider without one.
     """
     if model:
         _replace_model(source, model)
@@ -158,7 +161,7 @@ def _replace_model(source: YamlSource, model: str) -> None:
 
 
 def _flag(name: str, value: str) -> KeyPosition:
-    """Where the value of a flag stands."""
+    """Return the position of a flag's value on the command line."""
     return KeyPosition(None, Place("command line", 1, len(name) + 2, f"{name} {value}", max(1, len(value))))
 
 
@@ -175,5 +178,5 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def dump_yaml(data: Mapping[str, Any]) -> str:
-    """Resolved data as YAML text again."""
+    """Return resolved data as YAML text."""
     return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True)

@@ -1,8 +1,7 @@
-"""The language as JSON Schema, for an editor that completes and checks a spec while it is written.
+"""JSON Schema of the language, for completion and checks in an editor.
 
-Derived from the models, whose lines under the fields are its descriptions, and from what the registries know
-of their items. It is as strict as a schema can be and never stricter than the loader: that the first key of
-an item is its name, and whether a role exists, it cannot say.
+Derived from the models and from the registries of items. It is never stricter than the loader, and cannot
+express that the first key of an item is its name, or that a role exists.
 """
 
 from __future__ import annotations
@@ -19,20 +18,19 @@ from rolegraph.engine.vocabulary import SUFFIXES, ItemCall, Option, Registry, da
 from rolegraph.engine.vocabulary.registry import NAMES_ITEMS_OF
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
-"""The one that every editor knows."""
+"""Dialect that every editor supports."""
 REFERENCE = "#/$defs/"
 LAID_OVER = " that extends"
-"""Ends the name of a definition's other shape: that in a spec with `extends`."""
-EXTENDS = {"type": "string", "description": "The spec that this one is laid over."}
+"""Suffix of the name of a definition's second form, that in a spec with `extends`."""
+EXTENDS = {"type": "string", "description": "File name of the spec that this one extends."}
 
 Schema = dict[str, Any]
 
 
 def json_schema() -> Schema:
-    """The JSON Schema of a spec, with all items of the vocabulary that this process knows.
+    """Return the JSON Schema of a spec, with all items that are registered in this process.
 
-    A spec that extends another has a shape of its own: it may leave out what the other has, and `null`
-    removes.
+    A spec that extends another has a second form: no key is required, and `null` removes one.
     """
     whole = TypeAdapter(Spec).json_schema(schema_generator=_Generator)
     language: dict[str, Schema] = whole.pop("$defs")
@@ -53,10 +51,10 @@ def json_schema() -> Schema:
 
 
 class _Generator(GenerateJsonSchema):
-    """Pydantic's, with the lines under the fields, and the short forms of models that have one."""
+    """Pydantic's generator, with the short forms of models, plain defaults and no titles."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """A model's, and what may be written in short for it."""
+        """Return the schema of a model, or of its short form."""
         made = super().model_schema(schema)
         model = cast("type[BaseModel]", schema["cls"])
         short = getattr(model, "SHORT", None)
@@ -65,7 +63,7 @@ class _Generator(GenerateJsonSchema):
         return {"anyOf": [TypeAdapter(short).json_schema(schema_generator=_Generator), made]}
 
     def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
-        """A mapping's: a name that does not fit is a fault, where pydantic lets its value be anything."""
+        """Return the schema of a mapping, which unlike pydantic's rejects keys that do not match."""
         made = super().dict_schema(schema)
         if patterns := made.pop("patternProperties", None):
             ((pattern, values),) = patterns.items()
@@ -73,7 +71,7 @@ class _Generator(GenerateJsonSchema):
         return made
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """A field's: only a default that a person would write is worth being shown."""
+        """Return the schema of a field, with its default only where it is a scalar or an item."""
         made = self.generate_inner(schema["schema"])
         default = schema.get("default")
         if isinstance(default, ItemCall):
@@ -81,16 +79,16 @@ class _Generator(GenerateJsonSchema):
         return {**made, "default": default} if isinstance(default, str | int | float) else made
 
     def get_title_from_name(self, name: str) -> str:
-        """Nothing is said by a key's name in capitals."""
+        """Return the name unchanged."""
         return name
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """No field has a title beside its key."""
+        """Return False: a title would repeat the key."""
         return False
 
 
 def _laid_over(schema: Any, language: Mapping[str, Schema]) -> Any:
-    """The same shape in a spec that extends another: nothing is required, and null removes any key."""
+    """Return the form of a schema in a spec that extends another: nothing required, null for any key."""
     if isinstance(schema, list):
         return [_laid_over(part, language) for part in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -114,7 +112,7 @@ def _or_null(schema: Schema) -> Schema:
 
 
 def _named(schema: Any) -> Iterator[str]:
-    """The entry-point groups whose items a schema names."""
+    """Yield the entry-point groups whose items a schema refers to."""
     if isinstance(schema, dict):
         if NAMES_ITEMS_OF in schema:
             yield cast("Schema", schema)[NAMES_ITEMS_OF]
@@ -126,7 +124,7 @@ def _named(schema: Any) -> Iterator[str]:
 
 
 def _linked(schema: Any) -> Any:
-    """A schema in which what names an item refers to the definition of all items of the group."""
+    """Return a schema in which every item call is a reference to the definition of the group's items."""
     if isinstance(schema, list):
         return [_linked(part) for part in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -139,7 +137,7 @@ def _linked(schema: Any) -> Any:
 
 
 def _items(group: str) -> dict[str, Schema]:
-    """The definition of all that may be written for an item of a group, and those that it refers to."""
+    """Return the definition of a group's items, and the definitions that it refers to."""
     registry, definitions = registry_of(group), dict[str, Schema]()
     forms = [form for name in registry.names() for form in _calls(registry, name, definitions)]
     if registry is datasets:
@@ -148,7 +146,7 @@ def _items(group: str) -> dict[str, Schema]:
 
 
 def _calls(registry: Registry[Any], name: str, definitions: dict[str, Schema]) -> Iterator[Schema]:
-    """How an item is written: its name alone where it needs no more, or a mapping that has it as a key."""
+    """Yield the forms of an item: a mapping, and where no option is required its bare name."""
     described = {"description": registry.summary(name)}
     value, options = registry.value(name), registry.options(name)
     needed = [option.name for option in (value, *options) if option is not None and option.required]
@@ -158,7 +156,7 @@ def _calls(registry: Registry[Any], name: str, definitions: dict[str, Schema]) -
     keys = {option.name: _option(option, prefix, definitions) for option in options}
     more = registry.takes_extra_options(name)
     first = _option(value, prefix, definitions) if value else _inside(keys, more=more)
-    if value and not value.required and value.default is None:  # its options may stand there, too
+    if value and not value.required and value.default is None:  # its options may be nested there
         first = {"anyOf": [first, _inside(keys, more=more)]}
     beside = [option.name for option in options if option.required and value is not None]
     yield {
@@ -171,13 +169,13 @@ def _calls(registry: Registry[Any], name: str, definitions: dict[str, Schema]) -
 
 
 def _inside(keys: Mapping[str, Schema], *, more: bool) -> Schema:
-    """What stands beside the name of an item without a value: its options once more, or nothing."""
+    """Return the value of an item's key where the item has none of its own: its options, null or true."""
     options = {"type": "object", "properties": keys, "additionalProperties": more}
     return {"anyOf": [options, {"enum": [None, True]}]}
 
 
 def _files(definitions: dict[str, Schema]) -> Iterator[Schema]:
-    """A file of tasks, by its name; as a mapping's first key, it has the options of the dataset `file`."""
+    """Yield the forms of a file of tasks: its name, and a mapping with the options of the dataset `file`."""
     endings = "|".join(ending.replace(".", r"\.") for ending in SUFFIXES)
     pattern, described = f"({endings})$", {"description": datasets.summary("file")}
     yield {"type": "string", "pattern": pattern, **described}
@@ -194,9 +192,9 @@ def _files(definitions: dict[str, Schema]) -> Iterator[Schema]:
 
 
 def _option(option: Option, prefix: str, definitions: dict[str, Schema]) -> Schema:
-    """What may be written for an option, or as an item's value; anything, where its type says no more.
+    """Return the schema of an option's type, and add the definitions that it refers to under `prefix`.
 
-    What it refers to is added to the definitions, under a prefix.
+    A type without a JSON Schema allows any value.
     """
     try:
         made = TypeAdapter(option.hint).json_schema(

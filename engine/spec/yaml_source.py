@@ -1,8 +1,7 @@
-"""YAML text to plain data plus the place of every key and value.
+"""YAML text as plain data with the place of every key and value.
 
-Safe by construction: only mappings, lists, text, numbers, booleans and null; duplicate keys are faults;
-size, depth and the growth that aliases cause are capped. Booleans and numbers follow YAML 1.2, so that
-`yes`, `no` and `on` are text. Knows nothing of what a spec means.
+Only mappings, lists, strings, numbers, booleans and null are read; duplicate keys are faults; size, depth and
+the growth by aliases are limited. Booleans and numbers follow YAML 1.2: `yes`, `no` and `on` are strings.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _DEPTH = SPEC_DEPTH.most
 
 @dataclass(frozen=True, slots=True)
 class KeyPosition:
-    """Where a path was written: its key (None for list items and the top) and its value."""
+    """Places of the key at a path (None for list items and the top) and of its value."""
 
     key: Place | None
     value: Place
@@ -39,28 +38,28 @@ class YamlSource:
     positions: KeyPositions
     faults: list[Diagnostic] = field(default_factory=list[Diagnostic])
     texts: dict[str, str] = field(default_factory=dict[str, str])
-    """The text of each file that was read."""
+    """Text of each file that was read, by its shown path."""
 
     @property
     def unreadable(self) -> bool:
-        """Whether its faults are all that is known of it."""
+        """True for a file without data, of which only the faults are known."""
         return bool(self.faults) and not self.data
 
 
 class _Loader(yaml.SafeLoader):
-    """A SafeLoader whose plain scalars are YAML 1.2's, and which stops where there is too much."""
+    """SafeLoader with the plain scalars of YAML 1.2 and limits on depth and size."""
 
     yaml_implicit_resolvers = {}  # pyyaml fills it per class
     depth = 0
     composed = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """A value and all that is in it."""
+        """Compose a value, counting depth and nodes."""
         self.depth += 1
         self.composed += 1
         if self.depth > _DEPTH:
             raise yaml.YAMLError(SPEC_DEPTH.exceeded("values are inside one another in"))
-        # A mapping's keys are composed, too.
+        # Keys of mappings are composed, too.
         if self.composed > 2 * SPEC_VALUES.most:
             raise yaml.YAMLError(SPEC_VALUES.exceeded("the spec has"))
         node = super().compose_node(parent, index)
@@ -68,7 +67,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:
-        """The bracket that opens a list or mapping: read ahead of what is composed."""
+        """Open a flow list or mapping; the scanner runs ahead of `compose_node`, so it has its own limit."""
         if self.flow_level > _DEPTH:
             raise yaml.YAMLError(SPEC_DEPTH.exceeded("brackets are inside one another in"))
         super().fetch_flow_collection_start(TokenClass)  # pyright: ignore[reportUnknownMemberType]
@@ -90,7 +89,7 @@ _SCALARS: Mapping[str, tuple[re.Pattern[str], Sequence[str], Callable[[str], obj
     ),
     "merge": (re.compile(r"^(?:<<)$"), "<", str),
 }
-"""By tag, how such a value is written, what it begins with, and the value that a text stands for."""
+"""By tag: the pattern of such a scalar, its first characters, and the conversion of its text."""
 for _tag, (_pattern, _first, _) in _SCALARS.items():
     _Loader.add_implicit_resolver(  # pyright: ignore[reportUnknownMemberType]  # untyped in the stubs
         f"{_PREFIX}{_tag}", _pattern, list(_first)
@@ -98,14 +97,14 @@ for _tag, (_pattern, _first, _) in _SCALARS.items():
 
 
 def has_surrogate(text: str) -> bool:
-    """Whether a text has half a character, which can be written nowhere."""
+    """Return True for a text with an unpaired surrogate, which cannot be encoded as UTF-8."""
     return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _scalar(tag: str, text: str) -> object:
-    """The value of a text that is written with a tag; raises ValueError with what was expected."""
+    """Return the value of a scalar with a tag; raise ValueError with the expected form."""
     if has_surrogate(text):
-        raise ValueError("whole characters, not half of one")
+        raise ValueError("text without unpaired surrogates")
     kind = tag.removeprefix(_PREFIX)
     if kind == "str":
         return text
@@ -123,9 +122,12 @@ A_SPEC = ("a spec is a mapping", "keys such as rolegraph, name and roles")
 
 
 def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlSource:
-    """Parse one file. What is wrong with it is in `faults`; the rest is still read.
+    """Parse one file; faults are in the result, with the data of the rest.
 
-    `mapping` says what the file should have been, and what was expected, where it holds no mapping.
+    Args:
+        text: Text of the file.
+        file: Path of the file, as messages show it.
+        mapping: Message and expected value for a file that does not hold a mapping.
     """
     lines = SourceLines(file, text)
     top = lines.place(0)
@@ -164,7 +166,7 @@ _EXPRESSION = re.compile(r"\b(when|until):\s+(?=\S)(.*?)\s*$")
 
 
 def _quoted(line: str) -> str:
-    """A hint where an expression is not in quotes, which YAML may take for something else."""
+    """Return a hint for a line with an unquoted expression, which YAML may read as something else."""
     found = _EXPRESSION.search(line)
     if found is None or (found[2][0] == "'" and found[2][-1] == "'"):
         return ""
@@ -173,13 +175,13 @@ def _quoted(line: str) -> str:
 
 
 def unreadable_source(place: Place, message: str, expected: str = "", hint: str = "") -> YamlSource:
-    """What is known of a file of which nothing can be read: its one fault."""
+    """Return the source of a file that cannot be read, with one fault."""
     top = Place(place.file, 1, 1, place.text if place.line == 1 else "")
     return YamlSource({}, {(): KeyPosition(None, top)}, [Diagnostic(message, place, expected, hint)])
 
 
 def walk_paths(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """A value and everything in it, each with its path, in the order of writing."""
+    """Yield the paths of a value and of everything in it with their values, in the order of the file."""
     yield path, value
     inside: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, dict):
@@ -191,7 +193,7 @@ def walk_paths(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def value_at(value: Any, path: Path) -> object:
-    """The part of a value that stands at a path; None where there is none."""
+    """Return the part of a value at a path, or None where there is none."""
     for key in path:
         try:
             value = value[key]
@@ -204,14 +206,14 @@ _PLAIN_TAGS = {f"{_PREFIX}{name}" for name in ("map", "seq", "str", "int", "floa
 
 
 class _TooLarge(Exception):
-    """The values are too many or too deep."""
+    """Raised for too many or too deeply nested values."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
 
 
 class _Reader:
-    """Walks the node graph once."""
+    """Converter of composed nodes to data, positions and faults."""
 
     def __init__(self, lines: SourceLines) -> None:
         self.lines = lines
@@ -253,10 +255,10 @@ class _Reader:
         return data
 
     def pairs(self, node: yaml.MappingNode, merges: int = 0) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """A mapping's keys, each with the nodes of key and value.
+        """Return the nodes of key and value for each key of a mapping, including those merged by `<<`.
 
-        What `<<` brings stands where `<<` does; the mapping's own keys go before it, then what came earlier.
-        `merges` counts those that this mapping is inside of, which are work without making data.
+        The mapping's own keys override merged ones, and earlier merges override later ones. `merges` is the
+        depth of nested merges, which cost work without making data.
         """
         self.visited += len(node.value) + 1 if merges else 0
         if self.visited > SPEC_VALUES.most or merges > _DEPTH:

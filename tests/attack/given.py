@@ -48,7 +48,7 @@ WORLDS: Sequence[tuple[str, str, Outcome, str]] = [
     ('the largest observation', 'Transition({0: "a" * 999_000})', 'text', ''),
     ('half a character', 'Transition({0: "\\ud800"})', 'error', 'prompt_error'),
     ('NUL and escapes', 'Transition({0: "\\0 \\x1b[31m"})', 'text', '\\x00 \\x1b[31m'),
-    ('a stranger', 'Transition({7: "a"})', 'error', 'it speaks of player 7'),
+    ('a stranger', 'Transition({7: "a"})', 'error', 'it names player 7'),
     ('a reward that is none', 'Transition({0: "a"}, {0: float("nan")})', 'error', 'it gave the reward nan'),
     ('a reward that is text', 'Transition({0: "a"}, {0: "1"})', 'error', 'reward str, which is no number'),
     ('a reward beyond floats', 'Transition({0: "a"}, {0: 10**400})', 'error', 'environment_error'),

@@ -41,8 +41,8 @@ CASES = [
     Case('prompt NUL', HEAD + R.replace('{inline: "hi"}', '"a\\0b.j2"'), 'fault', "no template 'a\\x00b.j2'"),
     Case('extends NUL', HEAD + R + 'extends: "a\\0b"\n', 'fault', "there is no spec 'a\\x00b' to extend"),
     Case('extends long', HEAD + R + 'extends: "' + 'a' * 5000 + '"\n', 'fault', "there is no spec 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"),
-    Case('extends dir', HEAD + R + 'extends: .\n', 'fault', "'.' is no file to extend"),
-    Case('extends self dot', HEAD + R + 'extends: ""\n', 'fault', "'' is no file to extend"),
+    Case('extends dir', HEAD + R + 'extends: .\n', 'fault', "'.' is not a file to extend"),
+    Case('extends self dot', HEAD + R + 'extends: ""\n', 'fault', "'' is not a file to extend"),
     Case('prompt long', HEAD + R.replace('{inline: "hi"}', '"' + 'a' * 5000 + '.j2"'), 'fault', "no template 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"),
     Case('prompt empty', HEAD + R.replace('{inline: "hi"}', '""'), 'fault', "the template '' is not a file"),
     Case('data NUL', HEAD + R + 'data: {train: "a\\0b.jsonl"}\n', 'fault', "cannot read 'a\\x00b.jsonl': embedded null byte"),
@@ -147,5 +147,5 @@ CASES = [
     Case('a role is a number', HEAD + 'roles: {a: 5}\n', 'fault', 'a cannot be 5'),
     Case('tools are a mapping', HEAD + R + '    tools: {a: 1}\n', 'fault', "unknown tool 'a'"),
     Case('needs are a number', HEAD + R + '    needs: 5\n', 'fault', 'needs cannot be 5'),
-    Case('needs are nested', HEAD + R + '    needs: [[a]]\n', 'fault', 'needs: a list does not fit'),
+    Case('needs are nested', HEAD + R + '    needs: [[a]]\n', 'fault', 'needs is not valid'),
 ]

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from rolegraph.engine.limits.tools import TOOL_FUNCTIONS
-from rolegraph.engine.run.calls import CallResult, offered, results_of
-from rolegraph.engine.run.tools import OpenTools
+from rolegraph.engine.run.tools import CallResult, OpenTools, call_all
 from rolegraph.engine.vocabulary import ItemCall, ToolCall, ToolError, tools
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`")
@@ -55,8 +54,8 @@ async def ask(url: str, *names: str, seconds: float = 60.0) -> list[CallResult]:
     opened = OpenTools()
     try:
         tool = tools.build(ItemCall.parse({"mcp": url, "timeout": seconds}))
-        functions = await offered([tool], opened)
-        return [(await results_of(functions, [ToolCall(name, {})], None))[0] for name in names]
+        functions = await opened.named_functions([tool])
+        return [(await call_all(functions, [ToolCall(name, {})], None))[0] for name in names]
     finally:
         await opened.close()
 

@@ -35,7 +35,7 @@ NO_FILES = {
     "corpus": (("validate", "corpus.yaml"), "cannot read 'p.csv': not a file that holds rows"),
     "template": (("validate", "template.yaml"), "the template 'p.j2' is no file"),
     "demonstration": (("validate", "demonstration.yaml"), "the template 'p.j2' is no file"),
-    "extends": (("validate", "extends.yaml"), "error: 'p.yaml' is no file to extend"),
+    "extends": (("validate", "extends.yaml"), "error: 'p.yaml' is not a file to extend"),
     "spec": (("validate", "p.yaml"), "cannot read p.yaml: not a regular file"),
     "spec to run": (("run", "./p.yaml"), "cannot read ./p.yaml: not a regular file"),
     "tests": (("validate", "p.test.yaml"), "cannot read p.test.yaml: not a regular file"),

@@ -75,7 +75,7 @@ def test_fish_and_zsh_have_the_whole_word_and_what_it_means(offered: Offered) ->
     assert fish.startswith("plain\nroles.judge.parser=choice") or "roles.judge.parser=choice" in fish
     found = offered("zsh", "run", "solver_judge", "roles.solver.cou")
     assert found[:2] == ["plain", "roles.solver.count="]
-    assert found[2].startswith("How many instances run side by side")
+    assert "instances" in found[2]
 
 
 def test_a_run_is_offered_where_one_is_asked_for(offered: Offered, tmp_path: Path) -> None:

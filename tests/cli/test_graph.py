@@ -44,7 +44,7 @@ def test_a_form_may_be_named(rolegraph: Command, tmp_path: Path) -> None:
     [
         (("--out", "g.svq"), "a graph has no form .svq; did you mean .svg?"),
         (("--out", "g"), "g: the ending says the form; give g.svg, or say --format"),
-        (("--format", "png"), "a PNG is no text; give --out FILE.png"),
+        (("--format", "png"), "a PNG cannot be printed; give --out FILE.png"),
     ],
 )
 def test_what_has_no_form_is_the_person_s_mistake(

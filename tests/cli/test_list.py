@@ -74,7 +74,7 @@ def test_a_spec_is_shown_as_it_is_written(rolegraph: Command) -> None:
     ("words", "said"),
     [
         (("parsers", "tga"), "unknown parser 'tga'; did you mean 'tag'?"),
-        (("signals", "xyz"), "unknown signal 'xyz'; there is imitation, reverse_kl"),
+        (("signals", "xyz"), "unknown signal 'xyz'; expected one of imitation, reverse_kl"),
         (("specs", "solver_jugde"), "did you mean solver_judge?"),
     ],
 )

@@ -28,7 +28,7 @@ def test_one_role_alone_and_a_role_that_is_none(rolegraph: Command) -> None:
     done = rolegraph("preview", "solver_judge", "--role", "jugde")
     assert (done.returncode, done.stderr) == (
         2,
-        "error: --role: there is no role 'jugde'; did you mean 'judge'?\n",
+        "error: --role: no role 'jugde'; did you mean 'judge'?\n",
     )
 
 

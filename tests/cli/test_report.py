@@ -29,7 +29,7 @@ def test_a_foreign_folder_is_the_user_s_mistake(rolegraph: Command, tmp_path: Pa
 def test_a_figure_without_a_picture_is_the_user_s_mistake(rolegraph: Command, tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     done = rolegraph("report", "run", "--figure", "judge_acc")
-    assert (done.returncode, "give --picture" in done.stderr) == (2, True)
+    assert (done.returncode, "--figure needs --picture" in done.stderr) == (2, True)
 
 
 def test_a_picture_that_cannot_be_written_is_the_world_s_fault(rolegraph: Command, tmp_path: Path) -> None:

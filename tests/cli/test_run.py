@@ -246,7 +246,7 @@ def test_calls_that_fail_are_told_and_a_floor_makes_them_an_error(rolegraph: Com
     ("floor", "said"),
     [
         ("answred=1", "did you mean 'answered'"),
-        ("answered", "is no FIGURE=VALUE"),
+        ("answered", "is not FIGURE=VALUE"),
         ("correct=x", "FIGURE=VALUE"),
     ],
 )

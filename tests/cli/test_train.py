@@ -70,7 +70,7 @@ def test_an_evaluation_goes_on_with_the_episodes_that_are_missing(
     assert document["episodes"] == 2 and document["figures"].keys() == first["figures"].keys()
     assert file.read_bytes().startswith(one) and file.read_bytes().count(b"\n") == 2
     other = rolegraph(*words, "--resume", "--seed", "1", **key(service))
-    assert (other.returncode, "begun with the seed 0" in other.stderr) == (2, True)
+    assert (other.returncode, "started with the seed 0" in other.stderr) == (2, True)
 
 
 def test_a_finished_training_is_told_again_as_a_document(whole: Path, rolegraph: Command) -> None:

@@ -29,14 +29,14 @@ Shown = Callable[[str, dict[str, float]], str]
 
 @pytest.fixture
 def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shown:
-    """What a terminal shows of a spec's training after a step with some metrics."""
+    """Return a function that renders a spec's training after a step with some metrics."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "160")
 
     def show(spec: str, metrics: dict[str, float]) -> str:
         training = SimpleNamespace(flow=rg.load(spec), folder=RunFolder(tmp_path / "run"), steps=1, done=0)
-        with TrainDisplay(cast("rg.Training", training)) as display:
-            display.log(1, metrics)
+        with TrainDisplay(cast("rg.TrainingJob", training)) as display:
+            display.observe(rg.StepLogged(1, metrics))
         return capsys.readouterr().err
 
     return show
@@ -71,7 +71,7 @@ def test_its_end_says_where_the_best_weights_are_and_how_to_use_them(
         saved = {name: SavedPolicy(version=step, state="", sampler="") for name in policies}
         folder.add_checkpoint(rg.Checkpoint(step=step, policies=saved, best=best))
     training = SimpleNamespace(flow=flow, folder=folder, steps=4, done=4)
-    with TrainDisplay(cast("rg.Training", training)):
+    with TrainDisplay(cast("rg.TrainingJob", training)):
         pass
     said = capsys.readouterr().out
     assert "step 2" in said

@@ -16,6 +16,7 @@ from rllm.trainer.backend_protocol import BackendProtocol
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Services
+from rolegraph.engine.records import Source
 from rolegraph.engine.rllm_bridge.launch import prepare
 from rolegraph.engine.rllm_bridge.trainer import backend_class, trainer
 from tests.edge import write_spec
@@ -75,7 +76,7 @@ def test_a_backend_of_one_s_own_trains_and_the_hook_s_figures_reach_its_trackers
         "roles.judge.on_failure.then=mask",
         "roles.judge.sampling.max_tokens=16",
     ]
-    run = prepare(str(spec), words, HERE)
+    run = prepare(Source.of(str(spec), *words), HERE)
     Own.seen, Own.options = [], []
     with Services() as services:
         trainer(run.run, run.hydra_overrides(), services).train()

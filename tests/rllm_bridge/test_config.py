@@ -15,6 +15,7 @@ from rolegraph.engine.backends import BACKENDS, Backend
 from rolegraph.engine.compile.compiler import compile_file
 from rolegraph.engine.compile.plan import Plan
 from rolegraph.engine.errors import AdvantageError, UsageError
+from rolegraph.engine.records import Source
 from rolegraph.engine.rllm_bridge.compose import verl_config
 from rolegraph.engine.rllm_bridge.config import TABLE, Launch, as_hydra, overrides, split_overrides
 from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
@@ -49,10 +50,11 @@ def test_every_backend_is_given_the_same_run_by_keys_of_its_own() -> None:
 def test_prompts_may_be_as_long_as_the_model_takes(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"text_config": {"max_position_embeddings": 8192}}')
     words = [f"model=local:{tmp_path}", "++rollout_engine.renderer_name=llama3", "sampling.max_tokens=1000"]
-    tinker = overrides(prepare("solver_judge", words, "tinker").run)
+    tinker = overrides(prepare(Source.of("solver_judge", *words), "tinker").run)
     assert (tinker["training.max_length"], tinker["rllm.data.max_prompt_length"]) == (8192, 8190)
-    assert overrides(prepare("solver_judge", words, "verl").run)["rllm.data.max_prompt_length"] == 7192
-    shipped = overrides(prepare("solver_judge", [], "tinker").run)
+    verl = overrides(prepare(Source.of("solver_judge", *words), "verl").run)
+    assert verl["rllm.data.max_prompt_length"] == 7192
+    shipped = overrides(prepare(Source.of("solver_judge"), "tinker").run)
     assert shipped["rllm.data.max_prompt_length"] == shipped["training.max_length"] - 2
 
 
@@ -64,13 +66,13 @@ def test_prompts_of_a_model_that_is_elsewhere_may_be_as_long_as_the_backend_s_ow
 
 
 def test_a_backend_of_one_s_own_is_given_the_keys_that_all_share(rolegraph: Command) -> None:
-    prepared = prepare("solver_judge", [HOSTED, "train.rollouts=4"], "mine.backends:Mine")
+    prepared = prepare(Source.of("solver_judge", HOSTED, "train.rollouts=4"), "mine.backends:Mine")
     words = prepared.hydra_overrides()
     assert words[0] == "~rllm/backend"
     assert {"++model.name=Qwen/Qwen3-8B", "rllm.rollout.n=4", "rllm.data.train_batch_size=16"} <= set(words)
     for name in ("tinkr", "mine/backends:Mine"):
         with pytest.raises(UsageError, match="is not a backend"):
-            prepare("solver_judge", [], name)
+            prepare(Source.of("solver_judge"), name)
     done = rolegraph("validate", "solver_judge", "--backend", "tinkr")
     assert (done.returncode, "MODULE:CLASS" in done.stderr) == (2, True)
 
@@ -82,7 +84,7 @@ def test_every_key_for_verl_is_one_of_verl_s_own() -> None:
 
     from rolegraph.engine.rllm_bridge.compose import compose
 
-    prepared = prepare("solver_judge", [HOSTED], "verl")
+    prepared = prepare(Source.of("solver_judge", HOSTED), "verl")
     config = compose(prepared.hydra_overrides(), "verl")
     own = verl_config()
     assert own is not None
@@ -97,8 +99,7 @@ def test_every_key_for_verl_is_one_of_verl_s_own() -> None:
 
 
 def test_nothing_is_set_by_the_keys_that_rllm_overwrites() -> None:
-    for row in TABLE:
-        assert not any((row.key(backend) or "").startswith("data.") for backend in BACKENDS)
+    assert not [row for backend in BACKENDS for row in TABLE[backend] if row.key.startswith("data.")]
 
 
 def test_epochs_are_as_many_as_the_steps_need() -> None:
@@ -148,7 +149,7 @@ def test_words_for_rllm_are_told_from_those_for_the_spec() -> None:
 
 
 def test_words_for_rllm_come_last() -> None:
-    prepared = prepare("solver_judge", ["rllm.trainer.save_freq=5"], "tinker")
+    prepared = prepare(Source.of("solver_judge", "rllm.trainer.save_freq=5"), "tinker")
     assert prepared.hydra_overrides()[-1] == "rllm.trainer.save_freq=5"
     assert "rllm.trainer.save_freq=10" in prepared.hydra_overrides()
 
@@ -246,6 +247,6 @@ def test_the_flags_of_rllm_mean_nothing_to_our_own_loop(rolegraph: Command) -> N
 def test_a_key_goes_to_no_url_that_only_the_spec_names() -> None:
     elsewhere = json.dumps({"provider": "tinker", "name": "m", "base_url": "https://elsewhere.example"})
     with pytest.raises(UsageError, match="TINKER_API_KEY is not sent"):
-        prepare("solver_judge", [f"model={elsewhere}"], "tinker")
-    given = prepare("solver_judge", [HOSTED], "tinker", base_url="https://elsewhere.example")
+        prepare(Source.of("solver_judge", f"model={elsewhere}"), "tinker")
+    given = prepare(Source.of("solver_judge", HOSTED, base_url="https://elsewhere.example"), "tinker")
     assert "tinker_base_url='https://elsewhere.example'" in given.hydra_overrides()

@@ -21,6 +21,7 @@ from rllm.types import TrajectoryGroup
 
 from rolegraph.engine.backends import BACKENDS, Backend
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import Source
 from rolegraph.engine.rllm_bridge.compose import compose
 from rolegraph.engine.rllm_bridge.config import overrides
 from rolegraph.engine.rllm_bridge.estimators import custom_estimators
@@ -45,7 +46,7 @@ SMALL = (
 def test_every_key_of_the_table_is_one_of_rllms_and_is_set(backend: Backend, extra: tuple[str, ...]) -> None:
     if backend == "fireworks" and extra:
         pytest.skip("the asynchronous loop on fireworks is refused")
-    prepared = prepare("solver_judge", [HOSTED, *extra], backend, folder=Path("runs/it's one"))
+    prepared = prepare(Source.of("solver_judge", HOSTED, *extra), backend, folder=Path("runs/it's one"))
     config = compose(prepared.hydra_overrides(), backend)
     for key, value in overrides(prepared.run).items():
         if key != "rllm/backend":
@@ -58,7 +59,7 @@ def test_every_key_of_the_table_is_one_of_rllms_and_is_set(backend: Backend, ext
 
 def test_a_word_that_rllm_has_no_key_for_is_refused_without_a_traceback() -> None:
     with pytest.raises(UsageError, match=r"rLLM's config does not take these overrides: .*rllm\.trianer"):
-        describe(prepare("solver_judge", ["rllm.trianer.save_freq=3"], "tinker"))
+        describe(prepare(Source.of("solver_judge", "rllm.trianer.save_freq=3"), "tinker"))
 
 
 def test_verl_that_is_not_installed_is_said_to_be_so(process: Command) -> None:
@@ -75,7 +76,7 @@ def test_verl_that_is_not_installed_is_said_to_be_so(process: Command) -> None:
 
 
 def test_an_estimator_of_ours_computes_under_rllm() -> None:
-    plan = prepare("solver_judge", ["roles.judge.estimator={grpo: {std: false}}"], "tinker").run.plan
+    plan = prepare(Source.of("solver_judge", "roles.judge.estimator={grpo: {std: false}}"), "tinker").run.plan
     register(custom_estimators(plan, "tinker"))
     advantages, _ = get_rllm_adv_estimator("grpo/judge")(
         rewards=[np.array([1.0, 0.0])],

@@ -41,10 +41,10 @@ for kill in range({KILLS}):
     if child == 0:
         try:
             try:
-                run = rg.resume_run(out)
+                run = rg.RunJob.resume(out)
             except rg.UsageError:  # it was killed before it had begun
                 flow = rg.load("solver_judge", model="openai:tiny", base_url=url)
-                run = rg.begin_run(flow, limit={TASKS}, rollouts={ROLLOUTS}, seed=7, out=out)
+                run = rg.RunJob.create(flow, limit={TASKS}, rollouts={ROLLOUTS}, seed=7, out=out)
             asyncio.run(run.run(concurrency=3))
         finally:
             os._exit(0)
@@ -93,7 +93,7 @@ def test_a_run_killed_at_twenty_moments_has_every_episode_once(out: Path, tmp_pa
         )
         assert done.returncode == 0, done.stderr
         assert 0 < int(done.stdout) < TASKS * ROLLOUTS, "killed in the middle"
-        run = rg.resume_run(out)
+        run = rg.RunJob.resume(out)
         assert (run.done, run.episodes) == (int(done.stdout), TASKS * ROLLOUTS)
         asked = len(endpoint.bodies)
         result = finish(run)
@@ -140,9 +140,9 @@ def test_failed_episodes_are_made_again_when_asked_for(
     assert 0 < len(failed) < 12
     kept = {e.id: e.to_dict() for e in first.episodes() if e.id not in failed}
     mend()
-    assert finish(rg.resume_run(out)).figures["episodes"] == 12
+    assert finish(rg.RunJob.resume(out)).figures["episodes"] == 12
     assert {e.id for e in first.episodes() if "failures" in e.metadata} == failed, "only when asked for"
-    again = rg.resume_run(out, retry_failed=True)
+    again = rg.RunJob.resume(out, retry_failed=True)
     assert again.done == 12 - len(failed)
     result = finish(again)
     assert result.figures["episodes"] == 12
@@ -156,27 +156,27 @@ def test_a_larger_limit_goes_on_with_the_tasks_that_are_new(
     url, mend = flaky
     mend()
     rg.run(rg.load("solver_judge", model="openai:tiny", base_url=url), limit=2, out=out)
-    more = rg.resume_run(out, limit=3, rollouts=2)
+    more = rg.RunJob.resume(out, limit=3, rollouts=2)
     assert (more.done, more.episodes) == (2, 6)
     finish(more)
     assert Counter(task for task, _ in made(out)) == dict.fromkeys({task for task, _ in made(out)}, 2)
-    assert rg.resume_run(out).episodes == 6, "as it was last said"
+    assert rg.RunJob.resume(out).episodes == 6, "as it was last said"
 
 
 def test_what_no_run_can_go_on_with_is_said(flaky: tuple[str, Callable[[], None]], out: Path) -> None:
     url, _ = flaky
     flow = rg.load("solver_judge", model="openai:tiny", base_url=url)
     rg.run(flow, limit=1, seed=3, out=out)
-    with pytest.raises(rg.UsageError, match="the seed 3, and goes on with no other"):
-        rg.resume_run(out, seed=4)
+    with pytest.raises(rg.UsageError, match="the seed 3"):
+        rg.RunJob.resume(out, seed=4)
     with pytest.raises(rg.UsageError, match="count: 2"):
-        rg.resume_run(out, None, "roles.solver.count=3")
+        rg.RunJob.resume(out, rg.Source(overrides=("roles.solver.count=3",)))
     with pytest.raises(rg.UsageError, match="holds no run"):
-        rg.resume_run(out.parent)
+        rg.RunJob.resume(out.parent)
     info = json.loads((out / "run.json").read_text())
     (out / "run.json").write_text(json.dumps({**info, "rollouts": 0}))
     with pytest.raises(rg.UsageError, match="give both"):
-        rg.resume_run(out)
+        rg.RunJob.resume(out)
 
 
 def test_tasks_of_a_person_s_own_are_given_again(flaky: tuple[str, Callable[[], None]], out: Path) -> None:
@@ -186,6 +186,6 @@ def test_tasks_of_a_person_s_own_are_given_again(flaky: tuple[str, Callable[[], 
     tasks = flow.tasks(limit=3)
     rg.run(flow, tasks=tasks[:2], out=out)
     with pytest.raises(rg.UsageError, match="give them again"):
-        rg.resume_run(out)
-    finish(rg.resume_run(out, tasks=tasks))
+        rg.RunJob.resume(out)
+    finish(rg.RunJob.resume(out, tasks=tasks))
     assert [task for task, _ in made(out)] == sorted(task["id"] for task in tasks)

@@ -65,6 +65,6 @@ def test_a_shipped_spec_runs_on_any_endpoint(path: Path) -> None:
 
 def plan_calls(path: Path, extra: tuple[str, ...]) -> int:
     """The bound that `validate` states."""
-    size = rg.load(path, *extra, allow=ALLOWED).source.check().size
+    size = rg.check(path, *extra, allow=ALLOWED).size
     assert size is not None
     return size.calls

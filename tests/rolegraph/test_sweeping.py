@@ -45,7 +45,9 @@ def test_every_point_is_a_run_in_a_folder_of_its_own(tmp_path: Path) -> None:
 
 def test_what_is_finished_is_not_run_again_and_what_is_missing_is_made(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
-    begun = rg.begin_sweep("solver_judge", *WORDS, model=model(tmp_path, 0), limit=4, out=out)
+    begun = rg.SweepJob.create(
+        rg.Source.of("solver_judge", *WORDS, model=model(tmp_path, 0)), limit=4, out=out
+    )
     asyncio.run(begun.points[0].job().run())
     asyncio.run(begun.points[1].job().run())
     half = begun.points[1].folder
@@ -54,24 +56,24 @@ def test_what_is_finished_is_not_run_again_and_what_is_missing_is_made(tmp_path:
     whole = begun.points[0].folder / "episodes.jsonl"
     before = whole.stat().st_mtime_ns
 
-    again = rg.resume_sweep(out)
+    again = rg.SweepJob.resume(out)
     assert [point.finished for point in again.points] == [True, False, False, False]
     swept = asyncio.run(again.run())
     assert whole.stat().st_mtime_ns == before
     assert len((half / "episodes.jsonl").read_text().splitlines()) == 4
-    assert all(point.finished for point in rg.resume_sweep(out).points)
+    assert all(point.finished for point in rg.SweepJob.resume(out).points)
     assert len(swept.points) == 4
 
 
 def test_a_grid_can_grow(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     rg.sweep("solver_judge", "train.steps=1,2", model=model(tmp_path, 0), limit=2, out=out)
-    grown = rg.resume_sweep(out, "train.steps=2,3")
+    grown = rg.SweepJob.resume(out, "train.steps=2,3")
     assert [(point.name, point.finished) for point in grown.points] == [
         ("train.steps=2", True),
         ("train.steps=3", False),
     ]
-    assert [point.name for point in rg.resume_sweep(out).points] == ["train.steps=2", "train.steps=3"]
+    assert [point.name for point in rg.SweepJob.resume(out).points] == ["train.steps=2", "train.steps=3"]
 
 
 def test_a_sweep_runs_over_seeds(tmp_path: Path) -> None:
@@ -86,13 +88,15 @@ def test_a_sweep_runs_over_seeds(tmp_path: Path) -> None:
         (4, ["train.steps=1"]),
         (3, ["train.steps=2"]),
     ]
-    grown = rg.resume_sweep(out, "train.steps=1,2", "seed=3,4,5")
+    grown = rg.SweepJob.resume(out, "train.steps=1,2", "seed=3,4,5")
     assert [(point.seed, point.finished) for point in grown.points] == [
         *((3, True), (4, True), (5, False)),
         *((3, True), (4, True), (5, False)),
     ]
     with pytest.raises(rg.UsageError, match="seed=x is not a whole number"):
-        rg.begin_sweep("solver_judge", "seed=x,2", model=model(tmp_path), out=tmp_path / "other")
+        rg.SweepJob.create(
+            rg.Source.of("solver_judge", "seed=x,2", model=model(tmp_path)), out=tmp_path / "other"
+        )
 
 
 def test_all_points_are_checked_before_the_first_begins(tmp_path: Path) -> None:
@@ -111,18 +115,18 @@ def test_a_point_of_another_spec_is_refused(tmp_path: Path) -> None:
         rg.sweep(spec, "train.steps=1,2", model=model(tmp_path), limit=1, out=out)
     spec.write_text("extends: solver_judge.yaml\nsampling: {temperature: 0.5}\n")
     with pytest.raises(rg.UsageError, match="was begun with another spec"):
-        rg.resume_sweep(out)
+        rg.SweepJob.resume(out)
 
 
 def test_a_sweep_is_found_by_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(rg.UsageError, match="no sweep in runs/"):
-        rg.resume_sweep()
+        rg.SweepJob.resume()
     swept = rg.sweep("solver_judge", "train.steps=1,2", model=model(tmp_path), limit=1)
     assert swept.folder.parent == Path("runs")
-    assert rg.resume_sweep().folder == swept.folder
+    assert rg.SweepJob.resume().folder == swept.folder
     with pytest.raises(rg.UsageError, match="holds a sweep of `rolegraph run`"):
-        rg.resume_sweep(swept.folder, kind="train")
+        rg.SweepJob.resume(swept.folder, kind="train")
 
 
 @pytest.mark.service
@@ -137,7 +141,7 @@ def test_trainings_and_evaluations_are_swept_too(tmp_path: Path, service: LocalS
             base_url=service.base_url,
             out=tmp_path / "trainings",
         )
-        again = rg.resume_sweep(trained.folder, kind="train")
+        again = rg.SweepJob.resume(trained.folder, kind="train")
         assert [point.finished for point in again.points] == [True, True]
         assert {point.figures["judge_acc"].n for point in trained.points} == {4}
         evaluated = rg.sweep(
@@ -150,6 +154,6 @@ def test_trainings_and_evaluations_are_swept_too(tmp_path: Path, service: LocalS
             out=tmp_path / "evaluations",
         )
     assert {"judge_acc", "judge_acc gained"} <= {*evaluated.figures}
-    assert all(point.finished for point in rg.resume_sweep(evaluated.folder, kind="eval").points)
+    assert all(point.finished for point in rg.SweepJob.resume(evaluated.folder, kind="eval").points)
     point = evaluated.folder / "sampling.temperature=1"
     assert [side.name for side in rg.compare(point).sides] == ["base", "checkpoint"]

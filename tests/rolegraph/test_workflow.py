@@ -86,7 +86,7 @@ def test_it_runs_on_an_openai_server_in_a_loop_that_runs_already() -> None:
     for episode in episodes:
         assert [len(episode["solver"]), len(episode["judge"])] == [2, 1]
         assert episode["judge"][0].action == RIGHT
-        with pytest.raises(KeyError, match="there is solver, judge"):
+        with pytest.raises(KeyError, match="solver, judge"):
             _ = episode["validator"]
 
 

@@ -19,7 +19,7 @@ from rolegraph.engine.prompts import ChatPrefix
 from rolegraph.engine.prompts.call_forms import HERMES
 from rolegraph.engine.records import Episode, FailureName
 from rolegraph.engine.records.episodes import read_episodes, write_episodes
-from rolegraph.engine.run.calls import results_of
+from rolegraph.engine.run.tools import call_all
 from rolegraph.engine.vocabulary import Function, Tool, ToolCall, ToolError, tools
 from tests.edge import COUNTDOWN, RIGHT, ScriptedModel, episode, limited, write_spec
 
@@ -392,8 +392,8 @@ def test_what_a_tool_says_that_it_takes_is_checked_for_so_much_work_and_no_more(
     schema = {"$ref": "#/$defs/l0", "$defs": {**twice, "l40": {}}}
     function = FAIL._replace(parameters=schema)
     asked = ToolCall("fail", {"how": "error"})
-    (result,) = asyncio.run(results_of({"fail": function}, [asked], None))
+    (result,) = asyncio.run(call_all({"fail": function}, [asked], None))
     assert result.message["content"].endswith("(limit: schema_work)")
     loop = FAIL._replace(parameters={"unevaluatedProperties": False, "$ref": "#"})
-    (result,) = asyncio.run(results_of({"fail": loop}, [asked], None))
+    (result,) = asyncio.run(call_all({"fail": loop}, [asked], None))
     assert "beyond what the schema can check" in result.message["content"]

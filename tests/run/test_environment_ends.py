@@ -82,7 +82,7 @@ def test_an_environment_that_cannot_go_on_ends_its_episode_by_name_and_nobody_is
     ("say", "message"),
     [
         (lambda number, actions: 1 / 0, "raised ZeroDivisionError"),
-        (lambda number, actions: Transition({7: "b"}), "player 7, and there are 2"),
+        (lambda number, actions: Transition({7: "b"}), "names player 7, expected 0 to 1"),
         (lambda number, actions: Transition({0: "b"}, {0: float("nan")}), "the reward nan"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.records import CallDone, CallId, Event, Failure, FailureName, Message, NodeId, call_seed
-from rolegraph.engine.run.session import EpisodeJob, NodeResult, take_turn
+from rolegraph.engine.run.turn import EpisodeJob, NodeResult, model_turn
 from rolegraph.engine.vocabulary import Score, View, Views
 from tests.edge import RIGHT, WRONG, Answer, ScriptedModel, run_one, solver_judge
 
@@ -43,7 +43,7 @@ def turn(
     edge = model if isinstance(model, ScriptedModel) else ScriptedModel(model)
 
     async def run() -> NodeResult:
-        return await take_turn(
+        return await model_turn(
             role=plan.roles[node.role],
             node=node,
             model=LimitedModel(edge, 8),

@@ -78,7 +78,7 @@ def test_the_command_asks_before_it_writes_hidden_fields(rolegraph: Command, tmp
     write_run(tmp_path / "run", tasks=1)
     asked = rolegraph("view", "run", "--static", "one.html")
     assert (asked.returncode, (tmp_path / "one.html").exists()) == (2, False)
-    assert "fields that no prompt may show: solution; say --hidden" in asked.stderr
+    assert "fields that no prompt may show: solution; give --hidden" in asked.stderr
     done = rolegraph(
         "view", "run", "--static", "one.html", "--no-hidden", "--failure", "any", "--reward", ":0"
     )
@@ -89,7 +89,7 @@ def test_the_command_asks_before_it_writes_hidden_fields(rolegraph: Command, tmp
     ("words", "said"),
     [
         (("view", "photos"), "photos holds no run"),
-        (("view", "photos", "--reward", "1"), "--reward 1 is no LOW:HIGH"),
+        (("view", "photos", "--reward", "1"), "--reward 1 is not LOW:HIGH"),
         (("view", "photos", "--hidden"), "photos holds no run"),
     ],
 )

@@ -1,0 +1,79 @@
+"""The spec that a command works on, and the options that change how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rolegraph.engine.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A spec as a user names it, with the options that change how it is read."""
+
+    spec: str | None = None
+    """Path of a spec file or name of a shipped spec; None where none was named, as in `run --resume`."""
+    overrides: tuple[str, ...] = ()
+    """Changes of the spec's values, each `key.path=value` as in `roles.solver.count=4`."""
+    model: str | None = None
+    """Model in place of the spec's: `local[:FOLDER]`, `tinker:NAME`, `openai:NAME` or `replay:FILE`."""
+    base_url: str | None = None
+    """URL of the model's endpoint in place of the spec's."""
+    imports: tuple[str, ...] = ()
+    """Python files that register rewards, parsers and so on."""
+    allow: tuple[str, ...] = ()
+    """Permissions of the spec: `python`, or a URL with everything below it."""
+
+    @classmethod
+    def of(
+        cls,
+        spec: str | Path | None = None,
+        *overrides: str,
+        model: str | None = None,
+        base_url: str | None = None,
+        imports: Iterable[str | Path] = (),
+        allow: Iterable[str] = (),
+    ) -> Source:
+        """Make a Source from the arguments of `rg.load`.
+
+        Args:
+            spec: Path of a spec file or name of a shipped spec; None where none is named.
+            overrides: Changes of the spec's values, each `key.path=value`.
+            model: Model in place of the spec's, as `openai:NAME`.
+            base_url: URL of the model's endpoint in place of the spec's.
+            imports: Python files that register rewards, parsers and so on.
+            allow: Permissions of the spec: `python`, or a URL with everything below it.
+        """
+        files = tuple(str(file) for file in imports)
+        return cls(None if spec is None else str(spec), overrides, model, base_url, files, tuple(allow))
+
+    @property
+    def named_spec(self) -> str:
+        """The spec's path or name; raises UsageError where none was named."""
+        if self.spec is None:
+            raise UsageError("no spec named; give a file or the name of a shipped spec, such as solver_judge")
+        return self.spec
+
+    def with_defaults(self, defaults: Source) -> Source:
+        """Return a copy whose empty fields are taken from `defaults`."""
+        return Source(
+            self.spec or defaults.spec,
+            self.overrides or defaults.overrides,
+            self.model or defaults.model,
+            self.base_url or defaults.base_url,
+            self.imports or defaults.imports,
+            self.allow or defaults.allow,
+        )
+
+    def arguments(self) -> list[str]:
+        """Return the command-line arguments that name this source, not yet quoted for a shell."""
+        options = {
+            "--import": self.imports,
+            "--allow": self.allow,
+            "--model": [self.model],
+            "--base-url": [self.base_url],
+        }
+        given = [(option, value) for option, values in options.items() for value in values if value]
+        return [self.named_spec, *self.overrides, *(word for pair in given for word in pair)]

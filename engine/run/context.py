@@ -1,0 +1,98 @@
+"""The variables of an episode's prompts and conditions, as far as the episode has run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.compile.plan import InputEdge, self_view
+from rolegraph.engine.prompts import SELF, Condition, PromptError
+from rolegraph.engine.records import Task
+from rolegraph.engine.run.environment import EnvironmentSession
+from rolegraph.engine.run.turn import NodeResult
+from rolegraph.engine.vocabulary import Upstream, View, Views
+
+NO_UPSTREAM: Upstream = {}
+Results = Sequence[NodeResult | None]
+"""The results by node; None for a node that has not run."""
+
+
+def run_nodes(edge: InputEdge, results: Results) -> list[int]:
+    """Return the nodes of an edge that ran; of an edge with several rounds, the last of each instance."""
+    if edge.turns_per_instance == 1:
+        return [node for node in edge.nodes if results[node] is not None]
+    found: list[int] = []
+    for start in range(0, len(edge.nodes), edge.turns_per_instance):
+        ran = [
+            node for node in edge.nodes[start : start + edge.turns_per_instance] if results[node] is not None
+        ]
+        found += ran[-1:]
+    return found
+
+
+class EpisodeContext:
+    """The variables of one episode. Nodes and blocks are positions in the plan."""
+
+    __slots__ = ("_environment", "_plan", "_results", "_task", "_visible_task", "uncomputed", "upstream")
+
+    def __init__(
+        self, plan: Plan, task: Task, results: Results, environment: EnvironmentSession | None
+    ) -> None:
+        self._plan, self._task, self._results, self._environment = plan, task, results, environment
+        self._visible_task = _without(task, plan.hidden)
+        self.upstream: list[Upstream] = [NO_UPSTREAM] * len(plan.blocks)
+        """By block, the results that its nodes see; set when the block opens."""
+        self.uncomputed = 0
+        """Number of conditions that could not be computed."""
+
+    def set_upstream(self, block: int, edges: Sequence[InputEdge]) -> None:
+        """Keep the results that a block's nodes see; all nodes of its edges have ended."""
+        self.upstream[block] = {edge.name: self.views(edge) for edge in edges}
+
+    def views(self, edge: InputEdge) -> Views:
+        """Return the views of an edge; a single instance that has not run is replaced by its default."""
+        results = self._results
+        nodes = edge.nodes if edge.turns_per_instance == 1 else run_nodes(edge, results)
+        views = [result.view for node in nodes if (result := results[node]) is not None]
+        if views or not edge.only_instance:
+            return Views(views)
+        role = self._plan.roles[edge.role]
+        return Views(views, View(edge.only_instance, role.parser.default, ran=False, role=role.name))
+
+    def of_block(self, role: RolePlan, block: int) -> Mapping[str, Any]:
+        """Return the variables that all nodes of a block share."""
+        return {"task": self._task_of(role), **self.upstream[block]}
+
+    def of_node(self, node: int) -> Mapping[str, Any]:
+        """Return the variables of one node, `self` among them."""
+        plan, at, environment = self._plan, self._plan.nodes[node], self._environment
+        role = plan.roles[at.role]
+        earlier = range(node - role.count * (at.id.round - 1), node, role.count)
+        history = Views([result.view for turn in earlier if (result := self._results[turn]) is not None])
+        plays = environment is not None and environment.loop == role.loop
+        observation = environment.observation(at) if environment is not None and plays else ""
+        own = self_view(role, at, history, observation)
+        return {"task": self._task_of(role), SELF: own, **self.upstream[at.block]}
+
+    def of_loop_end(self, edges: Sequence[InputEdge]) -> Mapping[str, Any]:
+        """Return the variables of a loop's `until`."""
+        return {"task": self._visible_task, **{edge.name: self.views(edge) for edge in edges}}
+
+    def holds(self, condition: Condition, variables: Mapping[str, Any]) -> bool:
+        """Compute a condition; False, and counted, where it cannot be computed."""
+        try:
+            return condition.holds(variables)
+        except PromptError:
+            self.uncomputed += 1
+            return False
+
+    def _task_of(self, role: RolePlan) -> Mapping[str, Any]:
+        """Return the task with the fields that the role's prompts may read."""
+        if not role.spec.shows:
+            return self._visible_task
+        return _without(self._task, self._plan.hidden.difference(role.spec.shows))
+
+
+def _without(task: Task, hidden: Set[str]) -> Mapping[str, Any]:
+    return {name: value for name, value in task.items() if name not in hidden}

@@ -1,0 +1,87 @@
+"""Many jobs through one plan: episodes in the order in which they finish, with bounded memory.
+
+At most `concurrency` episodes run, and as many wait to be taken; a job is drawn when there is room for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.models import LimitedModel
+from rolegraph.engine.records import Episode, Observer, Task
+from rolegraph.engine.run.isolation import Isolation
+from rolegraph.engine.run.scheduler import run_episode
+from rolegraph.engine.run.turn import EpisodeJob
+
+
+def jobs(tasks: Iterable[Task], rollouts: int = 1, seed: int | None = None) -> Iterator[EpisodeJob]:
+    """Yield a job for each task and rollout, all rollouts of a task together."""
+    return (EpisodeJob(task, rollout, seed) for task in tasks for rollout in range(rollouts))
+
+
+def missing(planned: Iterable[EpisodeJob], finished: Iterable[tuple[str, int]]) -> Iterator[EpisodeJob]:
+    """Yield the jobs that have no episode yet.
+
+    Args:
+        planned: All jobs.
+        finished: The task id and the rollout of each episode; one that occurs twice counts for two jobs.
+    """
+    counts = Counter(finished)
+    for job in planned:
+        key = job.task["id"], job.rollout
+        if counts[key]:
+            counts[key] -= 1
+        else:
+            yield job
+
+
+async def stream(
+    plan: Plan,
+    jobs: Iterable[EpisodeJob],
+    models: Sequence[LimitedModel],
+    *,
+    isolation: Isolation,
+    concurrency: int = 64,
+    observe: Observer | None = None,
+) -> AsyncGenerator[Episode, None]:
+    """Run jobs and yield their episodes as they finish.
+
+    Closing the iterator, or an error in it, cancels the episodes that run and waits until they have ended.
+
+    Args:
+        plan: The workflow.
+        jobs: The episodes to run, drawn one by one.
+        models: The models of `plan.endpoints`, in that order.
+        isolation: The processes for rewards and tools with a time limit.
+        concurrency: The most episodes that run at a time.
+        observe: Receives the events of all episodes.
+    """
+    waiting = iter(jobs)
+    done: asyncio.Queue[Episode | BaseException | None] = asyncio.Queue(maxsize=concurrency)
+    working = concurrency
+
+    async def work() -> None:
+        nonlocal working
+        try:
+            for job in waiting:
+                episode = await run_episode(plan, job, models, isolation=isolation, observe=observe)
+                await done.put(episode)
+        except Exception as error:
+            await done.put(error)
+        working -= 1
+        if working == 0:
+            await done.put(None)
+
+    workers = [asyncio.create_task(work()) for _ in range(concurrency)]
+    try:
+        while (episode := await done.get()) is not None:
+            if isinstance(episode, BaseException):
+                raise episode
+            yield episode
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)

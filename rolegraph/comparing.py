@@ -1,4 +1,4 @@
-"""`rolegraph compare`: runs, trainings and specs held side by side."""
+"""`rolegraph compare`: runs, trainings and specs side by side."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rolegraph.files import write_output
 from rolegraph.running import describe
 from rolegraph.workflow import Workflow, load
 
 if TYPE_CHECKING:
     from rolegraph.engine.report.compare import Comparison, Side
 
-SHOWN_IN_A_PAGE = 50
-"""Tasks that flipped, each way and side, whose episodes a page holds at most."""
+FLIPS_OF_PAGE = 50
+"""Flipped tasks of each way and side with their episodes in a page, at most."""
 
 
 def compare(
@@ -23,31 +24,41 @@ def compare(
     html: str | Path | None = None,
     shown: int = 3,
 ) -> Comparison:
-    """Hold two or more sides against the first of them: folders of runs or trainings, specs, workflows.
+    """Compare two or more runs, trainings or specs with the first of them.
 
-    A folder of runs, such as an evaluation's or a sweep's, stands for all that are in it.
+    A training is compared by the validation of its best checkpoint.
 
-    What differs in the resolved specs, key by key; each figure with its interval, and the difference from
-    the first side's, paired over the tasks that are the same on both; the tasks that flipped, `shown` of them
-    each way with an episode of both sides; tokens and time. A training is compared by the validation of its
-    best checkpoint. `html` is a file for all of it as one page that opens offline. Raises SpecError,
-    UsageError (fewer than two, a folder that holds no run), DataError for a damaged one, and WorldError.
+    Args:
+        sides: Folders of runs or trainings, specs (files or names of shipped specs), or workflows. A folder
+            of runs, such as an evaluation's or a sweep's, stands for all runs in it.
+        imports: Python files that register rewards, parsers and so on, for the specs.
+        html: File for the comparison as one page that opens offline; None writes none.
+        shown: Number of flipped tasks, each way, that are returned with an episode of both sides.
+
+    Returns:
+        The keys that differ in the resolved specs; each figure with its interval, and the difference from the
+        first side, paired over the tasks that both have; the tasks that flipped; tokens and time.
+
+    Raises:
+        SpecError: A spec has faults.
+        UsageError: Fewer than two sides, or a folder that holds no run.
+        DataError: A run's files are damaged.
+        WorldError: The page cannot be written.
     """
-    from rolegraph.engine.records.jsonl import write_whole
-    from rolegraph.engine.report.compare import compare as held
+    from rolegraph.engine.report.compare import compare as compare_sides
     from rolegraph.engine.report.compare import comparison_page
 
-    each = [one for side in sides for one in _all_of(side)]
-    found = held(
+    each = [one for side in sides for one in _expand(side)]
+    comparison = compare_sides(
         [_side(name, side, imports) for name, side in zip(_names(each), each, strict=True)],
-        max(shown, SHOWN_IN_A_PAGE) if html else shown,
+        max(shown, FLIPS_OF_PAGE) if html else shown,
     )
     if html:
-        write_whole(Path(html), comparison_page(found).encode("utf-8", "replace"))
-    return found
+        write_output(Path(html), comparison_page(comparison).encode("utf-8", "replace"))
+    return comparison
 
 
-def _all_of(side: str | Path | Workflow) -> Sequence[str | Path | Workflow]:
+def _expand(side: str | Path | Workflow) -> Sequence[str | Path | Workflow]:
     from rolegraph.engine.records.folder import runs_in
 
     folder = None if isinstance(side, Workflow) else Path(side)
@@ -67,7 +78,7 @@ def _side(name: str, side: str | Path | Workflow, imports: Iterable[str | Path])
 
 
 def _names(sides: Iterable[str | Path | Workflow]) -> list[str]:
-    """Each side by the last part of its path, or all of it where two have the same."""
+    """Return a name for each side: the last part of its path, or the path where two share that part."""
     paths = [side.source.named_spec if isinstance(side, Workflow) else str(side) for side in sides]
     short = [Path(path).resolve().name for path in paths]
     times = Counter(short)

@@ -1,138 +1,137 @@
-"""What may come next in a word that changes a spec: its keys, its own names, the vocabulary."""
+"""Completion of an override: the keys of a spec, its own names, and the vocabulary."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, cast, get_args, get_origin
+
+from pydantic import BeforeValidator
+from pydantic_core import PydanticUndefined
 
 from rolegraph.engine.errors import UserError
-from rolegraph.engine.spec import load_spec
+from rolegraph.engine.spec import Spec, load_spec
+from rolegraph.engine.spec.base import SpecModel
+from rolegraph.engine.vocabulary import ItemCall, Registry
 
-Schema = Mapping[str, Any]
-REFERENCE = "#/$defs/"
-NAMES_ROLES = frozenset({"needs", "correct", "players", "roles"})
-"""Keys whose value is a role, or several, where it is no mapping."""
+ROLE_KEYS = frozenset({"needs", "correct", "players", "roles"})
+"""Keys whose value is a role or a list of roles, where it is not a mapping."""
 
 
 class CompletionItem(NamedTuple):
-    """A word as it may go on, and what it means."""
+    """A word in a shell's list of completions."""
 
     word: str
     meaning: str = ""
+    """Description beside the word; empty where there is none."""
 
 
 def completions(spec: str | None, word: str) -> list[CompletionItem]:
-    """How an override of a spec may go on: `roles.so` by names and keys, `roles.solver.parser=` by values.
+    """Complete an override of a spec, such as `roles.solver.pa`.
 
-    A key that has keys below it ends in a dot, another in `=`. A spec that cannot be read has no names.
+    Args:
+        spec: Path of a spec file or name of a shipped spec, for its own names; None, or a spec that cannot be
+            read, has none.
+        word: The override so far: `roles.so` is completed by keys, `roles.solver.parser=` by values.
+
+    Returns:
+        The words that begin with `word`, sorted; a key ends in `.` or, before a value, in `=`.
     """
-    from rolegraph.engine.spec.schema import json_schema
-
-    whole = json_schema()
-    written = _written(spec)
+    whole = _written(spec)
     path, equals, _ = word.partition("=")
+    *above, key = path.split(".")
+    types: list[Any] = [Spec]
+    written: object = whole
+    for name in above:
+        types = [part for type_ in types for part in _types_below(type_, name)]
+        written = _mapping(written).get(name)
     if equals:
-        keys = path.split(".")
-        found = _values(_at(whole, keys), whole, _roles(written, keys[-1]))
-        rows = [row._replace(word=f"{path}={row.word}") for row in found]
+        roles = _mapping(whole.get("roles")) if key in ROLE_KEYS else ()
+        items = [item._replace(word=f"{path}={item.word}") for item in _values(types, key, roles)]
     else:
-        *above, _ = path.split(".")
-        prefix = "".join(f"{key}." for key in above)
-        inside: Any = written
-        for key in above:
-            inside = cast("Schema", inside).get(key, {}) if isinstance(inside, Mapping) else {}
-        rows = [row._replace(word=prefix + row.word) for row in _keys(_at(whole, above), whole, inside)]
-    rows = [row for row in dict.fromkeys(rows) if row.word.startswith(word)]
-    return sorted({row.word: row for row in reversed(rows)}.values())
+        prefix = "".join(f"{name}." for name in above)
+        items = [item._replace(word=f"{prefix}{item.word}") for item in _keys(types, _mapping(written))]
+    offered = {item.word: item for item in reversed(items) if item.word.startswith(word)}
+    return sorted(offered.values())
 
 
-def _written(spec: str | None) -> Schema:
-    """The spec as it is written, extended; nothing where there is none."""
+def _written(spec: str | None) -> Mapping[str, Any]:
+    """Return the spec's values, extended, or an empty mapping where there is no spec."""
     try:
         return load_spec(spec).data if spec else {}
     except UserError:
         return {}
 
 
-def _roles(written: Schema, key: str) -> Iterable[str]:
-    roles: object = written.get("roles") if key in NAMES_ROLES else None
-    return map(str, cast("Schema", roles)) if isinstance(roles, Mapping) else ()
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
-def _forms(schema: Schema, whole: Schema) -> Iterator[Schema]:
-    """All that a schema lets stand there, without references."""
-    if (name := schema.get("$ref")) is not None:
-        yield from _forms(whole["$defs"][name.removeprefix(REFERENCE)], whole)
-        return
-    parts: list[Schema] = [part for key in ("anyOf", "allOf", "oneOf") for part in schema.get(key, ())]
-    for part in parts:
-        yield from _forms(part, whole)
-    yield schema
+def _types(annotation: Any, metadata: Iterable[Any] = ()) -> Iterator[Any]:
+    """Yield the types that a field takes, without unions; a Registry stands for the names of its items."""
+    for mark in metadata:
+        if isinstance(mark, Registry):
+            yield mark
+            return
+        if isinstance(mark, BeforeValidator) and mark.json_schema_input_type is not PydanticUndefined:
+            annotation = mark.json_schema_input_type
+    if get_origin(annotation) is Annotated:
+        inner, *marks = get_args(annotation)
+        yield from _types(inner, marks)
+    elif get_origin(annotation) in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from _types(part)
+    elif annotation is not NoneType:
+        yield annotation
+        if (short := getattr(annotation, "SHORT", None)) is not None:
+            yield from _types(short)
 
 
-def _at(whole: Schema, keys: Iterable[str]) -> list[Schema]:
-    """What may stand at a path."""
-    found: list[Schema] = [{"$ref": f"{REFERENCE}Spec"}]
-    for key in keys:
-        below: list[Schema] = []
-        for form in (form for schema in found for form in _forms(schema, whole)):
-            named, others = form.get("properties", {}).get(key), form.get("additionalProperties")
-            below += [part for part in (named or others,) if isinstance(part, Mapping)]
-        found = below
-    return found
+def _is_mapping(type_: Any) -> bool:
+    return get_origin(type_) is Mapping
 
 
-def _keys(schemas: Iterable[Schema], whole: Schema, inside: object) -> Iterator[CompletionItem]:
-    for form in (form for schema in schemas for form in _forms(schema, whole)):
-        for name, part in form.get("properties", {}).items():
-            yield from (
-                CompletionItem(f"{name}{end}", part.get("description", "")) for end in _ends(part, whole)
-            )
-        others = form.get("additionalProperties")
-        if isinstance(others, Mapping) and isinstance(inside, Mapping):
-            for name in cast("Mapping[object, object]", inside):
-                yield from (CompletionItem(f"{name}{end}") for end in _ends(cast("Schema", others), whole))
+def _is_model(type_: Any) -> bool:
+    return isinstance(type_, type) and issubclass(type_, SpecModel)
 
 
-def _ends(schema: Schema, whole: Schema) -> str:
-    """A dot where one would write a key below it, `=` where a value."""
-    if _of_items(schema):
-        return "="
-    forms = [*_forms(schema, whole)]
-    values = any({"const", "enum"} & form.keys() or _is_scalar(form) for form in forms)
-    below = any("properties" in f or isinstance(f.get("additionalProperties"), Mapping) for f in forms)
-    return f"{'.' if below else ''}{'=' if values or not below else ''}"
+def _types_below(type_: Any, key: str) -> Iterator[Any]:
+    """Yield the types of a key of a model or a mapping."""
+    if _is_mapping(type_):
+        yield from _types(get_args(type_)[1])
+    elif _is_model(type_) and key in type_.model_fields:
+        field = type_.model_fields[key]
+        yield from _types(field.annotation, field.metadata)
 
 
-def _is_scalar(form: Schema) -> bool:
-    return form.get("type") in ("string", "integer", "number", "boolean", "array")
+def _keys(types: Iterable[Any], written: Mapping[str, Any]) -> Iterator[CompletionItem]:
+    for type_ in types:
+        meanings: Mapping[str, str] = {}
+        if _is_model(type_):
+            meanings = {name: field.description or "" for name, field in type_.model_fields.items()}
+        elif _is_mapping(type_):
+            meanings = dict.fromkeys(written, "")
+        for name, meaning in meanings.items():
+            below = [_is_model(part) or _is_mapping(part) for part in _types_below(type_, name)]
+            if any(below):
+                yield CompletionItem(f"{name}.", meaning)
+            if not all(below):
+                yield CompletionItem(f"{name}=", meaning)
 
 
-def _values(schemas: Iterable[Schema], whole: Schema, roles: Iterable[str]) -> Iterator[CompletionItem]:
-    for role in roles:
-        yield CompletionItem(role, "a role of the spec")
-    for schema in schemas:
-        for form in _forms(schema, whole):
-            meaning = form.get("description", "")
-            yield from (CompletionItem(_scalar(value), meaning) for value in form.get("enum", ()))
-            if "const" in form:
-                yield CompletionItem(_scalar(form["const"]), meaning)
-            if form.get("type") == "boolean":
-                yield from (CompletionItem("true", meaning), CompletionItem("false", meaning))
-            if "default" in form and not isinstance(form["default"], Mapping):
-                yield CompletionItem(_scalar(form["default"]), "the default")
-        if _of_items(schema):
-            for form in _forms(schema, whole):
-                if form.get("type") == "object" and form.get("required"):
-                    yield CompletionItem(form["required"][0], form.get("description", ""))
-
-
-def _of_items(schema: Schema) -> bool:
-    """Whether a schema is that of the items of a part of the vocabulary."""
-    references = [schema, *schema.get("anyOf", ())]
-    return any(part.get("$ref", "").startswith(f"{REFERENCE}rolegraph.") for part in references)
-
-
-def _scalar(value: object) -> str:
-    words = {True: "true", False: "false", None: "null"}
-    return words[value] if isinstance(value, bool | None) else str(value)
+def _values(types: Iterable[Any], key: str, roles: Iterable[str]) -> Iterator[CompletionItem]:
+    yield from (CompletionItem(role, "a role of the spec") for role in roles)
+    for parent in types:
+        for type_ in _types_below(parent, key):
+            if isinstance(type_, Registry):
+                registry = cast("Registry[Any]", type_)
+                yield from (CompletionItem(name, registry.summary(name)) for name in registry.names())
+            elif get_origin(type_) is Literal:
+                yield from (CompletionItem(str(value)) for value in get_args(type_))
+            elif type_ is bool:
+                yield from (CompletionItem("true"), CompletionItem("false"))
+        if _is_model(parent) and key in parent.model_fields:
+            default = parent.model_fields[key].default
+            default = default.dump() if isinstance(default, ItemCall) else default
+            if isinstance(default, str | int | float) and not isinstance(default, bool):
+                yield CompletionItem(str(default), "the default")

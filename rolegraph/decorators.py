@@ -1,6 +1,6 @@
-"""Rewards, parsers and so on from plain functions: `@rg.reward("brief")` and a spec may name `brief`.
+"""Decorators that register plain functions as rewards, parsers and so on, for specs to name.
 
-A function's keyword-only parameters are the options that a spec may write for it.
+A function's keyword-only parameters are the options that a spec may give it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from rolegraph.engine.vocabulary import (
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 Options = Mapping[str, Any]
-"""What a spec writes for a function's keyword-only parameters."""
+"""Values that a spec gives for a function's keyword-only parameters."""
 REWARD_SECONDS = 10.0
-"""The time limit of a reward that names none and is not pure."""
+"""Default time limit of a reward that is not pure."""
 
 
 def reward(
@@ -56,11 +56,21 @@ def reward(
     timeout: float = REWARD_SECONDS,
     pure: bool = False,
 ) -> Decorator[F]:
-    """Make `(task, action) -> float | bool | Score` known as a reward.
+    """Register a function `(task, action) -> float | bool | Score` as a reward.
 
-    A number of at least 1 is correct, as is True. `labels` are task fields that give the answer away: no
-    prompt may show them. The function runs in a process of its own, which is stopped after `timeout` seconds;
-    one that is `pure`, and fast, runs in place. What it raises is the episode's `reward_error`.
+    A number of at least 1 is correct, as is True. An error in the function is the turn's `reward_error`.
+
+    Args:
+        name: Name of the reward in specs; by default the function's name.
+        labels: Task fields that give the answer away; no prompt may show them.
+        timeout: Seconds after which the function's process is stopped.
+        pure: Whether the function is fast and safe enough to run without a process of its own.
+
+    Returns:
+        A decorator that returns the function unchanged.
+
+    Raises:
+        UsageError: The function has other positional parameters, or the name is missing or taken.
     """
 
     def build(known: str, function: Callable[..., Any], options: Options) -> Reward:
@@ -85,9 +95,17 @@ def _score(
 
 
 def parser(name: str | None = None, *, default: Any = "") -> Decorator[F]:
-    """Make `(text) -> action` known as a parser; a ValueError in it is a `malformed_output`.
+    """Register a function `(text) -> action` as a parser; a ValueError in it is a `malformed_output`.
 
-    `default` is the action that later roles see then.
+    Args:
+        name: Name of the parser in specs; by default the function's name.
+        default: Action that later roles see after a `malformed_output`.
+
+    Returns:
+        A decorator that returns the function unchanged.
+
+    Raises:
+        UsageError: The function has other positional parameters, or the name is missing or taken.
     """
 
     def build(known: str, function: Callable[..., Any], options: Options) -> Parser:
@@ -108,9 +126,20 @@ def _parse(function: Callable[..., Any], options: Options, text: str, upstream: 
 def estimator(
     name: str | None = None, *, min_group: int = 1, loss: LossName = "importance_sampling"
 ) -> Decorator[F]:
-    """Make `(rewards) -> advantages` known as an estimator: both an array [G], of one group's members.
+    """Register a function `(rewards) -> advantages` as an estimator.
 
-    `min_group` is the smallest G that it can work with, `loss` that of a role that names none.
+    Both are arrays of floats [G], one number for each of the G members of a group.
+
+    Args:
+        name: Name of the estimator in specs; by default the function's name.
+        min_group: Smallest G that the function takes, at least 1.
+        loss: Loss of the roles that name none.
+
+    Returns:
+        A decorator that returns the function unchanged.
+
+    Raises:
+        UsageError: The function has other positional parameters, or the name is missing or taken.
     """
 
     def build(known: str, function: Callable[..., Any], options: Options) -> Estimator:
@@ -129,7 +158,17 @@ def _advantages(
 
 
 def metric(name: str | None = None) -> Decorator[F]:
-    """Make `(trajectories) -> float` known as a metric, written `{name: role}`: of a role in one episode."""
+    """Register a function `(trajectories) -> float` as a metric of one role in one episode: `{name: role}`.
+
+    Args:
+        name: Name of the metric in specs; by default the function's name.
+
+    Returns:
+        A decorator that returns the function unchanged.
+
+    Raises:
+        UsageError: The function has other positional parameters, or the name is missing or taken.
+    """
 
     def build(known: str, function: Callable[..., Any], options: Options, role: str) -> Metric:
         return role_metric(partial(_measure, function, options), role)
@@ -143,10 +182,20 @@ def _measure(function: Callable[..., Any], options: Options, trajectories: Seque
 
 
 def dataset(name: str | None = None, *, hidden: Sequence[str] = ()) -> Decorator[F]:
-    """Make `() -> rows` known as a dataset: mappings, the same ones each time it is called.
+    """Register a function `() -> rows` as a dataset; it yields the same mappings each time it is called.
 
-    `hidden` are fields that no prompt may show. A keyword-only parameter `split` is given "train" or
-    "validation". A row's `id` is its own, or follows from its place.
+    A keyword-only parameter `split` receives `train` or `validation`. A row without an `id` gets one from its
+    position.
+
+    Args:
+        name: Name of the dataset in specs; by default the function's name.
+        hidden: Fields that no prompt may show.
+
+    Returns:
+        A decorator that returns the function unchanged.
+
+    Raises:
+        UsageError: The function has other positional parameters, or the name is missing or taken.
     """
 
     def build(known: str, function: Callable[..., Any], options: Options, split: Split) -> Dataset:
@@ -174,12 +223,16 @@ def _decorator(
     build: Callable[..., Item],
     given: inspect.Parameter | None = None,
 ) -> Decorator[Any]:
-    """Registers a factory that a spec's options are checked against; the function itself stays as it is.
+    """Return a decorator that registers a factory of items made from the decorated function.
 
-    `build(known, function, options)` makes the item `known`; where the kind is `given` one more argument than
-    its options, that is `build`'s last.
+    Args:
+        registry: Registry of the items' kind.
+        name: Name of the item; None is the function's name.
+        takes: Names of the function's positional parameters, for the message about a wrong number of them.
+        build: Function of the item's name, the decorated function and the options that makes the item.
+        given: Argument that the registry gives factories besides options; `build` receives it last.
     """
-    if callable(name):  # what stands under a decorator without its parentheses
+    if callable(name):  # the decorator was written without parentheses
         function = getattr(name, "__name__", "…")
         raise UsageError(f'@rg.{registry.kind} takes a name: write @rg.{registry.kind}("{function}")')
     own = [] if given is None else [given]
@@ -200,7 +253,7 @@ def _decorator(
             return build(known, function, options, *values)
 
         hints = typing.get_type_hints(function, include_extras=True)
-        update_wrapper(factory, function)  # its documentation, and where it was written
+        update_wrapper(factory, function)  # for the item's docstring and the place of its definition
         factory.__signature__ = inspect.Signature([*own, *written])  # pyright: ignore[reportFunctionMemberAccess]  # read by inspect
         factory.__annotations__ = {p.name: hints.get(p.name, Any) for p in written}
         factory.__annotations__ |= {g.name: g.annotation for g in own}

@@ -26,7 +26,7 @@ TOKENIZER = (
     "*.model",
     "*.tiktoken",
 )
-"""The files of a model folder that say how its tokens and chats are written."""
+"""Name patterns of a model folder's tokenizer and chat template files."""
 
 
 async def export_async(
@@ -38,14 +38,25 @@ async def export_async(
     model: str | Path | None = None,
     base_url: str | None = None,
 ) -> Path:
-    """Write trained weights to a folder, with tokenizer, chat template and model card; where it is.
+    """Write trained weights to a folder, with tokenizer, chat template and model card.
 
-    `checkpoint` is a training's folder, for the best weights of a `policy` (also `FOLDER#POLICY`; by default
-    `main` or the only one), or the tinker:// path of some. They are an adapter in PEFT's form, or, `merged`,
-    a whole model for transformers, vLLM and others; the folder can be run as `local:FOLDER`. The default
-    `out` is `adapter` or `merged` in the training's folder. `model` is the folder of the model that they are
-    of, where that is no longer where it was; `base_url` is the service that holds weights which are not on
-    this machine. Raises UsageError and WorldError.
+    The folder can be run as `local:FOLDER`.
+
+    Args:
+        checkpoint: Folder of a training, for its best weights (also `FOLDER#POLICY`), or a `tinker://` path.
+        out: The new folder; by default `adapter` or `merged` in the training's folder.
+        policy: Policy whose weights to write; by default `main`, or the only one.
+        merged: Whether to write a whole model for transformers, vLLM and others, in place of an adapter in
+            PEFT's form.
+        model: Folder of the weights' base model, where it has moved.
+        base_url: URL of the service that holds weights which are not on this machine.
+
+    Returns:
+        The new folder.
+
+    Raises:
+        UsageError: No such weights, `out` exists, or `out` is missing for a `tinker://` path.
+        WorldError: The service or the model hub does not answer, or the disk is full.
     """
     run = saved = None
     place = Path(out) if out else None
@@ -55,12 +66,12 @@ async def export_async(
         saved = run.best_of(policy)
         place = place or run.path / _name(policy, merged=merged)
     if place is None:
-        raise UsageError(f"say where {checkpoint} is to go: there is no folder of its training")
+        raise UsageError(f"{checkpoint} has no training folder to export into; name a folder with --out")
     if place.exists() and not (place.is_dir() and not any(place.iterdir())):
-        raise UsageError(f"{place} is there already; move it away, or choose another folder with --out")
+        raise UsageError(f"{place} already exists; move it away, or choose another folder with --out")
     base = None if model is None else Path(model)
     if base is not None and not base.is_dir():
-        raise UsageError(f"there is no model folder {base}")
+        raise UsageError(f"no model folder {base}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".part-") as part:
@@ -88,7 +99,7 @@ async def export_async(
                 card = _card(run, policy, adapter, base=base, merged=merged)
                 (whole / "README.md").write_text(card, encoding="utf-8")
             for file in whole.iterdir():
-                file.chmod(0o644)  # safetensors keeps its own from others, such as a server's user
+                file.chmod(0o644)  # safetensors writes files that only the owner can read
             if place.exists():
                 place.rmdir()
             whole.rename(place)
@@ -108,11 +119,11 @@ def _name(policy: str | None, *, merged: bool) -> str:
 
 
 async def _downloaded(path: str, folder: Path, base: Path | None, url: str | None, *, whole: bool) -> Path:
-    """Brings a service's weights into a folder; returns that of their model."""
+    """Download a service's weights into a folder; return the folder of their base model."""
     from rolegraph.engine.models.download import download_adapter
     from rolegraph.engine.models.tinker_open import hub_name
 
-    # Our own trainings save both under one name, and only those that can be trained on leave a service.
+    # Rolegraph saves both kinds under one name, and services only export weights that can be trained on.
     name = await download_adapter(path.replace("/sampler_weights/", "/weights/"), folder, url)
     known = MODELS.get(name) or Path(hub_name(name))
     base = base or (known if known.is_dir() else await asyncio.to_thread(_from_hub, str(known), whole=whole))
@@ -123,16 +134,16 @@ async def _downloaded(path: str, folder: Path, base: Path | None, url: str | Non
 
 
 def _from_hub(name: str, *, whole: bool) -> Path:
-    """A model from the hub: all of it, or what says how its tokens are written."""
+    """Download a model from the hub, `whole` or its tokenizer files alone; return its folder."""
     import huggingface_hub
 
     download = cast("Callable[..., str]", cast("Any", huggingface_hub).snapshot_download)
     try:
         wanted = ["*.json", "*.safetensors", *TOKENIZER] if whole else [*TOKENIZER]
         return Path(download(name, allow_patterns=wanted))
-    except Exception as error:  # the hub's client raises many things, all of which mean that it is not here
+    except Exception as error:  # the hub's client raises many types, all for a model that it cannot give
         raise WorldError(
-            f"the model hub did not give {name} ({first_line(error)}); say where a copy of it is with "
+            f"cannot download {name} from the model hub ({first_line(error)}); name a copy with "
             "--model local:FOLDER"
         ) from error
 

@@ -9,39 +9,40 @@ from pathlib import Path
 from typing import Any
 
 from rolegraph.engine.drawing import Picture, picture_of
-from rolegraph.engine.errors import UsageError, WorldError, did_you_mean
+from rolegraph.engine.errors import UsageError, did_you_mean
+from rolegraph.files import write_output
 from rolegraph.workflow import Workflow
 
 SCALE = 2
-"""Pixels of a PNG for each of the SVG's."""
+"""Pixels of a PNG for each pixel of the SVG."""
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The roles of a spec, to be drawn. A notebook shows it as it is."""
+    """A drawing of a spec's roles; a notebook shows it as an SVG."""
 
     picture: Picture
 
     def mermaid(self) -> str:
-        """As Mermaid."""
+        """Return the drawing as Mermaid."""
         from rolegraph.engine.drawing.text_forms import mermaid
 
         return mermaid(self.picture)
 
     def dot(self) -> str:
-        """As DOT, for Graphviz."""
+        """Return the drawing as DOT, for Graphviz."""
         from rolegraph.engine.drawing.text_forms import dot
 
         return dot(self.picture)
 
     def svg(self) -> str:
-        """As an SVG file that stands alone."""
+        """Return the drawing as a self-contained SVG file."""
         from rolegraph.engine.drawing.svg import svg
 
         return svg(self.picture)
 
     def png(self) -> bytes:
-        """As a PNG file on white. Raises UsageError where the library for it is missing."""
+        """Return the drawing as a PNG file on white; raises UsageError where resvg-py is not installed."""
         try:
             library: Any = import_module("resvg_py")  # it may not be there to take types from
         except ImportError as error:
@@ -49,24 +50,29 @@ class Graph:
         return bytes(library.svg_to_bytes(svg_string=self.svg(), background="white", zoom=SCALE))
 
     def save(self, file: str | Path, form: str | None = None) -> Path:
-        """Write it in a form, by default the one that the file's ending says, and return where.
+        """Write the drawing to a file.
 
-        Forms are `svg`, `png`, `mmd`, `md` (Mermaid in a fence) and `dot`. Raises UsageError for another one,
-        and WorldError where it cannot be written.
+        Args:
+            file: Path of the file.
+            form: `svg`, `png`, `mmd`, `md` (Mermaid in a fence) or `dot`; by default the file's ending.
+
+        Returns:
+            The path.
+
+        Raises:
+            UsageError: An unknown form, or resvg-py is not installed.
+            WorldError: The file cannot be written.
         """
         path = Path(file)
         form = form or path.suffix.removeprefix(".").lower()
         if not form:
-            raise UsageError(f"{path}: the ending says the form; give {path.name}.svg, or say --format")
+            raise UsageError(f"{path} has no ending for its form; give {path.name}.svg, or --format")
         data = self.as_bytes(form)
-        try:
-            path.write_bytes(data)
-        except OSError as error:
-            raise WorldError(f"cannot write {path}: {error.strerror}") from error
+        write_output(path, data)
         return path
 
     def as_bytes(self, form: str) -> bytes:
-        """What a file of that form holds. Raises UsageError."""
+        """Return the contents of a file of a form; raises UsageError for an unknown form."""
         forms: dict[str, Callable[[], str | bytes]] = {
             "svg": self.svg,
             "png": self.png,
@@ -75,8 +81,9 @@ class Graph:
             "dot": self.dot,
         }
         if form not in forms:
-            known = did_you_mean(form, forms, ".{}") or f"there is {', '.join(f'.{name}' for name in forms)}"
-            raise UsageError(f"a graph has no form .{form}; {known}")
+            names = ", ".join(f".{name}" for name in forms)
+            hint = did_you_mean(form, forms, ".{}") or f"expected one of {names}"
+            raise UsageError(f"a graph has no form .{form}; {hint}")
         made = forms[form]()
         return made.encode() if isinstance(made, str) else made
 
@@ -85,6 +92,12 @@ class Graph:
 
 
 def graph(flow: Workflow) -> Graph:
-    """The roles of a workflow as a picture: edges with their joins and rounds, loops, tools, conditions, and
-    policies by colour."""
+    """Draw the roles of a workflow: edges, joins, rounds, loops, tools, conditions, policies by colour.
+
+    Args:
+        flow: The workflow.
+
+    Returns:
+        The drawing, to be saved or shown in a notebook.
+    """
     return Graph(picture_of(flow.plan.spec))

@@ -1,4 +1,4 @@
-"""`rolegraph preview`: what each role of a spec would be asked, with no model."""
+"""`rolegraph preview`: the prompts of each role of a spec, without a model."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rolegraph.engine.records import Episode, RunFolder, Task, read_episodes
 from rolegraph.engine.run.preview import RolePrompts, SentPrompt, TaskPrompts, preview_task
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.vocabulary import Split
+from rolegraph.files import write_output
 from rolegraph.running import blocking
 from rolegraph.workflow import Workflow
 
@@ -22,34 +23,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Every prompt of a workflow on some tasks. See `preview`."""
+    """The prompts of a workflow on some tasks; made by `preview`."""
 
     name: str
     description: str
     tasks: Sequence[TaskPrompts]
-    """What is asked on each task, role by role."""
+    """The prompts of each task, role by role."""
     answers: str
-    """Whose answers later roles see: that they are made up, or the file they are from."""
+    """Origin of the answers that later roles see: `made up`, or the file they are from."""
     no_tokens: str = ""
-    """Why there are no tokens to show, where they were asked for."""
+    """Reason for missing tokens; empty where there are tokens or none were wanted."""
 
     def of(self, *roles: str) -> Preview:
-        """The same of some roles only."""
+        """Return a copy with some roles only."""
         tasks = [
             task._replace(roles=[of for of in task.roles if of.role.name in roles]) for task in self.tasks
         ]
         return replace(self, tasks=tasks)
 
     def save(self, file: str | Path) -> Path:
-        """Write it as one page that opens offline, and return where. Raises WorldError."""
+        """Write the preview as one page that opens offline; raises WorldError.
+
+        Args:
+            file: Path of the page.
+
+        Returns:
+            The path.
+        """
         from rolegraph.engine.report.preview import preview_page
 
         path = Path(file)
         page = preview_page(self.name, self.description, self.tasks, (self.answers, self.no_tokens))
-        try:
-            path.write_text(page, encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise WorldError(f"cannot write {path}: {error.strerror}") from error
+        write_output(path, page.encode("utf-8", "replace"))
         return path
 
 
@@ -61,11 +66,23 @@ async def preview_async(
     recorded: str | Path | None = None,
     tokens: bool = False,
 ) -> Preview:
-    """What each role is asked on the first `limit` tasks, as a run would ask it, with no model.
+    """Render the prompts of each role as a run would, without a model.
 
-    Answers that later roles see are made up, or are those of `recorded`: a run's folder or its episodes file,
-    whose tasks are then taken. With `tokens`, each prompt is also in the form that its model's chat template
-    gives it, where the model is a folder of this machine. Raises UsageError and DataError.
+    Args:
+        flow: The workflow.
+        split: Which tasks: `train` or `validation`; by default `validation` where the spec has it.
+        limit: Number of tasks, the first ones, at least 1.
+        recorded: Folder of a run, or its episodes file, for tasks and the answers that later roles see; None
+            makes answers up.
+        tokens: Whether to render each prompt with its model's chat template as well, where the model is a
+            folder of this machine.
+
+    Returns:
+        The prompts of each task, role by role.
+
+    Raises:
+        UsageError: No data for the split, or no task.
+        DataError: The recording is damaged or empty.
     """
     plan = flow.plan
     rows: list[tuple[Task, Episode | None]]
@@ -91,7 +108,7 @@ preview = blocking(preview_async)
 
 
 def _episodes(path: Path, limit: int) -> list[Episode]:
-    """The first episode of each of the first tasks."""
+    """Return the first episode of each of the first `limit` tasks of a run."""
     file = RunFolder(path).episodes if path.is_dir() else path
     found: dict[str, Episode] = {}
     for episode in read_episodes(file):
@@ -104,14 +121,14 @@ def _episodes(path: Path, limit: int) -> list[Episode]:
 
 
 class _Formats:
-    """The chat formats of models whose tokenizer lies on this machine, each loaded once."""
+    """Chat formats of the models whose tokenizer is on this machine, each loaded once."""
 
     def __init__(self) -> None:
         self._loaded: dict[Path, ChatFormat] = {}
         self.missing: list[str] = []
 
     def of(self, ref: ModelRef) -> ChatFormat | None:
-        """A model's, where its folder is here; else a reason is in `missing`."""
+        """Return a model's chat format; None, with a reason in `missing`, where its folder is not here."""
         if ref.provider != "local":
             self._miss(f"the tokenizer of {ref.provider}:{ref.name} is not on this machine")
             return None
@@ -138,7 +155,7 @@ def _with_tokens(task: TaskPrompts, models: Sequence[ModelRef], formats: _Format
             return asked
         try:
             ids = chat.prompt(asked.messages, asked.functions).ids
-        except ModelError as error:  # a template that refuses these messages, or cannot speak of tools
+        except ModelError as error:  # the template refuses these messages, or has no tools
             return asked._replace(note=", ".join(filter(None, (asked.note, str(error)))))
         return asked._replace(pieces=chat.pieces(ids), tokens=len(ids))
 

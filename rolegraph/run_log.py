@@ -1,4 +1,4 @@
-"""The log of a run or a training, in its folder: what went on, what was warned of, and how it ended."""
+"""`log.txt` in the folder of a run or a training: notes, warnings, failures, and the error that ended it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,23 @@ from rolegraph.engine.models.keys import OPENAI, TINKER, redact
 from rolegraph.engine.records import Episode, EpisodeDone, Event, Note, Observer, StepLogged
 from rolegraph.engine.records.info import without_credentials
 
-LOUD = ("engine", "roles", "rolegraph", "tinker")
-"""The loggers whose warnings are noted, too."""
+LOGGERS = ("rolegraph", "tinker")
+"""Loggers whose warnings are written, too."""
 
 
 @contextmanager
 def logged(file: Path, command: str, observe: Observer) -> Generator[Observer]:
-    """An observer that writes a line for what it hears, and passes it on, for the time of a block.
+    """Give an observer that writes events to a log and passes them on, for the time of a block.
 
-    A failure is noted the first time that it comes about; an error that ends the block with its traceback.
-    Raises WorldError where the file cannot be written.
+    Each kind of failure of each role is written once; an error that ends the block, with its traceback.
+
+    Args:
+        file: The log, which is appended to.
+        command: Command line, the first line.
+        observe: Observer that events are passed to.
+
+    Raises:
+        WorldError: The file cannot be written.
     """
     try:
         handler = logging.FileHandler(file, encoding="utf-8")
@@ -33,7 +40,7 @@ def logged(file: Path, command: str, observe: Observer) -> Generator[Observer]:
         raise WorldError(f"cannot write {file}: {error.strerror}") from error
     handler.setFormatter(_LogFormatter())
     handler.setLevel(logging.WARNING)
-    for name in LOUD:
+    for name in LOGGERS:
         logging.getLogger(name).addHandler(handler)
     log = _RunLog(handler, observe)
     log.say("INFO", command)
@@ -45,20 +52,20 @@ def logged(file: Path, command: str, observe: Observer) -> Generator[Observer]:
     else:
         log.say("INFO", f"done: {log.episodes} episodes, {log.failures.total()} failures")
     finally:
-        for name in LOUD:
+        for name in LOGGERS:
             logging.getLogger(name).removeHandler(handler)
         with suppress(OSError):
             handler.close()
 
 
 class _RunLog:
-    """Writes what an observer hears."""
+    """Observer that writes events as lines of a log."""
 
     def __init__(self, handler: logging.Handler, observe: Observer) -> None:
         self._handler, self._observe = handler, observe
         self.episodes = 0
         self.failures: Counter[tuple[str, str]] = Counter()
-        """By role and name."""
+        """Number of failures by role and failure name."""
 
     def observe(self, event: Event) -> None:
         match event:
@@ -85,13 +92,13 @@ class _RunLog:
                 self.say("WARNING", f"{where}: {failure.name.value}: {failure.message}")
 
     def say(self, level: str, text: str) -> None:
-        """One entry; the lines after its first are set in."""
+        """Write one entry; its further lines are indented."""
         number = logging.getLevelNamesMapping()[level]
         self._handler.emit(logging.LogRecord("rolegraph", number, "", 0, text, None, None))
 
 
 class _LogFormatter(logging.Formatter):
-    """A time, a level and a text, without what is secret."""
+    """Formatter of a time, a level and a text, without keys and credentials."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = printable(without_credentials(super().format(record)))

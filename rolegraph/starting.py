@@ -1,4 +1,4 @@
-"""`rolegraph new`: a folder to begin with, made from a shipped spec.
+"""`rolegraph new`: a workflow of your own in a new folder, made from a shipped spec.
 
 The spec is copied as it is written, with rows of its own in place of generated ones, and with a reward in
 Python in place of the one that those rows are for. One that extends another is copied as the whole that it
@@ -26,33 +26,40 @@ from rolegraph.workflow import Workflow, json_schema, load
 
 DEFAULT = "solver_judge"
 ROWS = 10
-"""Of each split."""
+"""Rows of each split."""
 BATCH = 5
-"""Tasks in a step of the training, which the rows fill."""
+"""Tasks in a training step, so that the rows fill two steps."""
 GENERATED = "countdown"
-"""The dataset and the reward that give way to rows and to a function of one's own."""
+"""Name of the dataset and of the reward that rows and a Python function replace."""
 SCHEMA = "rolegraph.schema.json"
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
-    """Write a workflow of one's own into a new folder, and return its files.
+    """Write a workflow of your own into a new folder: spec, prompts, tasks, a reward, a test, a README.
 
-    `spec` is the shipped one that it begins as; the folder's name is the workflow's. Raises UsageError for a
-    folder that holds something, a name that is none, and a spec that is not shipped; WorldError where it
-    cannot be written.
+    Args:
+        folder: The folder, which must be new or empty; its name becomes the workflow's name.
+        spec: Name of the shipped spec to start from.
+
+    Returns:
+        The paths of the files, sorted.
+
+    Raises:
+        UsageError: The folder has files, its name cannot be a workflow's name, or no such shipped spec.
+        WorldError: A file cannot be written.
     """
     folder = Path(folder)
     name = folder.resolve().name
     if not _IDENTIFIER.fullmatch(name):
         fitting = re.sub(r"\W", "_", f"_{name}" if name[:1].isdigit() else name, flags=re.ASCII)
-        raise UsageError(f"{name!r} cannot be a workflow's name: letters, digits and _, such as {fitting!r}")
+        raise UsageError(f"{name!r} is not a workflow name; use letters, digits and _, as in {fitting!r}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is there already, and nothing is written over; choose another name")
+        raise UsageError(f"{folder} already exists and is not empty; choose another name")
     shipped = [path.stem for path in sorted(SPECS.glob("*.yaml"))]
     if spec not in shipped:
-        hint = did_you_mean(spec, shipped) or f"there is {', '.join(shipped)}"
-        raise UsageError(f"there is no shipped spec {spec!r}; {hint}")
+        hint = did_you_mean(spec, shipped) or f"expected one of {', '.join(shipped)}"
+        raise UsageError(f"no shipped spec {spec!r}; {hint}")
     begun = load(spec)
     about = _about(begun.plan, name)
     written = _write(folder, _first_files(begun.plan, (SPECS / f"{spec}.yaml").read_text("utf-8"), about))
@@ -65,7 +72,7 @@ new = blocking(new_async)
 
 
 def _about(plan: Plan, name: str) -> dict[str, Any]:
-    """What the files of the folder speak of."""
+    """Return the values that the templates and the spec's text are filled with."""
     rows: list[Split] = [split for split, dataset in plan.data.items() if _is_generated(dataset)]
     rewarded = [role.name for role in plan.asking if role.reward and _is_generated(role.reward)]
     own = f"{name}_reward" if rows and rewarded else ""
@@ -87,7 +94,7 @@ def _is_generated(item: Item) -> bool:
 
 
 def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> dict[str, str]:
-    """What the spec needs before it can be loaded, by file name."""
+    """Return the contents of the files that the spec needs to be loaded, by file name."""
     changed = changed_spec(text, yaml.safe_load(plan.resolved), about)
     files = {f"{about['name']}.yaml": f"# yaml-language-server: $schema={SCHEMA}\n{changed}"}
     for role in plan.roles:
@@ -104,7 +111,7 @@ def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> dict[str, s
 
 
 async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, Any]) -> dict[str, str]:
-    """What is made of the spec as it is now, by file name."""
+    """Return the contents of the files that are made from the new spec, by file name."""
     from rolegraph.engine.records.jsonl import json_line
     from rolegraph.engine.run.preview import made_up
 
@@ -123,9 +130,15 @@ async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, 
 
 
 def changed_spec(text: str, data: Mapping[str, Any], about: Mapping[str, Any]) -> str:
-    """A spec's text with another name, rows and reward: as it is written where that can be, or all anew.
+    """Return a spec's text with another name, data and reward.
 
-    `data` is what the spec comes to.
+    Args:
+        text: Text of the spec; it is kept where replacing its lines gives the wanted values.
+        data: Resolved values of the spec.
+        about: Values of `_about`.
+
+    Returns:
+        The changed text, or the wanted values as YAML.
     """
     wanted: dict[str, Any] = {**data, "name": about["name"]}
     text = re.sub(r"(?m)^name: .*$", f"name: {about['name']}", text)
@@ -147,7 +160,7 @@ def changed_spec(text: str, data: Mapping[str, Any], about: Mapping[str, Any]) -
 
 
 def _filled(template: str, about: Mapping[str, Any]) -> str:
-    # What is filled in is ours, and no HTML.
+    # The values are Rolegraph's own, and the output is not HTML.
     environment = Environment(
         loader=FileSystemLoader(STARTER),
         undefined=StrictUndefined,
@@ -162,7 +175,7 @@ def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
     try:
         for name, content in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with (folder / name).open("x", encoding="utf-8") as file:  # never over another
+            with (folder / name).open("x", encoding="utf-8") as file:  # fails where the file exists
                 file.write(content)
     except OSError as error:
         raise WorldError(f"cannot write {error.filename or folder}: {error.strerror}") from error

@@ -39,7 +39,7 @@ class SweepPoint:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do."""
+        """True where nothing is left to do."""
         if self.info.kind == "eval":
             return (self.folder / EVALUATION).exists()
         if not self._started or (info := RunFolder(self.folder).info()).finished is None:

@@ -1,4 +1,4 @@
-"""`rolegraph test`: a spec's own tests, on answers that were recorded once, so that they need no model."""
+"""`rolegraph test`: a spec's own tests on recorded answers, without a model."""
 
 from __future__ import annotations
 
@@ -31,19 +31,22 @@ _STARTER = """\
 
 @dataclass(frozen=True, slots=True)
 class TestReport:
-    """What became of a spec's tests."""
+    """The results of a spec's tests."""
+
+    __test__ = False  # pytest would take a class of this name for a test class
 
     name: str
-    """The workflow's."""
+    """Name of the workflow."""
     verdicts: Sequence[Verdict]
+    """One verdict for each expectation."""
 
     @property
     def failed(self) -> list[Verdict]:
-        """What does not hold."""
+        """The verdicts of the expectations that do not hold."""
         return [verdict for verdict in self.verdicts if not verdict.holds]
 
     def junit(self) -> bytes:
-        """The verdicts as JUnit's XML."""
+        """Return the verdicts as JUnit's XML."""
         from rolegraph.engine.report.verdicts import junit
 
         return junit(self.name, self.verdicts)
@@ -52,12 +55,24 @@ class TestReport:
 async def test_async(
     flow: Workflow, tests: str | Path | None = None, *, junit: str | Path | None = None
 ) -> TestReport:
-    """Play a workflow's recorded answers again, and hold the episodes against what its tests expect.
+    """Replay a workflow's recorded answers, and compare the episodes with what its tests expect.
 
-    `tests` is their file, by default `NAME.test.yaml` beside the spec, or in the working folder for a shipped
-    one. No model is asked, whatever models the spec names; rewards and tools do run. `junit` is a file for
-    JUnit's XML. Raises SpecError with every fault of the tests, UsageError where there are none or nothing is
-    recorded, DataError for a damaged recording, and WorldError.
+    No model is asked, whatever models the spec names; rewards, parsers and tools do run.
+
+    Args:
+        flow: The workflow.
+        tests: File of the tests; by default `NAME.test.yaml` beside the spec, or in the working folder for a
+            shipped spec.
+        junit: File for the verdicts as JUnit's XML; None writes none.
+
+    Returns:
+        A verdict for each expectation; `failed` has those that do not hold.
+
+    Raises:
+        SpecError: The tests have faults, or the spec asks for a permission that `allow` does not give.
+        UsageError: There are no tests, or nothing is recorded.
+        DataError: The recording is damaged.
+        WorldError: A file cannot be read or written.
     """
     from rolegraph.engine.records.jsonl import write_whole
     from rolegraph.engine.report.verdicts import unknown_names, verdicts
@@ -80,10 +95,20 @@ test = blocking(test_async)
 async def record_async(
     flow: Workflow, tests: str | Path | None = None, *, observe: Observer | None = None
 ) -> list[Path]:
-    """Record the answers that a workflow's tests are held against, with its own model.
+    """Record the answers that `test` replays, with the workflow's own model.
 
-    `tests` is as for `test`; where there is no such file, one is written that expects what was recorded.
-    Returns the files that were written. Raises as `run` does, and SpecError for a fault of the tests.
+    Args:
+        flow: The workflow.
+        tests: File of the tests, as for `test`; a missing file is written, and expects what was recorded.
+        observe: Function that is called with each event, such as the end of an episode.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        SpecError: The tests have faults, or the spec asks for a permission that `allow` does not give.
+        UsageError: The tests' `answers` is a folder, no such model, or no key for it.
+        WorldError: The model's endpoint does not answer, or the disk is full.
     """
     from rolegraph.engine.records.jsonl import json_line, write_whole
     from rolegraph.engine.spec.expectations import LoadedTests, SpecTests, read_tests
@@ -122,7 +147,15 @@ record = blocking(record_async)
 
 
 def check_tests(path: str | Path) -> None:
-    """Read a file of tests, and nothing that it names; raises SpecError with every fault, or UsageError."""
+    """Check a file of tests, without the spec and the recording that it names.
+
+    Args:
+        path: File of the tests.
+
+    Raises:
+        SpecError: The tests have faults; the error lists each with its place.
+        UsageError: There is no such file.
+    """
     from rolegraph.engine.spec.expectations import read_tests
 
     read_tests(Path(path))
@@ -148,7 +181,7 @@ def _recorded(read: LoadedTests) -> list[Episode]:
 
 
 async def _again(flow: Workflow, recorded: Sequence[Episode], seed: int) -> list[Episode]:
-    """The recorded episodes, from the same answers; every model is the recording."""
+    """Return the episodes made again from the recorded answers, in the recording's order."""
     from rolegraph.engine.models import LimitedModel
     from rolegraph.engine.models.replay import Replay
     from rolegraph.engine.run import EpisodeJob, Isolation, stream
@@ -166,7 +199,7 @@ def _row(episode: Episode) -> Task:
 
 
 def _starter(flow: Workflow, read: LoadedTests, episodes: Sequence[Episode]) -> str:
-    """A tests file that expects what was recorded."""
+    """Return the text of a tests file that expects what was recorded."""
     from rolegraph.engine.training.compare import by_task, interval
 
     of: SpecTests = read.tests

@@ -1,4 +1,4 @@
-"""`rolegraph view`: runs and trainings in the browser, or as one file."""
+"""`rolegraph view`: the episodes of runs and trainings in the browser, or as one file."""
 
 from __future__ import annotations
 
@@ -17,70 +17,95 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunViewer:
-    """Runs to look at; see `view`.
+    """Viewer of runs and trainings; made by `view`.
 
-    A filter is given as the page's address has it, by keyword: `role`, `failure` (a name, or `any`),
+    Its methods take the filters of the page's address by keyword: `role`, `failure` (a name, or `any`),
     `correct` (`yes` or `no`), `low` and `high` (of a reward), `task`, `text`, `split`, `step`, `sort` (`low`
-    or `high`). UsageError is raised for what fits none of them.
+    or `high`).
     """
 
     runs: Sequence[ViewedRun]
 
     @property
     def hidden(self) -> list[str]:
-        """The task fields that no prompt may show and that some of the first episodes have."""
+        """Names of the task fields that no prompt may show, as found in the first episodes."""
         return sorted({field for run in self.runs for field in run.hidden_fields()})
 
     def serve(self, *, port: int = 0, ready: Callable[[str], None] = print, **where: str) -> None:
-        """Serve pages on this machine until interrupted, and give their address to `ready`.
+        """Serve pages on this machine until interrupted.
 
-        The address holds the key: who has it can read the runs. Raises WorldError for a port that is taken,
-        UsageError where an event loop runs.
+        Args:
+            port: Port to listen at; 0 takes a free one.
+            ready: Function that is called with the pages' address. The address holds a key: whoever has it
+                can read the runs.
+            where: Filters of the first page, see the class.
+
+        Raises:
+            UsageError: An unknown filter, or an event loop runs already.
+            WorldError: The port is taken.
         """
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise UsageError(
-                "an event loop is running here already, as in a notebook: look at the run with "
-                "`rolegraph view` in a terminal, or write a file"
+                "an event loop is already running, as in a notebook: run `rolegraph view` in a terminal, or "
+                "write a file"
             )
         from rolegraph.engine.view import EpisodeFilter
         from rolegraph.engine.view.serving import serve
 
-        serve(self.runs, port=port, where=EpisodeFilter.of(_known(where)), ready=ready)
+        serve(self.runs, port=port, where=EpisodeFilter.of(_check_filters(where)), ready=ready)
 
     def write(self, file: str | Path, *, hidden: bool, most: int = 200, **where: str) -> int:
-        """Write the same as one file that opens offline: the first `most` episodes of each run that fit.
+        """Write the pages as one file that opens offline.
 
-        `hidden` says whether it may show hidden fields. Returns how many episodes there are in it. Raises
-        DataError and WorldError.
+        Args:
+            file: Path of the file.
+            hidden: Whether to write task fields that no prompt may show.
+            most: Number of episodes of each run at most, the first that pass the filters.
+            where: Filters of the episodes, see the class.
+
+        Returns:
+            The number of episodes in the file.
+
+        Raises:
+            UsageError: An unknown filter.
+            DataError: A run's files are damaged.
+            WorldError: The file cannot be written.
         """
         from rolegraph.engine.view import EpisodeFilter, write_static
 
         return write_static(
-            self.runs, Path(file), hidden=hidden, where=EpisodeFilter.of(_known(where)), most=most
+            self.runs, Path(file), hidden=hidden, where=EpisodeFilter.of(_check_filters(where)), most=most
         )
 
 
 def view(*runs: str | Path) -> RunViewer:
-    """Look at the folders of runs and trainings, finished or not.
+    """Open the folders of runs and trainings, finished or not, to be viewed.
 
-    A folder of runs, such as an evaluation's or a sweep's, stands for all that are in it. Raises UsageError
-    for a folder that holds none, DataError for a damaged one.
+    Args:
+        runs: Folders; a folder of runs, such as an evaluation's or a sweep's, stands for all runs in it.
+
+    Returns:
+        A viewer, whose `serve` shows pages in the browser and whose `write` makes one file.
+
+    Raises:
+        UsageError: No folder is given, or one holds no run.
+        DataError: A run's files are damaged.
     """
     from rolegraph.engine.records.folder import runs_in
     from rolegraph.engine.view import open_run
 
     if not runs:
-        raise UsageError("which run? Give the folder of one, such as runs/mine")
+        raise UsageError("no run named; give the folder of a run, such as runs/mine")
     return RunViewer([open_run(folder) for run in runs for folder in runs_in(Path(run))])
 
 
-def _known(where: dict[str, str]) -> dict[str, str]:
+def _check_filters(where: dict[str, str]) -> dict[str, str]:
     from rolegraph.engine.errors import did_you_mean
     from rolegraph.engine.view.finding import FIELDS
 
     for name in where:
         if name not in FIELDS:
-            hint = did_you_mean(name, FIELDS) or f"there is {', '.join(FIELDS)}"
+            hint = did_you_mean(name, FIELDS) or f"expected one of {', '.join(FIELDS)}"
             raise UsageError(f"episodes cannot be filtered by {name!r}; {hint}")
     return where

@@ -1,4 +1,4 @@
-"""What a shell offers while a command is typed. `_ROLEGRAPH_COMPLETE=bash_source rolegraph` is its script."""
+"""Completion of a command line in a shell; `_ROLEGRAPH_COMPLETE=bash_source rolegraph` prints the script."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class
 
 GOES_ON = ("=", ".", ":", "/")
-"""Ends of what is not yet a whole word."""
+"""Ends of a completion that more is typed after."""
 PROVIDERS = ("local", "local:", "tinker:", "openai:", "replay:")
 
 
 def specs(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
-    """The shipped specs and the specs in files; an override, where a verb takes both in one list."""
+    """Complete the name of a shipped spec or the path of a spec file; an override, where it has a `=`."""
     import rolegraph as rg
 
     if "=" in word:
@@ -29,7 +29,7 @@ def specs(context: click.Context, parameter: click.Parameter, word: str) -> list
 
 
 def overrides(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
-    """Keys of the spec that was named before, and what may stand there."""
+    """Complete an override of the spec earlier on the command line."""
     import rolegraph as rg
 
     several: tuple[str, ...] = context.params.get("specs") or ()
@@ -38,12 +38,12 @@ def overrides(context: click.Context, parameter: click.Parameter, word: str) -> 
 
 
 def models(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
-    """Where answers may come from."""
+    """Complete the provider of a model."""
     return [CompletionItem(name) for name in PROVIDERS if name.startswith(word)]
 
 
 def runs(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
-    """Folders that hold a run, the newest first; any folder, where there is none."""
+    """Complete the folder of a run, the newest first; any folder, where there is no run."""
     import rolegraph as rg
 
     folder = Path(word) if word.endswith("/") else Path(word).parent
@@ -54,7 +54,7 @@ def runs(context: click.Context, parameter: click.Parameter, word: str) -> list[
 
 
 def items(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
-    """The names of the kind that was named before."""
+    """Complete the name of an item of the kind earlier on the command line."""
     import rolegraph as rg
 
     kind = context.params.get("kind")
@@ -69,12 +69,12 @@ def items(context: click.Context, parameter: click.Parameter, word: str) -> list
 
 @add_completion_class
 class BashCompletion(BashComplete):
-    """Bash, which takes `=` and `:` for words of their own, and adds no space by itself."""
+    """Completion of bash, which splits words at `=` and `:`, without a space after each completion."""
 
     source_template = BashComplete.source_template.replace("-o nosort", "-o nosort -o nospace")
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The words as they were typed, and the one that is being typed."""
+        """Return the typed words, joined again at `=` and `:`, and the incomplete last one."""
         args, incomplete = super().get_completion_args()
         words: list[str] = []
         for word in [*args, incomplete]:
@@ -85,7 +85,7 @@ class BashCompletion(BashComplete):
         return words[:-1], words[-1]
 
     def format_completion(self, item: CompletionItem) -> str:
-        """What bash puts in the place of the last of its words."""
+        """Return the part of a completion that replaces bash's last word, with a space after a whole word."""
         if item.type != "plain":
             return super().format_completion(item)
         _, incomplete = self.get_completion_args()

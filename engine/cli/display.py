@@ -35,7 +35,7 @@ from rolegraph.engine.cli.waiting import SPEED_SECONDS, TimeLeftColumn
 @dataclass(slots=True)
 class _RoleSums:
     asks: bool
-    """Whether the role asks a model, and not a tool."""
+    """True for a role that asks a model, False for one that runs a tool."""
     trajectories: int = 0
     answered: int = 0
     """Number of trajectories that a model answered."""

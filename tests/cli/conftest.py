@@ -25,7 +25,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), **SETTINGS}
 
 @pytest.fixture
 def rolegraph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registries: None) -> Command:
-    """What the command says and its exit code, without a process for it."""
+    """Return a function that runs the command in this process and returns its output and exit code."""
 
     def run_here(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         said, noted = StringIO(), StringIO()
@@ -42,7 +42,7 @@ def rolegraph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registries: None)
 
 @pytest.fixture
 def process(tmp_path: Path) -> Command:
-    """The same as a process of its own."""
+    """Return a function that runs the command in a process of its own."""
 
     def run_apart(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -1,4 +1,4 @@
-"""What bash, zsh and fish are told while a command is typed."""
+"""Completions for bash, zsh and fish."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VARIABLE = "_ROLEGRAPH_COMPLETE"
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, registries: None) -> Offered:
     def complete(shell: str, *words: str) -> list[str]:
-        """What a shell is told of the last of some words."""
+        """Return a shell's completions of the last of some words."""
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("COMP_WORDS", " ".join(("rolegraph", *words)))
         monkeypatch.setenv("COMP_CWORD", words[-1] if shell == "fish" else str(len(words)))

@@ -43,7 +43,7 @@ def test_a_form_may_be_named(rolegraph: Command, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--out", "g.svq"), "a graph has no form .svq; did you mean .svg?"),
-        (("--out", "g"), "g: the ending says the form; give g.svg, or say --format"),
+        (("--out", "g"), "g has no ending for its form; give g.svg, or --format"),
         (("--format", "png"), "a PNG cannot be printed; give --out FILE.png"),
     ],
 )

@@ -1,4 +1,4 @@
-"""How the command speaks: one document, silence, colour, a log, and what to do next."""
+"""Output of the command: the JSON document, --quiet, colour, the log, the next commands."""
 
 from __future__ import annotations
 

@@ -103,13 +103,13 @@ def test_what_is_not_changed_stays_as_it_was_written(rolegraph: Command, tmp_pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("full",), "full is there already, and nothing is written over; choose another name"),
+        (("full",), "full already exists and is not empty; choose another name"),
         (
             ("full/file.txt",),
-            "'file.txt' cannot be a workflow's name: letters, digits and _, such as 'file_txt'",
+            "'file.txt' is not a workflow name; use letters, digits and _, as in 'file_txt'",
         ),
-        (("my-flow",), "'my-flow' cannot be a workflow's name: letters, digits and _, such as 'my_flow'"),
-        (("own", "--from", "debatte"), "there is no shipped spec 'debatte'; did you mean 'debate'?"),
+        (("my-flow",), "'my-flow' is not a workflow name; use letters, digits and _, as in 'my_flow'"),
+        (("own", "--from", "debatte"), "no shipped spec 'debatte'; did you mean 'debate'?"),
     ],
 )
 def test_it_writes_nothing_where_it_cannot(

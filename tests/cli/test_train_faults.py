@@ -1,4 +1,4 @@
-"""What goes wrong with a run is named, and loses nothing that was finished."""
+"""Errors during a training: their messages, and the finished work that stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test of the door makes known is known to no other test; shipped specs are trained once for all."""
+"""Fixtures: registrations that end with their test, and one training of each shipped spec."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def blocks(page: Path, language: str) -> list[str]:
 def test_the_page_on_python_runs_cell_by_cell_in_one_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], service: LocalService
 ) -> None:
-    """What it loads is served by one service, and so is a sweep, which loads by itself."""
+    """Serve all models that the page loads, those of sweeps too, from one service."""
     monkeypatch.chdir(tmp_path)
     for opens in ("load", "sweep_async"):
         monkeypatch.setattr(rg, opens, partial(getattr(rg, opens), base_url=service.base_url))

@@ -1,4 +1,4 @@
-"""What was trained leaves: an adapter or whole weights, that others load and that can be run again."""
+"""Exports of adapters and whole weights, loaded by other libraries and run again."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_model_that_was_moved_is_named(run: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_exported_is_said(run: Path, adapter: Path, tmp_path: Path) -> None:
-    with pytest.raises(rg.UsageError, match="is there already"):
+    with pytest.raises(rg.UsageError, match="already exists"):
         rg.export(run)
     with pytest.raises(rg.UsageError, match="no policy 'coder'; it trained main"):
         rg.export(run, policy="coder")

@@ -61,7 +61,7 @@ print(lines())
 
 
 def answer(body: dict[str, Any]) -> Response:
-    """The same words to the same prompt and seed."""
+    """Return the same answer for the same prompt and seed."""
     return chat_answer(f"<answer>{1 + body.get('seed', 0) % 2}</answer>")
 
 
@@ -75,7 +75,7 @@ def made(out: Path) -> list[tuple[str, int]]:
 
 
 def said(out: Path) -> dict[str, list[object]]:
-    """What was said in each episode."""
+    """Return the answers of each episode."""
     return {
         episode.id: [step.model_response for t in episode.trajectories for step in t.steps]
         for episode in rg.read_episodes(out / "episodes.jsonl")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.service
 
 OneStep = Callable[[str], rg.TrainingResult]
 TRAINED = [path.stem for path in SPECS if path.stem != "solver_judge_distill"]
-"""That one's teacher is learnt from in test_training.py."""
+"""Shipped specs to train; the distilled one is trained in test_training.py."""
 
 
 def episodes(trained: rg.TrainingResult, split: str = "train") -> list[rg.Episode]:

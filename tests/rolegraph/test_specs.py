@@ -18,7 +18,7 @@ from tests.models.edges import chat_answer, serving
 SPECS = sorted((Path(__file__).parents[2] / "specs").glob("*.yaml"))
 ALLOWED = ["python", "http://127.0.0.1:8001/mcp"]
 NEEDS = {"textarena": "textarena", "tool_and_reasoner": "pydantic_monty"}
-"""What a spec's extra brings."""
+"""Libraries of the specs that need an extra."""
 EXTRA = {
     "react": ("roles.agent.tools=[calculator]",),  # without the server that the shipped spec asks
     "tic_tac_toe": ("loops.play.env={tic_tac_toe: {illegal: repeats}}", "loops.play.times=3"),

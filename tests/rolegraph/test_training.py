@@ -1,4 +1,4 @@
-"""What a training leaves, and what its roles learn, each from its own reward or signal."""
+"""Files of a training, and the learning of each role from its own reward or signal."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def groups(out: Path, role: str) -> list[list[tuple[rg.Step, float]]]:
 
 
 def gained(sampler: tinker.SamplingClient, steps: list[rg.Step]) -> list[float]:
-    """How much likelier each answer is, in nats, than when it was sampled."""
+    """Return the increase of each answer's log-probability since it was sampled, in nats."""
     sequences = [tinker.ModelInput.from_ints([*step.prompt_ids, *step.response_ids]) for step in steps]
     asked = [sampler.compute_logprobs(sequence) for sequence in sequences]
     after = [
@@ -139,7 +139,7 @@ def gained(sampler: tinker.SamplingClient, steps: list[rg.Step]) -> list[float]:
 
 
 def sampler_of(service: LocalService, path: str | None) -> tinker.SamplingClient:
-    """Of a checkpoint, or of the base model."""
+    """Return a sampling client of a checkpoint, or of the base model where `path` is None."""
     client = tinker.ServiceClient(base_url=service.base_url, api_key=service.api_key)
     base = None if path else service.model_name
     return client.create_sampling_client(model_path=path, base_model=base).result()

@@ -1,8 +1,8 @@
-"""Files of episodes: one line of JSON for each, and an index beside the file to find one of thousands by.
+"""Files of episodes, with one line of JSON for each episode, and the index beside each file.
 
-`episodes.jsonl` has its index in `episodes.index.jsonl`: a line for each episode that says where it lies
-and how it went. The index is derived: without it, or with less of it, its reader reads the rest from the
-episodes themselves, and an episode that was counted is on disk whether or not its index line is.
+The index of `episodes.jsonl` is `episodes.index.jsonl`: for each episode a line with its offset and its
+outcome. The index is derived: where it is missing or incomplete, the entries are made from the episodes
+themselves.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from rolegraph.engine.records.jsonl import (
 
 @dataclass(frozen=True, slots=True)
 class RoleIndexEntry:
-    """How a role did in an episode, over all its trajectories."""
+    """Outcome of a role in an episode, over all its trajectories."""
 
     count: int = 0
-    """Trajectories."""
+    """Number of trajectories."""
     rewards: Sequence[float] = ()
-    """Of the trajectories that have one, in order."""
+    """Rewards of the trajectories that have one, in order."""
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How many failed, by the failure's name."""
+    """Number of failures by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """One line of the index. `offset` and `length` are bytes of the episodes file, the newline included."""
+    """Line of the index: offset and length of an episode's line, in bytes, and its outcome."""
 
     offset: int
     length: int
@@ -58,10 +58,11 @@ class IndexEntry:
     is_correct: bool
     metrics: Mapping[str, float]
     roles: Mapping[str, RoleIndexEntry]
+    """Outcome of each role, by its name."""
 
     @property
     def end(self) -> int:
-        """The offset of what comes after."""
+        """Offset of the byte after the line."""
         return self.offset + self.length
 
 
@@ -71,12 +72,13 @@ _logger = logging.getLogger(__name__)
 
 
 class EpisodeWriter:
-    """Appends episodes to a file, and to its index. Raises WorldError where the disk does not take them."""
+    """Writer that appends episodes to a file and to its index."""
 
     def __init__(self, path: Path) -> None:
-        """Begin a file, or go on with one, whose index is completed first.
+        """Create a file, or open one and complete its index.
 
-        Raises DataError where a line of it is no episode.
+        Raises DataError where a line of the file is not an episode, WorldError where the file is not
+        writable.
         """
         entries = EpisodeFile(path).entries() if path.exists() else []
         write_whole(index_path(path), b"".join(json_line(asdict(entry)) for entry in entries))
@@ -85,11 +87,11 @@ class EpisodeWriter:
         self._index = JsonlWriter(index_path(path))
 
     def append(self, episode: Episode) -> None:
-        """Write one episode, in one write of a whole line: it is on disk when this returns.
+        """Write one episode in one write; raises WorldError.
 
-        Of one that nobody could read again (`record_line`, `record_memory`) the token ids and
-        log-probabilities are left out, or else the steps, or else what its task says; its rewards and
-        failures stay. The log warns of it, and its info has `left_out`.
+        An episode beyond `record_line` or `record_values` could not be read again. It is written without its
+        token ids and log-probabilities, or else without its steps and task; the log has a warning, and
+        `left_out` in the episode's metadata names the missing parts.
         """
         episode, line = _line(episode)
         offset = self._episodes.append(line, f"episode {episode.id}")
@@ -106,20 +108,20 @@ class EpisodeWriter:
 
 
 class EpisodeFile:
-    """A file of episodes to look through: what each one came to, and any one of them at once."""
+    """Reader of a file of episodes by its index."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def entries(self, broken: Callable[[DataError], object] = refuse) -> list[IndexEntry]:
-        """An entry for each episode, in order, most from the index; `broken` as for `read_episodes`."""
+        """Return an entry for each episode, in order; `broken` as for `read_episodes`."""
         entries = self._indexed()
         end, number = (entries[-1].end, len(entries) + 1) if entries else (0, 1)
         rest = read_jsonl(self.path, _entry, _EPISODE, broken, start=end, number=number)
         return [*entries, *(replace(line.value, offset=line.start) for line in rest)]
 
     def read(self, entry: IndexEntry) -> Episode:
-        """The episode of an entry; raises DataError where the file does not hold it any more."""
+        """Read the episode of an entry; raises DataError where the file has no longer that episode there."""
         try:
             with self.path.open("rb") as file:
                 file.seek(entry.offset)
@@ -136,10 +138,10 @@ class EpisodeFile:
         return episode
 
     def _indexed(self) -> list[IndexEntry]:
-        """The index as far as it fits the file: entries that lie end to end, the last at a line's end."""
+        """Read the entries of the index that fit the file: without gaps, and ending at a line's end."""
         entries: list[IndexEntry] = []
         end = 0
-        with contextlib.suppress(DataError, OSError):  # what the index does not say, the file does
+        with contextlib.suppress(DataError, OSError):  # the other entries are made from the episodes
             size = self.path.stat().st_size
             for line in read_jsonl(index_path(self.path), _indexed_entry, "an entry"):
                 if line.value.offset != end or not end < line.value.end <= size:
@@ -157,24 +159,33 @@ class EpisodeFile:
 
 
 def index_path(path: Path) -> Path:
-    """Where the index of a file of episodes is."""
+    """Return the path of the index of a file of episodes."""
     return path.with_suffix(f".index{path.suffix}")
 
 
 def read_episodes(path: Path, broken: Callable[[DataError], object] = refuse) -> Iterator[Episode]:
-    """The episodes of a file, in order; a last line that was cut is passed over.
+    """Read the episodes of a file, one at a time, in the order of the file.
 
-    Raises DataError where the file cannot be read. `broken` is given a DataError for each line that is no
-    episode; unless it raises, the line is passed over.
+    Args:
+        path: A file of episodes (JSONL), such as `runs/first/episodes.jsonl`. A last line without a newline,
+            which a killed run leaves, is skipped.
+        broken: Function called with a DataError that names file, line and reason for each line that is not an
+            episode; where it returns, the line is skipped. By default the error is raised.
+
+    Returns:
+        An iterator over the episodes. Files of earlier versions and of rLLM are read too.
+
+    Raises:
+        DataError: The file is missing or unreadable, or a line is not an episode.
     """
-    # Mapped, not looped over: a loop's own name would hold a line while the next one is read.
+    # `map`, because the variable of a loop would keep one episode in memory while the next is read.
     return map(_VALUE, read_jsonl(path, _episode, _EPISODE, broken))
 
 
 def write_episodes(path: Path, episodes: Iterable[Episode]) -> None:
-    """Write a file of episodes that appears whole, and its index; raises WorldError."""
+    """Write a file of episodes, which appears whole, and its index; raises WorldError."""
     with contextlib.suppress(OSError):
-        index_path(path).unlink()  # it would not fit the new file
+        index_path(path).unlink()  # its offsets are those of the old file
     lines: list[bytes] = []
     entries: list[bytes] = []
     offset = 0
@@ -188,14 +199,14 @@ def write_episodes(path: Path, episodes: Iterable[Episode]) -> None:
 
 
 def drop_episodes(path: Path, dropped: Callable[[Episode], bool]) -> None:
-    """Take episodes out of a file, which changes whole or not at all; raises DataError and WorldError."""
+    """Remove the episodes for which `dropped` is true from a file; raises DataError and WorldError."""
     part = path.with_name(f".{path.name}.part")
     try:
         with part.open("wb") as file:
             for line in read_jsonl(path, _episode, _EPISODE):
                 if not dropped(line.value):
                     file.write(line.text)
-        index_path(path).unlink(missing_ok=True)  # it would not fit the new file
+        index_path(path).unlink(missing_ok=True)  # its offsets are those of the old file
         part.replace(path)
     except OSError as error:
         raise WorldError(f"cannot write {path}: {error.strerror}") from error
@@ -204,7 +215,7 @@ def drop_episodes(path: Path, dropped: Callable[[Episode], bool]) -> None:
 
 
 def figures(entries: Sequence[IndexEntry]) -> dict[str, float]:
-    """`episodes`, the means of `correct` and of each metric, and `failures/{role}/{name}`, how many."""
+    """Return `episodes`, the means of `correct` and each metric, and the counts `failures/{role}/{name}`."""
     counts: Counter[str] = Counter(episodes=len(entries))
     sums: dict[str, float] = {}
     for entry in entries:
@@ -257,7 +268,7 @@ def _episode(text: bytes) -> Episode:
 
 @cache
 def _entry_adapter() -> TypeAdapter[IndexEntry]:
-    """Made when it is needed: whoever checks a spec imports this, and reads no index."""
+    """Return the validator of index entries, built on first use."""
     return TypeAdapter(IndexEntry)
 
 
@@ -266,12 +277,12 @@ def _indexed_entry(text: bytes) -> IndexEntry:
 
 
 def _entry(text: bytes) -> IndexEntry:
-    """The entry of an episode that is at the beginning of its file."""
+    """Return the entry of an episode's line, as if it were the first of its file."""
     return _entry_adapter().validate_python(_outcome(_episode(text), 0, len(text)))
 
 
 def _outcome(episode: Episode, offset: int, length: int) -> dict[str, Any]:
-    """What an `IndexEntry` holds, in plain mappings, because every episode of a run pays for it."""
+    """Return the fields of an `IndexEntry` as plain mappings, which are quicker to make than the classes."""
     roles: dict[str, dict[str, Any]] = {}
     for trajectory in episode.trajectories:
         role = roles.get(trajectory.name)

@@ -1,8 +1,8 @@
-"""The folder of a run or a training: its files by name, what it is of, and what each step leaves in it.
+"""The folder of a run or training: paths of its files, and functions that write and read them.
 
-Files appear whole (written beside, then renamed) or grow by whole lines, so a run that is killed at any
-moment can be read, and a training taken up again, from what is here. Knows no plan, model or service: what
-a run is of comes in as a `RunInfo`.
+Files appear whole (written beside, then renamed) or grow by whole lines, so that a run killed at any moment
+can be read and resumed. This file knows no plan, model or service; the settings of a run come in as a
+`RunInfo`.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from rolegraph.engine.records.plain import LARGEST
 
 T = TypeVar("T")
 RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"
-"""Said of a folder by whoever needs a training's."""
+"""End of the message for a run's folder where a training's is needed."""
 _STEP_FILE = re.compile(r"(?P<split>train|validation)-(?P<step>\d+)(?P<index>\.index)?\.jsonl")
 _VALIDATION = "validation/"
 _INFO = "run.json"
-_LATER = ConfigDict(defer_build=True)  # most who import this read no folder
+_LATER = ConfigDict(defer_build=True)  # importing this module need not build validators
 _CONTROLS = TypeAdapter[tuple[Control, ...]](tuple[Control, ...], config=_LATER)
 _METRICS = TypeAdapter[dict[str, Any]](dict[str, Any], config=_LATER)
 
@@ -76,37 +76,49 @@ class PolicyPath(NamedTuple):
 
 
 class RunFolder:
-    """The folder of one run. All that writes raises WorldError where the disk does not take it."""
+    """Folder of a run or training, by default `runs/NAME-TIME`.
+
+    Every method that writes raises WorldError where the disk is full or the folder is not writable.
+
+    Args:
+        path: Path of the folder; it need not exist.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        """Path of the folder."""
         self.info_file = path / _INFO
+        """Settings and results, as a `RunInfo`."""
         self.spec_file = path / "spec.yaml"
-        """The spec in one file: extended and overridden."""
+        """Spec in one file, with `extends` and overrides applied."""
         self.episodes = path / "episodes.jsonl"
-        """A run's episodes."""
+        """For a run: its episodes, one a line."""
         self.steps = path / "episodes"
-        """A training's episodes, in an `episodes_file` a step."""
+        """For a training: folder of its episodes, with an `episodes_file` for each step."""
         self.metrics_file = path / "metrics.jsonl"
+        """For a training: metrics, one line for each step."""
         self.checkpoints_file = path / "checkpoints.jsonl"
+        """For a training: checkpoints, one a line, oldest first."""
         self.controls_file = path / "controls.json"
+        """For a training: reference figures, a list of `Control`."""
         self.log = path / "log.txt"
-        """What went on and what went wrong, a line each with its time."""
+        """Log with times."""
         self.report = path / "report.html"
+        """For a training: the report."""
         self.weights = path / "weights"
-        """Where a service started for the run keeps its checkpoints."""
+        """Checkpoints of a local service that was started for the run."""
 
     # beginning and ending
 
     def check_new(self, kind: Kind) -> None:
-        """Raises UsageError where there is a training already, or a run with an episode."""
+        """Raise UsageError where the folder holds a training, or a run with an episode."""
         present = self.info().kind if self.info_file.exists() else None
         if present == "train" or (self.episodes.exists() and self.episodes.stat().st_size):
             go_on = "go on with --resume, or " if present == kind else ""
             raise UsageError(f"{self.path} already holds a run; {go_on}choose another folder with --out")
 
     def begin(self, info: RunInfo, spec: str) -> None:
-        """Start a run in a new folder; `info` gets its time and Rolegraph's version here."""
+        """Create the folder with `run.json` and `spec.yaml`; start time and version are added to `info`."""
         try:
             (self.steps if info.kind == "train" else self.path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -115,7 +127,7 @@ class RunFolder:
         self._write_info(info.model_copy(update={"version": version("rolegraph"), "started": _now()}))
 
     def resume(self, command: str, now: Mapping[str, object] | None = None) -> None:
-        """Note that a run or a training is taken up again, and what of it is otherwise `now`."""
+        """Add a resumption to `run.json`; `now` holds fields of RunInfo that have changed."""
         info = self.info()
         resumed = (*info.resumed, ResumeRecord(time=_now(), command=command))
         self._write_info(
@@ -124,29 +136,34 @@ class RunFolder:
 
     @contextmanager
     def ending(self) -> Generator[None]:
-        """Notes when what goes on inside ended, well or not, and with what figures."""
+        """Write end time and figures to `run.json` when the body ends, with or without an error."""
         try:
             yield
         except BaseException:
-            with suppress(RolegraphError):  # what ended the run is what the person should see
+            with suppress(RolegraphError):  # the user should see the error of the body
                 self._end()
             raise
         self._end()
 
     def info(self) -> RunInfo:
-        """What is known of the run; raises UsageError where none was begun, DataError for a foreign file."""
+        """Read `run.json`.
+
+        Raises:
+            UsageError: There is no `run.json`.
+            DataError: `run.json` is damaged.
+        """
         try:
             return RunInfo.model_validate(read_json(self.info_file))
         except (FileNotFoundError, NotADirectoryError):
             missing = f"there is no {self.info_file.name} in it{self._model_instead()}"
-            raise UsageError(f"{self.path} holds no run: {missing}") from None
+            raise UsageError(f"{self.path} is not the folder of a run: {missing}") from None
         except OSError as error:
             raise DataError(f"cannot read {self.info_file}: {error.strerror}") from error
         except ValueError as error:
-            raise DataError(f"{self.info_file} is not what a run writes: {reason(error)}") from error
+            raise DataError(f"{self.info_file} is not a valid run file: {reason(error)}") from error
 
     def _model_instead(self) -> str:
-        """What to do with a folder that is a model's, such as an exported one, where a run's is expected."""
+        """Return advice for the folder of a model given in place of a run's; empty for other folders."""
         if not any(self.path.glob("*config.json")):
             return ""
         return (
@@ -155,14 +172,16 @@ class RunFolder:
         )
 
     def training(self) -> RunInfo:
-        """What is known of the training; raises UsageError where the folder is of `rolegraph run`."""
+        """Read `run.json` of a training; raises as `info`, and UsageError for the folder of `rolegraph
+        run`."""
         info = self.info()
         if info.kind != "train":
             raise UsageError(f"{self.path} is not the folder of a training run: it {RUN_ONLY}")
         return info
 
     def spec(self) -> str:
-        """The spec that the run is of, in one file; empty where that is missing. Raises DataError."""
+        """Return the text of `spec.yaml`, empty where it is missing; raises DataError where it is
+        unreadable."""
         try:
             return read_bytes(self.spec_file, WHOLE_FILE).decode("utf-8", "replace")
         except FileNotFoundError:
@@ -171,22 +190,22 @@ class RunFolder:
             raise DataError(f"cannot read {self.spec_file}: {error.strerror}") from error
 
     def check_same(self, now: RunInfo, spec: str) -> None:
-        """Raises UsageError, showing the difference, where the run was begun with another spec."""
-        begun = self.info()
-        if begun.hash == now.hash:
+        """Raise UsageError with a diff where the run was started with another spec."""
+        started = self.info()
+        if started.hash == now.hash:
             return
         parts = [_difference("spec", self.spec(), without_credentials(spec))]
-        old, new = begun.templates, now.templates
+        old, new = started.templates, now.templates
         parts += [_difference(name, old.get(name, ""), new.get(name, "")) for name in {**old, **new}]
         shown = "\n".join(part for part in parts if part)
         shown = shown or "The spec and its templates are the same; the code of what they name has changed."
         raise UsageError(
-            f"{self.path} was begun with another spec, and a run goes on only as it began:\n{shown}\n"
-            "Put it back to go on, or begin a new run with --out"
+            f"{self.path} was started with another spec, and can be resumed only with the same one:\n"
+            f"{shown}\nRestore the spec, or start a new run with --out"
         )
 
     def rewind(self) -> Checkpoint | None:
-        """Drop what came after the last checkpoint and return it; None begins at the beginning."""
+        """Delete metrics and episodes after the last checkpoint, and return it; None where there is none."""
         last = next(reversed(self.checkpoints()), None)
         step = last.step if last else 0
         kept = [line.text for line in self._metrics() if last and line.value["step"] <= step]
@@ -199,27 +218,27 @@ class RunFolder:
     # what a step leaves
 
     def add_metrics(self, metrics: Mapping[str, float]) -> None:
-        """One line; on disk when this returns."""
+        """Append a line to `metrics.jsonl`; it is on disk when this returns."""
         _add(self.metrics_file, json.dumps(dict(metrics), allow_nan=False).encode() + b"\n")
 
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Note a checkpoint that is safe."""
+        """Append a line to `checkpoints.jsonl`, after the weights were saved."""
         _add(self.checkpoints_file, json_line(checkpoint.model_dump()))
 
     def write_episodes(self, split: Split, step: int, episodes: Iterable[Episode]) -> None:
-        """The episodes of one step."""
+        """Write the episodes of a step."""
         write_episodes(self.episodes_file(split, step), episodes)
 
     def write_controls(self, controls: Sequence[Control]) -> None:
-        """What the run is compared with."""
+        """Write `controls.json`."""
         write_whole(self.controls_file, json.dumps([row.model_dump() for row in controls], indent=1).encode())
 
     def episodes_file(self, split: Split, step: int) -> Path:
-        """Where the episodes of one step are."""
+        """Return the path of the episodes of a step."""
         return self.steps / f"{split}-{step:06d}.jsonl"
 
     def episodes_files(self, split: Split) -> list[tuple[int, Path]]:
-        """The steps that have episodes, in order, and where they are."""
+        """Return the steps that have episodes, in order, each with the path of the file."""
         return sorted(
             (int(match["step"]), file)
             for match, file in self._step_files()
@@ -227,25 +246,30 @@ class RunFolder:
         )
 
     def metrics(self, broken: Callable[[DataError], object] = refuse) -> list[dict[str, float]]:
-        """The lines so far, each with its `step`; `broken` as for `read_jsonl`."""
+        """Read `metrics.jsonl`: a mapping for each step, with its `step`; `broken` as for `read_jsonl`."""
         return [line.value for line in self._metrics(broken)]
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints so far, oldest first."""
+        """Read `checkpoints.jsonl`, oldest first; raises DataError for a broken line."""
         lines = _lines(self.checkpoints_file, _checkpoint, "a checkpoint")
         return [line.value for line in lines]
 
     def best(self) -> Checkpoint:
-        """The best checkpoint, else the last; raises UsageError where there is none."""
+        """Return the best checkpoint, or the last where none was validated; raises UsageError where there is
+        none."""
         checkpoints = self.checkpoints()
         if not checkpoints:
             raise UsageError(f"{self.path} has no checkpoint yet{self._model_instead()}")
         return next((c for c in reversed(checkpoints) if c.best), checkpoints[-1])
 
     def best_of(self, policy: str | None) -> SavedPolicy:
-        """A policy's weights in the best checkpoint; without a name, `main`'s or the only one's.
+        """Return the weights of a policy in the best checkpoint.
 
-        Raises UsageError where there are none, naming those that there are.
+        Args:
+            policy: Name of the policy; None as for `Checkpoint.of`.
+
+        Raises:
+            UsageError: There is no checkpoint, or no such policy in it; the message lists its policies.
         """
         best = self.best()
         if (saved := best.of(policy)) is None:
@@ -256,10 +280,11 @@ class RunFolder:
         return saved
 
     def weights_to_sample(self) -> str:
-        """The best checkpoint as a model's `checkpoint`: this folder where it holds the weights, or those of
-        several policies, else a path.
+        """Return the value of a model's `checkpoint` for the best checkpoint; raises UsageError where there
+        is none.
 
-        Raises UsageError where there is none.
+        It is this folder where the weights are in it or there are several policies, else a path at the
+        service.
         """
         best = self.best()
         if self.weights.is_dir() or len(best.policies) > 1:
@@ -268,7 +293,7 @@ class RunFolder:
         return policy.sampler
 
     def controls(self) -> tuple[Control, ...]:
-        """What the run is compared with; nothing where it was not measured."""
+        """Read `controls.json`, empty where it is missing; raises DataError where it is damaged."""
         try:
             return _CONTROLS.validate_python(read_json(self.controls_file))
         except FileNotFoundError:
@@ -276,7 +301,9 @@ class RunFolder:
         except OSError as error:
             raise DataError(f"cannot read {self.controls_file}: {error.strerror}") from error
         except ValueError as error:
-            raise DataError(f"{self.controls_file} is not what a training writes: {reason(error)}") from error
+            raise DataError(
+                f"{self.controls_file} is not a valid list of controls: {reason(error)}"
+            ) from error
 
     # behind it
 
@@ -312,25 +339,26 @@ class RunFolder:
 
 
 def runs_in(path: Path) -> list[Path]:
-    """The folder itself where it is a run's, else those in it that are, as in an evaluation's."""
+    """Return the folders of runs in a folder: itself, or those directly in it, as in an evaluation's."""
     if (path / _INFO).exists():
         return [path]
     return sorted(file.parent for file in path.glob(f"*/{_INFO}")) or [path]
 
 
 def newest(runs: Path, name: str | None = None, kind: Kind = "train") -> RunFolder:
-    """The run or training in `runs` (of the spec of that name) that was begun last; raises UsageError."""
-    begun: list[tuple[datetime, Path]] = []
+    """Return the newest run or training in `runs`, of the spec of that name; raises UsageError where there is
+    none."""
+    found: list[tuple[datetime, Path]] = []
     for file in runs.glob(f"*/{_INFO}"):
         info = RunFolder(file.parent).info()
         if info.kind == kind and name in (None, info.name):
             changed = datetime.fromtimestamp(file.stat().st_mtime, UTC)
-            begun.append((info.started or changed, file.parent))
-    if not begun:
+            found.append((info.started or changed, file.parent))
+    if not found:
         run = "training run" if kind == "train" else "run"
         what = f"{run} of {name}" if name else run
-        raise UsageError(f"there is no {what} in {runs}/ to go on with; name its folder with --out")
-    return RunFolder(max(begun)[1])
+        raise UsageError(f"there is no {what} in {runs}/ to resume; name its folder with --out")
+    return RunFolder(max(found)[1])
 
 
 def _now() -> datetime:
@@ -356,7 +384,7 @@ def _checkpoint(text: bytes) -> Checkpoint:
 
 
 def _step_metrics(text: bytes) -> dict[str, float]:
-    """The numbers of a line, one of which is `step`."""
+    """Return the finite numbers of a line by name; raises KeyError where `step` is not among them."""
     metrics = {
         name: float(value)
         for name, value in _METRICS.validate_python(parse_json(text)).items()
@@ -367,5 +395,5 @@ def _step_metrics(text: bytes) -> dict[str, float]:
 
 
 def _difference(name: str, was: str, now: str) -> str:
-    names = f"{name}, as begun", f"{name}, now"
+    names = f"{name}, at the start", f"{name}, now"
     return "\n".join(difflib.unified_diff(was.splitlines(), now.splitlines(), *names, n=1, lineterm=""))

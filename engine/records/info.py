@@ -1,6 +1,6 @@
-"""What a run's folder says of the run, but for its episodes: what it is of, its checkpoints and controls.
+"""Models of the JSON files in a run's folder, except for its episodes: run.json, checkpoints and controls.
 
-Files that an earlier version wrote are read too: what they lack has a default, what is not known is ignored.
+Files of earlier versions are read too: missing keys have defaults, unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Kind = Literal["run", "train"]
 
 
 def without_credentials(text: str) -> str:
-    """A text without the user and password of the URLs in it."""
+    """Return a text without user and password in its URLs."""
     return re.sub(r"://[^/?#\s]*@", "://", text)
 
 
 Typed = Annotated[str, AfterValidator(without_credentials)]
-"""What a person typed, less the credentials in its URLs."""
+"""Text typed by the user, without credentials in its URLs."""
 
 
 class _Record(BaseModel):
@@ -32,20 +32,25 @@ class _Record(BaseModel):
 
 
 class RoleInfo(_Record):
-    """How a role learns; None where it does not."""
+    """How a role is trained."""
 
     estimator: str | None = None
+    """Name of the advantage estimator; None where the role is not trained."""
     loss: str | None = None
+    """Name of the loss; None where the role is not trained."""
     trainable: bool = True
+    """Whether the role is trained."""
     policies: tuple[str, ...] = ()
-    """Whose weights each instance has; one for all of them stands once. None for models as they are."""
+    """Name of the policy of each instance, or one name for all of them; empty for an untrained model."""
 
 
 class ResumeRecord(_Record):
-    """One time that a run or a training was taken up again."""
+    """Resumption of a run or training."""
 
     time: datetime
+    """Start of the resumed run."""
     command: Typed
+    """Command line."""
 
 
 class SourceRecord(_Record):
@@ -54,6 +59,7 @@ class SourceRecord(_Record):
     spec: Typed = ""
     """Path of the spec file, or the name of a shipped spec."""
     overrides: tuple[Typed, ...] = ()
+    """Overrides as typed, such as `train.steps=10`."""
     imports: tuple[Typed, ...] = ()
     """Python files that `--import` named."""
     allowed: tuple[Typed, ...] = ()
@@ -61,6 +67,7 @@ class SourceRecord(_Record):
     model_flag: Typed | None = None
     """Model that `--model` named."""
     base_url: Typed | None = None
+    """Address that `--base-url` named."""
 
     @property
     def source(self) -> Source:
@@ -83,54 +90,61 @@ def source_fields(source: Source) -> dict[str, Any]:
 
 
 class RunInfo(SourceRecord):
-    """`run.json`: what a run is of, and what it came to."""
+    """`run.json`: settings and results of a run or training."""
 
     kind: Kind = "train"
+    """Kind of the folder: `run` for `rolegraph run`, `train` for `rolegraph train`."""
     name: str
+    """Name of the spec."""
     hash: str = ""
-    """Of the spec, its templates and the vocabulary it uses."""
+    """Hash of the spec, its templates and the vocabulary that it uses."""
     version: str = ""
-    """Rolegraph's."""
+    """Version of Rolegraph."""
     command: Typed = ""
-    """The command line."""
+    """Command line."""
     started: datetime | None = None
+    """Start of the first run, in UTC."""
     finished: datetime | None = None
-    """None while it goes on, and where it was killed."""
+    """End, in UTC; None while the run goes on, and after it was killed."""
     resumed: tuple[ResumeRecord, ...] = ()
+    """Resumptions, oldest first."""
     model: Typed = ""
-    """The model's name."""
+    """Name of the model."""
     seed: int = 0
+    """Seed of the run."""
     split: Literal["train", "validation"] | None = None
-    """Of a run: which tasks, if not the default ones."""
+    """For a run: part of the dataset; None for the default."""
     limit: int | None = None
-    """Of a run: how many tasks at most."""
+    """For a run: largest number of tasks."""
     own_tasks: bool = False
-    """Of a run: whether its tasks were given in Python, and are not the spec's."""
+    """For a run: whether the tasks were given in Python and are not those of the spec."""
     rollouts: int = 0
-    """Of a run: episodes of each task; 0 where an earlier version did not note it."""
+    """For a run: episodes of each task; 0 in files of earlier versions."""
     checkpoint: Typed | None = None
-    """Of a run: the trained weights that it was made with, if not with the models as they are."""
+    """For a run: trained weights of the policies; None for the models as they are."""
     steps: int = 0
-    """How many training steps were planned; 0 where it is not known."""
+    """For a training: planned number of steps; 0 where it is not known."""
     roles: dict[str, RoleInfo]
+    """How each role is trained, by its name."""
     metrics: tuple[str, ...] = ()
-    """The spec's figures, such as `judge_acc`."""
+    """Names of the spec's metrics, such as `judge_acc`."""
     hidden: tuple[str, ...] | None = None
-    """The task fields that no prompt sees; None where an earlier version did not note them."""
+    """Task fields that no prompt may show; None in files of earlier versions."""
     templates: dict[str, str] = {}
-    """Each template's text, by a name that a person knows it by."""
+    """Text of each template, by a readable name."""
     figures: dict[str, float] = {}
-    """Of a run: `episodes`, `correct`, its metrics, `failures/{role}/{name}`. Of a training: `step`, and its
-    validation's figures, the last under `validation/` and those of the best checkpoint under `best/`."""
+    """Results. For a run `episodes`, `correct`, its metrics and `failures/{role}/{name}`; for a training
+    `step`, the figures of the last validation under `validation/`, and those of the best checkpoint under
+    `best/`."""
 
     @property
     def trained_policies(self) -> tuple[str, ...]:
-        """The policies that it trained, in the order of its roles."""
+        """Names of the trained policies, in the order of the roles."""
         roles = [role for role in self.roles.values() if role.trainable]
         return tuple(dict.fromkeys(policy for role in roles for policy in role.policies))
 
     def policy_of(self, role: str, index: int) -> str:
-        """The policy of a role's instance."""
+        """Return the name of the policy of a role's instance; `index` counts from 1."""
         policies = self.roles[role].policies if role in self.roles else ()
         if not policies:
             return MAIN
@@ -138,40 +152,49 @@ class RunInfo(SourceRecord):
 
 
 class Control(_Record):
-    """A figure measured beside the run, to compare with: its mean and an interval over n tasks."""
+    """Reference figure of a training: the mean of another workflow or the untrained model over n tasks."""
 
     name: str
+    """Name of the measured workflow, such as `untrained`."""
     figure: str
+    """Name of the figure, such as `correct` or a metric of the spec."""
     mean: Figure
+    """Mean over the tasks, in the unit of the figure."""
     low: Figure
+    """Lower end of the 95 % interval of the mean."""
     high: Figure
+    """Upper end of the 95 % interval of the mean."""
     n: int = 0
+    """Number of tasks."""
 
 
 class SavedPolicy(_Record):
-    """A policy's weights after `version` updates."""
+    """Saved weights of a policy."""
 
     version: int
+    """Number of updates of the weights."""
     state: str
-    """Path of the weights with the optimizer's state."""
+    """Path, at the training service, of the weights with the optimizer's state."""
     sampler: str
-    """Path of the weights to sample from."""
+    """Path, at the training service, of the weights to sample from."""
 
 
 class Checkpoint(_Record):
-    """A place to go on from: after `step` batches."""
+    """State of a training after a step, from which it can be resumed."""
 
     step: int
+    """Number of training steps before it."""
     policies: dict[str, SavedPolicy]
-    """By name."""
+    """Saved weights by the policy's name."""
     best: bool = False
-    """Whether its validation was the best so far."""
+    """Whether its validation was the best until then."""
     validation: dict[str, Figure] = {}
+    """Figures of the validation after this step, by name; empty where there was none."""
 
     @model_validator(mode="before")
     @classmethod
     def _of_one_policy(cls, value: Any) -> Any:
-        """Earlier versions wrote the one policy's paths beside the step."""
+        """Convert the form of earlier versions, which had one policy's paths beside the step."""
         if isinstance(value, dict) and "policies" not in value and "state" in value:
             written = cast("dict[str, Any]", value)
             main = {key: written[key] for key in ("version", "state", "sampler") if key in written}
@@ -179,7 +202,15 @@ class Checkpoint(_Record):
         return cast("object", value)
 
     def of(self, policy: str | None) -> SavedPolicy | None:
-        """A policy's weights; without a name those of `main`, or of the only one there is."""
+        """Return the saved weights of a policy.
+
+        Args:
+            policy: Name of the policy; None stands for the only policy, or for `main` where there are
+            several.
+
+        Returns:
+            The weights; None where the checkpoint has no such policy.
+        """
         if policy is None:
             policy = next(iter(self.policies)) if len(self.policies) == 1 else MAIN
         return self.policies.get(policy)

@@ -46,4 +46,4 @@ def test_mistakes_are_told(rolegraph: Command, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "did you mean solver_judge" in done.stderr
     (tmp_path / "empty").mkdir()
-    assert "holds no run" in rolegraph("compare", "solver_judge", "empty").stderr
+    assert "is not the folder of a run" in rolegraph("compare", "solver_judge", "empty").stderr

@@ -105,10 +105,10 @@ def test_a_file_that_version_1_wrote_is_read(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_run_and_a_foreign_file_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"holds no run: there is no run\.json in it"):
+    with pytest.raises(UsageError, match=r"is not the folder of a run: there is no run\.json in it"):
         RunFolder(tmp_path / "absent").info()
     (tmp_path / "run.json").write_text('{"name": "x"}')
-    with pytest.raises(DataError, match=r"run\.json is not what a run writes: roles: Field required"):
+    with pytest.raises(DataError, match=r"run\.json is not a valid run file: roles: Field required"):
         RunFolder(tmp_path).info()
     (tmp_path / "run.json").unlink()
     (tmp_path / "run.json").mkdir()
@@ -211,9 +211,9 @@ def test_another_spec_is_refused_with_the_difference(tmp_path: Path) -> None:
     folder = begun(tmp_path, templates={"the prompt of solver": "Think."})
     folder.check_same(info(), "name: x\n")
     now = info(hash="2", templates={"the prompt of solver": "Guess."})
-    with pytest.raises(UsageError, match=r"begun with another spec") as refused:
+    with pytest.raises(UsageError, match="was started with another spec") as refused:
         folder.check_same(now, "name: y\n")
-    for line in ("-name: x", "+name: y", "--- the prompt of solver, as begun", "-Think.", "+Guess."):
+    for line in ("-name: x", "+name: y", "--- the prompt of solver, at the start", "-Think.", "+Guess."):
         assert line in str(refused.value).splitlines()
     with pytest.raises(UsageError, match="the code of what they name has changed"):
         folder.check_same(info(hash="2", templates=folder.info().templates), "name: x\n")
@@ -303,7 +303,7 @@ def test_controls_are_read_back(tmp_path: Path) -> None:
     folder.write_controls([row])
     assert folder.controls() == (row,)
     folder.controls_file.write_text('[{"name": "x"}]')
-    with pytest.raises(DataError, match=r"controls\.json is not what a training writes: 0\.figure"):
+    with pytest.raises(DataError, match=r"controls\.json is not a valid list of controls: 0\.figure"):
         folder.controls()
     folder.controls_file.write_text('[{"name": "x", "figure": "y", "mean": 1e999, "low": 0, "high": 1e300}]')
     with pytest.raises(DataError, match=r"0\.mean: Input should be a finite number"):

@@ -165,5 +165,5 @@ def test_the_page_loads_nothing_and_what_models_wrote_stays_text(tmp_path: Path)
 def test_one_side_is_no_comparison_and_a_folder_without_a_run_is_none(tmp_path: Path) -> None:
     with pytest.raises(rg.UsageError, match="a comparison needs two"):
         rg.compare("solver_judge")
-    with pytest.raises(rg.UsageError, match="holds no run"):
+    with pytest.raises(rg.UsageError, match="is not the folder of a run"):
         rg.compare("solver_judge", tmp_path)

@@ -78,5 +78,5 @@ def test_a_role_that_learns_nothing_has_no_estimator(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"name": "x"}', '{"name": "x", "roles": []}'])
 def test_a_foreign_run_json_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
-    with pytest.raises(DataError, match=r"run\.json is not what a run writes"):
+    with pytest.raises(DataError, match=r"run\.json is not a valid run file"):
         read_run(tmp_path)

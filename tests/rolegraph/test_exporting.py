@@ -161,7 +161,7 @@ def test_what_cannot_be_exported_is_said(run: Path, adapter: Path, tmp_path: Pat
         rg.export(run)
     with pytest.raises(rg.UsageError, match="no policy 'coder'; it trained main"):
         rg.export(run, policy="coder")
-    with pytest.raises(rg.UsageError, match="holds no run"):
+    with pytest.raises(rg.UsageError, match="is not the folder of a run"):
         rg.export(tmp_path)
     onward = f"policies={{main: {{checkpoint: '{adapter}'}}}}"
     flow = rg.load("solver_judge", onward, "model=local:rolegraph-base")

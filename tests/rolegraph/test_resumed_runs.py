@@ -171,7 +171,7 @@ def test_what_no_run_can_go_on_with_is_said(flaky: tuple[str, Callable[[], None]
         rg.RunJob.resume(out, seed=4)
     with pytest.raises(rg.UsageError, match="count: 2"):
         rg.RunJob.resume(out, rg.Source(overrides=("roles.solver.count=3",)))
-    with pytest.raises(rg.UsageError, match="holds no run"):
+    with pytest.raises(rg.UsageError, match="is not the folder of a run"):
         rg.RunJob.resume(out.parent)
     info = json.loads((out / "run.json").read_text())
     (out / "run.json").write_text(json.dumps({**info, "rollouts": 0}))

@@ -114,7 +114,7 @@ def test_a_point_of_another_spec_is_refused(tmp_path: Path) -> None:
     with pytest.raises(rg.UsageError, match="already holds a sweep; go on with --resume"):
         rg.sweep(spec, "train.steps=1,2", model=model(tmp_path), limit=1, out=out)
     spec.write_text("extends: solver_judge.yaml\nsampling: {temperature: 0.5}\n")
-    with pytest.raises(rg.UsageError, match="was begun with another spec"):
+    with pytest.raises(rg.UsageError, match="was started with another spec"):
         rg.SweepJob.resume(out)
 
 

@@ -191,5 +191,5 @@ def test_an_episode_that_was_taken_away_meanwhile_is_said_to_be(tmp_path: Path) 
 def test_a_folder_of_something_else_is_the_person_s_mistake(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no folder"):
         open_run(tmp_path / "absent")
-    with pytest.raises(UsageError, match="holds no run"):
+    with pytest.raises(UsageError, match="is not the folder of a run"):
         open_run(tmp_path)

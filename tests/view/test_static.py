@@ -88,9 +88,9 @@ def test_the_command_asks_before_it_writes_hidden_fields(rolegraph: Command, tmp
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("view", "photos"), "photos holds no run"),
+        (("view", "photos"), "photos is not the folder of a run"),
         (("view", "photos", "--reward", "1"), "--reward 1 is not LOW:HIGH"),
-        (("view", "photos", "--hidden"), "photos holds no run"),
+        (("view", "photos", "--hidden"), "photos is not the folder of a run"),
     ],
 )
 def test_a_mistake_is_told_in_a_line(

@@ -21,7 +21,7 @@ from rolegraph.engine.rllm_bridge.launch import prepare
 from rolegraph.engine.rllm_bridge.trainer import backend_class, trainer
 from tests.edge import write_spec
 from tests.rllm_bridge.edge import RecordedEngine, is_judge, tasks
-from tests.rllm_bridge.test_grouping import Uneven
+from tests.rllm_bridge.test_grouping import UnevenAnswers
 
 pytestmark = pytest.mark.rllm
 HERE = f"{__name__}:Own"
@@ -34,7 +34,7 @@ class Own(BackendProtocol[Any, Any]):
     options: ClassVar[list[tuple[bool, int]]] = []
 
     def init_rollout_engine(self, **kwargs: Any) -> RecordedEngine:
-        self.engine = RecordedEngine(Uneven())
+        self.engine = RecordedEngine(UnevenAnswers())
         return self.engine
 
     def validate_config(self) -> None:

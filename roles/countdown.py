@@ -84,23 +84,13 @@ def generate(
     seen: set[tuple[int, ...]] = set()
     tasks: list[CountdownTask] = []
     for i in range(count):
-        nums, target, solution = _draw(
-            rng,
-            split,
-            size=numbers[i % len(numbers)],
-            bounds=(low, high),
-            operators=operators,
-            seen=seen,
-        )
+        size = numbers[i % len(numbers)]
+        nums, target, solution = _draw(rng, split, size, (low, high), operators, seen)
         seen.add((target, *sorted(nums)))
+        sentence = question(nums, target, operators)
+        identity = f"countdown-{split}-{i}"
         tasks.append(
-            {
-                "id": f"countdown-{split}-{i}",
-                "question": question(nums, target, operators),
-                "nums": nums,
-                "target": target,
-                "solution": solution,
-            }
+            {"id": identity, "question": sentence, "nums": nums, "target": target, "solution": solution}
         )
     return tasks
 
@@ -108,12 +98,12 @@ def generate(
 def _draw(
     rng: random.Random,
     split: str,
-    *,
     size: int,
     bounds: tuple[int, int],
     operators: str,
     seen: Set[tuple[int, ...]],
 ) -> tuple[list[int], int, str]:
+    """Draw the numbers, target and solution of one task that is not in `seen`, where the range allows it."""
     repeats = 0
     for _ in range(_ATTEMPTS):
         nums = [rng.randint(*bounds) for _ in range(size)]

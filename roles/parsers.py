@@ -225,26 +225,21 @@ def one_of(words: list[str], /, *, default: str = "") -> Parser:
 
 
 def _tag_finder(name: str, which: Which, ignore_case: bool) -> Callable[[str], str]:
+    """Return a function that finds the text between two tags, and raises ParseFailure where there is none."""
     if not re.fullmatch(r"[A-Za-z_][\w.-]*", name):
         raise ValueError(f"{name!r} is not a tag's name; write it without the angle brackets")
     flags = re.IGNORECASE if ignore_case else 0
     opening, closing = re.compile(f"<{name}>", flags), re.compile(f"</{name}>", flags)
 
-    def first(response: str) -> str:
-        start = opening.search(response)
-        end = closing.search(response, start.end()) if start else None
-        if start is None or end is None:
-            raise _malformed(f"no <{name}>…</{name}>")
-        return response[start.end() : end.start()].strip()
-
-    def last(response: str) -> str:
+    def find(response: str) -> str:
         closings = [match.start() for match in closing.finditer(response)]
         starts = [match.end() for match in opening.finditer(response, 0, closings[-1] if closings else 0)]
         if not starts:
             raise _malformed(f"no <{name}>…</{name}>")
-        return response[starts[-1] : closings[bisect_left(closings, starts[-1])]].strip()
+        start = starts[0 if which == "first" else -1]
+        return response[start : closings[bisect_left(closings, start)]].strip()
 
-    return first if which == "first" else last
+    return find
 
 
 def _tags(name: str) -> tuple[str, str]:

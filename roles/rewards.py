@@ -21,23 +21,9 @@ from rolegraph.roles import countdown as countdown_task
 from rolegraph.roles.equality import MATH_SECONDS, SameMath, as_text, require_math
 from rolegraph.roles.json_text import value_at
 from rolegraph.roles.numbers import number_of
-from rolegraph.roles.others import agrees_with
+from rolegraph.roles.others import agrees_with as agrees_with
 from rolegraph.roles.patterns import Pattern, compile_pattern, pay
-from rolegraph.roles.weighted import weighted
-
-__all__ = [
-    "agrees_with",
-    "close_to",
-    "countdown",
-    "exact_match",
-    "f1",
-    "json_field",
-    "length",
-    "matches",
-    "math",
-    "tool_calls",
-    "weighted",
-]
+from rolegraph.roles.weighted import weighted as weighted
 
 Bound = Annotated[int, Field(ge=0)]
 Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]

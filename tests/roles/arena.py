@@ -1,4 +1,4 @@
-"""TextArena's games in tests: who plays them, and how."""
+"""Players for TextArena's games in tests."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rolegraph.engine.vocabulary import Environment, LiveEnvironment, Transition
 from tests.roles.vocabulary import environment
 
 Choose = Callable[[str, random.Random], Any]
-"""A move, from what its player sees."""
+"""Function from a player's observation to its move."""
 
 
 def listed(pattern: str) -> Choose:
-    """One of the moves that the end of an observation lists."""
+    """Choose one of the moves that the end of an observation lists."""
 
     def choose(seen: str, rng: random.Random) -> str:
         return rng.choice(re.findall(pattern, seen[seen.rindex("vailable") :]))
@@ -28,14 +28,14 @@ def one_of(*moves: str) -> Choose:
 
 
 def pile(seen: str, rng: random.Random) -> str:
-    """A legal move of Nim."""
+    """Choose a legal move of Nim."""
     piles = {at: int(count) for at, count in re.findall(r"pile (\d): (\d+)", seen)}
     at = rng.choice([at for at, count in piles.items() if count])
     return f"{at} {rng.randint(1, piles[at])}"
 
 
 def column(seen: str, rng: random.Random) -> str:
-    """A legal move of Connect Four: a column whose topmost cell is free."""
+    """Choose a legal move of Connect Four: a column whose topmost cell is free."""
     top = seen[seen.rindex("-------------") :].splitlines()[1].split()
     return f"col {rng.choice([number for number, cell in enumerate(top) if cell == '.'])}"
 
@@ -60,7 +60,7 @@ def opened(game: str, **options: Any) -> Environment:
 
 
 async def played(live: LiveEnvironment, choose: Choose, *, seed: int, players: int) -> list[Transition]:
-    """A game from its start to its end, or for 400 moves."""
+    """Play a game to its end, or for 400 moves; return its transitions."""
     rng = random.Random(seed)
     seen = [await live.reset(seed, players)]
     while not seen[-1].done and len(seen) < 400:
@@ -71,7 +71,7 @@ async def played(live: LiveEnvironment, choose: Choose, *, seed: int, players: i
 
 
 async def scripted(live: LiveEnvironment, *moves: Any, players: int = 2, seed: int = 0) -> Transition:
-    """What is seen after these moves, whoever makes them."""
+    """Play some moves, each by the player whose turn it is; return the last transition."""
     seen = await live.reset(seed, players)
     for move in moves:
         seen = await live.step({next(iter(seen.observations)): move})

@@ -1,4 +1,4 @@
-"""Search in a corpus: what is found, in which order, and what is said of a file that is no corpus."""
+"""Search in a corpus: the passages, their order, and the errors of files that are no corpus."""
 
 from __future__ import annotations
 

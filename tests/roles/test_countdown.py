@@ -1,4 +1,4 @@
-"""Countdown: what a task is, what solves it, and what text can never do to the checker."""
+"""Countdown: tasks, their solutions, and hostile text for the checker."""
 
 from __future__ import annotations
 

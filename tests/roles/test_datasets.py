@@ -1,4 +1,4 @@
-"""Datasets: tasks from a seed, a file or the hub; what is wrong with them is said with file and line."""
+"""Datasets: tasks from a seed, a file or the hub, and errors with file and line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def jsonl(folder: Path, *lines: object, name: str = "tasks.jsonl") -> str:
 
 
 def table(folder: Path, kind: str, content: list[dict[str, Any]]) -> str:
-    """The same rows in a file of each kind."""
+    """Write rows to a file of one of the three formats; return its name."""
     path = folder / f"tasks.{kind}"
     if kind == "jsonl":
         return jsonl(folder, *content)

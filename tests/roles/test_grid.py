@@ -1,4 +1,4 @@
-"""The grid: every one can be walked, a shortest way wins, and what is illegal is said."""
+"""Grid: every grid has a way, a shortest way wins, and illegal moves are named."""
 
 from __future__ import annotations
 

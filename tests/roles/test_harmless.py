@@ -1,4 +1,4 @@
-"""What a model writes is never run by a scorer that evaluates it."""
+"""Text of a model never runs as code in a scorer that evaluates it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON in a model's answer: where it is found, what a schema says of it, and what neither can do."""
+"""JSON in a model's answer: its place, its check against a schema, and the limits of both."""
 
 from __future__ import annotations
 

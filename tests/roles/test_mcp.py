@@ -1,4 +1,4 @@
-"""The functions of a real MCP server on this machine."""
+"""Functions of a real MCP server on this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ fastmcp = pytest.importorskip("mcp.server.fastmcp", reason="needs the extra `mcp
 
 @contextmanager
 def running(server: Any) -> Iterator[str]:
-    """Serve for the time of the block; the URL."""
+    """Run a server during the block; yield its URL."""
     config = uvicorn.Config(server.streamable_http_app(), port=0, log_level="error")
     web = uvicorn.Server(config)
     thread = threading.Thread(target=web.run, daemon=True)

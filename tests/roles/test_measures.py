@@ -1,4 +1,4 @@
-"""Estimators and metrics: what a role may learn by, and the numbers of an episode."""
+"""Estimators and metrics of the built-in vocabulary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewards that read other roles: what they take from them, and what they make of none."""
+"""Rewards that read other roles, also where none of these ran."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ RIGHT, WRONG, SAYS_NOTHING = Score(1.0, True), Score(0.0, False), Score(0.5, Non
 numbers = st.floats(-1e6, 1e6)
 
 
-def saw(*actions: Any, places: list[int | None] | None = None) -> RewardInputs:
-    """What a reward sees of a judge's instances that did these actions."""
+def judged(*actions: Any, positions: list[int | None] | None = None) -> RewardInputs:
+    """Return the inputs of a reward that reads a judge's instances with these actions."""
     views = [View(index, action) for index, action in enumerate(actions, 1)]
-    return RewardInputs(views={"judge": views}, positions={"judge": places or [None] * len(views)})
+    return RewardInputs(views={"judge": views}, positions={"judge": positions or [None] * len(views)})
 
 
-def rated(yaml: dict[str, Any], *actions: Any, places: list[int | None] | None = None) -> float | None:
-    score = reward({"rated_by": "judge", **yaml}).score({"id": "t"}, "", saw(*actions, places=places))
+def rated(yaml: dict[str, Any], *actions: Any, positions: list[int | None] | None = None) -> float | None:
+    score = reward({"rated_by": "judge", **yaml}).score(
+        {"id": "t"}, "", judged(*actions, positions=positions)
+    )
     assert score is None or score.is_correct is None, "a rating says nothing of right"
     return None if score is None else score.reward
 
@@ -77,12 +79,12 @@ def test_a_rating_is_a_number_in_an_action() -> None:
     assert rated({}, None) is None
 
 
-def test_a_star_is_the_place_in_what_the_judge_saw() -> None:
-    assert rated({"path": "scores.*"}, {"scores": [5, 6, 7]}, places=[1]) == 6.0
-    assert rated({"path": "*.score"}, [{"score": 5}, {"score": 6}], places=[0]) == 5.0
-    assert rated({"path": "*"}, {"1": 5, "2": 6}, places=[1]) == 6.0, "in a mapping the number from 1"
-    assert rated({"path": "*"}, [5], places=[3]) is None
-    assert rated({"path": "*"}, [5], places=[None]) is None, "one that the judge did not see has no place"
+def test_a_star_is_the_place_in_what_the_judge_judged() -> None:
+    assert rated({"path": "scores.*"}, {"scores": [5, 6, 7]}, positions=[1]) == 6.0
+    assert rated({"path": "*.score"}, [{"score": 5}, {"score": 6}], positions=[0]) == 5.0
+    assert rated({"path": "*"}, {"1": 5, "2": 6}, positions=[1]) == 6.0, "in a mapping the number from 1"
+    assert rated({"path": "*"}, [5], positions=[3]) is None
+    assert rated({"path": "*"}, [5], positions=[None]) is None, "one that the judge did not see has no place"
 
 
 def test_words_may_rate() -> None:
@@ -98,7 +100,7 @@ def test_words_may_rate() -> None:
 
 def test_same_as_compares_actions() -> None:
     def same(action: object, *theirs: object, **options: Any) -> Score:
-        return earned({"same_as": "judge", **options}, action, seen=saw(*theirs))
+        return earned({"same_as": "judge", **options}, action, seen=judged(*theirs))
 
     assert same(" 42", "42") == Score(1.0, None)
     assert same("42", 42) == Score(1.0, None)
@@ -110,7 +112,7 @@ def test_same_as_compares_actions() -> None:
     made = reward({"same_as": "judge", "equal": "math", "timeout": 3})
     assert made.timeout == 3.0
     again = pickle.loads(pickle.dumps(made)).score
-    assert again({"id": "t"}, "1/2", saw("0.5")).reward == 1.0
+    assert again({"id": "t"}, "1/2", judged("0.5")).reward == 1.0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Parsers: what each reads, what it says when it cannot, and what no text can do to it."""
+"""Parsers: the actions that they read, their failures, and hostile text."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def scored(row: dict[str, Any], answer: object) -> Score:
 
 
 def mangled(answer: str) -> list[str]:
-    """What models make of an answer: too little, too much, in another form."""
+    """Return variants of an answer: too short, too long, in another form."""
     texts = [
         f" {answer} ",
         f"The answer is {answer}",
@@ -294,7 +294,7 @@ def test_a_row_that_holds_code_or_is_of_another_dataset_is_an_error_and_not_a_ze
 
 
 def test_every_scorer_that_evaluates_text_is_known() -> None:
-    """A new version may have more of them: then `harmless` has to know them, too."""
+    """A new version of the package may have more scorers that `harmless` must know."""
     evaluates = re.compile(r"\b(?:eval|exec|parse_expr|sympify|literal_eval)\(")
     folder = Path(package.__file__).parent
     found = {path.stem for path in folder.rglob("*.py") if evaluates.search(path.read_text(encoding="utf-8"))}

@@ -1,4 +1,4 @@
-"""Rewards: what each pays for, which task fields it reads, and what it hides from prompts."""
+"""Rewards: scores, and the task fields that they read and hide from prompts."""
 
 from __future__ import annotations
 

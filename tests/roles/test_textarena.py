@@ -1,4 +1,4 @@
-"""TextArena's games: what each is from its start to its end, and what is refused before one begins."""
+"""TextArena's games from start to end, and the errors before one starts."""
 
 from __future__ import annotations
 

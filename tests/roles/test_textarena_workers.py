@@ -1,4 +1,4 @@
-"""The processes that TextArena's games are in: many games in one, and what happens when it dies."""
+"""Worker processes of TextArena's games: many games in one, and the death of a worker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if importlib.util.find_spec("textarena") is None:
 
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[arena._Workers]:
-    """Workers of the test's own."""
+    """Provide workers that no other test uses."""
     pool = arena._Workers()
     monkeypatch.setattr(arena, "_workers", lambda: pool)
     yield pool

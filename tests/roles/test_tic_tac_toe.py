@@ -14,7 +14,7 @@ from tests.roles.vocabulary import environment
 
 
 def played(*cells: object, illegal: Illegal = "loses") -> tuple[str, Transition]:
-    """The position and what is seen after these moves from an empty board, whoever makes them."""
+    """Play moves from an empty board; return the position and the last transition."""
     position, seen = begin(seed=0, opening=0)
     for cell in cells:
         position, seen = move(illegal, position, {to_move(position): cell})

@@ -1,4 +1,4 @@
-"""Tools by themselves: what each makes of what it sees or is asked."""
+"""Tools by themselves: the choice or result of each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def chosen(yaml: object, upstream: Upstream, pairs: dict[int, list[int]] | None 
 
 
 def asked(yaml: object, *values: Any, **context: Any) -> list[Any]:
-    """What a tool's one function gives for each value of its one argument, in one episode."""
+    """Call a tool's only function with each value in one episode; return the results."""
     made = tool(yaml, **context)
     assert made.open is not None
 

@@ -1,4 +1,4 @@
-"""What tests say in a spec's words: an item built from its YAML form."""
+"""Items built from their YAML form, for tests."""
 
 from __future__ import annotations
 

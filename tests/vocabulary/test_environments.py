@@ -1,4 +1,4 @@
-"""Environments: of two functions to a game, and that an episode has one of its own."""
+"""Environments made of two functions, one game for each episode."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rolegraph.engine.vocabulary import (
 
 
 def start(seed: int, players: int) -> tuple[int, Transition]:
-    """All name a number at once; the first is the seed."""
+    """Start a game in which all players name a number at once."""
     return seed, Transition(dict.fromkeys(range(players), f"{seed}"))
 
 

@@ -1,4 +1,4 @@
-"""What an item takes is read off its factory: names, types, defaults, and a line for each."""
+"""Options read from a factory: names, types, defaults and descriptions."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def item(
     anything: Any = ...,
     folder: str = "",
 ) -> Parser:
-    """What it does: in a line.
+    """Do something: in a line.
 
-    And more of it, note: this is no option's line.
+    More text, note: this is no option's line.
 
     name: what it is called
     which: of several, the first

@@ -1,4 +1,4 @@
-"""What is allowed by what a person named."""
+"""Permissions that a person gave, and the URLs that they cover."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ from rolegraph.engine.vocabulary import BadOptions, CallField, Item, ItemCall, R
 
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The registry of these tests is none of the vocabulary's, whose names hints are made of."""
+    """Keep the registry of these tests out of the hints of all others."""
     known = vocabulary.registry._REGISTRIES
     monkeypatch.setattr(vocabulary.registry, "_REGISTRIES", dict(known))
 
 
 @dataclass(frozen=True, slots=True)
 class Ware(Item):
-    """What the registry of these tests holds."""
+    """Item of the registry of these tests."""
 
     options: Mapping[str, Any]
 
@@ -184,7 +184,7 @@ def test_an_item_s_summary_is_its_docstring_s_first_line() -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on the path with one installed distribution, `shouting`, as pip would leave it."""
+    """Provide a folder on the path with an installed distribution, `shouting`, as pip leaves it."""
     info = tmp_path / "shouting-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shouting\nVersion: 1.0\n")

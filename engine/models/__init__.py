@@ -1,6 +1,6 @@
-"""Where answers come from: Tinker, an OpenAI-compatible endpoint, a recording, a model of this machine.
+"""The models that answer: a Tinker service, an OpenAI-compatible endpoint, a recording, a local model.
 
-`Services` and `Models` open them, each behind one limit; a provider's SDK is imported when it is needed.
+`Services` and `Models` open each behind one limit; a provider's SDK is imported when it is needed.
 """
 
 from rolegraph.engine.models.limit import Clock, LimitedModel

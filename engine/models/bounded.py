@@ -1,7 +1,7 @@
-"""How much of an endpoint's answer is read, whatever it sends: it is held as a whole, and read as JSON.
+"""Limits on the size of an endpoint's response, which is held in memory as a whole and read as JSON.
 
-A server is asked for what is not packed, because a thousand bytes that are may hold a million. Knows no HTTP
-library: the client's own is one or another, depending on its version.
+Compressed responses are rejected, because a thousand compressed bytes may hold a million. Imports no HTTP
+library: which one the OpenAI client uses depends on its version.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ PLAIN = "identity"
 
 
 class ResponseRejected(Exception):
-    """An answer that is not read to its end."""
+    """A response that is not read to its end."""
 
 
 async def bound(response: Any) -> None:
-    """Let a response be read up to the limits; raises Refused for one that is packed."""
-    packed: str = response.headers.get("content-encoding", PLAIN)
-    if packed != PLAIN:
-        raise ResponseRejected(f"it packs its answers ({packed[:40]!r}), and was asked not to")
+    """Limit how much of a response can be read; raises ResponseRejected for a compressed one."""
+    encoding: str = response.headers.get("content-encoding", PLAIN)
+    if encoding != PLAIN:
+        raise ResponseRejected(f"Content-Encoding is {encoding[:40]!r}, although {PLAIN!r} was requested")
     stream: object = response.stream
     response.stream = _kind_of(type(stream))(stream)
 
 
 class _Bounded:
-    """A stream that ends in Refused where it goes past the limits."""
+    """A stream that raises ResponseRejected where it exceeds the limits."""
 
     def __init__(self, stream: Any) -> None:
-        self._within = stream
+        self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = parts = 0
-        async for chunk in self._within:
+        async for chunk in self._stream:
             size, parts = size + len(chunk), parts + parts_of(chunk)
             for limit, found in ((COMPLETION_BYTES, size), (COMPLETION_PARTS, parts)):
                 if found > limit.most:
-                    raise ResponseRejected(limit.exceeded("its answer has"))
+                    raise ResponseRejected(limit.exceeded("the response has"))
             yield chunk
 
     async def aclose(self) -> None:
-        await self._within.aclose()
+        await self._stream.aclose()
 
 
 @cache
 def _kind_of(stream: type) -> type[_Bounded]:
-    """The library takes only what is a stream of its own."""
+    """Return a subclass of the HTTP library's own stream type, which is all that the library accepts."""
     base = next(kind for kind in stream.__mro__ if kind.__name__ == "AsyncByteStream")
     return type("Bounded", (_Bounded, base), {})

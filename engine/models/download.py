@@ -1,4 +1,4 @@
-"""Trained weights from a Tinker service to files of this machine, through the SDK."""
+"""Downloads trained weights from a Tinker service, through the SDK."""
 
 from __future__ import annotations
 
@@ -16,14 +16,23 @@ from rolegraph.engine.models.tinker_open import open_session, quiet, saying_why
 from rolegraph.engine.spec import ModelRef
 
 _LIFE_SECONDS = 3600
-"""How long the service keeps what it writes for the download; the least that it takes."""
+"""Lifetime of the files that the service writes for the download; the least that the service accepts."""
 
 
 async def download_adapter(path: str, folder: Path, base_url: str | None = None) -> str:
-    """Bring the adapter of a training checkpoint into a folder, in PEFT's form; the name of its base model.
+    """Download the adapter of a training checkpoint, in PEFT's form. Opens a training session there.
 
-    `path` is a `tinker://RUN/weights/NAME`: the service writes it anew for others to read, which begins a
-    training session there. Raises UsageError (no key, no such checkpoint) and WorldError.
+    Args:
+        path: The checkpoint, `tinker://RUN/weights/NAME`.
+        folder: An existing folder, which receives the adapter's two files.
+        base_url: The service; None for the one that the environment names, or Tinker's own.
+
+    Returns:
+        The name of the base model.
+
+    Raises:
+        UsageError: There is no key, or no such checkpoint.
+        WorldError: The service or the download fails.
     """
     session = await open_session(ModelRef(provider="tinker", base_url=base_url), trusted_url=base_url)
     pulse, status = Pulse(session.url), "errored"
@@ -38,7 +47,7 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
                 urls = (await pulse.result(rest.get_external_weights_urls(saved.path))).urls
                 await _fetch(urls, folder)
             finally:
-                with contextlib.suppress(tinker.TinkerError):  # it goes by itself, an hour later
+                with contextlib.suppress(tinker.TinkerError):  # the service deletes it after an hour
                     await pulse.result(rest.delete_checkpoint_from_tinker_path(saved.path))
         status = "success"
         return base
@@ -52,7 +61,7 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
 
 
 async def _fetch(urls: dict[str, str], folder: Path) -> None:
-    """The adapter's two files; what else there is stays there."""
+    """Download the adapter's two files."""
     async with httpx.AsyncClient(timeout=60, follow_redirects=True) as client:
         for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
             if name not in urls:

@@ -1,8 +1,8 @@
-"""Which key goes to which URL, and a text without it. Reads the environment; knows no SDK.
+"""Keys and URLs of providers, and which key may be sent to which URL. Reads the environment; knows no SDK.
 
-A spec may come from a stranger, and a spec may name a `base_url`. So a key from the environment goes only
-to the provider's own endpoint, to the URL that the environment names beside the key, to this machine, or to
-the URL that the person gave outside the spec (`trusted_url`). An explicit key goes wherever its caller says.
+A spec may come from a stranger, and a spec may name a `base_url`. So a key from the environment is
+sent only to the provider's own endpoint, to the URL that the environment names beside the key, to this
+machine, or to the URL that the person gave outside the spec (`trusted_url`). An explicit key is always sent.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from rolegraph.engine.local import is_loopback
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """One provider: the variables that hold its key and URL, and its own endpoint."""
+    """Variables of one provider's key and URL, and its own endpoint."""
 
     key_variable: str
     url_variable: str
     default_url: str
 
     def url(self, base_url: str | None) -> str:
-        """Where calls go, without a trailing slash; raises UsageError for what is no http(s) URL."""
+        """Return the URL to call, without a trailing slash; raises UsageError for an invalid URL."""
         url = (base_url or os.environ.get(self.url_variable) or self.default_url).rstrip("/")
         try:
             parts = urlsplit(url)
-            is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:  # a port that is none, half an address
-            is_one = False
-        if not is_one:
+            is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # an invalid port or IPv6 address
+            is_valid = False
+        if not is_valid:
             raise UsageError(
                 f"base_url: {url!r} is not a URL; expected something like http://127.0.0.1:8000."
             )
         return url
 
     def key(self, url: str, *, explicit: str | None, trusted_url: str | None) -> str | None:
-        """The key to send to `url`; None where there is none, or none that may go there."""
+        """Return the key to send to `url`; None where there is none that may be sent there."""
         if explicit:
             return explicit
         return os.environ.get(self.key_variable) or None if self.trusts(url, trusted_url) else None
 
     def trusts(self, url: str, trusted_url: str | None) -> bool:
-        """Whether what is secret in the environment may go to `url`."""
+        """Return whether secrets of the environment may be sent to `url`."""
         known = (self.default_url, os.environ.get(self.url_variable), trusted_url)
         return _origin(url) in {_origin(it) for it in known if it} or is_loopback(
             urlsplit(url).hostname or ""
         )
 
     def withheld(self, url: str, variable: str | None = None) -> str:
-        """A sentence for the person whose key, or what else is secret in a `variable`, was not sent."""
+        """Return the message for a person whose key, or other secret `variable`, was not sent."""
         return (
             f"{variable or self.key_variable} is not sent to {url} because only the spec names that URL; "
-            f"set {self.url_variable}={url} or give it with --base-url to say that you mean it."
+            f"set {self.url_variable}={url} or give it with --base-url to allow it."
         )
 
 
@@ -67,10 +67,10 @@ OPENAI = KeyRule("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1
 _NO_PROXY = ("NO_PROXY", "no_proxy")
 
 
-def past_proxies(url: str) -> None:
-    """See to it that what is meant for this machine, its key included, goes to no proxy.
+def bypass_proxies(url: str) -> None:
+    """Add the host of a URL of this machine to NO_PROXY, so that calls and keys are sent to no proxy.
 
-    Every client of this process reads what is set here, as does the SDK that can be told nothing.
+    Set for the whole process: the Tinker SDK has no option for it.
     """
     host = urlsplit(url).hostname or ""
     if not is_loopback(host):
@@ -82,12 +82,12 @@ def past_proxies(url: str) -> None:
 
 
 def same_origin(url: str, other: str) -> bool:
-    """Whether a key for one URL may go to the other."""
+    """Return whether two URLs have the same scheme, host and port."""
     return _origin(url) == _origin(other)
 
 
 def redact(text: str, key: str | None) -> str:
-    """`text` without `key`: a server may echo what it was sent."""
+    """Replace `key` in `text` by `[key]`: a server may echo what it was sent."""
     return text.replace(key, "[key]") if key else text
 
 

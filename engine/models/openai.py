@@ -1,8 +1,8 @@
 """Answers from any OpenAI-compatible endpoint (vLLM, SGLang, a gateway, OpenAI), by the official client.
 
-In: messages. Out: text and reasoning; token ids and log-probabilities where the server gives them. Those
-log-probabilities are the server's: most give them before temperature and top_p are applied, so they are for
-looking at rather than for training at other temperatures. Retrying is the caller's business.
+In: messages. Out: text and reasoning; token ids and log-probabilities where the server gives them. Most
+servers compute log-probabilities before temperature and top_p are applied, so they are not fit for training
+at other temperatures. The caller retries.
 
 Beyond OpenAI's own fields: vLLM answers `return_token_ids` with `prompt_token_ids` on the answer and
 `token_ids` on the choice, and gives reasoning as `reasoning` (formerly `reasoning_content`); SGLang answers
@@ -21,7 +21,7 @@ from openai.types.chat.chat_completion import Choice
 
 from rolegraph.engine.errors import ModelError, UsageError, WorldError
 from rolegraph.engine.models.bounded import PLAIN, ResponseRejected, bound
-from rolegraph.engine.models.keys import OPENAI, past_proxies, redact, same_origin
+from rolegraph.engine.models.keys import OPENAI, bypass_proxies, redact, same_origin
 from rolegraph.engine.models.retry_after import retry_after
 from rolegraph.engine.models.types import NO_USAGE, Completion, Request
 from rolegraph.engine.prompts.call_forms import tool_call
@@ -34,18 +34,18 @@ T = TypeVar("T")
 _PROBE_SECONDS = 10.0
 _NO_KEY = "none"
 _HEADERS_VARIABLE = "OPENAI_CUSTOM_HEADERS"
-"""What the client sends with every call, whatever its URL."""
+"""Environment variable of headers that the client sends with every call, whatever its URL."""
 
 _LOGPROBS: Mapping[str, object] = {"logprobs": True}
 _TOKEN_IDS: Mapping[str, object] = {"return_token_ids": True, "return_prompt_token_ids": True}
-_WISHES: tuple[Mapping[str, object], ...] = ({**_LOGPROBS, **_TOKEN_IDS}, _LOGPROBS, {})
-"""What we ask for beyond the answer, from most to least: a server that refuses one is asked the next."""
+_EXTRAS: tuple[Mapping[str, object], ...] = ({**_LOGPROBS, **_TOKEN_IDS}, _LOGPROBS, {})
+"""Fields requested beyond the answer, most first: where a server refuses one set, the next is tried."""
 
 
 class OpenAIModel:
-    """One model at one endpoint. `key` is only ever taken out of messages.
+    """One model at one endpoint. `key` is removed from error messages.
 
-    Without `tokens` nothing but the answer is asked for: someone between us and the server keeps the rest.
+    Without `tokens`, nothing but the answer is requested: a gateway in between keeps tokens and logprobs.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class OpenAIModel:
         self._url = str(client.base_url).rstrip("/")
         self._is_openai = self._url == OPENAI.default_url
         # OpenAI itself knows no return_token_ids.
-        self._wishes = _WISHES[1 if self._is_openai else 0 :] if tokens else _WISHES[-1:]
+        self._extras = _EXTRAS[1 if self._is_openai else 0 :] if tokens else _EXTRAS[-1:]
         self._granted: int | None = None
 
     async def complete(self, request: Request) -> Completion:
@@ -65,24 +65,24 @@ class OpenAIModel:
         try:
             said = await self._ask(request, self._granted or 0)
         except ResponseRejected as error:
-            raise ModelError(f"{self._url} is not heard out: {error}") from error
+            raise ModelError(f"rejected response from {self._url}: {error}") from error
         except openai.OpenAIError as error:
             raise self._failure(error) from error
-        except (ValueError, RecursionError) as error:  # JSON that is broken off, or none
-            raise self._garbled() from error
+        except (ValueError, RecursionError) as error:  # incomplete or invalid JSON
+            raise self._malformed() from error
         if not isinstance(said, dict):
-            raise self._garbled()
+            raise self._malformed()
         try:  # the client checks no types
             answer = ChatCompletion.construct(**_needed(cast("dict[str, Any]", said)))
             if answer.choices:
                 return self._completion(answer, answer.choices[0])
             why = redact(str(_extra(answer, "error") or "no choices"), self._key)
         except (ValueError, TypeError, AttributeError, LookupError) as error:
-            raise self._garbled() from error
+            raise self._malformed() from error
         raise ModelError(f"{self._url} gave no answer: {why}", transient=True)
 
-    def _garbled(self) -> ModelError:
-        """Under load a gateway may send such a thing once, so it is worth another try."""
+    def _malformed(self) -> ModelError:
+        """Return the error for a malformed answer; transient, since a gateway under load may send one."""
         return ModelError(
             f"{self._url} does not answer as OpenAI's chat completions do. Is the URL right? "
             "It often ends in /v1.",
@@ -94,17 +94,17 @@ class OpenAIModel:
         await self._client.close()
 
     async def _ask(self, request: Request, level: int) -> object:
-        """Ask with the wishes of `level`, or with fewer where the server refuses them."""
+        """Send a request with the extra fields of `level`, or with fewer where the server refuses them."""
         messages = list(map(wire_message, request.messages))
         try:
             answer = await self._client.chat.completions.with_raw_response.create(
                 model=self._name,
                 messages=cast("list[ChatCompletionMessageParam]", messages),
-                extra_body={**self._body(request), **self._wishes[level]},
+                extra_body={**self._body(request), **self._extras[level]},
             )
         except (openai.BadRequestError, openai.PermissionDeniedError, openai.UnprocessableEntityError):
-            # Where these wishes were granted before, they are not what the server objects to.
-            if level in (self._granted, len(self._wishes) - 1):
+            # Fields that the server accepted before are not the reason of the refusal.
+            if level in (self._granted, len(self._extras) - 1):
                 raise
         else:
             self._granted = level
@@ -114,10 +114,10 @@ class OpenAIModel:
     def _body(self, request: Request) -> dict[str, object]:
         sampling = request.sampling
         # OpenAI's reasoning models refuse the older name; many compatible servers know only that one.
-        longest = "max_completion_tokens" if self._is_openai else "max_tokens"
-        body: dict[str, object] = {longest: sampling.max_tokens}
-        # Said even where it is the usual value: servers take other defaults from a model's folder. OpenAI
-        # does not, and its reasoning models refuse to be told.
+        limit_field = "max_completion_tokens" if self._is_openai else "max_tokens"
+        body: dict[str, object] = {limit_field: sampling.max_tokens}
+        # Sent even at the usual value: servers take other defaults from a model's folder. OpenAI does not,
+        # and its reasoning models refuse these fields.
         if not self._is_openai or sampling.temperature != 1.0:
             body["temperature"] = sampling.temperature
         if not self._is_openai or sampling.top_p != 1.0:
@@ -133,7 +133,7 @@ class OpenAIModel:
     def _completion(self, answer: ChatCompletion, choice: Choice) -> Completion:
         message = choice.message
         if choice.finish_reason == "content_filter":
-            raise ModelError(f"{self._url} withheld the answer: its content filter stepped in.")
+            raise ModelError(f"{self._url} withheld the answer: finish_reason is content_filter.")
         if str(choice.finish_reason) == "abort":
             raise ModelError(f"{self._url} broke off the answer.", transient=True)
         if message.refusal and not message.content:
@@ -151,7 +151,7 @@ class OpenAIModel:
         ids = _ids(_extra(choice, "token_ids", "response_token_ids"))
         logprobs = cast("list[float]", _extra(choice, _LOGPROBS_ALONE) or [])
         if ids and len(logprobs) != len(ids):
-            logprobs = []  # they cannot be told apart from one another's tokens
+            logprobs = []  # they cannot be assigned to tokens
         prompt_ids = _ids(_extra(answer, "prompt_token_ids") or _extra(choice, "prompt_token_ids"))
         return Completion(
             text=text,
@@ -188,23 +188,23 @@ class OpenAIModel:
 async def open_openai(
     ref: ModelRef, *, api_key: str | None = None, trusted_url: str | None = None
 ) -> OpenAIModel:
-    """Open `ref.name`, or the only model that the endpoint has. Arguments as in `open_model`."""
+    """Open `ref.name`, or the endpoint's only model; arguments and errors as in `open_model`."""
     url = OPENAI.url(ref.base_url)
     key = OPENAI.key(url, explicit=api_key, trusted_url=trusted_url)
     if key is None and url == OPENAI.default_url:
         raise UsageError(f"{OPENAI.key_variable} is not set, and {url} needs a key: put it in that variable.")
     if os.environ.get(_HEADERS_VARIABLE) and not (api_key or OPENAI.trusts(url, trusted_url)):
         raise UsageError(OPENAI.withheld(url, _HEADERS_VARIABLE))
-    past_proxies(url)
+    bypass_proxies(url)
 
-    async def stay(request: Any) -> None:
-        # Of what is sent, the client takes only the key off a redirect to elsewhere.
+    async def refuse_redirect(request: Any) -> None:
+        # On a redirect to another origin the client removes the key, but sends all else.
         if not same_origin(url, str(request.url)):
-            message = f"it sends its callers on to {redact(str(request.url), key)}"
+            message = f"it redirects to {redact(str(request.url), key)}"
             raise openai.APIConnectionError(message=message, request=request)
 
     http = openai.DefaultAsyncHttpxClient(
-        event_hooks={"request": [stay], "response": [bound]}, headers={"Accept-Encoding": PLAIN}
+        event_hooks={"request": [refuse_redirect], "response": [bound]}, headers={"Accept-Encoding": PLAIN}
     )
     client = openai.AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, max_retries=0, http_client=http)
     if not OPENAI.trusts(
@@ -220,7 +220,7 @@ async def open_openai(
 
 
 async def _model_names(client: openai.AsyncOpenAI, url: str, key: str | None) -> list[str]:
-    """What the endpoint offers; empty where it does not say. Fails within seconds where nothing answers."""
+    """List the endpoint's models; empty where it has no list. Raises within seconds where nothing answers."""
     try:
         return [model.id for model in (await client.models.list(timeout=_PROBE_SECONDS)).data]
     except openai.APIConnectionError as error:
@@ -236,12 +236,12 @@ async def _model_names(client: openai.AsyncOpenAI, url: str, key: str | None) ->
 def _only_model(names: Sequence[str], url: str) -> str:
     if len(names) == 1:
         return names[0]
-    offer = f"{url} offers {', '.join(names[:5])}" if names else f"{url} does not say which it has"
+    offer = f"{url} offers {', '.join(names[:5])}" if names else f"{url} lists no models"
     raise UsageError(f"Which model? Write `openai:NAME`; {offer}{' and more' if len(names) > 5 else ''}.")
 
 
 def _refused(url: str, key: str | None, said: str) -> str:
-    """What to do about a 401 or 403."""
+    """Return the message for a 401 or 403."""
     if key is None and os.environ.get(OPENAI.key_variable):
         return f"{url} wants a key ({said}). {OPENAI.withheld(url)}"
     state = "wants a key; put it in" if key is None else "refuses the key in"
@@ -249,9 +249,9 @@ def _refused(url: str, key: str | None, said: str) -> str:
 
 
 def wire_message(message: Message) -> dict[str, object]:
-    """A turn as OpenAI's API takes it: without its reasoning, and with calls whose arguments can be read.
+    """Return a message as OpenAI's API takes it: without reasoning, and with valid JSON as call arguments.
 
-    A server that parses them again would refuse the whole chat for one that cannot.
+    A server that parses the arguments again would refuse the whole chat for invalid ones.
     """
     if len(message) == 2:
         return dict(message)
@@ -268,7 +268,7 @@ def wire_message(message: Message) -> dict[str, object]:
 
 
 def closes_unopened(text: str) -> bool:
-    """Whether reasoning ends in `text` that began in the prompt, as with templates that open the block."""
+    """Return whether `text` closes a reasoning block that it does not open, as the chat template did."""
     before, close, _ = text.partition(CLOSE)
     return bool(close) and OPEN not in before
 
@@ -278,11 +278,11 @@ _OF_AN_ANSWER = ("choices", "error", "usage", "prompt_token_ids")
 _OF_A_CHOICE = ("message", "finish_reason", "token_ids", "response_token_ids", "prompt_token_ids")
 _OF_A_MESSAGE = ("content", "refusal", "reasoning", "reasoning_content", "tool_calls")
 _CALLS_READ = 1_000
-"""Calls of tools that are looked at; far fewer are made."""
+"""Most tool calls of an answer that are read; `ANSWER_CALLS`, the most that are made, is far lower."""
 
 
 def _needed(said: dict[str, Any]) -> dict[str, Any]:
-    """What is read of an answer, and no more: the client makes an object of all that a server sends.
+    """Return the fields of an answer that are read: the client makes an object of every field it is given.
 
     Raises TypeError or LookupError for log-probabilities of another shape.
     """
@@ -300,18 +300,18 @@ def _needed(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _extra(holder: object, *names: str) -> object:
-    """The first of the fields `names` that `holder` has: vendors' fields are on no type of the client's."""
+    """Return the first of the fields `names` that `holder` has; the client's types lack vendors' fields."""
     return next((value for name in names if (value := getattr(holder, name, None)) is not None), None)
 
 
 def _usage(answer: ChatCompletion) -> Mapping[str, int]:
-    """The endpoint's own count of tokens; empty where it does not count."""
+    """Return the endpoint's own count of tokens; empty where it does not count."""
     counts = {name: _extra(answer.usage, name) for name in ("prompt_tokens", "completion_tokens")}
     return {name: count for name, count in counts.items() if isinstance(count, int)}
 
 
 def _checked(value: object, kind: type[T]) -> T:
-    """What a server says is of a type; raises TypeError where it is not."""
+    """Return a value of the expected type; raises TypeError for another."""
     if not isinstance(value, kind):
         raise TypeError(f"expected {kind.__name__}")
     return value
@@ -329,7 +329,7 @@ def _ids(value: object) -> list[int]:
 
 
 def _said(error: openai.OpenAIError) -> str:
-    """The server's own words where it has some, else what kept us from hearing them."""
+    """Return the server's own message, or that of the connection's error."""
     body = error.body if isinstance(error, openai.APIError) else None
     if isinstance(body, dict):
         words = cast("dict[str, object]", body).get("message")

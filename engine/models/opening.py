@@ -1,7 +1,7 @@
 """The one place that opens a model, whatever its provider: for the command, Python, training and the bridge.
 
-`Services` says where a model is served, starting a local service where it is this machine's; `Models` opens
-each model once, behind one limit. A provider's SDK is imported when a model of it is opened.
+`Services` locates a model, and starts a local service for a model of this machine; `Models` opens each model
+once, behind one limit. A provider's SDK is imported when a model of that provider is opened.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ class ServedModel:
     """A model at the endpoint that serves it."""
 
     ref: ModelRef
-    """Never `local`: a model of this machine is one of the Tinker service that serves it."""
+    """The model; its provider is never `local`, since a local service is a Tinker service."""
     api_key: str | None = None
-    """Goes before the environment's."""
+    """Takes precedence over the environment's key."""
     tokenizer_dir: Path | None = None
     """The folder of the tokenizer and chat template (tinker); None finds them by the model's name."""
     trusted_url: str | None = None
-    """The endpoint that the person gave outside the spec: the environment's key may be sent there."""
+    """URL that the person gave outside the spec: the environment's key may be sent there."""
 
 
 Open = Callable[[ModelRef], Awaitable["Model"]]
 _importing = threading.Lock()
-"""transformers finds its names when they are asked for, which two threads may not do at once."""
+"""Held while transformers is imported: its lazy names are not safe to import from two threads."""
 
 
 class Services:
-    """The services of this machine's models, one for each folder; they end with the block.
+    """The local services, one for each model folder; they are stopped at the end of the block.
 
-    With a `state_dir` all checkpoints go there, and those of other runs are copied to it. Without one,
-    weights are served from the folder of the run that they are of.
+    With a `state_dir`, all checkpoints are written there, and checkpoints of other runs are copied to it.
+    Without one, a checkpoint is served from the folder of its own run.
     """
 
     def __init__(self, trusted_url: str | None = None, state_dir: Path | None = None) -> None:
         self._trusted_url, self._state_dir = trusted_url, state_dir
         self._stack = ExitStack()
         self._running: dict[Path, dict[Path | None, LocalService]] = {}
-        """By the model's folder, then by that of the checkpoints."""
+        """By model folder, then by checkpoint folder."""
         self._starting: dict[Path, threading.Lock] = {}
-        """Held while a service starts, so that it starts once; others start meanwhile."""
+        """By model folder, held while its service starts, so that it starts once."""
         self._lock = threading.Lock()
-        self._given_up = threading.Event()
-        """Nobody waits any longer for a service that is starting."""
+        self._cancelled = threading.Event()
+        """Set at the end of the block: cancels services that are starting."""
 
     def __enter__(self) -> Self:
         return self
@@ -72,18 +72,26 @@ class Services:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._given_up.set()
+        self._cancelled.set()
         with self._lock, ExitStack() as started:
             for starting in self._starting.values():
                 started.enter_context(starting)
             self._stack.close()
 
     def locate(self, ref: ModelRef, *, to_train: bool = False) -> ServedModel:
-        """Where a model is served. Blocks while a service starts.
+        """Find or start the service of a model. Blocks while a service starts.
 
-        A checkpoint may be the folder of a training, with `#POLICY` where it trained several: its best one is
-        meant, in the form to be sampled from or `to_train` on. Raises UsageError (no such folder, no extra
-        `local`) and WorldError (the service does not start).
+        Args:
+            ref: The model. A checkpoint that is a training's folder (`FOLDER#POLICY` where it trained several
+                policies) stands for its best weights.
+            to_train: Whether to return the weights with the optimizer's state, rather than those to sample.
+
+        Returns:
+            The model at its endpoint.
+
+        Raises:
+            UsageError: There is no such folder, or the extra `local` is not installed.
+            WorldError: The service does not start.
         """
         checkpoint, weights = ref.checkpoint, None
         if checkpoint is not None and (of_training := PolicyPath.parse(checkpoint)) is not None:
@@ -106,18 +114,18 @@ class Services:
         return ServedModel(ref.model_copy(update=served), service.api_key, folder)
 
     async def located(self, ref: ModelRef, *, to_train: bool = False) -> ServedModel:
-        """As `locate`, in a running event loop. While a service starts, what talks to it is imported."""
+        """Call `locate` in a thread; import the client while the service starts."""
         if not ref.served_here:
             return self.locate(ref, to_train=to_train)
         folder = model_folder(ref.name)
-        check_model_folder(folder)  # before anything is waited for
+        check_model_folder(folder)  # fails at once
         served, _ = await asyncio.gather(
             asyncio.to_thread(self.locate, ref, to_train=to_train), asyncio.to_thread(_import_client, folder)
         )
         return served
 
     async def open(self, ref: ModelRef) -> Model:
-        """Open a model where it is served; raises as `open_model` does."""
+        """Locate a model and open it; raises the errors of `locate` and `open_model`."""
         served = await self.located(ref)
         return await open_model(
             served.ref,
@@ -127,7 +135,7 @@ class Services:
         )
 
     def _service(self, folder: Path, state_dir: Path | None) -> LocalService:
-        """The service of a model with the checkpoints of a folder; without one, any that has the model."""
+        """Return the service of a model with a checkpoint folder; without one, any service of the model."""
         with self._lock:
             starting = self._starting.setdefault(folder, threading.Lock())
             services = self._running.setdefault(folder, {})
@@ -135,13 +143,13 @@ class Services:
             if state_dir is None and services:
                 return next(iter(services.values()))
             if state_dir not in services:
-                service = running(folder, state_dir=state_dir, cancelled=self._given_up)
+                service = running(folder, state_dir=state_dir, cancelled=self._cancelled)
                 services[state_dir] = self._stack.enter_context(service)
             return services[state_dir]
 
 
 def _import_client(folder: Path) -> None:
-    """What opening the model of a folder imports; it takes about as long as a service to start."""
+    """Import what opening a local model needs, which takes about as long as a service takes to start."""
     with _importing:
         import rolegraph.engine.models.tinker_open
         from rolegraph.engine.models.tokenizer import tokenizer_class
@@ -151,9 +159,9 @@ def _import_client(folder: Path) -> None:
 
 
 class Models:
-    """Opens models, each once and behind one limit; they are closed with the block. Of one event loop.
+    """The open models of one event loop, each opened once and behind one limit.
 
-    Without a block, `aclose` closes them.
+    The end of the block, or `aclose`, closes them.
     """
 
     def __init__(self, open_model: Open) -> None:
@@ -170,25 +178,30 @@ class Models:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close what is open, and give up what is being opened."""
+        """Close the open models, and cancel the opening of others."""
         for opening in self._opening.values():
             opening.cancel()
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
         await self._stack.aclose()
 
     async def model(self, ref: ModelRef) -> LimitedModel:
-        """An open model; raises UsageError (no key, no such model) and WorldError (nothing answers)."""
+        """Open a model unless it is open.
+
+        Raises:
+            UsageError: There is no key, or no such model.
+            WorldError: The endpoint does not answer.
+        """
         opening = self._opening.get(ref)
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
             opening = self._opening[ref] = asyncio.create_task(self._opened(ref))
         return await asyncio.shield(opening)
 
     async def table(self, endpoints: Sequence[Endpoint]) -> list[LimitedModel]:
-        """The models of a plan's endpoints, each as it is: nothing is in training."""
+        """Open the models of a plan's endpoints, in their order."""
         return [*await asyncio.gather(*(self.model(endpoint.model) for endpoint in endpoints))]
 
     async def teacher(self, ref: ModelRef, policy: ChatFormat, role: str) -> LimitedModel:
-        """A model to compare a role with; raises UsageError unless it means the same by every token."""
+        """Open the teacher of a role; raises UsageError unless its tokens are those of the policy."""
         from rolegraph.engine.models.tinker import TinkerModel
 
         limited = await self.model(ref)
@@ -201,7 +214,7 @@ class Models:
 
     async def _opened(self, ref: ModelRef) -> LimitedModel:
         model = await self._open(ref)
-        if hasattr(model, "aclose"):  # a person's own function may open something simpler
+        if hasattr(model, "aclose"):  # a user's own `open_model` may return a model without it
             self._stack.push_async_callback(model.aclose)
         return LimitedModel(model, ref.concurrency)
 
@@ -213,10 +226,20 @@ async def open_model(
     tokenizer_dir: Path | None = None,
     trusted_url: str | None = None,
 ) -> Model:
-    """Open the model that `ref` names, which is served somewhere, and find out that it is there.
+    """Open a model that is served at an endpoint, and check that it is there.
 
-    The arguments are those of a `ServedModel`. Raises UsageError (no key, no such model, no such file) and
-    WorldError (nothing answers at the URL).
+    Args:
+        ref: The model, whose provider is not `local`.
+        api_key: A key that takes precedence over the environment's.
+        tokenizer_dir: Folder of the tokenizer (tinker); None finds it by the model's name.
+        trusted_url: URL to which the environment's key may be sent, although only the spec names it.
+
+    Returns:
+        The open model, to be closed with `aclose`.
+
+    Raises:
+        UsageError: There is no key, no such model or no such file.
+        WorldError: Nothing answers at the URL.
     """
     if ref.served_here:
         raise UsageError(

@@ -1,7 +1,7 @@
-"""Answers from a recording: what each role instance said in an earlier run, given back to the token.
+"""Answers from a recording: those of an earlier run, equal to the token.
 
-A file is what `rolegraph run --out` writes: one `Episode.to_dict()` a line. A call is answered by which call
-it is, if it asks what was asked then.
+A file is one that `rolegraph run --out` writes: one `Episode.to_dict()` a line. A call is found by its
+identity, and answered if its prompt is the recorded one.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _logger = logging.getLogger(__name__)
 
 
 class RecordedCall(NamedTuple):
-    """What a call came to, and what it had asked; no messages where the record does not say."""
+    """A recorded call: its answer and its prompt; no messages where the record has none."""
 
     answer: Completion | None
     failure: str = ""
-    """Why there was no answer."""
+    """Reason that there is no answer."""
     messages: Sequence[Message] = ()
 
 
 def recorded_calls(episodes: Iterable[Episode]) -> dict[CallId, RecordedCall]:
-    """Every call of some episodes: what it asked, and what came of it. Each step of a trajectory is one."""
+    """Return every call of episodes by its identity; each step of a trajectory is one."""
     calls: dict[CallId, RecordedCall] = {}
     for episode in episodes:
         for node, trajectory in _nodes(episode):
             if trajectory.steps and not trajectory.by_model:
                 continue  # a tool is run again
-            asked: Counter[int] = Counter()
+            counts: Counter[int] = Counter()
             for step in trajectory.steps:
-                asked[step.round] += 1
+                counts[step.round] += 1
                 turn = node._replace(round=step.round)
-                call = CallId(episode.task_id, episode.rollout, turn, asked[step.round])
+                call = CallId(episode.task_id, episode.rollout, turn, counts[step.round])
                 calls[call] = RecordedCall(_completion(step), messages=step.chat_completions[:-1])
             if not trajectory.steps:
                 reason = trajectory.failure.message if trajectory.failure else "it has no steps"
@@ -62,28 +62,31 @@ def recorded_calls(episodes: Iterable[Episode]) -> dict[CallId, RecordedCall]:
 
 
 class Replay:
-    """A model that answers each call as it was answered before. Calls are known by all but their attempt.
+    """A model that answers each call as it was answered before. Attempts of one call count as the same.
 
-    With `any_prompt` it answers what has another prompt now, too.
+    With `any_prompt`, a call whose prompt has changed is answered as well.
     """
 
     def __init__(self, calls: Mapping[CallId, RecordedCall], *, any_prompt: bool = False) -> None:
         self._calls, self._any_prompt = calls, any_prompt
         self._changed: dict[tuple[str, int], str] = {}
-        """By task and rollout, the first role that was found to be asked something else. Whether others see
-        its answer is the plan's to know."""
+        """By task and rollout, the first role whose prompt was found to differ from the recorded one."""
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode], *, any_prompt: bool = False) -> Self:
-        """Replay `episodes`."""
+        """Return a replay of episodes."""
         return cls(recorded_calls(episodes), any_prompt=any_prompt)
 
     @classmethod
     def from_file(cls, path: str | Path, *, any_prompt: bool = False) -> Self:
-        """Replay an episodes file, or that of a run's folder.
+        """Return a replay of an episodes file; an incomplete last line is skipped with a warning in the log.
 
-        A last line that was cut is left out, and warned of in the log. Raises DataError for a file that is
-        missing or holds something else.
+        Args:
+            path: The file, or the folder of a run.
+            any_prompt: Whether to answer calls whose prompt has changed.
+
+        Raises:
+            DataError: The file is missing, or holds something else.
         """
         file = Path(path)
         file = RunFolder(file).episodes if file.is_dir() else file
@@ -96,7 +99,7 @@ class Replay:
         return replay
 
     async def complete(self, request: Request) -> Completion:
-        """The recorded answer; raises ModelError where there was none, or to another question."""
+        """Return the recorded answer; raises ModelError where there is none, or the prompt differs."""
         call = request.id._replace(attempt=0)
         recorded = self._calls.get(call)
         if recorded is None:
@@ -110,7 +113,7 @@ class Replay:
         return recorded.answer
 
     async def aclose(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: a replay holds no connection."""
 
     def _other_prompt(self, call: CallId, changed: str) -> str:
         role = call.node.role
@@ -146,7 +149,7 @@ def _distance(call: CallId, other: CallId) -> tuple[bool, int, int]:
 
 
 class _Line(NamedTuple):
-    """A line of a prompt, with the number of its message and who says it."""
+    """A line of a prompt, with the number and the role of its message."""
 
     message: int
     role: str
@@ -154,7 +157,7 @@ class _Line(NamedTuple):
 
 
 def _difference(recorded: Sequence[Message], asked: Sequence[Message]) -> str:
-    """The first line in which two prompts differ, as a sentence's part; empty where they do not."""
+    """Describe the first line in which two prompts differ; empty where they are equal."""
     for was, now in zip_longest(_lines(recorded), _lines(asked)):
         if was != now:
             return f"where it had {_excerpt(was, now)}, it has {_excerpt(now, was)}"
@@ -162,7 +165,7 @@ def _difference(recorded: Sequence[Message], asked: Sequence[Message]) -> str:
 
 
 def _excerpt(line: _Line | None, other: _Line | None) -> str:
-    """What differs of a line from the other; its message too, where the other is not of the same."""
+    """Quote the part of a line that differs, with its message where the other line is in another message."""
     if line is None:
         return "nothing more"
     same = _same(line.text, other.text if other else "")
@@ -173,7 +176,7 @@ def _excerpt(line: _Line | None, other: _Line | None) -> str:
 
 
 def _same(text: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Return the length of the common beginning of two texts."""
     pairs = enumerate(zip(text, other, strict=False))
     return next((at for at, (one, two) in pairs if one != two), min(len(text), len(other)))
 
@@ -185,9 +188,9 @@ def _lines(messages: Sequence[Message]) -> Iterator[_Line]:
 
 
 def _nodes(episode: Episode) -> Iterator[tuple[NodeId, Trajectory]]:
-    """Each trajectory with its node.
+    """Yield each trajectory with its node.
 
-    Episodes that rLLM wrote carry no index, so instances of a role that share one are counted as they come.
+    Episodes that rLLM wrote have no index, so instances of a role that share one are numbered in order.
     """
     stated = Counter(trajectory.node for trajectory in episode.trajectories)
     shared = {node.role for node, times in stated.items() if times > 1}

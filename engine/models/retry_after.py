@@ -1,4 +1,4 @@
-"""How long a server asks to be left alone: `Retry-After` of a 429 or 503, and OpenAI's in milliseconds."""
+"""The wait that a server asks for: `Retry-After` of a 429 or 503, and OpenAI's `retry-after-ms`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds that a server asks to wait, from now; None where it asks for none that can be read."""
+    """Return the seconds to wait from now; None where no header says so in a known form."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         seconds = _seconds(headers.get(name, "").strip())
         if seconds is not None:
@@ -18,7 +18,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _seconds(text: str) -> float | None:
-    """A number, or what is left until a date."""
+    """Read a number of seconds, or a date as the seconds until it."""
     try:
         number = float(text)
     except ValueError:

@@ -1,8 +1,8 @@
 """Answers from a Tinker service, hosted or at any URL, through the SDK's own sampling client.
 
 In: messages. Out: text and reasoning, with every token id and its log-probability at the sampling
-temperature. The chat format is the model's own (`engine/prompts/chat.py`). Retrying is the caller's business:
-an error here says whether it would help.
+temperature. The chat format is the model's own (`engine/prompts/chat.py`). The caller retries; an
+error says whether a retry may help.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ logging.getLogger("tinker").addHandler(logging.NullHandler())
 class TinkerModel:
     """A sampling client and the chat format of its model.
 
-    `context` is the longest prompt and answer together, in tokens, where the service says. `service` is
-    closed with the model; None leaves that to whoever opened it. `weight_version` counts the updates that its
-    weights have had, where that is known.
+    `context` is the most tokens of prompt and answer together, None where the service does not say. `service`
+    is closed with the model; None leaves it open. `weight_version` is the number of updates of the weights.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class TinkerModel:
         )
 
     async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
-        """Log-probabilities of given response tokens, [T], at temperature 1; raises ModelError."""
+        """Return the log-probabilities of given response tokens, [T], at temperature 1; raises ModelError."""
         tokens = tinker.ModelInput.from_ints([*prompt_ids, *response_ids])
         logprobs = await self._answer(self._client.compute_logprobs(tokens))
         of_response = [value for value in logprobs[len(prompt_ids) :] if value is not None]
@@ -99,19 +98,19 @@ class TinkerModel:
         return of_response
 
     async def aclose(self) -> None:
-        """End the session, unless somebody else opened it."""
+        """Close the session, unless another caller opened it."""
         if self._service is None:
             return
         try:
             await asyncio.wait_for(self._service.close("success").result_async(), _CLOSE_SECONDS)
         except (tinker.TinkerError, httpx.HTTPError, TimeoutError) as error:
-            # The run is over and has its answers; the service forgets a silent session by itself.
+            # The run has its answers, and the service drops a silent session by itself.
             _logger.debug("Closing the session at %s: %s", self._url, error)
 
-    async def _answer(self, asked: tinker.APIFuture[T]) -> T:
-        """What the service answers; raises ModelError, also for a service that is gone."""
+    async def _answer(self, future: tinker.APIFuture[T]) -> T:
+        """Wait for the service's answer; raises ModelError, also where the service is gone."""
         try:
-            return await self._pulse.result(asked)
+            return await self._pulse.result(future)
         except WorldError as error:
             raise ModelError(str(error), transient=True) from error
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
@@ -144,7 +143,7 @@ class TinkerModel:
 
 
 class Pulse:
-    """Whether the service still takes connections; asked at most once in a while, for all calls together."""
+    """A health check of the service while calls wait, shared by all calls and made at most every 5 s."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -152,25 +151,25 @@ class Pulse:
         self._checked = -_PATIENCE_SECONDS
         self._fault: WorldError | None = None
 
-    async def result(self, asked: tinker.APIFuture[T]) -> T:
-        """What the service answers; raises what the SDK does, and WorldError where it would wait for ever.
+    async def result(self, future: tinker.APIFuture[T]) -> T:
+        """Wait for the service's answer.
 
-        That is for a service that is gone.
+        Raises the SDK's errors, and WorldError where the service is gone: the SDK would wait for ever.
         """
-        call = asyncio.ensure_future(asked.result_async())
+        call = asyncio.ensure_future(future.result_async())
         try:
             while not (await asyncio.wait({call}, timeout=_PATIENCE_SECONDS))[0]:
                 await self._check()
             return call.result()
         except asyncio.CancelledError:
             if not call.cancelled():
-                raise  # it is we who are cancelled
+                raise  # the caller was cancelled, not the call
             raise WorldError(f"The call to {self._url} was dropped by the SDK.") from None
         finally:
             call.cancel()
 
     async def _check(self) -> None:
-        """Raises WorldError for a service that is gone; one that is only slow is alive."""
+        """Raise WorldError where the service is gone; a slow service counts as alive."""
         async with self._lock:
             if time.monotonic() - self._checked >= _PATIENCE_SECONDS / 2:
                 self._fault = await self._ask()
@@ -189,13 +188,13 @@ class Pulse:
 
 
 async def get_health(url: str) -> int:
-    """The status of a service's health check; raises httpx.HTTPError within seconds."""
+    """Return the HTTP status of a service's health check; raises httpx.HTTPError within seconds."""
     async with httpx.AsyncClient(timeout=_PROBE_SECONDS) as http:
         return (await http.get(f"{url}/api/v1/healthz")).status_code
 
 
 def _is_transient(error: BaseException) -> bool:
-    """Whether the same call may succeed later. An error of the SDK's wrapping is judged by its cause."""
+    """Return whether the same call may succeed later; the SDK's wrapper errors are judged by their cause."""
     match error:
         case tinker.RequestFailedError():
             return error.category is not RequestErrorCategory.User
@@ -204,12 +203,12 @@ def _is_transient(error: BaseException) -> bool:
         case tinker.APIConnectionError() | httpx.TransportError() | TimeoutError():
             return True
         case tinker.APIResponseValidationError() | ValueError():
-            return True  # no answer but something else, as a gateway under load may send
+            return True  # not a Tinker answer: a gateway under load may send such a thing
         case _:
             return error.__cause__ is not None and _is_transient(error.__cause__)
 
 
 def said(error: BaseException) -> str:
-    """What went wrong, without the SDK's own identifiers."""
+    """Return an error's message without the SDK's own identifiers."""
     text = (str(error) or type(error).__name__).removeprefix("Request failed: ")
     return text.partition(" for self.request_id=")[0]

@@ -1,6 +1,6 @@
-"""From a `ModelRef` to an open `TinkerModel`: key, endpoint, sampling client, tokenizer.
+"""Opens a `TinkerModel` from a `ModelRef`: key, endpoint, sampling client, tokenizer.
 
-Whatever is wrong is found out here, within seconds, before any call is made.
+Every mistake is found here, within seconds, before any call is made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tinker.types import RequestErrorCategory
 
 from rolegraph.engine.errors import UsageError, WorldError, did_you_mean
 from rolegraph.engine.local import PROCESS, is_loopback
-from rolegraph.engine.models.keys import TINKER, past_proxies, redact
+from rolegraph.engine.models.keys import TINKER, bypass_proxies, redact
 from rolegraph.engine.models.tinker import TinkerModel, get_health, said
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.prompts import ChatFormat
@@ -30,7 +30,7 @@ from rolegraph.engine.spec import ModelRef
 
 _OPEN_SECONDS = 60.0
 NO_RETRIES = RetryConfig(enable_retry_logic=False)
-"""`LimitedModel` tries again; the SDK would do so for minutes."""
+"""`LimitedModel` retries; the SDK would for minutes."""
 
 _logger = logging.getLogger(__name__)
 
@@ -43,23 +43,23 @@ class TinkerSession:
     url: str
     key: str | None
     lengths: Mapping[str, int | None]
-    """The models that it offers, each with its context length where it says."""
+    """The models on offer, each with its context length in tokens; None where unknown."""
 
 
 async def open_session(
     ref: ModelRef, *, api_key: str | None = None, trusted_url: str | None = None
 ) -> TinkerSession:
-    """A session with the service that `ref` lives on. Arguments as in `open_model`."""
+    """Open a session with the service of `ref`; arguments and errors as in `open_model`."""
     url = TINKER.url(ref.base_url)
     os.environ.setdefault("TINKER_TELEMETRY", "0")
     key = _find_key(url, api_key, trusted_url)
     if ref.checkpoint is not None and not ref.checkpoint.startswith("tinker://"):
         raise UsageError(
-            f"checkpoint: {ref.checkpoint!r} is not a path of weights; it starts with tinker://."
+            f"checkpoint: {ref.checkpoint!r} is not a path of weights; expected one that starts with tinker://."
         )
-    past_proxies(url)
+    bypass_proxies(url)
     await _probe(url)
-    # A service of this machine keeps the session for as long as this process lives, whatever holds it up.
+    # A service of this machine keeps the session for as long as this process lives, even if it is suspended.
     here = {PROCESS: str(os.getpid())} if is_loopback(urlsplit(url).hostname or "") else None
     service = tinker.ServiceClient(base_url=url, api_key=key, user_metadata=here)
     try:
@@ -97,13 +97,13 @@ async def open_tinker(
 
 
 async def open_chat(name: str, tokenizer_dir: Path | None) -> ChatFormat:
-    """How the model of that name writes a chat; without a folder, its tokenizer is found by the name."""
+    """Load the chat format of a model; without a folder, its tokenizer is found by the model's name."""
     source = tokenizer_dir or MODELS.get(name) or hub_name(name)
     return ChatFormat(await asyncio.to_thread(load_tokenizer, source), name)
 
 
 def hub_name(name: str) -> str:
-    """Where the tokenizer of a Tinker model is: the service adds a variant to some hub names.
+    """Return the hub name of a Tinker model's tokenizer: the service adds a variant to some hub names.
 
     >>> hub_name("Qwen/Qwen3-8B:peft:131072"), hub_name("org/model/variant"), hub_name("/models/mine")
     ('Qwen/Qwen3-8B', 'org/model', '/models/mine')
@@ -114,7 +114,7 @@ def hub_name(name: str) -> str:
 
 
 async def _probe(url: str) -> None:
-    """Fail within seconds where nothing answers."""
+    """Raise within seconds where no Tinker service answers."""
     try:
         status = await get_health(url)
     except httpx.HTTPError as error:
@@ -122,16 +122,16 @@ async def _probe(url: str) -> None:
             f"No Tinker service answers at {url} ({str(error) or type(error).__name__}). Is it running, and "
             "is the URL right?"
         ) from error
-    if 300 <= status < 400:  # the SDK would follow, and take the key along
-        raise UsageError(f"{url} sends its callers on to elsewhere; give the URL of the service itself.")
+    if 300 <= status < 400:  # the SDK would follow the redirect and send the key along
+        raise UsageError(f"{url} redirects; give the URL of the service itself.")
     if status == 404:
         raise UsageError(f"{url} answers, but not as a Tinker service does. Is the URL right?")
     if status >= 500:
-        raise WorldError(f"The Tinker service at {url} is not well: its health check answers {status}.")
+        raise WorldError(f"The Tinker service at {url} fails its health check with status {status}.")
 
 
 def _find_key(url: str, explicit: str | None, trusted_url: str | None) -> str | None:
-    """The key for `url`; None where the SDK has credentials of its own (`tinker auth login`)."""
+    """Return the key for `url`; None where the SDK has credentials of its own (`tinker auth login`)."""
     if not explicit and not TINKER.trusts(url, trusted_url):
         raise UsageError(TINKER.withheld(url))
     key = TINKER.key(url, explicit=explicit, trusted_url=trusted_url)
@@ -153,7 +153,7 @@ def _offered(url: str, key: str | None) -> dict[str, int | None]:
 
 
 def _connect(session: TinkerSession, ref: ModelRef) -> tinker.SamplingClient:
-    """The sampling client that `ref` asks for. Blocks."""
+    """Create the sampling client of `ref`. Blocks."""
     try:
         with saying_why(session.url, session.key):
             client = session.service.create_sampling_client(
@@ -172,7 +172,7 @@ _REFUSALS = (tinker.NotFoundError, tinker.BadRequestError, tinker.UnprocessableE
 
 @contextmanager
 def saying_why(url: str, key: str | None) -> Generator[None, None, None]:
-    """Turn what the SDK raises into an error for the person; what is refused as such goes through."""
+    """Turn the SDK's errors into ours; `_REFUSALS`, which the caller explains, pass unchanged."""
     try:
         yield
     except (tinker.AuthenticationError, tinker.PermissionDeniedError) as error:
@@ -188,7 +188,7 @@ def saying_why(url: str, key: str | None) -> Generator[None, None, None]:
 
 
 def quiet(client: tinker.SamplingClient | tinker.TrainingClient) -> None:
-    """A call cancelled just before the close fails in the SDK's own loop, where nobody awaits it any more."""
+    """Log, rather than print, calls that fail in the SDK's own loop after they were cancelled."""
     client.holder.get_loop().set_exception_handler(_note_leftover)
 
 
@@ -197,7 +197,7 @@ def _note_leftover(_: asyncio.AbstractEventLoop, context: Mapping[str, object]) 
 
 
 def model_of(session: TinkerSession, ref: ModelRef) -> str:
-    """The name that `ref` gives, or the service's only or first model's."""
+    """Return the model's name in `ref`, or the name of the service's first model."""
     names, url = [*session.lengths], session.url
     if ref.name:
         return ref.name

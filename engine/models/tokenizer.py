@@ -1,4 +1,4 @@
-"""A model's name or folder in, its tokenizer out. Alone in importing `transformers`; needs no torch."""
+"""Loads the tokenizer of a model. The only file that imports `transformers`; needs no torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from rolegraph.engine.errors import UsageError, WorldError, first_line
 from rolegraph.engine.prompts import Tokenizer
 from rolegraph.engine.records.jsonl import read_json
 
-# transformers and its hub client speak up on import and on load unless told not to; the person may still
-# set these themself.
+# transformers and its hub client print on import and on load. A value that the person has set is kept.
 _QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
     "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
@@ -21,14 +20,18 @@ _QUIET = {
 
 
 _FAST = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""What a tokenizer is called that its tokenizer.json says all of."""
+"""Names of the class that needs nothing but a tokenizer.json."""
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:
-    """Load the tokenizer and chat template at `source`, a folder or a model's name on the hub. Blocks.
+    """Load a tokenizer with its chat template. Blocks; never runs code that comes with a model.
 
-    Raises UsageError where the folder or name has none, and WorldError where the hub cannot be reached. It
-    never runs code that comes with a model.
+    Args:
+        source: A folder, or a model's name on the hub.
+
+    Raises:
+        UsageError: The folder or name has no tokenizer, or the tokenizer no chat template.
+        WorldError: The hub cannot be reached.
     """
     kind = tokenizer_class(source)
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
@@ -59,9 +62,9 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
 
 def tokenizer_class(source: str | Path) -> Any:
-    """The class that loads a tokenizer; importing it takes seconds, loading next to nothing.
+    """Return the class that loads a tokenizer. Importing the class takes seconds, loading next to nothing.
 
-    That which finds the others imports torch, where it is installed.
+    AutoTokenizer imports torch where it is installed, so the class is found from the config if possible.
     """
     for variable, value in _QUIET.items():
         os.environ.setdefault(variable, value)
@@ -79,7 +82,7 @@ def tokenizer_class(source: str | Path) -> Any:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """`error` and what caused it, outermost first."""
+    """Return an error and its causes, outermost first."""
     chain = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
         chain.append(cause)

@@ -1,4 +1,4 @@
-"""What the engine asks a model, and what it gets back. This file knows no provider."""
+"""Requests to models and their answers. Knows no provider."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Request(NamedTuple):
     seed: int | None
     """This call's own seed, derived from the run's; None where the run has none."""
     id: CallId
-    """Which call it is; a replayed model answers by it."""
+    """Identity of the call, by which a replay finds the answer."""
     tools: Sequence[Function] = ()
-    """What the model may call."""
+    """Functions that the model may call."""
     continues: ChatPrefix | None = None
-    """What it goes on from, for models that answer with token ids."""
+    """Beginning of the messages as tokens, for models that answer with token ids."""
 
 
 class Completion(NamedTuple):
@@ -46,25 +46,25 @@ class Completion(NamedTuple):
     usage: Mapping[str, int] = NO_USAGE
     """`prompt_tokens` and `completion_tokens` as the endpoint counts them, where it gives no ids."""
     calls: Sequence[ToolCall] = ()
-    """What it asks of tools; they are not in `text`."""
+    """Calls of tools, which are not in `text`."""
 
 
 class Model(Protocol):
-    """Where answers come from."""
+    """A model that answers requests."""
 
     async def complete(self, request: Request) -> Completion:
         """Answer one request; raises ModelError."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         ...
 
 
 @runtime_checkable
 class LogprobScorer(Protocol):
-    """A model that says how likely given tokens are."""
+    """A model that scores given tokens."""
 
     async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Sequence[float]:
-        """Log-probabilities of the response tokens, [T], at temperature 1; raises ModelError."""
+        """Return the log-probabilities of the response tokens, [T], at temperature 1; raises ModelError."""
         ...

@@ -72,7 +72,7 @@ def test_choices_that_are_none_are_the_server_s_failure(tmp_path: Path, choices:
 MILLIONS: Mapping[str, Response] = {
     "limit: completion_bytes": Response(b'{"choices": ["' + b"a" * COMPLETION_BYTES.most + b'"]}'),
     "limit: completion_parts": Response(b'{"choices": [' + b"{}," * COMPLETION_PARTS.most + b"{}]}"),
-    "packs its answers": Response(gzip.compress(b"{}"), headers={"content-encoding": "gzip"}),
+    "Content-Encoding is": Response(gzip.compress(b"{}"), headers={"content-encoding": "gzip"}),
 }
 
 

@@ -223,7 +223,7 @@ def test_an_answer_cut_off_while_reasoning_has_no_text() -> None:
 def test_refused_and_filtered_answers_are_model_errors() -> None:
     refusal = failure(lambda _: chat_answer(None, message={"refusal": "I would rather not."}))
     assert "refused to answer: I would rather not." in str(refusal)
-    assert "content filter" in str(failure(lambda _: chat_answer("", finish="content_filter")))
+    assert "content_filter" in str(failure(lambda _: chat_answer("", finish="content_filter")))
 
 
 def test_an_error_inside_a_good_status_may_pass() -> None:
@@ -267,7 +267,7 @@ def test_without_a_name_the_only_model_is_taken() -> None:
     assert endpoint.bodies[0]["model"] == "the-one"
 
 
-@pytest.mark.parametrize(("models", "says"), [(["a", "b"], "offers a, b"), ([], "does not say which")])
+@pytest.mark.parametrize(("models", "says"), [(["a", "b"], "offers a, b"), ([], "lists no models")])
 def test_without_a_name_several_models_or_none_is_a_usage_error(models: list[str], says: str) -> None:
     with (
         serving(lambda _: chat_answer("two"), models=models) as endpoint,

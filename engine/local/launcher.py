@@ -200,17 +200,15 @@ def _start_failure(folder: Path, exit_code: int | None, stderr: str) -> UsageErr
 def _read_port(process: subprocess.Popen[bytes], timeout: float, cancelled: threading.Event) -> int | None:
     """Return the port that the child prints when it is ready; None if it ends, is late or is cancelled."""
     lines: list[bytes] = []
-    reader = threading.Thread(target=lambda: lines.append(_first_output_line(process)), daemon=True)
+    output = process.stdout
+    assert output is not None
+    reader = threading.Thread(target=lambda: lines.append(output.readline()), daemon=True)
     reader.start()
     deadline = time.monotonic() + timeout
     while reader.is_alive() and time.monotonic() < deadline and not cancelled.is_set():
         reader.join(0.1)
     line = lines[0].strip() if lines else b""
     return int(line) if line.isdigit() else None
-
-
-def _first_output_line(process: subprocess.Popen[bytes]) -> bytes:
-    return process.stdout.readline() if process.stdout else b""
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

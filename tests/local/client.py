@@ -1,4 +1,4 @@
-"""What tests of the service ask it through the SDK's own client."""
+"""Requests to the service through the SDK's own client, for several tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def trainer(
 
 
 def plain_logprobs(model_dir: Path, tokens: list[int], temperature: float = 1.0) -> list[float]:
-    """log p(tokens[t] | tokens[:t]) for t > 0, by transformers alone."""
+    """Return log p(tokens[t] | tokens[:t]) for t > 0, computed by transformers alone."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
@@ -37,7 +37,7 @@ def plain_logprobs(model_dir: Path, tokens: list[int], temperature: float = 1.0)
 
 
 def logprobs_of(model: torch.nn.Module, tokens: list[int], temperature: float = 1.0) -> list[float]:
-    """log p(tokens[t] | tokens[:t]) for t > 0, by a model as transformers and peft have it."""
+    """Return log p(tokens[t] | tokens[:t]) for t > 0 under a model of transformers or peft."""
     with torch.inference_mode():
         logprobs = (model.eval()(torch.tensor([tokens])).logits[0] / temperature).log_softmax(-1)
     return [logprobs[t - 1, token].item() for t, token in enumerate(tokens) if t]

@@ -1,4 +1,4 @@
-"""A running service with a tiny random model, and the SDK's own client for it."""
+"""Fixtures: a running service with a tiny random model, and the SDK's own client of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
 
 def make_model(folder: Path, seed: int = 0) -> Path:
-    """A random Llama of 30,000 parameters with a byte-level tokenizer and a chat template."""
+    """Write a random Llama of 30,000 parameters, a byte-level tokenizer and a chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -58,7 +58,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the service keeps its checkpoints."""
+    """Folder of the service's checkpoints."""
     return tmp_path_factory.mktemp("checkpoints")
 
 

@@ -1,4 +1,4 @@
-"""Adapters on one model: many take hardly more than one, and none has to do with another."""
+"""Adapters on one model: memory of many, and independence of each."""
 
 from __future__ import annotations
 

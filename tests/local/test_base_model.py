@@ -1,4 +1,4 @@
-"""The base model that ships: it loads offline, speaks in turns, and answers in the form it is asked for."""
+"""The base model of the package: loading offline, chat format, and form of the answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def base(monkeypatch_module):
 
 @pytest.fixture(scope="module")
 def solved(base):
-    """The answers to each task four times."""
+    """Return four answers to each task."""
     return [last_answer(text) for text in respond(*base, [ask_solver(task) for task in TASKS * 4])]
 
 

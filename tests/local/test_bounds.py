@@ -1,4 +1,4 @@
-"""A request that is malformed or hostile is refused for what it is, and disturbs nobody."""
+"""Refusal of malformed and hostile requests, beside a training that must not change."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def message(**given: Any) -> dict[str, Any]:
 
 
 def train(change: Callable[[Any, Any], None]) -> bytes:
-    """A forward_backward of one datum, changed; of the model MODEL."""
+    """Serialize a forward_backward of one datum for the model MODEL, after `change` has changed it."""
     asked = public.ForwardBackwardRequest(model_id="MODEL", seq_id=1, loss_fn="cross_entropy")
     one = asked.data.add()
     one.model_input.add().encoded_text.tokens = np.asarray([5, 80], np.int32).tobytes()
@@ -74,7 +74,7 @@ def ids(value: bytes) -> Callable[[Any, Any], None]:
 
 
 PACE = 0.05
-"""Seconds between two steps of the training beside: each is done once more alone."""
+"""Seconds between two steps of the training beside the requests, whose steps are repeated alone later."""
 CHATS, TEXTS, ASK = "/v1/chat/completions", "/v1/completions", "/api/v1/asample"
 TRAIN, OPTIM, NEW = "/api/v1/forward_backward", "/api/v1/optim_step", "/api/v1/create_model"
 NAN = np.asarray([np.nan, 1], np.float32).tobytes()
@@ -199,7 +199,7 @@ def http(service: LocalService) -> Iterator[httpx.Client]:
 
 
 def losses(client: tinker.ServiceClient, service: LocalService) -> Iterator[float]:
-    """Those of a training, step by step."""
+    """Train and yield the loss of each step."""
     training = trainer(client, service)
     while True:
         step = training.forward_backward([datum("cross_entropy", PROMPT)] * 4, "cross_entropy")
@@ -239,7 +239,7 @@ def test_no_malformed_or_hostile_request_is_a_500_or_disturbs_a_training(
 
 
 def send(http: httpx.Client, path: str, body: Any, names: dict[str, str]) -> int:
-    """The status of an answer; where it is an operation that has been begun, it comes to its end, too."""
+    """Send a request and return its status; wait for the operation that it starts, if any."""
     if body == "GET":
         return http.get(path).status_code
     media = "application/x-protobuf" if path == TRAIN else "application/json"

@@ -1,4 +1,4 @@
-"""A page of another site, in a real browser: it can neither read from the service nor cause anything."""
+"""Pages of another site in a real browser, which can neither read from the service nor change it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def browser() -> str:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[str]:
-    """Another site, with the pages that lie in the folder."""
+    """Serve the pages of a folder as another site."""
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -55,7 +55,7 @@ def site(tmp_path: Path) -> Iterator[str]:
 
 
 def shown(browser: str, url: str, profile: Path) -> str:
-    """What a page is after its scripts have run; evil.example is this machine."""
+    """Return a page's text after its scripts have run; evil.example resolves to this machine."""
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", "--dump-dom")
     rules = ("--host-resolver-rules=MAP evil.example 127.0.0.1", f"--user-data-dir={profile}")
     done = subprocess.run([browser, *flags, *rules, url], capture_output=True, text=True, check=False)

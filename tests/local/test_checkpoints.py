@@ -1,4 +1,4 @@
-"""Checkpoints as others read them, and as they were."""
+"""Checkpoints as peft reads them, and checkpoints of version 0.1."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.local.client import PROMPT, datum, logprobs_of, prompt, trainer  # no
 from tests.local.conftest import make_model  # noqa: E402
 
 RANK = 64
-"""More than the tiny model's layers have."""
+"""A rank above the size of the tiny model's layers."""
 PATH = "tinker://session-1:train:0/sampler_weights/last"
 WEIGHTS = {
     "base_model.model.lm_head.lora_A.weight": torch.ones(8, 32),
@@ -148,7 +148,7 @@ def test_merged_embeddings_stay_one_tensor_where_the_adapter_changes_neither_use
 def test_what_a_killed_service_was_writing_is_swept_and_a_checkpoint_it_was_replacing_is_not_lost(
     tmp_path: Path, model_dir: Path
 ) -> None:
-    """A process is killed between the two renames that replace a checkpoint, and in the middle of a file."""
+    """One process was killed between the two renames that replace a checkpoint, one while writing a file."""
     CheckpointStore(tmp_path, "tiny", model_dir).save(PATH, LoraShape(8), WEIGHTS)
     target = tmp_path / "session-1:train:0" / "sampler_weights" / "last"
     if not target.exists():

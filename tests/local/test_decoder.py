@@ -1,4 +1,4 @@
-"""Sequences drawn side by side say what they would say alone, whoever joins or leaves meanwhile."""
+"""Batched decoding gives each sequence the tokens that it has alone, while others join and leave."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def model(model_dir: Path) -> LocalModel:
 
 @pytest.fixture(scope="module")
 def gpt2(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
-    """Another architecture: learned positions, Conv1D layers."""
+    """Load a GPT-2: learned positions and Conv1D layers."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     folder = tmp_path_factory.mktemp("gpt2")
@@ -44,7 +44,7 @@ def make_request(chance: random.Random, number: int, longest: int = 60) -> Sampl
 
 
 def check(model: LocalModel, adapter: str | None, sample: SampleRequest) -> None:
-    """Logprobs are a plain forward pass's, at the request's temperature."""
+    """Compare log-probabilities with a plain forward pass at the request's temperature."""
     tokens = [*sample.prompt, *sample.tokens]
     with torch.inference_mode():
         logits = (

@@ -1,4 +1,4 @@
-"""The launcher: what it needs is what the extra `local` names, and it says what of it is not installed."""
+"""Checks of the launcher: packages of the extra `local`, and model folders."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ except UsageError as error:
 """
 
 
-def said_without(folder: Path, *distributions: str) -> str:
-    """What the check says in a process whose packages lie in `folder`: all of ours but these."""
+def message_without(folder: Path, *distributions: str) -> str:
+    """Return the check's message in a process that has all packages except these distributions."""
     folder.mkdir()
     hidden = {path.parts[0] for name in distributions for path in distribution(name).files or ()}
     for entry in Path(str(distribution("rolegraph").locate_file(""))).iterdir():
@@ -63,8 +63,8 @@ def test_a_model_with_code_of_its_own_is_refused_unless_transformers_knows_it(tm
 
 
 def test_what_is_missing_is_named_and_nothing_else(tmp_path: Path) -> None:
-    assert said_without(tmp_path / "all") == ""
-    said = said_without(tmp_path / "some", "httptools", "numpy", "protobuf", "safetensors")
+    assert message_without(tmp_path / "all") == ""
+    said = message_without(tmp_path / "some", "httptools", "numpy", "protobuf", "safetensors")
     named = re.fullmatch(r"the local service needs (.*): pip install 'rolegraph\[local\]'", said)
     assert named is not None
     assert set(named[1].split(", ")) == {"httptools", "numpy", "protobuf", "safetensors"}

@@ -1,4 +1,4 @@
-"""Every loss against its formula, written here once more in plain numpy; and what no loss takes."""
+"""Each loss against its formula in plain numpy, and refused inputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SETTINGS = {
 def formula(
     loss: str, logp: Array, q: Array, advantages: Array, mask: Array, **config: float
 ) -> tuple[float, Array]:
-    """A loss of one sequence and its gradient by logp: the papers' objectives, turned about."""
+    """Return a loss of one sequence and its gradient by log p: the papers' objectives, negated."""
     ratio = np.exp(logp - q)
     low, high = config.get("clip_low_threshold", 0.0), config.get("clip_high_threshold", np.inf)
     match loss:

@@ -1,4 +1,4 @@
-"""What sequences share is computed once, and the numbers are those of each sequence alone."""
+"""Prefix sharing gives the same log-probabilities as each sequence alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def model(model_dir: Path) -> LocalModel:
 
 
 def rollouts(seed: int, prompts: int = 4, samples: int = 6) -> list[list[int]]:
-    """Several answers to each of several prompts, some of them equal, in any order."""
+    """Draw several answers to each of several prompts, some of them equal, in any order."""
     chance = random.Random(seed)
     found: list[list[int]] = []
     for _ in range(prompts):
@@ -55,7 +55,7 @@ def test_long_sequences_share_a_row_only_where_that_saves_work() -> None:
 def both(
     model: LocalModel, adapter: str | None, sequences: list[list[int]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The log-probabilities of all sequences, as the model has them and by a plain pass over each alone."""
+    """Return all sequences' log-probabilities by `LocalModel.logprobs` and by a plain pass over each."""
     targets = [torch.tensor([*tokens[1:], 5]) for tokens in sequences]
     ours: dict[int, torch.Tensor] = {}
     for numbers, found in model.logprobs(adapter, sequences, targets, 300):

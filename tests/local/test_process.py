@@ -1,4 +1,4 @@
-"""The service as a process: it answers only who has its key, and is gone when the run that started it is."""
+"""The service as a process: its key, its end with the parent, and failures to start."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def answers(url: str) -> bool:
 
 @contextmanager
 def parent(model_dir: Path, scratch: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process that runs the service and waits, in a process group of its own, as in a terminal."""
+    """Run a process that starts the service and waits, in a process group of its own, as in a terminal."""
     process = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(model_dir)],
         stdout=subprocess.PIPE,
@@ -70,7 +70,7 @@ def parent(model_dir: Path, scratch: Path) -> Iterator[tuple[subprocess.Popen[st
 def test_ctrl_c_is_the_run_s_to_hear_and_killing_the_run_leaves_no_service_and_no_folder_behind(
     model_dir: Path, tmp_path: Path
 ) -> None:
-    """How the service ends where a run ends in good order is held by the tests of the command."""
+    """The end of the service after a regular run is tested with the command."""
     with parent(model_dir, tmp_path) as (process, url):
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
         assert process.stdout is not None
@@ -163,7 +163,7 @@ def sample_and_chat(url: str, key: str, name: str) -> None:
 
 
 def test_serve_says_where_it_listens_and_its_key_and_ends_at_sigterm(model_dir: Path, tmp_path: Path) -> None:
-    """And while it only answers, it imports neither the SDK nor peft, each of which takes seconds."""
+    """Without training, neither the SDK nor peft is imported, each of which takes seconds."""
     process = subprocess.Popen(
         [sys.executable, "-c", SERVE, str(model_dir)],
         stdout=subprocess.PIPE,

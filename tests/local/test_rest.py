@@ -1,4 +1,4 @@
-"""Training runs and checkpoints as the `tinker` command and the SDK's REST client see them."""
+"""Training runs and checkpoints through the `tinker` command and the SDK's REST client."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def raw(service: LocalService) -> httpx.Client:
 
 @pytest.fixture
 def command(service: LocalService, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The `tinker` command; gives what it answers, as data where it was asked for JSON."""
+    """The `tinker` command as a function that returns its JSON output, or its text on failure."""
     monkeypatch.setenv("TINKER_BASE_URL", service.base_url)
     monkeypatch.setenv("TINKER_API_KEY", service.api_key)
     monkeypatch.setenv("TINKER_TELEMETRY", "0")
@@ -231,8 +231,8 @@ def test_what_a_local_service_does_not_do_is_refused_by_name(
 ) -> None:
     path = run.save_weights_external("out").result().path
     for ask, said in (
-        (lambda: rest.publish_checkpoint_from_tinker_path(path), "nothing is published"),
-        (lambda: rest.unpublish_checkpoint_from_tinker_path(path), "nothing is published"),
+        (lambda: rest.publish_checkpoint_from_tinker_path(path), "publish is not served"),
+        (lambda: rest.unpublish_checkpoint_from_tinker_path(path), "publish is not served"),
         (lambda: rest.list_training_runs(project_id="mine"), "no projects"),
         (lambda: rest.get_training_run("nobody:train:0"), "no training run 'nobody:train:0'"),
         (lambda: rest.set_checkpoint_ttl_from_tinker_path(path, 10**12), "ttl_seconds is 1000000000000"),

@@ -1,4 +1,4 @@
-"""The service as a whole, through the Tinker SDK's own client: what it refuses, retries and forgets."""
+"""The service through the Tinker SDK's own client: refusals, retries and cancelled requests."""
 
 from __future__ import annotations
 

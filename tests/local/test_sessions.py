@@ -1,4 +1,4 @@
-"""Clients that vanish: what they held is freed, and whoever is there goes on."""
+"""Sessions of clients that vanish, and the order of operations."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module")
 def hasty(model_dir: Path) -> Iterator[LocalService]:
-    """A service that takes a client for gone after seconds of silence."""
+    """Run a service for which a client is gone after SILENT seconds without a request."""
     with running(model_dir, threads=1, silent=SILENT) as started:
         yield started
 
@@ -97,8 +97,8 @@ def is_over(http: httpx.Client, session: str) -> bool:
 
 
 def ends(http: httpx.Client, session: str) -> bool:
-    """Whether it is over after a while in which nothing is heard of it."""
-    for pause in (2, 5, 10, 30, 60):  # a service that is held up hears no silence
+    """Return True if a session ends after a while without requests."""
+    for pause in (2, 5, 10, 30, 60):  # a busy service counts no silence
         time.sleep(pause * SILENT)
         if is_over(http, session):
             return True

@@ -1,4 +1,4 @@
-"""What comes over the wire is read as the SDK means it."""
+"""Decoding of requests: Adam's settings, dense and sparse tensors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_setting_that_adam_does_not_have_is_refused() -> None:
 
 
 def weights_of(tensor: public.Tensor) -> Any:
-    """What the service reads of a datum's weights."""
+    """Return the weights that the service decodes from a datum with a tensor."""
     message = public.ForwardBackwardRequest(model_id="m", loss_fn="cross_entropy")
     message.data.add().loss_fn_inputs["weights"].CopyFrom(tensor)
     return TrainRequest(message.SerializeToString()).data[0].inputs["weights"]

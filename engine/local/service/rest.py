@@ -59,8 +59,6 @@ class Rest:
             ("GET", f"{run}/checkpoints", self._checkpoints_of_run),
             ("DELETE", checkpoint, self._delete),
             ("PUT", f"{checkpoint}/ttl", self._ttl),
-            ("POST", f"{checkpoint}/publish", self._publish),
-            ("DELETE", f"{checkpoint}/publish", self._publish),
             ("GET", f"{checkpoint}/external_weights_urls", self._urls),
         ]
         routes = [Route(f"/api/v1/{path}", guarded(call), methods=[method]) for method, path, call in calls]
@@ -129,9 +127,6 @@ class Rest:
         body = await read_body(request, TtlBody)
         await self._backend.set_ttl(_path(request), body.ttl_seconds)
         return Response(status_code=204)
-
-    async def _publish(self, request: Request) -> Response:
-        raise RequestError("nothing is published by a local service: who has its key reads every checkpoint")
 
     # downloads
 

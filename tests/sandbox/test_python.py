@@ -125,9 +125,9 @@ def test_inputs_are_found_under_their_names_and_stay_as_they_are_outside() -> No
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"f": print}, "plain data only"),
-        ({"not a name": 1}, "'not a name' is no name"),
-        ({"if": 1}, "'if' is no name"),
+        ({"f": print}, "not plain data"),
+        ({"not a name": 1}, "'not a name' is not a Python identifier"),
+        ({"if": 1}, "'if' is not a Python identifier"),
     ],
 )
 def test_inputs_that_cannot_be_given_are_the_callers_mistake(inputs: dict[str, Any], message: str) -> None:

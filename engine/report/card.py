@@ -1,4 +1,4 @@
-"""What goes with exported weights: the model card, in the form that model hubs read. Pure."""
+"""Model card of exported weights, in the form that model hubs read."""
 
 from __future__ import annotations
 
@@ -39,10 +39,18 @@ def model_card(
     before: Mapping[str, float] | None,
     controls: tuple[Control, ...] = (),
 ) -> str:
-    """A page of Markdown: what the weights are, what they were trained on, what they came to.
+    """Return the model card as Markdown.
 
-    `base` is the model that they are of and `digest` its weights'; `spec` is the resolved one, and `before`
-    has the validation's figures before training, if any.
+    Args:
+        info: Settings of the training.
+        checkpoint: Checkpoint of the exported weights.
+        spec: Text of the resolved spec.
+        policy: Name of the exported policy.
+        base: Name or path of the base model.
+        digest: Digest of the base model's weights.
+        merged: Whether the adapter is merged into the base model.
+        before: Figures of the validation before training; None where there was none.
+        controls: Reference figures.
     """
     shown = Path(base).name if Path(base).is_absolute() else base
     head = {

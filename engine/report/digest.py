@@ -1,9 +1,8 @@
-"""A run's episodes, read one at a time, reduced to what the report shows of them.
+"""Summary of a training's episodes for the report: outcomes of groups, and a few sample episodes.
 
-Kept are counts for each task and each step and a few sample episodes, so that gigabytes of episodes fit. A
-group is what training compared: all that the instances of a role did on one task in one step, or their turns
-of one round or one prompt, less what is masked and what has no step; what became of it,
-`rolegraph.engine.training.outcomes` says. This file knows no HTML.
+Episodes are read one at a time, so that gigabytes of them fit in memory. A group is the set that training
+compared: the trajectories of a role on one task in one step, or their turns of one round or prompt, without
+masked ones; `rolegraph.engine.training.outcomes` classifies it. This file knows no HTML.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from rolegraph.engine.records import Episode, GroupKey, RunFolder, Trajectory, r
 from rolegraph.engine.training.outcomes import GroupOutcome, Outcomes, StepGroups, advantages
 
 SAMPLES = 2
-"""How many of the best episodes of a role are shown, and of the worst; each of another task."""
+"""Number of best and of worst episodes shown for each role, each of another task."""
 MOST_TASKS = 12
-"""Rows of a role's table."""
+"""Number of rows in a role's table."""
 MOST_TEXT = 12_000
-"""Characters of a prompt or response that are shown."""
+"""Number of characters shown of a prompt or response."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskGroups:
-    """A task's groups over the whole run."""
+    """Groups of a task over the whole training."""
 
     task: str
     question: str
@@ -37,13 +36,13 @@ class TaskGroups:
 
     @property
     def barren(self) -> int:
-        """How many taught nothing."""
+        """Number of groups without a learning signal."""
         return self.outcomes.total() - self.outcomes[GroupOutcome.TAUGHT]
 
 
 @dataclass(frozen=True, slots=True)
 class RoleGroups:
-    """A role's groups over the whole run, by training step and by task."""
+    """Groups of a role over the whole training, by step and by task."""
 
     role: str
     steps: dict[int, Outcomes] = field(default_factory=dict[int, Outcomes])
@@ -51,34 +50,34 @@ class RoleGroups:
 
     @property
     def seen(self) -> int:
-        """How many groups there were."""
+        """Number of groups."""
         return sum(task.outcomes.total() for task in self.tasks.values())
 
     @property
     def barren(self) -> int:
-        """How many taught nothing."""
+        """Number of groups without a learning signal."""
         return sum(task.barren for task in self.tasks.values())
 
     @property
     def barren_tasks(self) -> list[TaskGroups]:
-        """Those that taught nothing most often, first."""
+        """Tasks with groups without a learning signal, the most frequent first."""
         rows = sorted(self.tasks.values(), key=lambda row: (-row.barren, row.outcomes.total(), row.task))
         return [row for row in rows[:MOST_TASKS] if row.barren]
 
 
 class SampleReason(NamedTuple):
-    """Why an episode is shown: a role instance was among the best or the worst of its role, by what."""
+    """Reason to show an episode: one of its role instances is among the best or worst of the role."""
 
     side: Literal["best", "worst"]
     instance: str
     measure: Literal["advantage", "reward"]
     value: float
-    """The advantage is the mean over tokens."""
+    """Reward, or mean advantage over tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleEpisode:
-    """An episode to show, and why."""
+    """Episode to show, with the reasons."""
 
     episode: Episode
     reasons: Sequence[SampleReason]
@@ -86,7 +85,7 @@ class SampleEpisode:
 
 @dataclass(frozen=True, slots=True)
 class StepSamples:
-    """The sample episodes of one step: of the last that has any."""
+    """Sample episodes of the last step that has any."""
 
     split: str
     step: int
@@ -95,16 +94,16 @@ class StepSamples:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What the report shows of a run's episodes."""
+    """Summary of a training's episodes."""
 
     groups: Sequence[RoleGroups] = ()
     samples: Sequence[StepSamples] = ()
     unreadable: int = 0
-    """Lines that are no episode and were passed over, not counting last ones cut short."""
+    """Number of broken lines, without incomplete last ones."""
 
 
 def read_digest(folder: Path, roles: Iterable[str]) -> Digest:
-    """Read every episode of the run once. Raises DataError where a file cannot be read."""
+    """Read every episode of a training once; raises DataError where a file cannot be read."""
     run = RunFolder(folder)
     broken: list[DataError] = []
     by_role = {role: RoleGroups(role) for role in roles}
@@ -130,19 +129,19 @@ def read_digest(folder: Path, roles: Iterable[str]) -> Digest:
 
 
 def instance(episode: Episode, trajectory: Trajectory) -> str:
-    """A role's name, with the instance's index where the role has several."""
+    """Return a role's name, with the number of the instance where the role has several."""
     several = sum(other.name == trajectory.name for other in episode.trajectories) > 1
     return f"{trajectory.name} {trajectory.index}" if several else trajectory.name
 
 
 def question(task: Mapping[str, Any], task_id: str, most: int = 300) -> str:
-    """The task in a few words: its question, or its id."""
+    """Return the task's question, or its id, in at most `most` characters."""
     text = task.get("question")
     return clipped(text if isinstance(text, str) and text.strip() else task_id, most)
 
 
 def clipped(value: object, most: int = MOST_TEXT) -> str:
-    """A value as text, with a note where the rest is left out."""
+    """Return a value as text of at most `most` characters, with the number of missing ones."""
     words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return words if len(words) <= most else f"{words[:most]} … ({len(words) - most:,} more characters)"
 
@@ -161,7 +160,7 @@ def _count(
 
 
 class _Best:
-    """The best and the worst episodes for each role, by the role's mean advantage, else its reward."""
+    """Best and worst episodes of each role, by mean advantage or else by reward."""
 
     def __init__(self) -> None:
         self._kept: defaultdict[tuple[str, str], list[tuple[SampleReason, Episode]]] = defaultdict(list)
@@ -180,7 +179,7 @@ class _Best:
             self._offer(trajectory.name, SampleReason("worst", name, measure, value), episode)
 
     def samples(self, split: str, step: int) -> StepSamples | None:
-        """What was kept; None where there was no episode."""
+        """Return the kept episodes; None where there were none."""
         reasons: dict[int, list[SampleReason]] = {}
         episodes: dict[int, Episode] = {}
         for _, kept in sorted(self._kept.items(), key=lambda item: item[0][0]):

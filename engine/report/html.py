@@ -1,6 +1,6 @@
-"""What every page of ours has in common: escaping, numbers, one style, scripts that a policy names by hash.
+"""Template environment, style and scripts of all HTML pages.
 
-Autoescape is on: what models wrote is hostile text. Knows no run.
+Autoescape is on, because texts of models are hostile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HERE = Path(__file__).parent
 
 @cache
 def environment(folder: Path) -> Environment:
-    """The templates of a folder."""
+    """Return the template environment of a folder, with the filters of all pages."""
     made = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
@@ -34,17 +34,17 @@ def environment(folder: Path) -> Environment:
 
 
 def style(*more: Path) -> Markup:
-    """The style that all pages share, with those of other files after it."""
+    """Return the style that all pages share, followed by the given files."""
     sheets = (_HERE / "report.css", *more)
     return Markup("".join(sheet.read_text(encoding="utf-8") for sheet in sheets))
 
 
 def script(file: Path) -> tuple[Markup, str]:
-    """A script, and its hash for a content security policy."""
+    """Return a script and its SHA-256 in base64, for a content security policy."""
     text = file.read_text(encoding="utf-8")
     return Markup(text), base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def signed(value: float) -> str:
-    """With its sign, which is what an advantage is about."""
+    """Format a number with its sign."""
     return "0" if value == 0 else f"{'+' if value > 0 else '−'}{number(abs(value))}"

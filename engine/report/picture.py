@@ -22,17 +22,22 @@ TEXT = (
     "text{font:13px ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;"
     f"fill:{INK}}}.title{{font-size:15px;font-weight:600}}"
 )
-"""The style of letters in a picture that stands alone."""
+"""CSS of the text in a standalone picture."""
 _SIZE = ChartSize(width=440, height=264, left=50, right=20, top=40, bottom=30)
 _ACROSS = 3
 _LEGEND = 30
 
 
 def draw_curves(folders: Sequence[Path], figures: Sequence[str] = ()) -> str:
-    """The picture's text: a panel for each figure, by default each of the specs' figures.
+    """Return an SVG of learning curves with a panel for each figure.
 
-    A figure is one of the spec's (its validation, or its training batches where nothing was validated), or
-    the full name of any figure in `metrics.jsonl`. Raises UsageError where a run or a figure is missing.
+    Args:
+        folders: Folders of trainings.
+        figures: Names of the spec's metrics, or full names of figures in `metrics.jsonl`; by default all
+            metrics of the specs.
+
+    Raises:
+        UsageError: A training or a figure is missing.
     """
     runs = [read_run(folder) for folder in folders]
     if not runs:
@@ -86,7 +91,7 @@ def _lines(runs: Sequence[RunRecord], name: str) -> list[ChartLine]:
 
 
 def _mean(series: Sequence[Sequence[Point]]) -> list[Point]:
-    """At the steps that every run has: a mean of fewer would jump where one ends."""
+    """Average curves at the steps that all runs have; a mean of fewer would jump where one ends."""
     values = [dict(points) for points in series]
     steps = sorted(set(values[0]).intersection(*values[1:]))
     return [(step, math.fsum(value[step] for value in values) / len(values)) for step in steps]

@@ -1,7 +1,4 @@
-"""What a spec's roles would be asked, as one page that opens offline. Pure.
-
-Autoescape is on: tasks, recorded answers and templates are a stranger's text. The page runs no script.
-"""
+"""HTML page of a preview: the prompts of a spec's roles. It opens offline and runs no script."""
 
 from __future__ import annotations
 
@@ -18,7 +15,8 @@ _HERE = Path(__file__).parent
 
 
 def preview_page(name: str, description: str, tasks: Sequence[TaskPrompts], notes: tuple[str, str]) -> str:
-    """The page's text. `notes` say whose answers are shown, and why there are no tokens."""
+    """Return the HTML of a preview; `notes` are the source of the answers, and the reason why no tokens are
+    shown."""
     answers, no_tokens = notes
     return (
         environment(_HERE)

@@ -1,7 +1,7 @@
-"""A training run's folder, read into plain data: what was planned, and every figure of every step.
+"""Reader of a training's folder: its settings, and every figure of every step.
 
-The folder may belong to a run that is still going or was killed: a last line cut short is passed over, a
-line that cannot be read is counted, and every figure may be missing. The episodes are `digest`'s.
+The training may still run or may have been killed: an incomplete last line is skipped, broken lines are
+counted, and any figure may be missing. Episodes are read in `digest`.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ from rolegraph.engine.records import Control, RunFolder, RunInfo
 from rolegraph.engine.records.folder import RUN_ONLY
 
 Point = tuple[float, float]
-"""A step and a figure's value at it."""
+"""Point of a curve: step and value."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """All that a run's folder says, but for its episodes."""
+    """Content of a training's folder, without its episodes."""
 
     folder: Path
     info: RunInfo
     spec: str
-    """The resolved spec's text; empty where the file is missing."""
+    """Text of the resolved spec; empty where the file is missing."""
     lines: Sequence[Mapping[str, float]]
-    """One for each step, in order; each has `step`. Step 0 is the untrained model."""
+    """Figures of each step, in order, among them `step`; step 0 is the untrained model."""
     controls: Sequence[Control] = ()
     unreadable: int = 0
-    """Lines of `metrics.jsonl` that were passed over, not counting a last one cut short."""
+    """Number of broken lines in `metrics.jsonl`, without an incomplete last one."""
 
     def series(self, key: str) -> list[Point]:
-        """The steps that have this figure, with its values."""
+        """Return a figure at the steps that have it."""
         return [(line["step"], line[key]) for line in self.lines if key in line]
 
     def counts(self, key: str) -> list[Point]:
-        """Every training step, with 0 where this figure is absent: of what is written only where it was."""
+        """Return a figure at every training step, with 0 where it is absent, as counts of failures are."""
         return [(line["step"], line.get(key, 0.0)) for line in self.lines if line["step"]]
 
     @property
     def keys(self) -> list[str]:
-        """The name of every figure that some step has, in alphabetical order."""
+        """Names of all figures, in alphabetical order."""
         return sorted({key for line in self.lines for key in line} - {"step"})
 
     @property
     def done(self) -> int:
-        """The last training step that was finished; 0 before the first."""
+        """Number of the last finished training step; 0 before the first."""
         return int(max((line["step"] for line in self.lines), default=0))
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read a run's folder. Raises UsageError where it is none, DataError where a file is no run's."""
+    """Read a training's folder; raises UsageError where it is not one, DataError where a file is damaged."""
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}; give the folder that a training run writes")
     run = RunFolder(folder)

@@ -1,7 +1,4 @@
-"""A sweep's points in one table and one picture: each figure with its interval, a row for each point. Pure.
-
-Nothing is averaged over points: each is another spec.
-"""
+"""Figures of a sweep's points, and their picture: an interval for each figure and point."""
 
 from __future__ import annotations
 
@@ -18,23 +15,23 @@ from rolegraph.engine.training.compare import Interval, interval
 
 _PANEL, _ROW, _TOP, _BOTTOM, _GAP = 260, 26, 46, 34, 28
 _LETTER = 7.2
-"""About how wide a letter of a label is."""
+"""Approximate width of a letter in a label, in pixels."""
 
 
 class SweepPointFigures(NamedTuple):
-    """What a point came to."""
+    """Figures of a point of a sweep."""
 
     name: str
     overrides: Sequence[str]
-    """What sets it apart from the others."""
+    """Overrides that distinguish the point from the others."""
     figures: Mapping[str, Interval]
-    """Means over tasks; nothing where there are no episodes yet."""
+    """Mean over tasks by figure; empty where there are no episodes yet."""
 
 
 def figures_of_run(folder: Path) -> dict[str, Interval]:
-    """The figures of a run, or of a training's best validation: `correct`, the metrics, tokens out.
+    """Return `correct`, the metrics and the response tokens of a run, or of a training's best validation.
 
-    Raises UsageError where there is none, DataError where it is damaged.
+    Raises UsageError where the folder is not one of a run, DataError where it is damaged.
     """
     results = read_side(folder.name, folder).results
     if results is None:
@@ -45,12 +42,12 @@ def figures_of_run(folder: Path) -> dict[str, Interval]:
 
 
 def figure_names(points: Sequence[SweepPointFigures]) -> list[str]:
-    """The names of the figures that some point has."""
+    """Return the names of all figures."""
     return list(dict.fromkeys(name for point in points for name in point.figures))
 
 
 def sweep_picture(title: str, points: Sequence[SweepPointFigures]) -> str:
-    """The picture's text: an SVG with a row for each point and a panel for each figure."""
+    """Return an SVG with a row for each point and a panel for each figure."""
     figures = figure_names(points)
     labels = [" ".join(point.overrides) or point.name for point in points]
     left = 24 + _LETTER * max(map(len, labels), default=0)

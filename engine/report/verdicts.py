@@ -1,8 +1,4 @@
-"""What a spec's tests expect, held against episodes that were played again from recorded answers. Pure.
-
-A verdict is a name, whether it holds, and what was found; a list of them is also JUnit's XML, as forges read
-it.
-"""
+"""Verdicts of a spec's tests on episodes replayed from recorded answers, and their JUnit XML."""
 
 from __future__ import annotations
 
@@ -25,20 +21,29 @@ from rolegraph.engine.training.compare import by_task, interval
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One expectation, and whether it holds."""
+    """Result of one expectation of a spec's tests."""
 
     name: str
+    """Name of the expectation."""
     holds: bool
+    """Whether the expectation is met."""
     found: str
-    """What there is, in a few words."""
+    """Short description of the result."""
     detail: str = ""
-    """More of it, in lines: the diff of a prompt."""
+    """Further lines, such as the diff of a prompt; empty where there are none."""
 
 
 def verdicts(
     tests: SpecTests, plan: Plan, recorded: Sequence[Episode], episodes: Sequence[Episode]
 ) -> list[Verdict]:
-    """Every expectation, in the order of the file; `episodes` are `recorded` ones, played again by `plan`."""
+    """Return a verdict for each expectation, in the order of the file.
+
+    Args:
+        tests: Tests of the spec.
+        plan: Compiled spec.
+        recorded: Recorded episodes.
+        episodes: The same episodes, replayed by `plan`.
+    """
     was, now = recorded_calls(recorded), recorded_calls(episodes)
     expected = tests.expect
     found = [_answered(was, now, episodes)]
@@ -59,7 +64,7 @@ def verdicts(
 
 
 def unknown_names(tests: SpecTests, plan: Plan, recorded: Sequence[Episode]) -> Iterator[Finding]:
-    """Figures, roles, failures and tasks that are expected of, and that there are not."""
+    """Yield a finding for each unknown figure, role, failure or task in the tests."""
     roles = [role.name for role in plan.roles]
     rewards = [f"reward/{role.name}" for role in plan.roles if role.reward is not None]
     figures = ["correct", *plan.metrics, *rewards]
@@ -87,7 +92,7 @@ def unknown_names(tests: SpecTests, plan: Plan, recorded: Sequence[Episode]) -> 
 
 
 def junit(suite: str, found: Sequence[Verdict]) -> bytes:
-    """The verdicts as JUnit's XML."""
+    """Return the verdicts as JUnit XML."""
     failed = str(sum(not verdict.holds for verdict in found))
     counts = {"tests": str(len(found)), "failures": failed, "errors": "0", "skipped": "0"}
     root = ElementTree.Element("testsuites", counts)
@@ -113,7 +118,7 @@ def _unknown(what: str, name: str, known: Sequence[str], path: tuple[str, ...]) 
 def _answered(
     was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCall], episodes: Sequence[Episode]
 ) -> Verdict:
-    """Whether every model call that is made now has an answer on record."""
+    """Return the verdict on whether every model call has a recorded answer."""
     before = {(c.task, c.rollout, c.node.role, c.node.index) for c, of in was.items() if of.failure}
     missing = [
         t.failure.message
@@ -130,7 +135,7 @@ def _answered(
 
 
 def _prompts(was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCall]) -> Iterator[Verdict]:
-    """A verdict for each role: whether what it is asked is what it was asked."""
+    """Yield a verdict for each role on whether its prompts are the recorded ones."""
     calls: defaultdict[str, list[CallId]] = defaultdict(list)
     for call in now:
         if call in was and was[call].messages:

@@ -1,8 +1,8 @@
-"""Runs in the browser: every episode, its DAG on a time line, and what each turn was credited with and why.
+"""Viewer of runs in the browser: episodes, their DAG on a time line, and the credit of each turn.
 
-In go folders that runs and trainings write, while they are written; nothing here runs a model or code of a
-spec. One walk: `runs` (folders to rows by the index) → `finding` (the rows that are asked for) → `turns`,
-`timeline`, `trace` (an episode to plain data) → `pages` (plain data to HTML) → `serving` or `static`.
+The viewer reads folders of runs and trainings, also unfinished ones; it runs no model and no code of a spec.
+Data flows through `runs` (folders to rows), `finding` (filter), `turns`, `timeline` and `trace` (an episode
+to plain data), `pages` (plain data to HTML), and `serving` or `static`.
 """
 
 from rolegraph.engine.view.finding import EpisodeFilter

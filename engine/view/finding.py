@@ -1,7 +1,7 @@
-"""Which episodes are asked for: a filter as an address writes it, and the rows that fit it, a page at a time.
+"""Search for episodes: the filter, its form in a URL, and the matching rows, a page at a time.
 
-All but a text is decided by the index. For a text the files' bytes are looked through first, and only a line
-that has it somewhere is read, until the page is full.
+Everything but a text is decided by the index. For a text the bytes of the files are searched first, and only
+lines that contain it are parsed, until the page is full.
 """
 
 from __future__ import annotations
@@ -21,37 +21,38 @@ from rolegraph.engine.records import Episode
 from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun
 
 PAGE = 50
-"""Episodes on a page."""
+"""Number of episodes on a page."""
 ANY = "any"
-"""For `failure`: whatever its name."""
+"""Value of `failure` that matches every failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFilter:
-    """A filter; what is empty does not count. With a role, rewards and failures are that role's."""
+    """Filter of episodes; empty fields match everything. With `role`, rewards and failures are those of the
+    role."""
 
     role: str = ""
     failure: str = ""
-    """A failure's name, or `any`."""
+    """Name of a failure, or `any`."""
     correct: str = ""
     """`yes` or `no`."""
     low: float | None = None
-    """A reward is at least this."""
+    """Lower bound of a reward."""
     high: float | None = None
-    """The same reward is at most this."""
+    """Upper bound of the same reward."""
     task: str = ""
-    """A part of the task's id."""
+    """Part of the task's id."""
     text: str = ""
-    """Anywhere in the task, what was asked, thought and said, or why it failed; case of a to z does not
-    matter."""
+    """Text in the task, a prompt, a response, a thought or a failure's message; case is ignored."""
     split: str = ""
     step: int | None = None
     sort: str = ""
-    """`low` or `high`: by the mean reward, lowest or highest first; else as written, newest step first."""
+    """`low` or `high` for the lowest or highest mean reward first; empty for the order of writing, newest
+    step first."""
 
     @classmethod
     def of(cls, written: Mapping[str, str]) -> EpisodeFilter:
-        """As an address has it; raises UsageError for a value that does not fit."""
+        """Parse the query of a URL; raises UsageError for an invalid value."""
         values: dict[str, Any] = {}
         for name, value in written.items():
             if name not in FIELDS or not (value := value.strip()):
@@ -68,7 +69,7 @@ class EpisodeFilter:
 
     @property
     def query(self) -> str:
-        """As an address has it: `role=solver&failure=any`; empty where everything fits."""
+        """Query of a URL, such as `role=solver&failure=any`; empty for a filter that matches everything."""
         written = {name: value for name, value in asdict(self).items() if value not in ("", None)}
         return urlencode(
             {name: int(v) if isinstance(v, float) and v.is_integer() else v for name, v in written.items()},
@@ -77,11 +78,11 @@ class EpisodeFilter:
 
     @property
     def filters(self) -> bool:
-        """Whether there are episodes that do not fit it."""
+        """Whether any field but `sort` is set."""
         return replace(self, sort="") != EpisodeFilter()
 
     def fits(self, row: EpisodeLocation) -> bool:
-        """Whether an episode fits in all but its text."""
+        """Return whether an episode matches every field but `text`."""
         part, entry = row.part, row.entry
         roles = entry.roles.values() if not self.role else filter(None, (entry.roles.get(self.role),))
         chosen = list(roles)
@@ -102,7 +103,7 @@ class EpisodeFilter:
         return (self.low is None or reward >= self.low) and (self.high is None or reward <= self.high)
 
     def measure(self, row: EpisodeLocation) -> float:
-        """What it is sorted by: a role's mean reward, or that of all; lowest where there is none."""
+        """Return the sort key: the mean reward of the role, or of all roles; -inf where there is none."""
         roles = row.entry.roles.values()
         if self.role:
             roles = filter(None, (row.entry.roles.get(self.role),))
@@ -111,7 +112,7 @@ class EpisodeFilter:
 
 
 FIELDS = tuple(field.name for field in fields(EpisodeFilter))
-"""What a filter may name."""
+"""Names of the filter's fields."""
 _NUMBERS: Mapping[str, type[float] | type[int]] = {"low": float, "high": float, "step": int}
 _CHOICES: Mapping[str, Sequence[str]] = {
     "correct": ("yes", "no"),
@@ -121,21 +122,31 @@ _CHOICES: Mapping[str, Sequence[str]] = {
 
 
 class SearchPage(NamedTuple):
-    """A page of episodes."""
+    """Page of matching episodes."""
 
     rows: Sequence[EpisodeLocation]
     start: int
-    """How many that fit come before."""
+    """Number of matching episodes before the page."""
     total: int | None
-    """How many fit; None where a text is looked for, and the rest was not looked through."""
+    """Number of matching episodes; None where a text search stopped when the page was full."""
     more: bool
-    """Whether others come after."""
+    """Whether more matching episodes follow."""
     episodes: int
-    """How many there are in all."""
+    """Number of episodes of the run."""
 
 
 def find(run: ViewedRun, where: EpisodeFilter, start: int = 0, most: int = PAGE) -> SearchPage:
-    """The episodes that fit, from the `start`-th on; raises DataError where a file cannot be read."""
+    """Return a page of matching episodes.
+
+    Args:
+        run: Run to search.
+        where: Filter.
+        start: Number of matching episodes to skip.
+        most: Largest number of episodes on the page.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
     everything = [row for part in run.parts() for row in run.rows(part)]
     fitting = [row for row in everything if where.fits(row)] if where.filters else everything
     if where.sort:
@@ -151,7 +162,7 @@ def find(run: ViewedRun, where: EpisodeFilter, start: int = 0, most: int = PAGE)
 def neighbours(
     run: ViewedRun, where: EpisodeFilter, row: EpisodeLocation
 ) -> tuple[EpisodeLocation | None, EpisodeLocation | None]:
-    """The episodes before and after one, among those that fit."""
+    """Return the matching episodes before and after one; None where there is none."""
     rows = find(run, replace(where, text=""), most=sys.maxsize).rows
     place = next((at for at, other in enumerate(rows) if other[:2] == row[:2]), None)
     if place is None:
@@ -161,7 +172,7 @@ def neighbours(
 
 
 def texts(episode: Episode) -> Iterator[str]:
-    """Every text that a person may look for."""
+    """Yield the texts of an episode that a search looks at."""
     yield from _strings(episode.task)
     for trajectory in episode.trajectories:
         if trajectory.failure is not None:
@@ -187,11 +198,11 @@ def _strings(value: object) -> Iterator[str]:
 
 
 _KEY = re.compile(rb'"[a-z_]+":')
-"""A key of JSON; within a text, the quotes would have backslashes."""
+"""Pattern of a JSON key; quotes inside a text have backslashes."""
 
 
 def _with_text(run: ViewedRun, rows: Iterable[EpisodeLocation], text: str) -> Iterator[EpisodeLocation]:
-    """The rows whose episodes have a text somewhere."""
+    """Yield the rows whose episodes contain a text."""
     if not text:
         yield from rows
         return

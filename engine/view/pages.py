@@ -1,6 +1,7 @@
-"""Runs to HTML: a list of episodes, an episode, an error; the same parts make the page of one file.
+"""HTML pages of the viewer: a list of episodes, an episode, an error, and all of them in one file.
 
-Autoescape is on, and no template marks a text as safe: whatever a model, a task or a tool wrote stays text.
+Autoescape is on, and no template marks a text as safe: texts of models, tasks and tools stay texts. A new
+page takes a template, a method of `Pages`, a route in `serving.py`, and a test.
 """
 
 from __future__ import annotations
@@ -24,36 +25,36 @@ from rolegraph.engine.view.turns import CallRecord, TurnRecord, turns
 
 HERE = Path(__file__).parent
 MOST_CARDS = 150
-"""Turns of an episode on one page."""
+"""Number of turns of an episode on one page."""
 MOST_MEMBERS = 64
-"""Of a group, that are listed."""
+"""Number of members of a group that are listed."""
 _KNOWN = ("spec", "hash", "failures")
-"""What of an episode's metadata is shown elsewhere."""
+"""Keys of an episode's metadata that are shown elsewhere on the page."""
 
 
 class PageLinks(Protocol):
-    """Where things are; None for what cannot be reached from the page."""
+    """URLs of the pages."""
 
     def listing(self, run: int, where: EpisodeFilter, start: int = 0) -> str:
-        """A page of a run's episodes."""
+        """Return the URL of a page of a run's episodes."""
         ...
 
     def episode(self, run: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str | None:
-        """An episode."""
+        """Return the URL of an episode; None where the page has no such episode."""
         ...
 
 
 class RoleSummary(NamedTuple):
-    """What a role came to in an episode."""
+    """Outcome of a role in an episode."""
 
     name: str
     reward: float | None
-    """The mean over its trajectories."""
+    """Mean over the role's trajectories; None where none has a reward."""
     failures: Sequence[str]
 
 
 class EpisodeRow(NamedTuple):
-    """An episode in a list."""
+    """Row of a list of episodes."""
 
     row: EpisodeLocation
     href: str | None
@@ -62,16 +63,16 @@ class EpisodeRow(NamedTuple):
 
 
 class CallCard(NamedTuple):
-    """One call of a turn, with its answer's tokens."""
+    """Model call of a turn, with the tokens of its response."""
 
     asked: CallRecord
     tokens: Sequence[SampledToken]
     left_out: int
-    """Tokens that are not shown in colour."""
+    """Number of tokens beyond those that are shown."""
 
 
 class TurnCard(NamedTuple):
-    """A turn to show."""
+    """Turn of an episode, as a card."""
 
     turn: TurnRecord
     name: str
@@ -79,12 +80,12 @@ class TurnCard(NamedTuple):
     calls: Sequence[CallCard]
     trace: GroupTrace | None
     reward: float | None
-    """What it earned itself."""
+    """Reward of the turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodePage:
-    """An episode to show."""
+    """Content of the page of an episode."""
 
     row: EpisodeLocation
     episode: Episode
@@ -95,19 +96,25 @@ class EpisodePage:
     cards: Sequence[TurnCard]
     start: int
     fields: Sequence[tuple[str, str, bool]]
-    """Of the task: name, value, whether it is hidden."""
+    """Fields of the task: name, value, and whether it is hidden from prompts."""
     notes: Sequence[tuple[str, str]]
     skipped: int
-    """Turns that were not taken."""
+    """Number of skipped turns."""
 
 
 def anchor_of(run: int, row: EpisodeLocation) -> str:
-    """Where an episode is in a page that has several."""
+    """Return the anchor of an episode in a page with several."""
     return f"e{run}-{row.part.name}-{row.number}"
 
 
 class Pages:
-    """The pages of some runs. `hidden` says whether hidden fields are shown."""
+    """Pages of runs.
+
+    Args:
+        runs: Runs to show.
+        links: URLs of the pages.
+        hidden: Whether hidden task fields are shown.
+    """
 
     def __init__(self, runs: Sequence[ViewedRun], links: PageLinks, *, hidden: bool = True) -> None:
         self.runs, self.links, self.hidden = runs, links, hidden
@@ -117,7 +124,7 @@ class Pages:
         self._pieces: dict[int, PiecesOf] = {}
 
     def listing(self, number: int, where: EpisodeFilter, start: int = 0) -> str:
-        """A page of a run's episodes; raises as `find` does."""
+        """Render a page of a run's episodes; raises as `find` does."""
         run = self.runs[number]
         found = find(run, where, start)
         return self._render(
@@ -134,7 +141,7 @@ class Pages:
         )
 
     def episode(self, number: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str:
-        """One episode; `start` is the first of its turns to show. Raises DataError."""
+        """Render an episode from its turn number `start` on, counted from 0; raises DataError."""
         run = self.runs[number]
         shown = self.shown(number, row, start)
         before, after = neighbours(run, where, row)
@@ -150,13 +157,13 @@ class Pages:
         )
 
     def error(self, message: str) -> str:
-        """What could not be shown, and why."""
+        """Render an error message."""
         return self._render(
             "error.html.j2", title="Not shown", message=message, number=0, where=EpisodeFilter()
         )
 
     def static(self, chosen: Sequence[tuple[int, SearchPage, EpisodeFilter]]) -> str:
-        """Lists and episodes of several runs in one page."""
+        """Render lists and episodes of several runs as one page."""
         parts = [
             (number, self.runs[number], found, self.lines(number, found, where), where)
             for number, found, where in chosen
@@ -171,7 +178,7 @@ class Pages:
         )
 
     def lines(self, number: int, found: SearchPage, where: EpisodeFilter) -> list[EpisodeRow]:
-        """The rows of a list; a task that cannot be read any more is shown by its id."""
+        """Return the rows of a list; a task that is no longer readable is shown by its id."""
         run, lines = self.runs[number], list[EpisodeRow]()
         for row in found.rows:
             try:
@@ -190,7 +197,7 @@ class Pages:
         return lines
 
     def shown(self, number: int, row: EpisodeLocation, start: int = 0) -> EpisodePage:
-        """Everything of an episode; raises DataError, also for one that is not as a run writes it."""
+        """Return the content of an episode's page; raises DataError, also for metadata of a wrong form."""
         try:
             return self._shown(number, row, start)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -266,7 +273,7 @@ class Pages:
 
 
 def _failures(run: ViewedRun) -> list[str]:
-    """The names of all failures, the most frequent first."""
+    """Return the names of all failures, the most frequent first."""
     counts: Counter[str] = Counter()
     for part in run.parts():
         for row in run.rows(part):

@@ -1,6 +1,7 @@
-"""The folder of a run or a training as rows to look through, read again where its files have grown.
+"""Runs as the viewer reads them: files of episodes, and a row for each episode.
 
-A row is a line of an index: what an episode came to, and where it lies. Episodes are read one at a time.
+A row is a line of an index, with outcome and offset of an episode. Indexes are read again after their files
+have changed; episodes are read one at a time.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from rolegraph.engine.spec import Spec, load_spec
 from rolegraph.engine.training.signals import DEMONSTRATION
 
 _EVER = ("id", "question")
-"""What every run may show of a task, where it is not noted what its prompts may not."""
+"""Task fields shown for runs of earlier versions, which do not record the hidden ones."""
 _LOOKED_AT = 20
-"""Files whose tasks are asked for their fields."""
+"""Number of files in which `hidden_fields` looks at a task."""
 _PART = re.compile(r"(?P<split>train|validation)-(?P<step>\d{1,12})")
 
 
 class RunPart(NamedTuple):
-    """A file of episodes: a run's one, or one step's of a training."""
+    """File of episodes: the only one of a run, or that of a training step."""
 
     name: str
     path: Path
     split: str = ""
-    """Of a training: `train` or `validation`."""
+    """For a training: `train` or `validation`."""
     step: int = 0
 
 
 class EpisodeLocation(NamedTuple):
-    """An episode by its place: the `number`-th of a part, from 0."""
+    """Location of an episode: its number in a file, from 0, and its index entry."""
 
     part: RunPart
     number: int
@@ -45,11 +46,11 @@ class EpisodeLocation(NamedTuple):
 
 @dataclass(slots=True)
 class ViewedRun:
-    """One run; see `open_run`."""
+    """Run or training that the viewer shows; created by `open_run`."""
 
     folder: RunFolder
     spec: Spec | None
-    """What it is of; None where that cannot be read."""
+    """Spec of the run; None where it is missing or invalid."""
     _known: dict[Path, tuple[tuple[int, int, int], Sequence[EpisodeLocation]]] = field(
         default_factory=dict[Path, tuple[tuple[int, int, int], Sequence[EpisodeLocation]]]
     )
@@ -57,11 +58,11 @@ class ViewedRun:
 
     @property
     def info(self) -> RunInfo:
-        """What is known of the run by now; raises DataError where its file is damaged."""
+        """Current content of `run.json`; raises DataError where it is damaged."""
         return self.folder.info()
 
     def parts(self) -> list[RunPart]:
-        """The files of episodes by now, the newest step first."""
+        """Return the current files of episodes, the newest step first."""
         if self.info.kind == "run":
             return [RunPart("episodes", self.folder.episodes)] if self.folder.episodes.exists() else []
         files = [(step, split, path) for split in _SPLITS for step, path in self.folder.episodes_files(split)]
@@ -69,7 +70,7 @@ class ViewedRun:
         return [RunPart(path.stem, path, split, step) for step, split, path in files]
 
     def part(self, name: str) -> RunPart:
-        """A file of episodes by its name; raises UsageError."""
+        """Return the file of episodes with a name; raises UsageError where the run can have no such file."""
         if self.info.kind == "run" and name == "episodes":
             return RunPart(name, self.folder.episodes)
         if (match := _PART.fullmatch(name)) and self.info.kind == "train":
@@ -77,10 +78,7 @@ class ViewedRun:
         raise UsageError(f"the run has no episodes called {name!r}")
 
     def rows(self, part: RunPart) -> Sequence[EpisodeLocation]:
-        """Every episode of a part, in the order of the file; lines that are none are passed over.
-
-        Raises DataError where the file cannot be read.
-        """
+        """Return the rows of a file in order, without broken lines; raises DataError as `read` does."""
         try:
             found = part.path.stat()
         except OSError as error:
@@ -95,40 +93,41 @@ class ViewedRun:
         return known[1]
 
     def row(self, part: RunPart, number: int) -> EpisodeLocation:
-        """One episode's; raises UsageError where there is none, DataError as `rows`."""
+        """Return the row with a number; raises UsageError where there is none, DataError as `rows`."""
         rows = self.rows(part)
         if not 0 <= number < len(rows):
             raise UsageError(f"{part.name} has {len(rows)} episodes; there is none with the number {number}")
         return rows[number]
 
     def read(self, row: EpisodeLocation) -> Episode:
-        """The episode itself; raises DataError where the file does not hold it any more."""
+        """Read the episode of a row; raises DataError where the file no longer has it."""
         return EpisodeFile(row.part.path).read(row.entry)
 
     def same_task(self, row: EpisodeLocation) -> list[tuple[EpisodeLocation, Episode]]:
-        """The episodes that one's turns may have been compared with: of its task and step, with itself."""
+        """Read all episodes of a row's task and step, among them its own: the members of its groups."""
         rows = [other for other in self.rows(row.part) if other.entry.task == row.entry.task]
         return [(other, self.read(other)) for other in rows]
 
     def is_hidden(self, field: str) -> bool:
-        """Whether no prompt may show a task's field; all may be so where an earlier version noted nothing."""
+        """Return whether a task field is hidden from prompts; for runs of earlier versions most fields count
+        as hidden."""
         hidden = self.info.hidden
         return field not in _EVER if hidden is None else field in hidden
 
     def hidden_fields(self) -> set[str]:
-        """The hidden fields that its tasks have, by the first episode of each file; raises DataError."""
+        """Return the hidden fields in the first task of each file; raises DataError."""
         first = [rows[0] for part in self.parts() if (rows := self.rows(part))]
         return {field for row in first[:_LOOKED_AT] for field in self.read(row).task if self.is_hidden(field)}
 
     @property
     def shows(self) -> frozenset[str]:
-        """The roles whose own prompts show hidden fields."""
+        """Names of the roles whose prompts show hidden fields."""
         if self.spec is None:
             return frozenset()
         return frozenset(name for name, role in self.spec.roles.items() if role.shows)
 
     def without_hidden(self, episode: Episode) -> Episode:
-        """The episode less hidden fields, demonstrations made of them, and prompts that show them."""
+        """Return a copy without hidden fields, demonstrations made from them, and prompts that show them."""
         task = {name: value for name, value in episode.task.items() if not self.is_hidden(name)}
         shows = self.shows
         trajectories = [
@@ -150,7 +149,8 @@ _SPLITS = ("train", "validation")
 
 
 def open_run(path: Path) -> ViewedRun:
-    """The run in a folder. Raises UsageError where there is none, DataError where it cannot be read."""
+    """Open the run in a folder; raises UsageError where there is none, DataError where `run.json` is
+    damaged."""
     if not path.is_dir():
         raise UsageError(f"there is no folder {path}; give the folder of a run or a training")
     folder = RunFolder(path)

@@ -1,7 +1,7 @@
-"""The pages on this machine: read-only, at a loopback address, under a key that only the address holds.
+"""HTTP server of the viewer: read-only, at a loopback address, with a secret key in each path.
 
-A page of another site cannot read them: it does not know the key, and a name of its own that it lets lead
-here is refused by the Host that a browser then sends.
+A page of another site cannot read the pages: it does not know the key, and DNS rebinding is rejected by the
+Host header that the browser sends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HEADERS = {
 
 
 class _Addresses:
-    """`/KEY/RUN?…` and `/KEY/RUN/PART/NUMBER?…`."""
+    """URLs of the form `/KEY/RUN?…` and `/KEY/RUN/PART/NUMBER?…`."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -47,12 +47,12 @@ class _Addresses:
 
 
 def addresses(key: str) -> PageLinks:
-    """Where the pages are that `app` serves."""
+    """Return the URLs of the pages that `app` serves under a key."""
     return _Addresses(key)
 
 
 def app(pages: Pages, key: str) -> Starlette:
-    """The pages, under `/{key}/`; all else is not there."""
+    """Return the application that serves the pages under `/{key}/` and answers 404 to everything else."""
     runs = pages.runs
 
     def keyed(show: Callable[[Request], Response]) -> Callable[[Request], Response]:
@@ -94,7 +94,7 @@ def app(pages: Pages, key: str) -> Starlette:
     ]
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"], www_redirect=False)
     made = Starlette(routes=routes, middleware=[hosts])
-    made.router.redirect_slashes = False  # a redirect would tell what is there without the key
+    made.router.redirect_slashes = False  # a redirect would reveal without the key which paths exist
     return made
 
 
@@ -105,20 +105,30 @@ def serve(
     where: EpisodeFilter | None = None,
     ready: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serve until interrupted; port 0 takes a free one. `ready` is given the address of the first page.
+    """Serve runs until interrupted.
 
-    Raises DataError for a run that cannot be read, WorldError for a port that cannot be listened at.
+    Args:
+        runs: Runs to show.
+        port: TCP port; 0 for a free one.
+        where: Filter of the first page.
+        ready: Function called with the URL of the first page once the port is open.
+
+    Raises:
+        DataError: A run cannot be read.
+        WorldError: The port is in use or not permitted.
     """
     key, where = secrets.token_urlsafe(16), where or EpisodeFilter()
     pages = Pages(runs, addresses(key))
-    pages.listing(0, where)  # what is wrong with a run is told here, and the index is read
+    pages.listing(
+        0, where
+    )  # fails before the server starts where a run is broken, and fills the cache of indexes
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))
         except OSError as error:
             raise WorldError(
-                f"cannot listen at {HOST}:{port}: {error.strerror}; choose another port"
+                f"cannot listen on {HOST}:{port}: {error.strerror}; choose another port"
             ) from error
         listener.listen(128)
         config = uvicorn.Config(
@@ -128,8 +138,8 @@ def serve(
             lifespan="off",
             timeout_graceful_shutdown=1,
         )
-        begun = f"http://{HOST}:{listener.getsockname()[1]}"
-        ready(begun + pages.links.listing(0, where))
+        address = f"http://{HOST}:{listener.getsockname()[1]}"
+        ready(address + pages.links.listing(0, where))
         uvicorn.Server(config).run(sockets=[listener])
 
 
@@ -146,5 +156,5 @@ def _with(path: str, query: str, start: int) -> str:
 
 
 def _encoded(page: str) -> bytes:
-    """Half a character, which a model may say, is written as a question mark."""
+    """Encode a page; an unpaired surrogate in a model's text becomes a question mark."""
     return page.encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""The same as one file, which opens from disk: lists, and their episodes, linked within the page."""
+"""The viewer's pages as one HTML file: lists and their episodes, linked within the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun
 
 
 class _Anchors:
-    """`#e0-episodes-12`, for the episodes that are in the file."""
+    """Links of the form `#e0-episodes-12`, for the episodes that are in the file."""
 
     def __init__(self) -> None:
         self.known: set[str] = set()
@@ -33,9 +33,21 @@ def write_static(
     where: EpisodeFilter | None = None,
     most: int = 200,
 ) -> int:
-    """Write the episodes that fit, at most so many of each run, with `hidden` fields or not; return how many.
+    """Write the matching episodes of runs to one HTML file.
 
-    Raises DataError where a run cannot be read, WorldError where the disk does not take the file.
+    Args:
+        runs: Runs to show.
+        file: Path of the file.
+        hidden: Whether hidden task fields are shown.
+        where: Filter of the episodes.
+        most: Largest number of episodes of each run.
+
+    Returns:
+        The number of episodes in the file.
+
+    Raises:
+        DataError: A run cannot be read.
+        WorldError: The file cannot be written.
     """
     where, links = where or EpisodeFilter(), _Anchors()
     chosen = [(number, find(run, where, most=most), where) for number, run in enumerate(runs)]

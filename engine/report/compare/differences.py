@@ -1,7 +1,7 @@
-"""What differs between resolved specs, key by key, and between templates, line by line. Pure.
+"""Differences between resolved specs by key, and between templates by line.
 
-Specs are compared by what they mean: a default that one of them spells out is no difference. A value that
-`extends` would replace whole (a parser, a reward, a prompt) is one value here, too.
+A default that only one spec spells out is no difference. A value that `extends` replaces as a whole (a
+parser, a reward, a prompt) is compared as a whole.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ ABSENT = "–"
 
 @dataclass(frozen=True, slots=True)
 class KeyDifference:
-    """One key whose value is not the same on all sides."""
+    """Key with different values."""
 
     key: str
     values: Sequence[str]
-    """By side, as YAML in one line."""
+    """Value of each side, as YAML in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateChange:
-    """A template that is not the same on all sides: for each side but the first, the diff from the first."""
+    """Template with different texts."""
 
     name: str
     diffs: Sequence[str]
-    """Unified; empty where a side has the first's."""
+    """Unified diff from the first side, for each other side; empty where both are the same."""
 
 
 def spec_differences(specs: Sequence[Mapping[str, Any]]) -> list[KeyDifference]:
-    """Where resolved specs differ, in the order of the language's keys."""
+    """Return the keys in which resolved specs differ, in the order of the language."""
     return [*_differences(specs, [_meant(spec) for spec in specs], ())]
 
 
 def setting_differences(settings: Sequence[Mapping[str, str]]) -> list[KeyDifference]:
-    """Where what was said of each run differs; sides that say nothing at all are no difference."""
+    """Return the settings that differ between runs; sides without settings are ignored."""
     names = dict.fromkeys(name for of in settings for name in of)
     rows = [KeyDifference(name, [of.get(name, ABSENT) for of in settings]) for name in names]
     said = [at for at, of in enumerate(settings) if of]
@@ -55,7 +55,7 @@ def setting_differences(settings: Sequence[Mapping[str, str]]) -> list[KeyDiffer
 def template_differences(
     names: Sequence[str], templates: Sequence[Mapping[str, str]]
 ) -> list[TemplateChange]:
-    """The templates that differ from the first side's; `names` are the sides'."""
+    """Return the templates that differ from those of the first side; `names` are the sides' names."""
     changed: list[TemplateChange] = []
     for template in dict.fromkeys(name for of in templates for name in of):
         first, *others = [of.get(template, "") for of in templates]
@@ -69,19 +69,19 @@ def template_differences(
 
 
 def text_difference(was: str, now: str, name: str, other: str) -> str:
-    """A unified diff of two texts; empty where they are the same."""
+    """Return a unified diff of two texts; empty where they are the same."""
     lines = difflib.unified_diff(was.splitlines(), now.splitlines(), name, other, n=2, lineterm="")
     return "\n".join(lines)
 
 
 def in_one_line(value: object) -> str:
-    """A value as YAML in one line."""
+    """Return a value as YAML in one line."""
     flow = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=100_000, sort_keys=False)
     return flow.removesuffix("\n").removesuffix("\n...")
 
 
 def _meant(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """All that a spec says, what it leaves unsaid included; as it is where this version cannot read it."""
+    """Return a spec with its defaults; unchanged where this version cannot read it."""
     fitting = validate(spec)
     return spec if fitting.findings else fitting.value.model_dump(mode="json")
 

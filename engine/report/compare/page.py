@@ -1,4 +1,4 @@
-"""A comparison as one page that opens offline. It runs no script, and what models wrote stays text."""
+"""HTML page of a comparison; it opens offline and runs no script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HERE = Path(__file__).parent
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """The page's text."""
+    """Return the HTML of a comparison."""
     return (
         environment(_HERE)
         .get_template("compare.html.j2")
@@ -33,13 +33,13 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def answer(trajectory: Trajectory) -> str:
-    """All that a role instance wrote, a call after the other; its action where it asked no model."""
+    """Return the responses of a role instance; its action where it called no model."""
     written = [step.model_response for step in trajectory.steps if step.model_response]
     return clipped("\n\n".join(written) or trajectory.action or "")
 
 
 def drawn(row: Sequence[Interval | None]) -> list[Markup]:
-    """The intervals of a row, all to one scale; nothing where there is none."""
+    """Return the intervals of a row as SVG, on one scale; empty for a missing interval."""
     values = [end for cell in row if cell for end in (cell.low, cell.high)]
     ends = (min(values, default=0.0), max(values, default=1.0))
     return [Markup(charts.interval(c.mean, c.low, c.high, ends)) if c else Markup("") for c in row]

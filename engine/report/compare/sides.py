@@ -1,7 +1,7 @@
-"""One side of a comparison: what a run's folder says of the run, and what each task came to in it.
+"""Sides of a comparison: the settings of a run, and the figures of each task.
 
-Episodes are read one at a time and reduced to numbers; where each lies in its file is kept, so that the few
-that are shown can be read again.
+Episodes are read one at a time and reduced to numbers; their index entries are kept, so that the few that are
+shown can be read again.
 """
 
 from __future__ import annotations
@@ -18,55 +18,56 @@ from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.training.compare import ByTask
 
 TOKENS_IN, TOKENS_OUT = "tokens in", "tokens out"
-"""Figures of an episode that every side has, whatever its spec."""
+"""Names of the figures that every episode has."""
 
 
 @dataclass(frozen=True, slots=True)
 class SideResults:
-    """What the episodes of a side came to."""
+    """Results of a side."""
 
     what: str
-    """Which episodes they are, in words."""
+    """Description of the episodes, such as `validation, step 10`."""
     file: EpisodeFile
     entries: Mapping[tuple[str, int], IndexEntry]
-    """Where each episode lies, by task and rollout."""
+    """Index entry of each episode, by task and rollout."""
     tasks: Mapping[str, Mapping[str, Any]]
-    """Each task's row, by its id."""
+    """Row of each task, by its id."""
     figures: Mapping[str, ByTask]
-    """`correct`, metrics, `reward/{role}` and tokens: rollouts of a task are averaged."""
+    """Mean over the rollouts of each task, for `correct`, metrics, `reward/{role}` and tokens."""
     tokens_in: int
-    """In all."""
+    """Number of prompt tokens of all episodes."""
     tokens_out: int
     calls: int
-    """Of models; retries are not counted."""
+    """Number of model calls, without retries."""
 
     def rollouts(self, task: str) -> list[IndexEntry]:
-        """The episodes of a task, in the order of their rollouts."""
+        """Return the index entries of a task, in the order of the rollouts."""
         return [entry for (name, _), entry in sorted(self.entries.items()) if name == task]
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A run, a training or a spec, to be held beside another."""
+    """Run, training or spec that is compared."""
 
     name: str
-    """How the comparison calls it."""
+    """Name of the side in the comparison."""
     hash: str
     spec: Mapping[str, Any]
-    """The resolved spec, as written in one file."""
+    """Resolved spec."""
     templates: Mapping[str, str]
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
-    """How it was run: model, seed and so on."""
+    """Settings of the run, such as model and seed."""
     results: SideResults | None = None
-    """None for a spec, and where there are no episodes."""
+    """Results; None for a spec, and where there are no episodes."""
     seconds: float | None = None
-    """From its beginning to its end; None where it was stopped in between, or is no run."""
+    """Duration of the run in seconds; None for a resumed or unfinished run, and for a spec."""
 
 
 def read_side(name: str, path: Path) -> Side:
-    """A run's or a training's folder. Raises UsageError where it is none, DataError for a damaged one.
+    """Read the folder of a run or training.
 
-    A training is compared by the validation of its best checkpoint, else by its last one.
+    The results of a training are those of its best checkpoint's validation, or else of its last validation.
+    Raises UsageError where the folder is not one of a run, DataError where it is damaged.
     """
     folder = RunFolder(path)
     info = folder.info()
@@ -84,7 +85,7 @@ def read_side(name: str, path: Path) -> Side:
 
 
 def results_of(file: Path, what: str) -> SideResults:
-    """What the episodes of a file came to; raises DataError where it cannot be read."""
+    """Return the results of a file of episodes; raises DataError where it cannot be read."""
     read = EpisodeFile(file)
     entries = {(entry.task, entry.rollout): entry for entry in read.entries()}
     values: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -103,7 +104,7 @@ def results_of(file: Path, what: str) -> SideResults:
 
 
 def figures_of(episode: Episode) -> dict[str, float]:
-    """What one episode came to, by figure; a role's reward is the mean over its instances."""
+    """Return the figures of an episode by name; a role's reward is the mean over its instances."""
     rewards: defaultdict[str, list[float]] = defaultdict(list)
     for t in episode.trajectories:
         if t.reward is not None:

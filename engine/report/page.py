@@ -31,7 +31,7 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class HeadlineFigure:
-    """A figure of the spec at its best. `first` is the untrained model's."""
+    """Best value of a metric; `first` is that of the untrained model."""
 
     name: str
     best: float
@@ -43,7 +43,7 @@ class HeadlineFigure:
 
 @dataclass(frozen=True, slots=True)
 class OtherFigure:
-    """A figure that no chart shows."""
+    """Figure that no chart shows."""
 
     key: str
     first: float
@@ -54,7 +54,7 @@ class OtherFigure:
 
 @dataclass(frozen=True, slots=True)
 class ControlRow:
-    """A row of the comparison with controls; `drawn` is its interval."""
+    """Row of the table of controls; `drawn` is the SVG of its interval."""
 
     control: Control
     drawn: Markup
@@ -73,7 +73,7 @@ def write_report(folder: Path) -> Path:
 
 
 def render(run: RunRecord, digest: Digest) -> str:
-    """The page's text."""
+    """Return the HTML of the report."""
     code, code_hash = script(_HERE / "report.js")
     shown = sections(run, digest)
     drawn = {key for section in shown for panel in section.panels for key in panel.keys}
@@ -104,7 +104,7 @@ def render(run: RunRecord, digest: Digest) -> str:
 
 
 def workflow(run: RunRecord) -> str:
-    """The spec's roles as SVG; nothing where the spec is missing, or cannot be read any more."""
+    """Return the graph of the spec's roles as SVG; empty where the spec is missing or invalid."""
     if not run.spec:
         return ""
     loaded = load_spec(RunFolder(run.folder).spec_file)
@@ -113,7 +113,7 @@ def workflow(run: RunRecord) -> str:
 
 
 def figures(run: RunRecord) -> list[HeadlineFigure]:
-    """Each of the spec's figures at its best validation, or its best batch where nothing was validated."""
+    """Return each metric at its best validation, or its best batch where nothing was validated."""
     best_of: list[HeadlineFigure] = []
     for name in run.info.metrics:
         for split, key in (("validation", f"validation/{name}"), ("training batch", f"episode/{name}")):
@@ -130,14 +130,14 @@ def figures(run: RunRecord) -> list[HeadlineFigure]:
 
 
 def measured(run: RunRecord) -> list[ControlRow]:
-    """The controls in the order of their file, all drawn to one scale."""
+    """Return the controls in the order of their file, drawn on one scale."""
     values = [end for control in run.controls for end in (control.low, control.high, control.mean)]
     ends = (min(values, default=0.0), max(values, default=1.0))
     return [ControlRow(c, Markup(interval(c.mean, c.low, c.high, ends))) for c in run.controls]
 
 
 def others(run: RunRecord, drawn: set[str]) -> list[OtherFigure]:
-    """The figures that no chart shows."""
+    """Return the figures that no chart shows."""
     undrawn: list[OtherFigure] = []
     for key in run.keys:
         if key not in drawn:
@@ -149,7 +149,7 @@ def others(run: RunRecord, drawn: set[str]) -> list[OtherFigure]:
 
 
 def spread(steps: Sequence[Step]) -> str:
-    """The advantages of some steps as one number, or as their mean, least and greatest."""
+    """Format the advantages of steps as one number, or as mean, smallest and largest."""
     values = advantages(steps)
     if not values:
         return ""
@@ -160,11 +160,11 @@ def spread(steps: Sequence[Step]) -> str:
 
 
 def prompt(step: Step) -> str:
-    """The last thing that the model was asked."""
+    """Return the last message of a step's prompt."""
     asked = [message.get("content") or "" for message in step.chat_completions if message["role"] == "user"]
     return clipped(asked[-1]) if asked else ""
 
 
 def fields(task: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a task holds beside its question."""
+    """Return the fields of a task except for its question."""
     return [(name, clipped(value, 300)) for name, value in task.items() if name not in ("id", "question")][:8]

@@ -1,4 +1,4 @@
-"""A run's figures arranged into charts, in the order in which a person asks about them.
+"""Charts of a training's figures, in sections.
 
 Input: a `RunRecord` and its `Digest`. Output: sections of panels, each with its SVG, its legend and the
 figures that it drew, so that what no panel drew can be listed. A panel without data does not come out.
@@ -31,26 +31,26 @@ REASONS = {
     GroupOutcome.SMALL: "small",
     GroupOutcome.NEITHER: "rest",
 }
-"""Why a group taught nothing, and the reason's class."""
+"""CSS class of each reason why a group has no learning signal."""
 STAGES = ("rollout", "advantage", "update", "validate")
-"""In the order of a step; a stage of another name comes after them."""
+"""Stages of a step in order; other stages come after them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart. `legend` holds (label, class) for each thing drawn."""
+    """Chart with its legend: (label, CSS class) of each line or layer."""
 
     title: str
     svg: str
     legend: Sequence[tuple[str, str]]
     keys: frozenset[str]
-    """The figures that it draws."""
+    """Names of the figures in the chart."""
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Charts that belong together. `anchor` is its place in the page."""
+    """Section of charts; `anchor` is its id in the page."""
 
     anchor: str
     title: str
@@ -59,7 +59,7 @@ class Section:
 
 
 def sections(run: RunRecord, digest: Digest) -> list[Section]:
-    """Every section that has something to show."""
+    """Return the sections that have a chart."""
     roles = list(run.info.roles)
     candidates = [
         Section(
@@ -119,7 +119,7 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
 
 
 def _sharing(run: RunRecord) -> list[str]:
-    """The roles that do not have all of their policies for themselves: the others' share is 1, always."""
+    """Return the roles that share a policy; the share of the others is always 1."""
     policies = {name: {*role.policies} for name, role in run.info.roles.items() if role.trainable}
     held = Counter(policy for mine in policies.values() for policy in mine)
     return [name for name, mine in policies.items() if any(held[policy] > 1 for policy in mine)]
@@ -198,7 +198,7 @@ def _by_role(run: RunRecord, title: str, key: str, roles: Sequence[str]) -> Pane
 
 
 def _by_policy(run: RunRecord) -> list[Panel | None]:
-    """What is one figure where one policy is trained, and a line for each where there are several."""
+    """Return the charts of policies: one line for a single policy, else a line for each."""
     policies = run.info.trained_policies
     figures = {"Gradient norm": "grad_norm", "Learning rate": "learning_rate"}
     if len(policies) < 2:

@@ -1,4 +1,4 @@
-"""Token ids to the text of each, by a tokenizer that lies on this machine already. Nothing is fetched."""
+"""Texts of token ids, by tokenizers that are on this machine already; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PiecesOf = Callable[[str, int, Sequence[int]], Sequence[str]]
-"""The text of each token that a role's instance said; the ids themselves where no tokenizer is here."""
+"""Function from role, instance and token ids to the text of each token; the ids where there is no
+tokenizer."""
 _LOOK_BACK = 6
-"""Tokens before one that may have a part in its character."""
+"""Number of earlier tokens that may be part of one character."""
 
 
 def pieces_of(spec: Spec | None) -> PiecesOf:
-    """The tokenizers of a spec's roles, each loaded when it is first needed."""
+    """Return the texts of tokens by the tokenizers of a spec's roles, each loaded on first use."""
     sources: dict[str, Sequence[Path | None]] = {} if spec is None else _sources(spec)
     loaded: dict[Path, Tokenizer | None] = {}
 
@@ -39,7 +40,7 @@ def pieces_of(spec: Spec | None) -> PiecesOf:
 
 
 def _sources(spec: Spec) -> dict[str, Sequence[Path | None]]:
-    """By role, the file of each instance's tokenizer."""
+    """Return the tokenizer file of each instance, by role."""
     counts = {name: len(its) for name, its in instances_of(spec).items()}
     trained = trained_policies(spec, counts)
     return {
@@ -82,7 +83,7 @@ def _numbers(ids: Sequence[int]) -> list[str]:
 
 
 def _texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """What each token adds; a character of several tokens stands with its last."""
+    """Return the text that each token adds; a character of several tokens is put at the last of them."""
 
     def text(start: int, end: int) -> str:
         return tokenizer.decode(list(ids[start:end]), skip_special_tokens=False)

@@ -1,4 +1,4 @@
-"""An episode's DAG on a time line: a lane for each role instance, a bar for each turn, joins between them.
+"""Time line of an episode: a lane for each role instance, a bar for each turn, and joins between them.
 
 A turn lies where it began and ended. Earlier versions noted how long each took and not when it began: there
 the DAG says when, a turn beginning the moment what it waits for is over, without waits for a free slot of a
@@ -21,7 +21,7 @@ from rolegraph.engine.view.turns import TurnRecord
 
 MOST_LANES = 120
 MOST_JOINS = 1_500
-"""More lines than this would be a black area."""
+"""Largest number of joins that are drawn."""
 
 
 _PARTS = ("prompt", "system", "tool")
@@ -32,7 +32,7 @@ Dag = Mapping[NodeId, Sequence[NodeId]]
 
 
 class Bar(NamedTuple):
-    """One turn, in seconds from the episode's beginning."""
+    """Turn on the time line, in seconds from the start of the episode."""
 
     node: NodeId
     start: float
@@ -42,23 +42,23 @@ class Bar(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """A role instance."""
+    """Lane of a role instance."""
 
     instance: tuple[str, int]
-    """The role's name, and the instance's number."""
+    """Name of the role and number of the instance."""
     name: str
     bars: Sequence[Bar]
 
 
 class Join(NamedTuple):
-    """From the end of a bar to the beginning of one that waited for it; lanes by their places."""
+    """Line from the end of a bar to the start of a bar that waited for it; lanes by their places."""
 
     start: float
     lane: int
     end: float
     to: int
     on_path: bool
-    """Whether it is on the longest way through the episode."""
+    """Whether the join is on the longest path through the episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ class Timeline:
     timed: bool
     measured: bool
     left_out: int
-    """Lanes that are not shown."""
+    """Number of lanes that are not shown."""
     order: Sequence[NodeId]
-    """The turns that were taken, by when they began."""
+    """Turns in the order of their starts."""
 
 
 def read_dag(spec: Spec | None, templates: Mapping[str, str]) -> Dag | None:
@@ -96,7 +96,7 @@ def read_dag(spec: Spec | None, templates: Mapping[str, str]) -> Dag | None:
 
 
 def timeline(dag: Dag | None, turns: Mapping[NodeId, TurnRecord]) -> Timeline:
-    """The time line of an episode; without a DAG all turns of a round are drawn side by side."""
+    """Return the time line of an episode; without a DAG all turns of a round are drawn side by side."""
     before = dag if dag is not None and turns.keys() <= dag.keys() else _by_round(turns)
     timed = any(turn.seconds for turn in turns.values())
     spans = {node: turn.span for node, turn in turns.items() if turn.calls}
@@ -142,7 +142,7 @@ def timeline(dag: Dag | None, turns: Mapping[NodeId, TurnRecord]) -> Timeline:
 
 
 class BarRect(NamedTuple):
-    """A bar, in a drawing that is 1000 wide and stretched to its room."""
+    """Rectangle of a bar, in a drawing 1000 units wide."""
 
     bar: Bar
     x: float
@@ -151,11 +151,11 @@ class BarRect(NamedTuple):
 
 
 class TimelineDrawing(NamedTuple):
-    """A time line in lanes of `LANE` pixels."""
+    """Drawing of a time line, in lanes of `LANE` pixels."""
 
     rects: Sequence[BarRect]
     lines: Sequence[tuple[str, bool]]
-    """The path of each join, and whether it is on the longest way."""
+    """SVG path of each join, and whether the join is on the longest path."""
     height: int
 
 
@@ -165,7 +165,7 @@ _WIDE = 1000
 
 
 def drawing(line: Timeline) -> TimelineDrawing:
-    """Where the bars and joins of a time line are drawn."""
+    """Return the drawing of a time line."""
     scale = (_WIDE - 8) / (line.length or 1.0)
 
     def x(seconds: float) -> float:
@@ -192,7 +192,7 @@ def drawing(line: Timeline) -> TimelineDrawing:
 
 
 def _by_round(turns: Mapping[NodeId, TurnRecord]) -> dict[NodeId, Sequence[NodeId]]:
-    """What is known without a spec: that rounds follow one another."""
+    """Return the DAG of turns without a spec: each round follows the one before."""
     rounds: dict[int, list[NodeId]] = {}
     for node in turns:
         rounds.setdefault(node.round, []).append(node)
@@ -202,12 +202,12 @@ def _by_round(turns: Mapping[NodeId, TurnRecord]) -> dict[NodeId, Sequence[NodeI
 
 
 def _in_order(before: Mapping[NodeId, Sequence[NodeId]]) -> Iterator[NodeId]:
-    """Each after those that it waits for."""
+    """Order turns after the turns that they wait for."""
     return iter(TopologicalSorter(before).static_order())
 
 
 def _path(ends: Mapping[NodeId, float], cause: Mapping[NodeId, NodeId]) -> set[tuple[NodeId, NodeId]]:
-    """The joins of the longest way, from its end."""
+    """Return the joins of the longest path."""
     found: set[tuple[NodeId, NodeId]] = set()
     node = max(ends, key=lambda other: ends[other], default=None)
     while node is not None and node in cause:

@@ -1,4 +1,4 @@
-"""Why an advantage is what it is: the group that a turn was compared in, as training left it on record.
+"""Origin of an advantage: the group in which a turn was compared, as training recorded it.
 
 Nothing is computed anew. Who was compared with whom is what `credit.on_record` reads, and the
 reward, baseline, advantage and loss weight are those that the estimator and the loss were given. Pure.
@@ -17,48 +17,48 @@ from rolegraph.engine.view.runs import EpisodeLocation
 
 
 class GroupMember(NamedTuple):
-    """One member of a group: a trajectory, or a turn of one."""
+    """Member of a group: a trajectory or a turn."""
 
     row: EpisodeLocation
-    """Of its episode."""
+    """Location of the member's episode."""
     node: NodeId
-    """Its turn; a trajectory's last."""
+    """Turn of the member; for a trajectory its last turn."""
     reward: float | None
-    """What it was credited with."""
+    """Reward that the member is credited with."""
     baseline: float | None
-    """What the estimator took from that; None where it does not say."""
+    """Baseline that the estimator subtracted; None where it is not recorded."""
     advantage: float | None
-    """The mean over its tokens; None where nothing was learnt."""
+    """Mean advantage over the tokens; None where there is none."""
     low: float
     high: float
-    """Least and greatest of its tokens."""
+    """Largest advantage of a token; `low` is the smallest."""
     loss_weight: float | None
-    """What each token's advantage is multiplied by in the loss."""
+    """Factor of each token's advantage in the loss."""
     tokens: int
     mean_logprob: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupTrace:
-    """What a turn was compared in."""
+    """Group in which a turn was compared."""
 
     key: GroupKey
     members: Sequence[GroupMember]
     mine: GroupMember
     too_small: bool
     of_turns: bool
-    """Whether turns were compared, and not whole trajectories."""
+    """Whether the members are turns and not trajectories."""
 
     @property
     def learnt(self) -> bool:
-        """Whether anything of it has an advantage."""
+        """Whether any member has an advantage."""
         return any(member.advantage is not None for member in self.members)
 
 
 def traces(
     row: EpisodeLocation, episodes: Sequence[tuple[EpisodeLocation, Episode]]
 ) -> dict[NodeId, GroupTrace]:
-    """The groups that the turns of an episode were compared in, by turn; `episodes` are those of its task."""
+    """Return the group of each turn of an episode; `episodes` are those of its task and step."""
     groups: dict[GroupKey, list[tuple[GroupMember, Trajectory, bool]]] = {}
     for other, episode in episodes:
         for key, member in on_record(episode):
@@ -98,24 +98,24 @@ def _noted(steps: Iterable[Step], key: str) -> float | None:
 
 
 class SampledToken(NamedTuple):
-    """One sampled token."""
+    """Sampled token of a response."""
 
     text: str
     logprob: float | None
     advantage: float | None
     tint: str
-    """The class of its colour: `a-3` to `a3` by advantage."""
+    """CSS class of the colour, `a-3` to `a3` by advantage."""
     doubt: str
-    """The class of its underline: `p0`, nearly certain, to `p4`, by log-probability."""
+    """CSS class of the underline, `p0` (nearly certain) to `p4`, by log-probability."""
 
 
 _DOUBTS = (-0.1, -0.7, -2.0, -5.0)
 MOST_TOKENS = 3_000
-"""Of an answer, that are coloured."""
+"""Number of tokens of a response that are coloured."""
 
 
 def tokens(step: Step, pieces: Sequence[str], scale: float) -> Iterator[SampledToken]:
-    """The tokens of an answer with their colours; `scale` is the greatest |advantage| to show."""
+    """Yield the tokens of a response with their colours; `scale` is the largest |advantage| of the page."""
     values, logprobs = step.advantages, step.logprobs
     for place, text in enumerate(pieces[:MOST_TOKENS]):
         advantage = values[place] if place < len(values) else None
@@ -126,10 +126,10 @@ def tokens(step: Step, pieces: Sequence[str], scale: float) -> Iterator[SampledT
 
 
 def greatest(steps: Iterable[Step]) -> float:
-    """The greatest |advantage| of some steps; 0 where there is none."""
+    """Return the largest |advantage| of steps; 0 where there is none."""
     return max((abs(value) for value in advantages(steps)), default=0.0)
 
 
 def _away(value: float) -> int:
-    """Rounded away from 0, so that only 0 has no colour."""
+    """Round away from 0, so that only 0 has no colour."""
     return int(value) if value == int(value) else int(value) + (1 if value > 0 else -1)

@@ -1,4 +1,4 @@
-"""An episode as its turns: each with its calls, what it earned and why it failed. Pure."""
+"""Turns of an episode, each with its calls, reward and failure."""
 
 from __future__ import annotations
 
@@ -13,54 +13,55 @@ from rolegraph.engine.training.signals import DEMONSTRATION
 
 
 class ChatMessage(NamedTuple):
-    """One message of a chat."""
+    """Message of a chat."""
 
     role: str
     name: str
-    """Of a tool."""
+    """Name of the tool."""
     reasoning: object
     content: object
     calls: Sequence[str]
-    """The tools that it calls, each with its arguments."""
+    """Tool calls of the message, with their arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One call of a model, or what a role without one did."""
+    """Call of a model, or run of a tool by a role without a model."""
 
     step: Step
     earlier: Sequence[ChatMessage]
-    """What it was asked that the call before was asked or said already."""
+    """Messages of the prompt that the call before had in its prompt or response."""
     prompt: Sequence[ChatMessage]
-    """What it was asked besides."""
+    """Other messages of the prompt."""
     calls: Sequence[str]
-    """The tools that the answer calls, each with its arguments."""
+    """Tool calls of the response, with their arguments."""
     used: Sequence[tuple[str, str]]
-    """The tools that ran, each with its error, if any."""
+    """Names of the tools that ran, each with its error or an empty text."""
     demonstration: str
-    """The turn to imitate, if any."""
+    """Demonstration of the turn; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """One turn of one role instance. One that failed without an answer has no calls."""
+    """Turn of a role instance; without calls where it failed without an answer."""
 
     node: NodeId
     calls: Sequence[CallRecord] = ()
     trajectory: Trajectory | None = None
     failure: Mapping[str, Any] | None = None
-    """Its `name` and `message`."""
+    """`name` and `message` of the failure."""
     is_last: bool = True
-    """Whether it is its trajectory's last, of which a reward's terms speak."""
+    """Whether the turn is the last of its trajectory."""
 
     @property
     def seconds(self) -> float:
-        """How long its calls took, waits for a free slot not counted; 0 where that is not on record."""
+        """Sum of the durations of the calls, in seconds, without waits for a free slot; 0 where not
+        recorded."""
         return sum(_number(asked.step, "seconds") or 0.0 for asked in self.calls)
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """When its first call began and its last ended, in seconds from the episode's beginning.
+        """Start of the first call and end of the last, in seconds from the start of the episode.
 
         None where that is not on record, as earlier versions wrote it, and where there was no call.
         """
@@ -72,7 +73,7 @@ class TurnRecord:
 
     @property
     def masked(self) -> bool:
-        """Whether it is kept out of the gradient."""
+        """Whether the turn is kept out of the gradient."""
         return any(asked.step.masked for asked in self.calls)
 
     @property
@@ -82,7 +83,7 @@ class TurnRecord:
 
 
 def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
-    """Every turn that was taken, by role, instance and round."""
+    """Return the turns of an episode by role, instance and round."""
     failures = {_node(failed): failed for failed in _failures(episode)}
     found: dict[NodeId, TurnRecord] = {}
     for trajectory in episode.trajectories:
@@ -138,7 +139,7 @@ def _said(message: Message) -> ChatMessage:
 
 
 def _calls(message: Message) -> list[str]:
-    """As a person writes a call; what is not in OpenAI's form, as JSON has it."""
+    """Format a tool call as `name(arguments)`; calls in another form than OpenAI's as JSON."""
     found: list[str] = []
     for call in _listed(message.get("tool_calls")):
         function: object = (
@@ -165,7 +166,7 @@ def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _failures(episode: Episode) -> Iterator[Mapping[str, Any]]:
-    """What went wrong in each turn; its `name` and `message`, and where."""
+    """Return the failures of an episode by turn."""
     for failed in _mappings(episode.metadata.get("failures")):
         if {"role", "index", "name", "message"} <= failed.keys():
             yield failed

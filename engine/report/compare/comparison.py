@@ -1,4 +1,4 @@
-"""Sides to what a person asks of them: where the specs differ, by how much the figures, which tasks flipped.
+"""Comparison of sides: differences of the specs and of the figures, and tasks that flipped.
 
 The first side is the one that the others are held against. Nothing is averaged over sides. A figure is the
 mean over tasks, the rollouts of a task averaged first; `METHOD` says what its interval is.
@@ -37,11 +37,11 @@ METHOD = (
     "the rollouts of a task averaged first"
 )
 SOLVED = 0.5
-"""A task is solved where more than this share of its rollouts is correct."""
+"""Share of correct rollouts above which a task counts as solved."""
 
 
 class SideActions(NamedTuple):
-    """What one role instance did on each side, as far as it took part there."""
+    """Trajectories of a role instance in the episodes of both sides."""
 
     instance: str
     first: Trajectory | None
@@ -49,35 +49,35 @@ class SideActions(NamedTuple):
 
 
 class FigureRow(NamedTuple):
-    """A figure on every side, and each other side's difference from the first."""
+    """Figure of every side, with the differences from the first side."""
 
     figure: str
     sides: Sequence[Interval | None]
-    """None where a side does not have it."""
+    """Mean with interval, by side; None where a side lacks the figure."""
     differences: Sequence[Interval | None]
-    """One fewer than sides."""
+    """Difference from the first side, for each other side."""
 
     def is_sure(self, at: int) -> bool:
-        """Whether the interval of a difference leaves out 0."""
+        """Return whether the interval of a difference excludes 0."""
         gap = self.differences[at]
         return gap is not None and gap.n > 0 and (gap.low > 0 or gap.high < 0)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFlip:
-    """A task that one side solves and the other does not."""
+    """Task that only one of two sides solves."""
 
     task: str
     question: str
     was: float
-    """The share of correct rollouts on the first side."""
+    """Share of correct rollouts on the first side."""
     now: float
     first: Episode
-    """One that shows it: correct where its side solves the task."""
+    """Episode of the first side, correct where that side solves the task."""
     other: Episode
 
     def beside(self) -> list[SideActions]:
-        """The role instances of both episodes, those of one name together."""
+        """Role instances of both episodes, paired by name."""
         one, two = (
             {instance(episode, trajectory): trajectory for trajectory in episode.trajectories}
             for episode in (self.first, self.other)
@@ -87,23 +87,23 @@ class TaskFlip:
 
 @dataclass(frozen=True, slots=True)
 class TaskFlips:
-    """How the tasks of another side went beside the first's."""
+    """Tasks that flipped between the first side and another."""
 
     side: str
     shared: int
-    """Tasks that are the same on both sides: their ids and their rows."""
+    """Number of tasks with the same id and row on both sides."""
     alone: int
-    """Tasks of either side that are not."""
+    """Number of the other tasks of both sides."""
     gained: Sequence[TaskFlip]
-    """Those that only the other side solves, the clearest first, at most as many as were asked for."""
+    """Tasks that only the other side solves, the largest change first, up to the requested number."""
     lost: Sequence[TaskFlip]
     gains: int
-    """How many there are in all."""
+    """Number of all such tasks."""
     losses: int
 
     @property
     def pairing(self) -> str:
-        """How the differences of this side were made."""
+        """Description of how the differences of this side were computed."""
         if not self.shared:
             return f"{self.side}: no task is the same; the difference of means, each side resampled alone"
         left = f"; {self.alone} others are left out" if self.alone else ""
@@ -112,35 +112,35 @@ class TaskFlips:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What differs between sides, and what came of it."""
+    """Comparison of two or more runs, trainings or specs, the sides; differences are from the first side."""
 
     sides: Sequence[Side]
     spec: Sequence[KeyDifference]
     settings: Sequence[KeyDifference]
     templates: Sequence[TemplateChange]
     rows: Sequence[FigureRow]
-    """Nothing where fewer than two sides have episodes."""
+    """Figures of the sides that have episodes; empty where fewer than two have."""
     flips: Sequence[TaskFlips]
-    """For each side with episodes, but the first of them."""
+    """Flipped tasks of each side with episodes, except for the first."""
 
     @property
     def method(self) -> str:
-        """What the intervals are."""
+        """Description of the intervals."""
         return METHOD
 
     @property
     def measured(self) -> Sequence[Side]:
-        """The sides that have episodes, in order: those that rows are of."""
+        """Sides that have episodes, in order: the columns of `rows`."""
         return [side for side in self.sides if side.results is not None]
 
     @property
     def same_words(self) -> bool:
-        """Whether only the code of what the specs name, or nothing at all, tells them apart."""
+        """Whether specs, templates and settings are the same."""
         return not (self.spec or self.templates)
 
     @property
     def other_code(self) -> bool:
-        """Whether it is the code: the same words, and another hash."""
+        """Whether only the code of named items differs: same specs, but another hash."""
         return self.same_words and len({side.hash for side in self.sides}) > 1
 
 
@@ -182,7 +182,7 @@ def _gap(figure: str, first: SideResults, other: SideResults) -> Interval | None
 
 
 def _shared(first: SideResults, other: SideResults) -> set[str]:
-    """The tasks that are the same on both sides: an id alone says nothing where the data has changed."""
+    """Return the tasks with the same id and row on both sides; the data behind an id may have changed."""
     return {task for task, row in first.tasks.items() if other.tasks.get(task) == row}
 
 
@@ -213,7 +213,7 @@ def _flip(task: str, first: SideResults, other: SideResults) -> TaskFlip:
 def _telling(
     first: Sequence[IndexEntry], other: Sequence[IndexEntry], *, gained: bool
 ) -> tuple[IndexEntry, IndexEntry]:
-    """An episode of each side that shows the flip, of the same rollout if one does."""
+    """Return an episode of each side that shows the flip, of the same rollout where possible."""
     fitting = [
         (one, two)
         for one, two in product(first, other)

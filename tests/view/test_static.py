@@ -124,5 +124,5 @@ def test_where_an_event_loop_runs_a_person_is_told_what_to_do_instead(tmp_path: 
     async def notebook() -> None:
         view.serve()
 
-    with pytest.raises(UsageError, match="as in a notebook: look at the run with `rolegraph view`"):
+    with pytest.raises(UsageError, match="as in a notebook: run `rolegraph view` in a terminal"):
         asyncio.run(notebook())

@@ -72,7 +72,11 @@ class Graph:
         return path
 
     def as_bytes(self, form: str) -> bytes:
-        """Return the contents of a file of a form; raises UsageError for an unknown form."""
+        """Return the contents of a file of a form; raises UsageError for an unknown form.
+
+        Args:
+            form: `svg`, `png`, `mmd`, `md` or `dot`.
+        """
         forms: dict[str, Callable[[], str | bytes]] = {
             "svg": self.svg,
             "png": self.png,

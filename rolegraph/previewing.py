@@ -35,7 +35,11 @@ class Preview:
     """Reason for missing tokens; empty where there are tokens or none were wanted."""
 
     def of(self, *roles: str) -> Preview:
-        """Return a copy with some roles only."""
+        """Return a copy with some roles only.
+
+        Args:
+            roles: Names of the roles to keep.
+        """
         tasks = [
             task._replace(roles=[of for of in task.roles if of.role.name in roles]) for task in self.tasks
         ]
@@ -93,15 +97,15 @@ async def preview_async(
         rows = [(task, None) for task in flow.tasks(split, limit)]
     if not rows:
         raise UsageError(f"the data of {flow.name} holds no task to look at")
-    asked = [await preview_task(plan, task, episode) for task, episode in rows]
+    previews = [await preview_task(plan, task, episode) for task, episode in rows]
     missing = ""
     if tokens:
         formats = _Formats()
         refs = [endpoint.model for endpoint in plan.endpoints]
-        asked = [_with_tokens(task, refs, formats) for task in asked]
+        previews = [_with_tokens(task, refs, formats) for task in previews]
         missing = "; ".join(formats.missing)
     answers = "made up" if recorded is None else f"those of {recorded}; what is not there is made up"
-    return Preview(plan.name, plan.spec.description, asked, answers, missing)
+    return Preview(plan.name, plan.spec.description, previews, answers, missing)
 
 
 preview = blocking(preview_async)
@@ -149,17 +153,24 @@ class _Formats:
 
 
 def _with_tokens(task: TaskPrompts, models: Sequence[ModelRef], formats: _Formats) -> TaskPrompts:
-    def counted(asked: SentPrompt) -> SentPrompt:
-        chat = formats.of(models[asked.endpoint])
+    def with_tokens(prompt: SentPrompt) -> SentPrompt:
+        chat = formats.of(models[prompt.endpoint])
         if chat is None:
-            return asked
+            return prompt
         try:
-            ids = chat.prompt(asked.messages, asked.functions).ids
+            ids = chat.prompt(prompt.messages, prompt.functions).ids
         except ModelError as error:  # the template refuses these messages, or has no tools
-            return asked._replace(note=", ".join(filter(None, (asked.note, str(error)))))
-        return asked._replace(pieces=chat.pieces(ids), tokens=len(ids))
+            return prompt._replace(note=", ".join(filter(None, (prompt.note, str(error)))))
+        return prompt._replace(pieces=chat.pieces(ids), tokens=len(ids))
 
-    def role(of: RolePrompts) -> RolePrompts:
-        return RolePrompts(of.role, [*map(counted, of.asked)], of.facts, of.more, of.values, of.problems)
+    def of_role(prompts: RolePrompts) -> RolePrompts:
+        return RolePrompts(
+            prompts.role,
+            [*map(with_tokens, prompts.asked)],
+            prompts.facts,
+            prompts.more,
+            prompts.values,
+            prompts.problems,
+        )
 
-    return task._replace(roles=[*map(role, task.roles)])
+    return task._replace(roles=[*map(of_role, task.roles)])

@@ -60,9 +60,11 @@ async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
     if spec not in shipped:
         hint = did_you_mean(spec, shipped) or f"expected one of {', '.join(shipped)}"
         raise UsageError(f"no shipped spec {spec!r}; {hint}")
-    begun = load(spec)
-    about = _about(begun.plan, name)
-    written = _write(folder, _first_files(begun.plan, (SPECS / f"{spec}.yaml").read_text("utf-8"), about))
+    shipped_flow = load(spec)
+    about = _about(shipped_flow.plan, name)
+    written = _write(
+        folder, _first_files(shipped_flow.plan, (SPECS / f"{spec}.yaml").read_text("utf-8"), about)
+    )
     imports = [folder / "rewards.py"] if about["own"] else []
     made = load(folder / f"{name}.yaml", imports=imports)
     return sorted([*written, *_write(folder, await _later_files(made, imports, about))])
@@ -123,8 +125,8 @@ async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, 
     if not about["allow"]:
         split: Split = about["split"]
         right, wrong = made.tasks(split, 2)
-        said = [(right, str(right.get("solution", "1"))), (wrong, "0")]
-        episodes = [await made_up(made.plan, task, answer) for task, answer in said]
+        answers = [(right, str(right.get("solution", "1"))), (wrong, "0")]
+        episodes = [await made_up(made.plan, task, answer) for task, answer in answers]
         files["answers.jsonl"] = b"".join(json_line(e.to_dict()) for e in episodes).decode()
     return files
 

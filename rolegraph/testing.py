@@ -121,19 +121,22 @@ async def record_async(
             f"{read.answers}, the `answers` of {path}, is a run's folder, which nothing is recorded into; "
             "name a file, or leave `answers` out"
         )
-    of, told = read.tests, observe or ignore_event
-    rows = flow.tasks(of.split, of.tasks)
-    told(Note("starting the model …"))
+    settings, notify = read.tests, observe or ignore_event
+    rows = flow.tasks(settings.split, settings.tasks)
+    notify(Note("starting the model …"))
     episodes: list[Episode] = []
     async with flow.open() as opened:
-        told(Note(""))
+        notify(Note(""))
         stream = opened.stream(
-            tasks=rows, rollouts=of.rollouts, seed=of.seed, observe=partial(pass_all_but_episodes, told)
+            tasks=rows,
+            rollouts=settings.rollouts,
+            seed=settings.seed,
+            observe=partial(pass_all_but_episodes, notify),
         )
         async with aclosing(stream):
             async for episode in stream:
                 episodes.append(episode)
-                told(EpisodeDone(episode, finished=True))
+                notify(EpisodeDone(episode, finished=True))
     place = {row["id"]: at for at, row in enumerate(rows)}
     episodes.sort(key=lambda episode: (place[episode.task_id], episode.rollout))
     write_whole(read.answers, b"".join(json_line(episode.to_dict()) for episode in episodes))

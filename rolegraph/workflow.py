@@ -285,7 +285,18 @@ def check(
 
 
 def check_for(source: Source, backend: str | None) -> CompileResult:
-    """Check the spec of a source, for a backend of rLLM where one is named, as `check` does."""
+    """Check the spec of a source as `check` does.
+
+    Args:
+        source: The spec and the options it is read with.
+        backend: Backend of rLLM, as for `check`; None checks the spec alone.
+
+    Returns:
+        The plan where there is no fault, and all diagnostics with their places.
+
+    Raises:
+        UsageError: No spec is named, a file is missing, or the backend is unknown.
+    """
     if backend is None:
         return check_source(source)
     from rolegraph.engine.rllm_bridge.launch import for_backend

@@ -89,6 +89,6 @@ class BashCompletion(BashComplete):
         if item.type != "plain":
             return super().format_completion(item)
         _, incomplete = self.get_completion_args()
-        begun = max(incomplete.rfind("="), incomplete.rfind(":")) + 1
+        start = max(incomplete.rfind("="), incomplete.rfind(":")) + 1
         end = "" if item.value.endswith(GOES_ON) else " "
-        return f"plain,{item.value[begun:]}{end}"
+        return f"plain,{item.value[start:]}{end}"

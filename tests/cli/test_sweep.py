@@ -28,7 +28,7 @@ def test_a_sweep_goes_from_its_words_to_a_table_and_goes_on(rolegraph: Command, 
 
 def test_mistakes_of_a_sweep_are_told(rolegraph: Command) -> None:
     done = rolegraph("run", "solver_judge", "-m", "roles.solver.count=2", "--model", "replay:none.jsonl")
-    assert (done.returncode, "values with commas" in done.stderr) == (2, True)
+    assert (done.returncode, "separated by commas" in done.stderr) == (2, True)
     done = rolegraph("eval", "solver_judge", "--checkpoint", "runs/x", "--resume")
     assert (done.returncode, "--resume needs --out" in done.stderr) == (2, True)
     done = rolegraph("train", "solver_judge", "-m", "train.steps=1,2", "--trainer", "rllm")

@@ -1,11 +1,11 @@
-"""A spec's file to an immutable Plan, or to every fault that stands in the way."""
+"""Compilation of a spec's file to an immutable Plan, or to all its faults."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -22,15 +22,15 @@ from rolegraph.engine.compile.graph import (
     players_of,
     repeated_needs,
     role_needs,
+    run_findings,
 )
 from rolegraph.engine.compile.inputs import OWN_TURNS, role_inputs
 from rolegraph.engine.compile.lineage import Instances, instances_of
 from rolegraph.engine.compile.model_files import ModelFiles
 from rolegraph.engine.compile.names import ResolvedNames, resolve_names
-from rolegraph.engine.compile.plan import EnvPlan, LoopPlan, Node, Plan, RolePlan, self_view
+from rolegraph.engine.compile.plan import EnvPlan, LoopPlan, Node, Permission, Plan, RolePlan, self_view
 from rolegraph.engine.compile.policies import check_policies, endpoints_of, samplings_of, trained_policies
 from rolegraph.engine.compile.resolve import digest
-from rolegraph.engine.compile.running import permission_findings, run_findings, withheld
 from rolegraph.engine.compile.size import EpisodeBounds, size_of
 from rolegraph.engine.compile.trainable import alike_findings, learning_findings, loss_of, smallest_group
 from rolegraph.engine.compile.unroll import unroll
@@ -38,12 +38,13 @@ from rolegraph.engine.errors import SpecError
 from rolegraph.engine.prompts import IN_A_LOOP, OF_SELF, SELF, PromptError
 from rolegraph.engine.records import Source
 from rolegraph.engine.spec import Diagnostic, Finding, Spec, load_spec
+from rolegraph.engine.spec.diagnostics import Severity
 from rolegraph.engine.spec.merge import dump_yaml
-from rolegraph.engine.vocabulary import Dataset, Import, Split, import_file
+from rolegraph.engine.vocabulary import Dataset, Import, Split, import_file, is_allowed
 
 T = TypeVar("T")
-Further = Callable[[Plan], Iterable[Finding]]
-"""Further checks of a plan without faults."""
+PlanCheck = Callable[[Plan], Iterable[Finding]]
+"""Function that checks a plan without faults for one use, such as a trainer."""
 
 
 _CONSTANTS = {"self", *(f"self.{field}" for field in (*OF_SELF, *IN_A_LOOP))} - {OWN_TURNS}
@@ -52,24 +53,24 @@ _CONSTANTS = {"self", *(f"self.{field}" for field in (*OF_SELF, *IN_A_LOOP))} - 
 
 @dataclass(frozen=True, slots=True)
 class CompileResult:
-    """What came of a spec: a plan, if no diagnostic is an error."""
+    """Result of a compilation: a plan, if no diagnostic is an error."""
 
     plan: Plan | None
     diagnostics: tuple[Diagnostic, ...]
 
     def valid(self) -> Plan:
-        """The plan; raises SpecError with every fault where there is none."""
+        """Return the plan; raises SpecError with all faults if there is none."""
         if self.plan is None:
             raise SpecError([d for d in self.diagnostics if d.severity == "error"])
         return self.plan
 
     @property
     def size(self) -> EpisodeBounds | None:
-        """How large an episode can become; None without a plan."""
+        """Bounds of an episode's size; None without a plan."""
         return None if self.plan is None else size_of(self.plan)
 
     def files(self) -> Mapping[Split, Dataset]:
-        """The tasks that a person wrote into a file, of which only the first has been looked at."""
+        """Return the data sets that are files of the spec's author; only their first task has been read."""
         written: dict[Split, Dataset] = {}
         for split, dataset in self.plan.data.items() if self.plan else ():
             if dataset.origin is not None and dataset.origin.call.name == "file":
@@ -80,18 +81,29 @@ class CompileResult:
 def compile_file(
     name: str | FilePath,
     overrides: Sequence[str] = (),
-    further: Further | None = None,
+    further: PlanCheck | None = None,
     *,
     allow: Sequence[str] = (),
 ) -> Plan:
-    """The plan of a spec's file; raises SpecError with every fault, or UsageError where there is no file."""
+    """Compile a spec's file.
+
+    Args:
+        name: A path, or the name of a shipped spec.
+        overrides: `key.path=value` settings.
+        further: A check of the plan for one use.
+        allow: Permissions, as for `--allow`.
+
+    Raises:
+        SpecError: The spec has faults; all of them are in the error.
+        UsageError: The file does not exist.
+    """
     return check_file(name, overrides, further, allow=allow).valid()
 
 
 def check_file(
     name: str | FilePath,
     overrides: Sequence[str] = (),
-    further: Further | None = None,
+    further: PlanCheck | None = None,
     *,
     model: str | None = None,
     base_url: str | None = None,
@@ -99,25 +111,33 @@ def check_file(
     allow: Sequence[str] = (),
     runs: bool = False,
 ) -> CompileResult:
-    """Load, check and compile; faults and warnings are in the result.
+    """Load, check and compile a spec's file; faults and warnings are in the result.
 
-    `model` and `base_url` are the command line's flags; `imports` are the files that it allows, already
-    imported; `allow` is what else it does, without which a plan that needs it has a warning, and a fault
-    where it `runs` now. `further` holds a plan without faults against more than the language: a trainer that
-    it is meant for, say.
+    Args:
+        name: A path, or the name of a shipped spec.
+        overrides: `key.path=value` settings.
+        further: A check of the plan for one use.
+        model: Value of `--model`.
+        base_url: Value of `--base-url`.
+        imports: Files of vocabulary that the command line allows, already imported.
+        allow: Permissions, as for `--allow`. A missing one is a warning.
+        runs: True if the plan is to run now, which makes a missing permission a fault.
+
+    Raises:
+        UsageError: The file does not exist.
     """
     loaded = load_spec(name, overrides, model=model, base_url=base_url)
     files = ModelFiles(loaded.folders, loaded.is_overridden)
     plan, findings = _compile(loaded.spec, loaded.data, files, imports, allow, whole=not loaded.faults)
     loaded.report(findings)
     if plan is not None:
-        loaded.report(permission_findings(plan.withheld, "error" if runs else "warning"))
+        loaded.report(_permission_findings(plan.withheld, "error" if runs else "warning"))
     if further is not None and plan is not None and not loaded.faults:
         loaded.report(further(plan))
     return CompileResult(None if loaded.faults else plan, loaded.shown_diagnostics())
 
 
-def check_source(source: Source, further: Further | None = None, *, runs: bool = False) -> CompileResult:
+def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool = False) -> CompileResult:
     """Import a source's Python files and check its spec as `check_file` does.
 
     Raises UsageError where no spec is named, or a file is missing.
@@ -143,9 +163,9 @@ def _compile(
     *,
     whole: bool,
 ) -> tuple[Plan | None, list[Finding]]:
-    """The plan, unless a finding is an error, and all findings.
+    """Return the plan, or None where a finding is an error, and all findings.
 
-    `data` is the spec as it was read; where it is not `whole`, what did not fit is missing in `spec`.
+    `data` is the spec as it was read. Where not `whole`, parts that did not fit the model are not in `spec`.
     """
     needs = role_needs(spec)
     spec, of_models = files.all_located(spec)
@@ -179,7 +199,7 @@ def _assemble(
     imports: Sequence[Import],
     allow: Sequence[str],
 ) -> Plan:
-    """The plan of a spec without fault. Pure but for `_hash`, which reads the files behind the vocabulary."""
+    """Build the plan of a spec without faults. Pure, except that `_hash` reads files of the vocabulary."""
     positions = {name: position for position, name in enumerate(spec.roles)}
     order = in_order(needs)
     counts = {name: len(its) for name, its in instances.items()}
@@ -270,7 +290,7 @@ def _assemble(
         hidden=names.hidden,
         data=names.data,
         permissions=tuple(names.permissions),
-        withheld=withheld(names.permissions, allow),
+        withheld=tuple(asked for asked in names.permissions if not is_allowed(asked.name, allow)),
     )
 
 
@@ -288,19 +308,19 @@ def _never_run(roles: Sequence[RolePlan], nodes: Sequence[Node]) -> frozenset[in
 
 
 def _mentions(names: ResolvedNames, role: str) -> set[str]:
-    """What a role's prompts and its condition read."""
+    """Return the names that a role's prompts and its condition read."""
     read = (*names.templates[role], names.whens[role])
     return {name for template in read if template for name in template.mentions}
 
 
 def _imports(names: ResolvedNames, given: Sequence[Import]) -> tuple[Import, ...]:
-    """What another process must import to know the vocabulary."""
+    """Return the modules that another process must import to have the vocabulary."""
     wanted = (registry.imported_from(name) for registry, name in names.used)
     return tuple(dict.fromkeys([*given, *filter(None, wanted)]))
 
 
 def _hash(data: Mapping[str, Any], names: ResolvedNames, imports: Sequence[Import]) -> str:
-    """A digest of the spec, its templates, the vocabulary it uses and the files imported for it."""
+    """Return the digest of a spec, its templates, the vocabulary it uses and the files imported for it."""
     sources = {name: [t.source if t else None for t in pair] for name, pair in names.templates.items()}
     for name, signal in names.signal_plans.items():
         sources[name].append(signal.demonstration.source if signal.demonstration else None)
@@ -311,8 +331,15 @@ def _hash(data: Mapping[str, Any], names: ResolvedNames, imports: Sequence[Impor
     return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
+def _permission_findings(permissions: Iterable[Permission], severity: Severity) -> Iterator[Finding]:
+    """Report permissions that were not given, each at its key."""
+    for name, path in permissions:
+        message = f"{'.'.join(map(str, path))} needs a permission: {name}"
+        yield Finding(path, message, "", f"--allow {name}", severity, word=name)
+
+
 def _present(value: T | None) -> T:
-    """What is there because nothing was found wrong."""
+    """Return a value that is present because the spec has no faults."""
     if value is None:
         raise AssertionError("a part of the plan is missing without a finding")
     return value

@@ -1,13 +1,10 @@
-"""What roles earn, held against the rest of a spec: whom rewards read, who is shown what is hidden.
-
-Pure: a spec with what its names stand for goes in; findings for its author come out.
-"""
+"""Checks of rewards and hidden fields: the roles that rewards read, and the roles that see labels. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rolegraph.engine.compile.graph import Needs, ancestors, circles, env_loop, in_a_circle, players_of
+from rolegraph.engine.compile.graph import Needs, ancestors, cycles, env_loop, format_cycle, players_of
 from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.spec import Finding, Path, Spec
@@ -15,7 +12,7 @@ from rolegraph.engine.vocabulary import Parser, Reward
 
 
 def scored(rewards: Mapping[str, Reward | None]) -> Needs:
-    """The graph of rewards: by role, those whose scores its own waits for."""
+    """Return the graph of rewards: by role, the roles whose scores its reward waits for."""
     return {
         name: [other for other in reward.roles if other in rewards] if reward else []
         for name, reward in rewards.items()
@@ -23,7 +20,7 @@ def scored(rewards: Mapping[str, Reward | None]) -> Needs:
 
 
 def earning_findings(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
-    """What is wrong, or looks wrong, with what roles earn and with the hidden fields that they are shown."""
+    """Find faults in the rewards of roles and in the hidden fields that roles are shown."""
     yield from _read(spec, names.rewards)
     yield from _failing(spec)
     yield from _shown(spec, names)
@@ -32,16 +29,16 @@ def earning_findings(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
 
 
 def correct_findings(spec: Spec, rewards: Mapping[str, Reward | None], last: str) -> Iterator[Finding]:
-    """An episode that is never right, because it was left to the last role, which earns nothing."""
+    """Warn where no episode can be correct, because `last`, the role that decides, has no reward."""
     right = [name for name, reward in rewards.items() if reward is not None and not reward.delegates]
     if spec.episode.correct is None and rewards[last] is None and right:
-        message = f"no episode is ever correct: that is the last role's, and {last} has no reward"
+        message = f"no episode can be correct: the last role decides, and {last} has no reward"
         hint = f"say whose it is: episode: {{correct: {right[-1]}}}"
         yield Finding(("roles", last), message, hint=hint, at_key=True, severity="warning")
 
 
 def _read(spec: Spec, rewards: Mapping[str, Reward | None]) -> Iterator[Finding]:
-    """What cannot be read: roles without a reward, a role itself, circles of rewards, no environment."""
+    """Find rewards that read a role without a reward, the role itself, a cycle, or no environment."""
     loop = env_loop(spec)
     players = [] if loop is None else players_of(spec, loop)
     for name, reward in rewards.items():
@@ -57,19 +54,19 @@ def _read(spec: Spec, rewards: Mapping[str, Reward | None]) -> Iterator[Finding]
         if reward and name in reward.read_roles:
             message = f"the reward of {name} reads {name} itself"
             yield Finding(path, message, "other roles", word=name)
-    for circle in circles(scored(rewards)):
-        if len(circle) > 1:
+    for cycle in cycles(scored(rewards)):
+        if len(cycle) > 1:
             yield Finding(
-                ("roles", circle[0], "reward"),
-                f"the rewards wait for each other: {in_a_circle(circle)}",
-                "rewards of which one hangs on no other",
+                ("roles", cycle[0], "reward"),
+                f"the rewards wait for each other: {format_cycle(cycle)}",
+                "rewards without a cycle",
                 "one that reads only what a role said waits for nobody's: rated_by, same_as",
-                word=circle[-1],
+                word=cycle[-1],
             )
 
 
 def _failing(spec: Spec) -> Iterator[Finding]:
-    """Rewards of failed turns that none of them would get."""
+    """Find rewards of failed turns that have no effect."""
     for name, role in spec.roles.items():
         failing = role.on_failure
         if failing.reward is None:
@@ -84,7 +81,7 @@ def _failing(spec: Spec) -> Iterator[Finding]:
 
 
 def _shown(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
-    """Fields shown that are not hidden, and words that carry them to who is rewarded by them."""
+    """Find `shows` of fields that are not hidden, and labels that reach a role which they reward."""
     columns = {column for dataset in names.data.values() for column in dataset.columns}
     edges: Needs = {
         name: [other for key, edge in role.needs.items() if (other := edge.of or key) in spec.roles]
@@ -92,7 +89,7 @@ def _shown(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
     }
     reads = scored(names.rewards)
     for name, role in spec.roles.items():
-        if not role.shows:  # who it reaches takes the square of the roles
+        if not role.shows:  # finding all roles that it reaches takes quadratic time
             continue
         reached = [
             name,
@@ -117,7 +114,7 @@ def _shown(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
 
 
 def _stripped(name: str, parser: Parser | None, reward: Reward | None) -> Iterator[Finding]:
-    """A reward that looks for the very marks that the parser takes off."""
+    """Warn of a reward that matches tags which the parser removes."""
     if parser is None or reward is None:
         return
     lost = [mark for mark in parser.strips if any(mark in pattern for pattern in reward.patterns)]

@@ -1,6 +1,6 @@
-"""The DAG over a spec's roles, and every check that needs only names and edges.
+"""The DAG over a spec's roles, and the checks that need only names, keys and edges.
 
-Nothing here knows parsers, rewards or prompts; `rolegraph.engine.compile.unroll` makes turns of roles.
+This file does not know parsers, rewards or templates; `rolegraph.engine.compile.unroll` makes turns of roles.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from typing import Any, cast
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits.specs import SPEC_EDGES, SPEC_LINEAGES, SPEC_TURNS
 from rolegraph.engine.prompts.checks import RESERVED
-from rolegraph.engine.spec import Finding, Spec
+from rolegraph.engine.spec import TOOL_ROLE_KEYS, Finding, Role, Spec
 from rolegraph.engine.spec.faults import role_not_found
 from rolegraph.engine.spec.yaml_source import value_at
 
 Needs = Mapping[str, Sequence[str]]
-"""The DAG over roles: whom each waits for, each once, in the order of the spec."""
+"""DAG over roles: for each role the roles that it waits for, each once."""
 
 
 def check_graph(spec: Spec, needs: Needs) -> list[Finding]:
-    """Unknown, repeated and reserved names, roles that need themselves, cycles, graphs that are too large.
+    """Find unknown, repeated and reserved names, impossible edges, cycles, and graphs that are too large.
 
-    `needs` are the spec's `role_needs`.
+    Args:
+        spec: The parsed spec.
+        needs: `role_needs` of the spec.
     """
     return [
         *_names(spec),
@@ -37,10 +39,10 @@ def check_graph(spec: Spec, needs: Needs) -> list[Finding]:
 
 
 def role_needs(spec: Spec) -> Needs:
-    """The DAG over roles, if there is no cycle; needs that name no other role are left out.
+    """Return the graph over roles, which may have cycles; edges to unknown roles are left out.
 
-    An edge to the round before orders nothing, and who waits for a role of a loop from outside waits for the
-    whole loop.
+    An edge to an earlier round orders nothing. A role outside a loop that needs a role inside waits for all
+    roles of the loop.
     """
     return {name: list(dict.fromkeys(_waits(spec, name))) for name in spec.roles}
 
@@ -58,17 +60,17 @@ def _waits(spec: Spec, name: str) -> Iterator[str]:
 
 
 def loop_of(spec: Spec, role: str) -> str | None:
-    """The loop that a role is in."""
+    """Return the name of the loop that a role is in; None for no loop."""
     return next((name for name, loop in spec.loops.items() if role in loop.roles), None)
 
 
 def env_loop(spec: Spec) -> str | None:
-    """The loop that has an environment."""
+    """Return the name of the loop with an environment; None for no such loop."""
     return next((name for name, loop in spec.loops.items() if loop.env is not None), None)
 
 
 def players_of(spec: Spec, loop: str) -> list[str]:
-    """The roles that move in a loop's environment, in the order of the players' numbers."""
+    """Return the roles that move in a loop's environment, in the order of the players' numbers."""
     found = spec.loops[loop]
     named = [role for role in dict.fromkeys(found.players) if role in found.roles]
     return [
@@ -77,14 +79,14 @@ def players_of(spec: Spec, loop: str) -> list[str]:
 
 
 def trains_on_seeds(spec: Spec) -> bool:
-    """Whether the seeds of an environment are the tasks, because there is no data."""
+    """Return whether the tasks are seeds of an environment, because the spec has no data."""
     return spec.data.train is None and spec.data.validation is None and env_loop(spec) is not None
 
 
 def in_order(needs: Needs) -> list[str]:
-    """The roles, each after those that it needs; raises graphlib.CycleError."""
+    """Sort the roles, each after those that it needs; raises graphlib.CycleError."""
     sorter: TopologicalSorter[str] = TopologicalSorter()
-    for name in needs:  # first of all, for their order counts among equals
+    for name in needs:  # first, because equals keep the order of insertion
         sorter.add(name)
     for name, before in needs.items():
         sorter.add(name, *before)
@@ -92,7 +94,7 @@ def in_order(needs: Needs) -> list[str]:
 
 
 def ancestors(needs: Needs, name: str) -> set[str]:
-    """Every role that is done before this one starts."""
+    """Return all roles that end before a role starts."""
     found: set[str] = set()
     waiting = [*needs[name]]
     while waiting:
@@ -112,7 +114,7 @@ def _names(spec: Spec) -> Iterator[Finding]:
         if name.lower() in RESERVED:
             yield Finding(
                 ("roles", name),
-                f"a role cannot be called {name!r}: it means something else in prompts",
+                f"a role cannot be named {name!r}, which is reserved in prompts",
                 at_key=True,
             )
         for key, edge in role.needs.items():
@@ -125,15 +127,15 @@ def _names(spec: Spec) -> Iterator[Finding]:
                 unknown = unknown_role(spec, other, path)
                 yield from (replace(finding, at_key=edge.of is None) for finding in unknown)
             if other != key and (key.lower() in RESERVED or key in spec.roles or not key.isidentifier()):
-                taken = "is a role" if key in spec.roles else "means something else in prompts"
-                message = f"{key!r} cannot stand for {other}: it {taken}"
+                taken = "is a role" if key in spec.roles else "is reserved in prompts"
+                message = f"{key!r} cannot be the name of {other}: it {taken}"
                 yield Finding(path, message, "another name", at_key=True)
     if spec.episode.correct is not None:
         yield from unknown_role(spec, spec.episode.correct, ("episode", "correct"))
 
 
 def repeated_needs(data: Mapping[str, Any]) -> Iterator[Finding]:
-    """Roles that a list of needs names twice. `data` is the spec as it was read."""
+    """Find roles that a list of `needs` names twice; `data` is the spec as it was read."""
     roles = value_at(data, ("roles",))
     for name in cast("Mapping[str, Any]", roles) if isinstance(roles, Mapping) else ():
         path = ("roles", name, "needs")
@@ -142,6 +144,32 @@ def repeated_needs(data: Mapping[str, Any]) -> Iterator[Finding]:
         for position, need in enumerate(needs):
             if need in needs[:position]:
                 yield Finding((*path, position), f"{name} needs {need} twice", severity="warning")
+
+
+def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:
+    """Find roles with neither a prompt nor a tool, and tool roles with keys for models.
+
+    Args:
+        spec: The parsed spec.
+        data: The spec as it was read, which shows prompts that did not fit the model.
+    """
+    for name, role in spec.roles.items():
+        at = ("roles", name)
+        if role.run is not None:
+            yield from _tool_role_findings(name, role)
+        elif role.prompt is None and not any(value_at(data, (*at, key)) for key in ("prompt", "run")):
+            expected = "a prompt, or `run` with a tool"
+            yield Finding((*at, "prompt"), f"roles.{name} has no 'prompt'", expected, at_key=True)
+
+
+def _tool_role_findings(name: str, role: Role) -> Iterator[Finding]:
+    keys = [key for key in TOOL_ROLE_KEYS if key in Role.model_fields]
+    for key in Role.model_fields:
+        if key in keys or key not in role.model_fields_set or getattr(role, key) is None:
+            continue
+        message = f"{name} runs a tool, so it has no `{key}`"
+        hint = f"remove it; where the spec that this one extends has it, say `{key}: null`"
+        yield Finding(("roles", name, key), message, ", ".join(keys), hint, at_key=True)
 
 
 def _loops(spec: Spec) -> Iterator[Finding]:
@@ -159,7 +187,7 @@ def _loops(spec: Spec) -> Iterator[Finding]:
 
 
 def _players(spec: Spec, needs: Needs) -> Iterator[Finding]:
-    """Environments beyond the first, and players that cannot be."""
+    """Find environments beyond the first, and roles that cannot be players."""
     first = env_loop(spec)
     for name, loop in spec.loops.items():
         path = ("loops", name, "players")
@@ -193,7 +221,7 @@ def _players(spec: Spec, needs: Needs) -> Iterator[Finding]:
 
 
 def _edges(spec: Spec) -> Iterator[Finding]:
-    """Joins and rounds that cannot be."""
+    """Find joins and rounds that are impossible."""
     for name, role in spec.roles.items():
         own, fans = loop_of(spec, name), list[str]()
         for key, edge in role.needs.items():
@@ -233,24 +261,24 @@ def _edges(spec: Spec) -> Iterator[Finding]:
 
 
 def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator[Finding]:
-    """A finding if no role has that name."""
+    """Yield a finding if no role has a name."""
     if name not in spec.roles:
         yield role_not_found(name, spec.roles, path)
 
 
 def _cycles(spec: Spec, needs: Needs) -> Iterator[Finding]:
-    for cycle in circles(needs):
+    for cycle in cycles(needs):
         yield Finding(
             ("roles", cycle[0], "needs"),
-            f"the roles wait for each other: {in_a_circle(cycle)}",
-            "edges that lead nowhere in a circle",
-            _way_out(spec, cycle),
+            f"the roles wait for each other: {format_cycle(cycle)}",
+            "an acyclic graph",
+            _cycle_hint(spec, cycle),
             word=cycle[-1],
         )
 
 
-def circles(needs: Needs) -> Iterator[list[str]]:
-    """A circle out of each knot of roles that wait for each other, or for themselves; from the first on."""
+def cycles(needs: Needs) -> Iterator[list[str]]:
+    """Yield one cycle of each strongly connected component, from the first of its roles in `needs`."""
     try:
         in_order(needs)
         return
@@ -268,12 +296,12 @@ def circles(needs: Needs) -> Iterator[list[str]]:
             yield [before for before, _ in edges]
 
 
-def in_a_circle(cycle: Sequence[str]) -> str:
-    """A circle as it is written: `a -> b -> a`."""
+def format_cycle(cycle: Sequence[str]) -> str:
+    """Format a cycle as `a -> b -> a`."""
     return " -> ".join([*cycle, cycle[0]])
 
 
-def _way_out(spec: Spec, cycle: Sequence[str]) -> str:
+def _cycle_hint(spec: Spec, cycle: Sequence[str]) -> str:
     last, first = cycle[-1], cycle[0]
     loop = loop_of(spec, first)
     if loop is not None and loop == loop_of(spec, last):
@@ -286,7 +314,7 @@ def _way_out(spec: Spec, cycle: Sequence[str]) -> str:
 
 
 def _size(spec: Spec) -> Iterator[Finding]:
-    """Roles whose instances, turns or edges are too many, with those of the roles before them."""
+    """Find the first role at which the turns, edges or lineages of the spec pass a limit."""
     counts: dict[str, int] = {}
     total = dict.fromkeys((SPEC_TURNS, SPEC_EDGES, SPEC_LINEAGES), 0)
     needs = role_needs(spec)

@@ -1,8 +1,8 @@
-"""How many instances of each role there are, which each comes from, and which of another role an edge joins.
+"""Instances of roles: how many there are, their lineage, and the instances that an edge joins.
 
-A role's lineage says for each role which of its numbers an instance comes from: its own, and those of its
-parents; without an edge that fans out, of all that it joined. Numbers count from 1 and are the same in every
-round.
+The lineage of an instance has, for each role that it descends from, the numbers of those instances: its own
+and those of its parents; without an edge that fans out, of all instances that it joins. Numbers count from 1
+and are the same in every round.
 """
 
 from __future__ import annotations
@@ -10,27 +10,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from rolegraph.engine.compile.graph import in_order, role_needs
+from rolegraph.engine.compile.graph import in_order, loop_of, role_needs
 from rolegraph.engine.spec import Edge, Role, Spec
+from rolegraph.engine.vocabulary import Pairs, Tool
+from rolegraph.engine.vocabulary.tool import NO_PAIRS
 
 
 class Instance(NamedTuple):
     """One instance of a role."""
 
     lineage: Mapping[str, frozenset[int]]
-    """By role, the numbers that it comes from."""
+    """By role, the numbers of the instances that this one descends from."""
     path: tuple[int, ...]
-    """Its number under each parent on the way down to it; the last is its own."""
+    """Number under each parent on the way down; the last is its own."""
     parents: range
-    """Its parents' places among their role's instances, from 0; none without an edge that fans out."""
+    """Positions of its parents among their role's instances, from 0; empty without an edge that fans out."""
 
 
 Instances = Mapping[str, Sequence[Instance]]
-"""By role, in order of their numbers."""
+"""Instances by role, in the order of their numbers."""
 
 
 def instances_of(spec: Spec) -> Instances:
-    """All of a spec whose graph has no fault."""
+    """Return the instances of a spec whose graph has no fault."""
     done: dict[str, list[Instance]] = {}
     for name in in_order(role_needs(spec)):
         done[name] = _instances(spec.roles[name], name, done)
@@ -38,7 +40,7 @@ def instances_of(spec: Spec) -> Instances:
 
 
 def joined(edge: Edge, me: Instance, theirs: Sequence[Instance]) -> Sequence[int]:
-    """The places, from 0, of the instances that an edge joins for one of mine."""
+    """Return the positions, from 0, of those of `theirs` that an edge joins for the instance `me`."""
     if edge.fans_out:
         return me.parents
     if edge.join == "branch":
@@ -47,10 +49,26 @@ def joined(edge: Edge, me: Instance, theirs: Sequence[Instance]) -> Sequence[int
 
 
 def on_branch(me: Instance, it: Instance) -> bool:
-    """Whether two instances share a number in every role that both lineages name."""
+    """Return whether two instances share a number in every role that both lineages name."""
     return all(
         not numbers.isdisjoint(it.lineage[role]) for role, numbers in me.lineage.items() if role in it.lineage
     )
+
+
+def pairs_of(spec: Spec, instances: Instances | None, name: str, tool: Tool) -> Pairs:
+    """Return the pairs of instances on one branch for a tool with `Tool.pairs`; none without them."""
+    needs = spec.roles[name].needs
+    if instances is None or tool.pairs is None or not all(key in needs for key in tool.pairs):
+        return NO_PAIRS
+    (one, other), (first, second) = tool.pairs, (needs[key] for key in tool.pairs)
+    one, other = first.of or one, second.of or other
+    theirs = instances[other]
+    numbers = {
+        number: frozenset(place for place, it in enumerate(theirs, 1) if on_branch(me, it))
+        for number, me in enumerate(instances[one], 1)
+    }
+    loop = loop_of(spec, one)
+    return Pairs(numbers, loop is not None and loop == loop_of(spec, other) and first.round == second.round)
 
 
 def _instances(role: Role, name: str, done: Mapping[str, Sequence[Instance]]) -> list[Instance]:

@@ -1,7 +1,7 @@
-"""Where what a spec names as a model may lie: beside the spec or below it, as its templates and data do.
+"""Paths of the models that a spec names: beside the spec or below it, as its templates and data.
 
-A spec may come from a stranger, and a replay or a model folder is read. What the person at the keyboard
-names, by a flag or an override, lies anywhere and is looked up from the working folder.
+A spec may come from a stranger, and the replay or the model folder that it names is read. Paths given on the
+command line, by a flag or an override, may lie anywhere and are relative to the working folder.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ P = TypeVar("P", Role, Policy)
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The folders of a spec and of those that it extends, and whether a part of it is the person's own."""
+    """Folders in which a spec's models may lie."""
 
     folders: tuple[FilePath, ...]
+    """The folder of the spec, then those of the specs that it extends."""
     is_overridden: Callable[[Path], bool]
+    """Returns whether the command line set a key."""
 
     def located(self, ref: ModelRef, path: Path) -> tuple[ModelRef, list[Finding]]:
-        """The model that stands at `path`, its file from the working folder; or what is wrong with it."""
+        """Return the model at `path` of the spec with a path from the working folder, and findings."""
         name = ref.name
         if name is None or not _is_file(ref) or self.is_overridden((*path, "name")):
             return ref, []
@@ -41,7 +43,7 @@ class ModelFiles:
         return ref.model_copy(update={"name": display_path(file)}), []
 
     def all_located(self, spec: Spec) -> tuple[Spec, list[Finding]]:
-        """The spec with the models of all its parts, but for what only its signals know."""
+        """Return a spec with the paths of all its models but its signals' teachers located, and findings."""
         findings: list[Finding] = []
 
         def located(ref: ModelRef, *path: str) -> ModelRef:

@@ -1,6 +1,6 @@
-"""What a spec's names stand for: every registry item, data set and template that it mentions, or findings.
+"""Resolution of all names in a spec: registry items, data sets and templates, or findings.
 
-The only place where a spec's names meet the registries.
+No other file looks names of a spec up in the registries.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from rolegraph.engine.compile.graph import Needs, env_loop, players_of, trains_on_seeds, unknown_role
-from rolegraph.engine.compile.lineage import Instances
+from rolegraph.engine.compile.lineage import Instances, pairs_of
 from rolegraph.engine.compile.model_files import ModelFiles
 from rolegraph.engine.compile.plan import Permission, RunPlan, SignalPlan
 from rolegraph.engine.compile.resolve import resolve, resolve_dataset, resolve_prompt, resolve_teacher
-from rolegraph.engine.compile.running import pairs_of
 from rolegraph.engine.compile.texts import TextReader, columns_of
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.prompts import Condition, Template
@@ -49,44 +48,47 @@ SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
 class ResolvedNames(NamedTuple):
-    """What names stand for, by role where nothing else is said; None for none, or for one with a finding."""
+    """Resolved names, by role unless said otherwise; None for no name, or for a name with a finding."""
 
     parsers: Mapping[str, Parser | None]
     rewards: Mapping[str, Reward | None]
     estimators: Mapping[str, Estimator | None]
     signals: Mapping[str, Signal | None]
     signal_plans: Mapping[str, SignalPlan]
-    """The same signals, with the teacher and the template that each names."""
+    """Signals with the teacher and the template that each names."""
     templates: Mapping[str, tuple[Template | None, Template | None]]
-    """Prompt and system; of a role that runs a tool, what the tool is asked, if anything, and None."""
+    """Prompt and system templates; for a tool role the template of the tool's argument, if any, and None."""
     runs: Mapping[str, RunPlan | None]
-    """What is run where no model is asked."""
+    """Tools of tool roles."""
     whens: Mapping[str, Condition | None]
-    """On which condition an instance runs."""
+    """Compiled `when`."""
     untils: Mapping[str, Condition | None]
-    """By the loop's name, the condition that ends it."""
+    """Compiled `until`, by loop."""
     environment: Environment | None
-    """That of the loop that has one."""
+    """Environment of the one loop that has one."""
     metrics: Mapping[str, Metric | None]
-    """By the metric's own name."""
+    """Metrics by name."""
     tools: Mapping[str, Sequence[Tool | None]]
-    """What a role's model may call."""
+    """Tools that a role's model may call."""
     data: Mapping[Split, Dataset]
     hidden: frozenset[str]
-    """Task fields that no prompt sees."""
+    """Task fields that prompts do not see."""
     used: Sequence[tuple[Registry[Any], str]]
-    """Every vocabulary item that is used, also inside others."""
+    """All vocabulary items in use, also those inside others."""
     permissions: Sequence[Permission]
-    """What they ask for."""
+    """Permissions that the items need."""
 
 
 def resolve_names(
     spec: Spec, needs: Needs, instances: Instances | None, files: ModelFiles
 ) -> tuple[ResolvedNames, list[Finding]]:
-    """What the names of a spec stand for, and what is wrong with them.
+    """Resolve the names of a spec and return them with all findings.
 
-    `needs` are its DAG of roles, `instances` those of each role, None where its graph has a fault. The
-    folders of `files` are where its templates may lie, too; in the first are its data sets.
+    Args:
+        spec: The parsed spec.
+        needs: `role_needs` of the spec.
+        instances: The instances of each role; None where the graph has a fault.
+        files: Folders of models and templates; data sets lie in the first.
     """
     resolver = _Resolver(spec, needs, instances, files)
     return resolver.names(), resolver.findings
@@ -94,7 +96,7 @@ def resolve_names(
 
 @dataclass(slots=True)
 class _Resolver:
-    """Resolves one spec, collecting findings on the way."""
+    """Resolver of one spec, which collects findings."""
 
     spec: Spec
     needs: Needs
@@ -177,7 +179,7 @@ class _Resolver:
         return reward
 
     def environment(self) -> Environment | None:
-        """The environment, which takes as many players as there are."""
+        """Resolve the environment and check its number of players."""
         name = env_loop(self.spec)
         call = None if name is None else self.spec.loops[name].env
         if name is None or call is None:
@@ -198,36 +200,36 @@ class _Resolver:
         return environment
 
     def tools(self, name: str, role: Role) -> list[Tool | None]:
-        """What a role's model may call: the value beside a tool's name is the model's to say."""
+        """Resolve the tools that a role's model may call; the model sets a tool's argument, not the spec."""
         found: list[Tool | None] = []
         for place, call in enumerate(role.tools):
             path: Path = ("roles", name, "tools", place)
             tool = self.build(tools, call, path, folder=self.files.folders[0])
             found.append(tool)
             if tool is not None and tool.open is None:
-                message = f"{call.name} picks from what a role sees, and cannot be called by a model"
+                message = f"{call.name} picks from a role's inputs and cannot be called by a model"
                 hint = f"give it a role of its own, with `run: {call.name}`, that {name} needs"
                 self.findings.append(
                     Finding(path, message, "a tool that does something", hint, word=call.name)
                 )
             elif tool is not None and tool.source is not None:
-                message = f"what {call.name} is given is its model's to say, call by call"
+                message = f"the model sets the argument of {call.name} in each call"
                 self.findings.append(Finding(path, message, f"{call.name}, and its options", word=call.name))
         here: Path = ("roles", name)
         if role.tools and role.calls == 1:
-            message = f"{name} may ask its model once, so that it never hears what came of a call"
+            message = f"{name} may call its model once, so the model never sees the result of a tool call"
             hint = "raise `calls`, unless only the call itself is of interest"
             self.findings.append(
                 Finding((*here, "tools"), message, "calls: 2 or more", hint, at_key=True, severity="warning")
             )
         if role.calls > 1 and not role.tools:
-            message = f"{name} has no tools, so its model is asked once"
-            hint = "give it `tools`, or leave `calls` out; what asks again is `loops`"
+            message = f"{name} has no tools, so a turn calls its model once"
+            hint = "give it `tools`, or remove `calls`; for several turns use `loops`"
             self.findings.append(Finding((*here, "calls"), message, "", hint, at_key=True))
         return found
 
     def signal(self, name: str, signal: Signal, call: ItemCall, texts: TextReader) -> SignalPlan:
-        """A signal with its teacher and template resolved."""
+        """Resolve the teacher and the template of a signal."""
         path = ("roles", name, "signal")
         teacher, findings = resolve_teacher(signal.teacher, path)
         if teacher is not None:
@@ -256,7 +258,7 @@ class _Resolver:
         return metric
 
     def tool(self, name: str, role: Role) -> Tool | None:
-        """What a role runs, if it runs anything."""
+        """Resolve the tool of a tool role; None for another role."""
         if role.run is None:
             return None
         path = ("roles", name, "run")
@@ -269,7 +271,7 @@ class _Resolver:
         if tool.choose is not None and not role.needs:
             message, expected = f"{role.run.name} picks from what {name} needs, which is nothing", "`needs`"
         elif tool.choose is None and tool.source is None:
-            message, expected = f"{role.run.name} is asked nothing", f'{{{role.run.name}: "{{{{ … }}}}"}}'
+            message, expected = f"{role.run.name} needs an argument", f'{{{role.run.name}: "{{{{ … }}}}"}}'
         if message:
             self.findings.append(Finding(path, message, expected, word=role.run.name))
         return tool
@@ -285,11 +287,11 @@ class _Resolver:
                 if edge.of == other:
                     hint = f"it is known as {key} there"
             self.findings.append(
-                Finding(path, f"{name} {verb} {other}, which it does not need", "", hint, word=other)
+                Finding(path, f"{name} {verb} {other}, which is not in its `needs`", "", hint, word=other)
             )
 
     def build(self, registry: Registry[ItemT], call: ItemCall, path: Path, **context: Any) -> ItemT | None:
-        """An item of the vocabulary, or None and findings."""
+        """Build an item of the vocabulary; on failure add findings and return None."""
         with record_items(self.used):
             item, findings = resolve(registry, call, path, **context)
         self.findings += findings

@@ -1,4 +1,4 @@
-"""Whose weights speak for each instance of a role: a spec's policies, and what is wrong with them. Pure."""
+"""Policies of role instances, their endpoints and samplings, and the checks of a spec's policies. Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from rolegraph.engine.spec import Finding, Lora, ModelRef, Path, Policy, Role, S
 S = TypeVar("S", Lora, Sampling)
 
 
-def named(role: Role, count: int) -> Sequence[str]:
-    """The policy of each of a role's instances; nothing for a role that speaks with a model as it is."""
+def policy_names(role: Role, count: int) -> Sequence[str]:
+    """Return the policy of each instance of a role; nothing for a role that asks a model as it is."""
     if role.policy is None:
         return (MAIN,) * count if role.is_trained else ()
     return role.policy * count if len(role.policy) == 1 else role.policy
 
 
 def trained_policies(spec: Spec, counts: Mapping[str, int]) -> dict[str, PolicyPlan]:
-    """The policies that a trainable role has, `main` first, then in the order of the spec."""
+    """Return the policies of trained roles, `main` first, then in the order of the spec."""
     used = {
-        policy for name, role in spec.roles.items() if role.is_trained for policy in named(role, counts[name])
+        policy
+        for name, role in spec.roles.items()
+        if role.is_trained
+        for policy in policy_names(role, counts[name])
     }
     plans: dict[str, PolicyPlan] = {}
     for name in dict.fromkeys((MAIN, *spec.policies)):
@@ -35,11 +38,11 @@ def trained_policies(spec: Spec, counts: Mapping[str, int]) -> dict[str, PolicyP
 
 
 def endpoints_of(spec: Spec, name: str, count: int, trained: Mapping[str, PolicyPlan]) -> list[Endpoint]:
-    """Where the answers of each of a role's instances come from; nothing where no model is asked."""
+    """Return the endpoint of each instance of a role; nothing for a role that runs a tool."""
     role = spec.roles[name]
     if role.run is not None:
         return []
-    if not (policies := named(role, count)):
+    if not (policies := policy_names(role, count)):
         return [Endpoint(role.model or spec.model)] * count
     # While a spec is only run, a trainable role may have a model of its own.
     own = role.model if role.policy is None else None
@@ -49,15 +52,14 @@ def endpoints_of(spec: Spec, name: str, count: int, trained: Mapping[str, Policy
 
 
 def samplings_of(spec: Spec, name: str, count: int) -> list[tuple[Path, Sampling]]:
-    """How the answers of each of a role's instances are drawn, and where in the spec that is written; nothing
-    where no model is asked."""
+    """Return the sampling of each instance of a role, with its key in the spec; nothing for a tool role."""
     role = spec.roles[name]
     if role.run is not None:
         return []
     if role.sampling is not None:
         return [(("roles", name, "sampling"), role.sampling)] * count
     found: list[tuple[Path, Sampling]] = []
-    for policy in named(role, count) or ("",) * count:
+    for policy in policy_names(role, count) or ("",) * count:
         own = _written(spec, policy).sampling
         path: Path = ("sampling",) if own is None else ("policies", policy, "sampling")
         found.append((path, _laid_over(spec.sampling, own)))
@@ -65,21 +67,21 @@ def samplings_of(spec: Spec, name: str, count: int) -> list[tuple[Path, Sampling
 
 
 def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
-    """What is wrong with whose weights roles have. `counts` are each role's instances."""
-    used = {policy for name, role in spec.roles.items() for policy in named(role, counts[name])}
+    """Find faults in the policies of roles; `counts` are the numbers of instances by role."""
+    used = {policy for name, role in spec.roles.items() for policy in policy_names(role, counts[name])}
     known = list(dict.fromkeys((MAIN, *spec.policies)))
     for name, role in spec.roles.items():
         path: Path = ("roles", name, "policy")
-        for policy in dict.fromkeys(named(role, counts[name])):
+        for policy in dict.fromkeys(policy_names(role, counts[name])):
             if policy not in known:
                 hint = did_you_mean(policy, known)
-                message = f"{name} has the policy {policy!r}, which is not there"
+                message = f"{name} has the policy {policy!r}, which the spec does not define"
                 yield Finding(path, message, ", ".join(known), hint, word=policy)
         if role.policy is not None and len(role.policy) not in (1, counts[name]):
             message = f"{name} has {counts[name]} instances, and its list of policies has {len(role.policy)}"
             yield Finding(path, message, "a policy for each instance, or one for all")
         if role.policy is not None and role.model is not None:
-            message = f"{name} has a `policy`, whose model is what it speaks with, and a `model` besides"
+            message = f"{name} has both a `policy`, which sets its model, and a `model`"
             hint = "remove one of the two; a policy's model stands under `policies`"
             yield Finding(("roles", name, "model"), message, "", hint, at_key=True)
     for name, policy in spec.policies.items():
@@ -100,14 +102,14 @@ def _written(spec: Spec, name: str) -> Policy:
 
 
 def _model(spec: Spec, name: str) -> ModelRef:
-    """The model that a policy starts from."""
+    """Return the model that a policy starts from."""
     policy = _written(spec, name)
     model = policy.model or spec.model
     return model.model_copy(update={"checkpoint": policy.checkpoint}) if policy.checkpoint else model
 
 
 def _laid_over(base: S, over: S | None) -> S:
-    """What is written in one, and for the rest the other."""
+    """Return `base` with the keys that are written in `over`."""
     if over is None:
         return base
     return base.model_copy(update={key: getattr(over, key) for key in over.model_fields_set})

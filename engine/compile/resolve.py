@@ -1,4 +1,4 @@
-"""A vocabulary item as written in a spec to the item itself, or to findings in words for its author."""
+"""Resolution of vocabulary items: from the call in a spec to the item, or to findings."""
 
 from __future__ import annotations
 
@@ -35,34 +35,40 @@ M = TypeVar("M", bound=BaseModel)
 def resolve(
     registry: Registry[T], call: ItemCall, path: Path, **context: Any
 ) -> tuple[T | None, list[Finding]]:
-    """The item that a call at `path` of the spec names, or what is wrong with the call; `context` as for
-    `Registry.build`."""
+    """Build the item that a call at `path` of a spec names, or return None and findings.
+
+    Args:
+        registry: Registry of the item's kind.
+        call: The item's name and options.
+        path: Key of the spec.
+        context: Other arguments of `Registry.build`.
+    """
     return _resolved(partial(registry.build, call, **context), path)
 
 
 def resolve_dataset(
     call: ItemCall, path: Path, split: Split, folder: FilePath
 ) -> tuple[Dataset | None, list[Finding]]:
-    """The tasks that a call names, or what is wrong with it; `folder` is where its files may lie."""
+    """Open the data set that a call names, or return None and findings; its files lie in `folder`."""
     files = ", or the path of a .jsonl, .parquet or .csv file"
     return _resolved(partial(open_dataset, call, split=split, folder=folder), path, files)
 
 
 def _resolved(make: Callable[[], T], path: Path, others: str = "") -> tuple[T | None, list[Finding]]:
-    """What is made, or findings; `others` goes behind the names that are known."""
+    """Return the result of `make`, or None and findings; `others` is added to the known names."""
     try:
         return make(), []
     except (UnknownName, BadOptions) as error:
         return None, list(_findings(error, path, others))
     except UserError as error:
         return None, [Finding(path, str(error))]
-    except FOREIGN_ERRORS as error:  # an item of a package's own
+    except FOREIGN_ERRORS as error:  # raised by a package's item
         said = short_value(f"{type(error).__name__}: {first_line(error)}")
-        return None, [Finding(path, f"what is named here cannot be made: {said}")]
+        return None, [Finding(path, f"building this item failed: {said}")]
 
 
 def resolve_teacher(written: object, path: Path) -> tuple[ModelRef | None, list[Finding]]:
-    """The model that a signal's `teacher` names, if any: a reference, or `{model: reference}`."""
+    """Return the model of a signal's `teacher`, a reference or `{model: reference}`; None without one."""
     if written is None:
         return None, []
     if isinstance(written, Mapping):
@@ -77,7 +83,7 @@ def resolve_teacher(written: object, path: Path) -> tuple[ModelRef | None, list[
 
 
 def resolve_prompt(written: object, path: Path) -> tuple[PromptSource | None, list[Finding]]:
-    """The template that a signal names, if any, written as a role's prompt is."""
+    """Return the template that a signal names, written like a role's prompt; None without one."""
     if written is None:
         return None, []
     expected = "a template's file name, or {inline: text}"
@@ -96,9 +102,9 @@ def _validated(
 
 
 def digest(factory: Callable[..., Any]) -> str:
-    """Identifies the code behind a vocabulary item: the hex digest of the file that defines it.
+    """Return the hex digest of the file that defines a vocabulary item.
 
-    Without a file, as in a notebook, that of its function.
+    Without a file, as in a notebook, the digest is of the function's source.
     """
     if (found := Import.of(factory)).file is not None:
         return found.digest()
@@ -127,7 +133,7 @@ def _findings(error: UnknownName | BadOptions, path: Path, others: str = "") -> 
 
 
 def _of_argument(error: BadOptions, detail: ErrorDetails, at: Path) -> Finding:
-    """What is wrong with the value or an option of a call, or with a part of it; `at` is where it stands."""
+    """Return the finding for a wrong value or option of a call; `at` is its key in the spec."""
     loc, kind, item = detail["loc"], detail["type"], f"{error.kind} {error.name!r}"
     name = ".".join(str(part) for part in loc[isinstance(loc[0], int) :])
     said = detail["msg"].removeprefix("Value error, ")

@@ -1,4 +1,4 @@
-"""How large an episode of a plan can become. Pure counting over the plan's tables."""
+"""Bounds of an episode's size, counted from a plan's tables."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from rolegraph.engine.compile.plan import Plan, RolePlan
 
 
 class EpisodeBounds(NamedTuple):
-    """Bounds of one episode, if no turn were skipped and no call tried again."""
+    """Bounds of one episode in which no turn is skipped and no call is retried."""
 
     calls: int
     """Model calls."""
     chain: int
-    """Model calls one after the other, along the longest way through the DAG of turns: an episode takes at
-    least as long where nothing is skipped, and no longer where enough calls may be under way at once."""
+    """Model calls on the longest path through the DAG of turns, which is an episode's time at best."""
 
     def __str__(self) -> str:
         s = "" if self.calls == 1 else "s"
@@ -24,19 +23,19 @@ class EpisodeBounds(NamedTuple):
 
 
 def size_of(plan: Plan) -> EpisodeBounds:
-    """The bounds of a plan's episodes."""
+    """Return the bounds of a plan's episodes."""
     calls = [calls_of(role) for role in plan.roles]
     turns: Mapping[int, int] = Counter(node.role for node in plan.nodes)
     return EpisodeBounds(sum(calls[role] * count for role, count in turns.items()), _longest(plan, calls))
 
 
 def calls_of(role: RolePlan) -> int:
-    """The model calls of one turn at most."""
+    """Return the model calls of one turn of a role at most."""
     return role.spec.calls if role.run is None else 0
 
 
 def _longest(plan: Plan, calls: list[int]) -> int:
-    """The longest way: each block is passed after the last of what it waits for."""
+    """Return the longest path in calls, passing each block after the last join that it waits for."""
     wiring = plan.wiring
     left, waits = list(wiring.join_sizes), list(wiring.joins_awaited)
     before = [0] * len(waits)

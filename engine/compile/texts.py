@@ -1,4 +1,4 @@
-"""What a spec's texts mention: prompts, conditions, what tools are asked; each with what is around it."""
+"""Templates and conditions of a spec, compiled with the names that each may use."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from rolegraph.engine.spec import Edge, Finding, Path, PromptSource, Spec
 from rolegraph.engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Split, Tool
 
 MANY = 2
-"""As many as are not one."""
+"""A number of instances that makes an input a list."""
 
 
 def columns_of(data: Mapping[Split, Dataset]) -> tuple[str, ...] | None:
-    """The fields that every split has; None without data."""
+    """Return the task fields that every split has; None without data."""
     if not data:
         return None
     first, *others = data.values()
@@ -38,23 +38,23 @@ def columns_of(data: Mapping[Split, Dataset]) -> tuple[str, ...] | None:
 
 @dataclass(slots=True)
 class TextReader:
-    """Reads the texts of one spec, collecting findings on the way."""
+    """Compiler of one spec's texts, which collects findings."""
 
     spec: Spec
     needs: Needs
     instances: Instances | None
-    """None where its graph has a fault."""
+    """None where the graph has a fault."""
     folders: tuple[FilePath, ...]
-    """Where templates may lie."""
+    """Folders of templates."""
     columns: tuple[str, ...] | None
-    """A task's fields; None where they are not known."""
+    """Fields of a task; None where they are not known."""
     hidden: frozenset[str]
     findings: list[Finding]
     compiled: int = 0
-    """Parts of its templates and conditions so far."""
+    """Syntax nodes of the templates and conditions so far."""
 
     def prompts(self, name: str) -> tuple[Template | None, Template | None]:
-        """A role's prompt and system."""
+        """Compile a role's prompt and system templates."""
         role, around = self.spec.roles[name], self._around(name)
         prompt = self._template(("roles", name, "prompt"), role.prompt, around)
         system = self._template(("roles", name, "system"), role.system, around)
@@ -67,7 +67,7 @@ class TextReader:
         return prompt, system
 
     def value(self, name: str, tool: Tool) -> Template | None:
-        """What a role's tool is asked."""
+        """Compile the template of the argument of a role's tool; None for a tool without one."""
         call = self.spec.roles[name].run
         if tool.source is None or call is None:
             return None
@@ -80,7 +80,7 @@ class TextReader:
         return template
 
     def demonstration(self, path: Path, source: PromptSource | None, name: str) -> Template | None:
-        """What a role's teacher sees of the roles before it."""
+        """Compile the template of a demonstration, which may read all roles before its role."""
         before = ancestors(self.needs, name)
         counts = {other: role.count for other, role in self.spec.roles.items() if other in before}
         fields = (*VIEW_FIELDS, *REWARD_FIELDS)
@@ -88,11 +88,11 @@ class TextReader:
         return self._template(path, source, around)
 
     def when(self, name: str) -> Condition | None:
-        """The condition on which a role runs."""
+        """Compile a role's `when`."""
         return self._condition(("roles", name, "when"), self.spec.roles[name].when, self._around(name))
 
     def _around(self, name: str) -> TemplateScope:
-        """What the prompts and conditions of a role may mention."""
+        """Return the names that a role's prompts and condition may use."""
         role, roles = self.spec.roles[name], self.spec.roles
         edges = {key: edge for key, edge in role.needs.items() if (edge.of or key) in roles}
         seen = {key: self._seen(name, edge.of or key, edge) for key, edge in edges.items()}
@@ -105,10 +105,10 @@ class TextReader:
         return TemplateScope(seen, tuple(roles), self.columns, hidden, own=own, called=called)
 
     def _seen(self, name: str, other: str, edge: Edge) -> int:
-        """How many of another role's instances are seen at most."""
+        """Return the number of another role's instances that one instance reads at most."""
         if edge.round == "history":
             return MANY
-        if self.instances is None:  # a fault in the graph: say nothing more that it may be the cause of
+        if self.instances is None:  # the graph has a fault: add no findings that may follow from it
             return self.spec.roles[other].count if edge.join == "all" else 1
         theirs = self.instances[other]
         return max((len(joined(edge, me, theirs)) for me in self.instances[name]), default=0)
@@ -127,7 +127,7 @@ class TextReader:
         return condition
 
     def until(self, name: str) -> Condition | None:
-        """The condition of a loop, which reads the roles in it, on a branch of theirs."""
+        """Compile a loop's `until`, which reads the roles of the loop on each branch."""
         loop = self.spec.loops[name]
         inside = [role for role in loop.roles if role in self.spec.roles]
         branch = Edge(join="branch", round="last")
@@ -151,9 +151,9 @@ class TextReader:
         return template
 
     def _count(self, path: Path, text: Template | Condition | None) -> None:
-        """Take note of a text that was compiled; one with a fault has been looked at as far as that."""
+        """Count the syntax nodes of a compiled text; one with a fault counts a tenth of the limit."""
         before = self.compiled
         self.compiled += text.parts if text else PROMPT_PARTS.most // 10
         if before <= SPEC_TEMPLATES.most < self.compiled:
-            message = "the templates and conditions of the spec are too much together"
+            message = "the templates and conditions of the spec together are too large"
             self.findings.append(Finding(path, message, f"at most {SPEC_TEMPLATES}"))

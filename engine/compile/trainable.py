@@ -1,7 +1,4 @@
-"""Whether roles can be trained: as their spec says, and then now, with its model and its data.
-
-Pure: a spec with what its names stand for, or a plan, goes in; findings for its author come out.
-"""
+"""Checks of training: of each role's settings in any spec, and of a plan's model and data. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from rolegraph.engine.compile.graph import loop_of, trains_on_seeds
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.plan import Plan, RolePlan
-from rolegraph.engine.compile.policies import named, samplings_of
+from rolegraph.engine.compile.policies import policy_names, samplings_of
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.prompts import Template
 from rolegraph.engine.records import MAIN
@@ -20,9 +17,9 @@ from rolegraph.engine.vocabulary import Estimator, Reward, Signal, estimators, s
 
 TRAINED_PROVIDERS = ("local", "tinker")
 SAME_FOR_ALL = frozenset({"self.role", "self.count", "self.round", "self.times"})
-"""What a prompt may say of the instance itself, and yet be that of its siblings."""
+"""Fields of `self` that are equal for all instances of a role."""
 WHAT_WAS_BEFORE = frozenset({"self.history", "self.observation"})
-"""What follows from the rounds before."""
+"""Fields of `self` that depend on earlier rounds."""
 
 
 def learning_findings(
@@ -31,10 +28,13 @@ def learning_findings(
     estimator_of: Mapping[str, Estimator | None],
     signal_of: Mapping[str, Signal | None],
 ) -> Iterator[Finding]:
-    """What is wrong with any spec: estimator, reward, signal and loss of each role held against each other.
+    """Check estimator, reward, signal and loss of each role against each other.
 
-    `groups` are each role's `smallest_group`. The other mappings hold what its estimator and signal resolved
-    to; None where it has none.
+    Args:
+        spec: The parsed spec.
+        groups: `smallest_group` of each role.
+        estimator_of: The resolved estimator of each role; None without one.
+        signal_of: The resolved signal of each role; None without one.
     """
     for name, role in spec.roles.items():
         if role.is_trained:
@@ -54,10 +54,15 @@ def learning_findings(
 def smallest_group(
     spec: Spec, name: str, instances: Instances | None, asked: Iterable[Template | None]
 ) -> int:
-    """How many a role's smallest group has if nothing is skipped and nothing fails.
+    """Return the size of a role's smallest group where nothing is skipped and nothing fails.
 
-    `instances` are the spec's, None where its graph has a fault; `asked` are the role's templates. Only those
-    are sure to be asked the same that see the same.
+    With `group: prompt`, only instances with the same inputs are counted as sharing a prompt.
+
+    Args:
+        spec: The parsed spec.
+        name: The role.
+        instances: The instances of each role; None where the graph has a fault.
+        asked: The role's prompt and system templates.
     """
     role, rollouts = spec.roles[name], spec.train.rollouts
     if role.group != "prompt":
@@ -74,11 +79,11 @@ def alike_findings(
     asked: Mapping[str, Iterable[Template | None]],
     rewards: Mapping[str, Reward | None],
 ) -> Iterator[Finding]:
-    """Roles that are compared with siblings which earn the same as they by construction."""
+    """Warn of roles that are compared only with instances that always have the same reward."""
     for name, role in spec.roles.items():
         reward = rewards[name]
         if reward is None or not reward.delegates or reward.views:
-            continue  # it earns something of its own, or is rated by its place
+            continue  # its reward is its own, or depends on its position
         if role.group != "prompt" or not role.is_trained:
             continue
         families, upstream = _asked_alike(spec, name, instances, asked[name])
@@ -97,8 +102,8 @@ def alike_findings(
 def _asked_alike(
     spec: Spec, name: str, instances: Instances | None, asked: Iterable[Template | None]
 ) -> tuple[Sequence[Sequence[int]], bool]:
-    """Those of a role, by place, that are sure to be asked the same in each round of an episode; and whether
-    what they are asked may differ from one rollout to the next."""
+    """Return groups of a role's instances, from 0, that always share a prompt, and whether the prompts may
+    differ between rollouts."""
     role, rounds = spec.roles[name], _rounds(spec, name)
     count = len(instances[name]) if instances else role.count
     mentions = {mention for template in asked if template for mention in template.mentions}
@@ -125,7 +130,7 @@ def _rounds(spec: Spec, name: str) -> int:
 
 
 def _policies(role: Role, count: int) -> Sequence[str]:
-    return named(role, count) or (MAIN,) * count
+    return policy_names(role, count) or (MAIN,) * count
 
 
 def _joins(edges: Mapping[str, Edge], me: Instance, instances: Instances) -> tuple[tuple[int, ...], ...]:
@@ -133,7 +138,7 @@ def _joins(edges: Mapping[str, Edge], me: Instance, instances: Instances) -> tup
 
 
 def _role_findings(name: str, role: Role, estimator: Estimator | None, group: int) -> Iterator[Finding]:
-    """What keeps a trainable role from learning by its estimator. `group` is the size of its smallest."""
+    """Find what keeps a trained role from learning; `group` is the size of its smallest group."""
     here: Path = ("roles", name)
     at = (*here, "estimator")
     if role.reward is None and role.signal is None:
@@ -167,19 +172,19 @@ def _role_findings(name: str, role: Role, estimator: Estimator | None, group: in
 
 
 def loss_of(role: Role, estimator: Estimator | None, signal: Signal | None) -> Loss:
-    """The loss a role is trained with: its own, or what goes with its signal or estimator."""
+    """Return the loss of a role: its own, or the default of its signal or estimator."""
     default = signal.loss if signal else estimator.loss if estimator else "importance_sampling"
     return role.loss or Loss(name=default)
 
 
 def training_findings(plan: Plan) -> Iterator[Finding]:
-    """What keeps a plan that may be run from being trained now."""
+    """Find what keeps a plan without faults from being trained."""
     yield from policy_findings(plan)
     yield from sampling_findings(plan)
 
 
 def policy_findings(plan: Plan) -> Iterator[Finding]:
-    """Nobody or nothing to learn from, and models that cannot be the policy: true of every trainer."""
+    """Find plans without trained roles or data, and models that no trainer can train."""
     if not plan.trained:
         message = f"every role of {plan.name} says `trainable: false`: there is nothing to train"
         yield Finding(("roles",), message, at_key=True)
@@ -211,9 +216,9 @@ def policy_findings(plan: Plan) -> Iterator[Finding]:
 
 
 def sampling_findings(plan: Plan) -> Iterator[Finding]:
-    """Samples of another distribution than the policy's, which would be learnt from as if they were its own.
+    """Find samplings that change the policy's distribution, one finding for each key of the spec.
 
-    One finding for each place, though several roles may have their sampling from there.
+    The losses assume samples of the policy itself, at temperature 1 and top_p 1.
     """
     unlike: dict[Path, Finding] = {}
     for role in plan.trained.values():
@@ -224,12 +229,12 @@ def sampling_findings(plan: Plan) -> Iterator[Finding]:
             path = (*at, "temperature" if temperature != 1.0 else "top_p")
             message = (
                 f"{role.name} samples with temperature {temperature:g} and top_p {top_p:g}, but learns from "
-                "what the policy itself says"
+                "samples of the policy itself"
             )
             unlike.setdefault(path, Finding(path, message, "temperature 1 and top_p 1"))
     yield from unlike.values()
 
 
 def drawn(plan: Plan, role: RolePlan) -> dict[Path, Sampling]:
-    """How a role's answers are drawn, by where in the spec that is written."""
+    """Return a role's samplings by their keys in the spec."""
     return dict(samplings_of(plan.spec, role.name, role.count))

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from rolegraph.engine.backends import Backend, kind_of
-from rolegraph.engine.compile import Further, check_source
+from rolegraph.engine.compile import PlanCheck, check_source
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Services
 from rolegraph.engine.models.keys import TINKER
@@ -56,7 +56,7 @@ class RllmJob:
         return [*removals(self.run), *as_hydra(overrides(self.run)), *self.rllm_overrides]
 
 
-def for_backend(backend: str, words: Sequence[str]) -> tuple[list[str], list[str], Further]:
+def for_backend(backend: str, words: Sequence[str]) -> tuple[list[str], list[str], PlanCheck]:
     """Prepare the check of a spec for a backend.
 
     Args:

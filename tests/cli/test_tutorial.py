@@ -107,7 +107,7 @@ def test_what_contributing_adds_to_the_vocabulary_is_used_by_its_spec(
     [
         ("validate guessing.yaml", "unknown parser 'lines'"),
         ("run my.yaml", "no spec 'my.yaml': there is no such file"),
-        ("run react", "asks for what has to be allowed"),
+        ("run react", "needs a permission"),
         ("train solver_judge --model openai:gpt-5", "a model of openai cannot be trained"),
         ("run solver_judge --model openai:gpt-5", "OPENAI_API_KEY is not set"),
         ("run solver_judge --model openai:x --base-url http://127.0.0.1:9/v1", "Nothing answers at http://"),

@@ -116,7 +116,7 @@ CRITIC: dict[str, Any] = {"needs": ["solver"], "trainable": False}
 def test_an_episode_that_the_last_role_leaves_without_right_is_warned_of(
     critic: dict[str, Any], more: dict[str, Any], warned: bool, tmp_path: Path
 ) -> None:
-    said = ("warning", "no episode is ever correct: that is the last role's, and critic has no reward")
+    said = ("warning", "no episode can be correct: the last role decides, and critic has no reward")
     assert (said in remarks(tmp_path, {"solver": PAID, "critic": critic}, **more)) is warned
 
 

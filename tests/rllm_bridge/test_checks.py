@@ -150,7 +150,7 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     (
         "tinker",
         ("roles.judge.sampling.temperature=0.5",),
-        "learns from what the policy itself says",
+        "learns from samples of the policy itself",
         "roles.judge.sampling.temperature",
     ),
     ("verl", (HOSTED, "roles.judge.sampling.temperature=0.5"), "at one temperature", "roles.judge.sampling"),

@@ -351,9 +351,9 @@ def test_a_recording_gives_every_call_back(compiled: Callable[..., Plan], tmp_pa
 @pytest.mark.parametrize(
     ("offered", "calls", "said"),
     [
-        ("[test_choose]", 2, "test_choose picks from what a role sees, and cannot be called by a model"),
-        ('[{test_asked: "{{ task.question }}"}]', 2, "what test_asked is given is its model's to say"),
-        ("[]", 2, "agent has no tools, so its model is asked once"),
+        ("[test_choose]", 2, "test_choose picks from a role's inputs and cannot be called by a model"),
+        ('[{test_asked: "{{ task.question }}"}]', 2, "the model sets the argument of test_asked"),
+        ("[]", 2, "agent has no tools, so a turn calls its model once"),
         ("[{test_add: {speed: 3}}]", 2, "has no option 'speed'"),
     ],
 )

@@ -270,7 +270,7 @@ def test_turns_are_replayed_round_by_round(tmp_path: Path) -> None:
         ({"a": {"when": "self.round > 1"}}, {}, "only in a loop"),
         ({"a": {"when": "self.index >"}}, {}, "not a valid condition"),
         ({"a": {}, "b": {"needs": {"a": "ech"}}}, {}, "ech"),
-        ({"self": {}}, {}, "a role cannot be called 'self'"),
+        ({"self": {}}, {}, "a role cannot be named 'self'"),
     ],
 )
 def test_what_cannot_be_is_said(roles: Roles, loops: dict[str, Any], message: str, tmp_path: Path) -> None:

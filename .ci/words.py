@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # The finds that each check allows. All three are to be 0; until then none may grow.
-MOST_OPENINGS = 655
-MOST_MISSING_SECTIONS = 94
-MOST_SHARED_NAMES = 8
+MOST_OPENINGS = 123
+MOST_MISSING_SECTIONS = 2
+MOST_SHARED_NAMES = 4
 
 ROOT = Path(__file__).resolve().parents[1]
 OPENING = re.compile(

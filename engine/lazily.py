@@ -1,7 +1,6 @@
-"""What a package gives, each name imported when it is first used: so that importing it costs next to nothing.
+"""Packages whose names are imported on first use, which keeps `import rolegraph` and `rolegraph --help` fast.
 
-The stub beside the package's `__init__.py` says what there is and where each name comes from, once for
-people, for type checkers and for this.
+The stub beside the package's `__init__.py` lists each name with its module, for type checkers and for this.
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ from typing import Any
 
 
 def names_of(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package whose stub is a list of imports.
+    """Return `__getattr__`, `__dir__` and `__all__` of a package whose stub is a list of imports.
 
-    Raises OSError where it has no stub.
+    Raises:
+        OSError: The package has no stub.
     """
     module = sys.modules[package]
     stub = Path(str(module.__file__)).with_suffix(".pyi").read_text("utf-8")

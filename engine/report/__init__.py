@@ -1,4 +1,4 @@
-"""A training run as one HTML page that opens offline, and its learning curves as one SVG picture.
+"""Report of a training as one HTML page that opens offline, and its learning curves as one SVG picture.
 
 In goes the folder that a training run writes; nothing here knows a model or a trainer. The stages:
 `reading` and `digest` (files to plain data), `panels` (data to charts), `charts` (numbers to SVG),

@@ -26,7 +26,7 @@ from rolegraph.engine.report.reading import Point
 
 COLOURS = 8
 MOST_POINTS = 250
-"""A longer line is drawn by the means of its neighbours; more would not be seen."""
+"""Largest number of points of a line; a longer line is drawn by means of neighbouring points."""
 MOST_BARS = 120
 
 
@@ -34,15 +34,15 @@ class Stroke(StrEnum):
     """How a line is drawn."""
 
     PLAIN = "plain"
-    """A line as most are."""
+    """Ordinary line."""
     THIN = "thin"
-    """A line in the background: training, or one run of several."""
+    """Thin line in the background, for training or one run of several."""
     BOLD = "bold"
-    """The line that counts, with a dot at each point: validation."""
+    """Bold line with a dot at each point, for validation."""
     MEAN = "mean"
-    """A bolder line without dots: the mean of runs."""
+    """Bolder line without dots, for the mean of runs."""
     DASHED = "dashed"
-    """A level to compare with."""
+    """Dashed line, for a reference level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class ChartLine:
 
 @dataclass(frozen=True, slots=True)
 class ChartSize:
-    """Of a chart, and of the room around its plot for tick labels."""
+    """Size of a chart and of the margins around its plot, in pixels."""
 
     width: float = 400
     height: float = 208
@@ -69,12 +69,12 @@ class ChartSize:
 
 
 WIDE = ChartSize(width=540, height=246, bottom=34)
-"""Of a chart that has half a page."""
+"""Size of a chart of half the page's width."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A scale from values to pixels."""
+    """Linear scale from values to pixels."""
 
     low: float
     high: float
@@ -83,12 +83,12 @@ class Axis:
     ticks: Sequence[float] = ()
 
     def at(self, value: float) -> float:
-        """The pixel of a value."""
+        """Return the pixel of a value."""
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
 def number(value: float) -> str:
-    """As a person reads it: three or four digits, thousands apart."""
+    """Format a number with three or four digits and separators of thousands."""
     if value == 0 or 0.001 <= abs(value) < 10_000:
         shown = f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:.3g}"
         return f"{value:.3f}" if abs(value) < 1 and not float(value).is_integer() else shown
@@ -128,7 +128,7 @@ def line_chart(label: str, lines: Sequence[ChartLine], size: ChartSize | None = 
 
 
 def plot(lines: Sequence[ChartLine], size: ChartSize) -> tuple[Axis, str]:
-    """The inside of a line chart: its grid, tick labels, bands and lines."""
+    """Return the inside of a line chart: grid, tick labels, bands and lines."""
     values = [value for line in lines for _, value in line.points]
     values += [value for line in lines for _, low, high in line.band for value in (low, high)]
     steps = [step for line in lines for step, _ in line.points]
@@ -140,7 +140,7 @@ def plot(lines: Sequence[ChartLine], size: ChartSize) -> tuple[Axis, str]:
 
 
 def thinned(line: ChartLine) -> ChartLine:
-    """The line with fewer points, where it has very many."""
+    """Return the line with fewer points where it has very many, by means of neighbours."""
     lows = thin([(step, low) for step, low, _ in line.band])
     highs = thin([(step, high) for step, _, high in line.band])
     band = [(step, low, high) for (step, low), (_, high) in zip(lows, highs, strict=True)]
@@ -177,7 +177,7 @@ def stack_chart(
 
 
 def interval(mean: float, low: float, high: float, ends: tuple[float, float]) -> str:
-    """A mean and its interval on a scale from ends[0] to ends[1], one line high."""
+    """Return an SVG, one line high, of a mean and its interval on a scale from ends[0] to ends[1]."""
     axis = Axis(ends[0], ends[1] if ends[1] > ends[0] else ends[0] + 1, start=6, end=194)
     return (
         f'<svg class="interval" viewBox="0 0 200 16" role="img" '

@@ -25,7 +25,7 @@ MOST_JOINS = 1_500
 
 
 _PARTS = ("prompt", "system", "tool")
-"""The templates of a role that its turns render, as `RunInfo.templates` names them."""
+"""Templates of a role that its turns render, as `RunInfo.templates` names them."""
 
 Dag = Mapping[NodeId, Sequence[NodeId]]
 """For each turn the turns that it waits for, in the order of the roles."""
@@ -63,7 +63,7 @@ class Join(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The whole of it. Where no times are on record, `timed` is false and every turn is 1 long.
+    """Time line of an episode. Where no times are on record, `timed` is false and every turn is 1 long.
 
     `measured` is whether it is on record when each turn began, too.
     """

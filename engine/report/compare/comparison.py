@@ -145,9 +145,15 @@ class Comparison:
 
 
 def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
-    """Hold sides against the first; at most `shown` flipped tasks each way have their episodes read.
+    """Compare sides with the first of them.
 
-    Raises UsageError for fewer than two sides.
+    Args:
+        sides: Runs, trainings or specs, at least two.
+        shown: Largest number of flipped tasks in each direction whose episodes are read.
+
+    Raises:
+        UsageError: There are fewer than two sides.
+        DataError: An episode of a flipped task cannot be read.
     """
     if len(sides) < 2:
         raise UsageError("a comparison needs two: folders of runs or trainings, or specs")

@@ -1,7 +1,7 @@
-"""Runs a Plan: what may start when, one call after the other, what it earns, and the stream of episodes.
+"""Runs a Plan: order of the nodes, turns, rewards, and the stream of episodes.
 
-The stub beside this file says what there is: a name is imported when it is first used, for a worker that
-scores an answer needs one module of it.
+The stub beside this file lists the names. A name is imported when it is first used, since an isolation worker
+needs one module only.
 """
 
 from rolegraph.engine.lazily import names_of

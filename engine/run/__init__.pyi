@@ -1,4 +1,4 @@
-"""What `rolegraph.engine.run` gives; `rolegraph.engine.lazily` reads here where each name comes from."""
+"""The names of `rolegraph.engine.run`, from which `rolegraph.engine.lazily` imports each."""
 
 from rolegraph.engine.run.isolation import Isolation as Isolation
 from rolegraph.engine.run.scheduler import run_episode as run_episode

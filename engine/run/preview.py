@@ -1,8 +1,8 @@
-"""What a plan would ask on some tasks, with no model: its episodes are run as any, on made-up answers.
+"""Renders the prompts of a plan without a model: its episodes run as usual, on made-up answers.
 
-In: a plan, tasks, and answers on record where there are some. Out: each role's prompts, as the run's own code
-rendered them. Nobody is asked anything: roles that run a tool which computes or asks get what it could give,
-nothing is rewarded, and a hidden field is known by its name alone.
+In: a plan, a task, and a recorded episode, if any. Out: each role's prompts, rendered by the run's own code.
+No model is called, tools return recorded or example results, no reward is computed, and hidden fields hold
+their names.
 """
 
 from __future__ import annotations
@@ -18,61 +18,61 @@ from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode, Message, NodeId, Task
 from rolegraph.engine.run.isolation import Isolation
 from rolegraph.engine.run.scheduler import run_episode
-from rolegraph.engine.run.standins import PreviewModel, asked_only, still, told_only
+from rolegraph.engine.run.standins import PreviewModel, example_run, example_tool, still_environment
 from rolegraph.engine.run.turn import EpisodeJob
 from rolegraph.engine.spec import Edge, OnFailure
 from rolegraph.engine.vocabulary import Function, Tool
 
 MOST = 6
-"""Prompts of one role and task that are kept."""
+"""Most prompts of one role and task that are kept."""
 ROUNDS = 3
-"""Rounds of a loop whose prompts are kept: those that come later go on as these do."""
+"""Rounds of a loop whose prompts are kept; later rounds continue in the same way."""
 MOST_WAYS = 8
-"""Runs of one task, each with other answers out of those that a parser gives as examples."""
+"""Most runs of one task, each with other example answers of the parsers."""
 UNREACHED = "not reached with these answers"
 _MARK = re.compile(r"\[(\w+)(?: \d+)?(?:, round \d+)?\]")
 
 
 class SentPrompt(NamedTuple):
-    """One prompt, and who is sent it."""
+    """One prompt, and the turns that send it."""
 
     nodes: Sequence[NodeId]
-    """The turns that are asked this; prompts that differ by the numbers in made-up answers count as one."""
+    """The turns that send this prompt; prompts that differ by numbers in made-up answers count as one."""
     endpoint: int
-    """Of the plan's, where the first of them is sent."""
+    """Position in the plan's endpoints of the one that the first turn calls."""
     messages: Sequence[Message]
     functions: Sequence[Function] = ()
-    """What the model is told that it may call."""
+    """Functions that the model may call."""
     note: str = ""
-    """What else is to be said of it."""
+    """Remark on the prompt, such as that it was not reached."""
     pieces: Sequence[tuple[str, bool]] = ()
-    """The whole prompt as its model's chat template writes it, and which parts are special tokens."""
+    """The prompt in the model's chat template, in parts; True for those that are special tokens."""
     tokens: int | None = None
-    """How long it is; None where the model's tokenizer is not at hand."""
+    """Length in tokens; None without the model's tokenizer."""
 
 
 @dataclass(slots=True)
 class RolePrompts:
-    """What a role is asked on one task."""
+    """The prompts of a role on one task."""
 
     role: RolePlan
     asked: list[SentPrompt] = field(default_factory=list[SentPrompt])
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What else there is to know of it, by a word for it: its loop, its condition, its tools."""
+    """Further facts by name: loop, condition, tools."""
     more: int = 0
-    """Prompts that were left out: of later rounds, or beyond a role's `MOST`."""
+    """Number of prompts left out: of rounds after `ROUNDS`, or beyond `MOST`."""
     values: list[str] = field(default_factory=list[str])
-    """What the tool is asked that it runs in place of a model."""
+    """Arguments of the tool that the role runs in place of a model."""
     problems: list[str] = field(default_factory=list[str])
-    """What failed: a prompt that cannot be rendered, say."""
+    """Failures, such as prompts that cannot be rendered."""
 
-    def hear(self, value: str) -> None:
-        """Note what its tool is asked, if it is not what it was asked before."""
+    def add_value(self, value: str) -> None:
+        """Keep an argument of the role's tool, unless an equal one is kept."""
         if _unmarked(value) not in map(_unmarked, self.values) and len(self.values) < MOST:
             self.values.append(value)
 
     def who(self, asked: SentPrompt) -> str:
-        """Whose prompt it is, in words: `solver 1–2, round 2`."""
+        """Name the turns of a prompt: `solver 1–2, round 2`."""
         name = self.role.name
         if self.role.count > 1:
             name += f" {_numbers(node.index for node in asked.nodes)}"
@@ -83,7 +83,7 @@ class RolePrompts:
 
 
 class TaskPrompts(NamedTuple):
-    """What is asked on one task."""
+    """The prompts of all roles on one task."""
 
     task: Task
     """Each hidden field holds its name."""
@@ -92,10 +92,15 @@ class TaskPrompts(NamedTuple):
 
 
 async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) -> TaskPrompts:
-    """What each role is asked on a task: with made-up answers, or those of an episode on record.
+    """Render the prompts of each role on a task.
 
-    An answer that is not on record is made up. What conditions keep from being reached is asked once more as
-    if they let it, and has a note.
+    Args:
+        plan: The workflow.
+        task: The task; its hidden fields are replaced by their names.
+        recorded: An episode whose answers are used; an answer that it lacks is made up.
+
+    Returns:
+        The prompts by role. Those that the conditions keep from being reached have a note.
     """
     hidden = [key for key in task if key in plan.hidden]
     shown = {key: f"[hidden: {key}]" if key in plan.hidden else value for key, value in task.items()}
@@ -112,12 +117,12 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
 
 
 async def made_up(plan: Plan, task: Task, said: str) -> Episode:
-    """An episode whose answers are examples of what each parser reads, and say `said`. Nothing is earned."""
+    """Return an episode whose answers are examples of each parser with `said` in them; without rewards."""
     return await _Runs(plan, task, None).run(plan, 0, said=said)
 
 
 def _without_conditions(plan: Plan) -> Plan:
-    """The plan in which every turn runs."""
+    """Return the plan without conditions, in which every turn runs."""
     return replace(
         plan,
         roles=tuple(replace(role, when=None) for role in plan.roles),
@@ -126,7 +131,7 @@ def _without_conditions(plan: Plan) -> Plan:
 
 
 class _Runs:
-    """The episodes of one task, and what was asked in them."""
+    """The preview episodes of one task, and their prompts."""
 
     def __init__(self, plan: Plan, task: Task, recorded: Episode | None) -> None:
         self._task, self._recorded = task, recorded
@@ -136,12 +141,12 @@ class _Runs:
         self.roles = [RolePrompts(role, facts=facts_of(plan, role)) for role in plan.roles]
         self._by_name = {asked.role.name: asked for asked in self.roles}
         self._seen: dict[str, dict[object, int]] = {asked.role.name: {} for asked in self.roles}
-        """By role, the prompts by what tells them apart: their places in `asked`, or -1 for one left out."""
+        """By role and prompt, the position in `asked`, or -1 for a prompt left out."""
 
     async def run(self, plan: Plan, way: int, *, note: str = "", said: str = "") -> Episode:
-        """One episode; with a `note`, only of those turns of which nothing was seen before.
+        """Run one episode and keep its prompts; with a `note`, only those of turns without any so far.
 
-        Made-up answers say `said`, or else who speaks.
+        `way` is the position of the parsers' example to answer with; `said` replaces its placeholder.
         """
         reached = {
             name: {node.round for prompt in of.asked for node in prompt.nodes}
@@ -185,11 +190,11 @@ class _Runs:
             of.asked[place] = before._replace(nodes=(*before.nodes, node))
 
     def _harmless(self, plan: Plan, *, stopped: bool) -> Plan:
-        """The plan without rewards, in which nobody outside is asked."""
+        """Return the plan without rewards, with tools and environment replaced."""
         return replace(
             plan,
             roles=tuple(self._harmless_role(role) for role in plan.roles),
-            env=still(plan.env) if stopped and plan.env is not None else plan.env,
+            env=still_environment(plan.env) if stopped and plan.env is not None else plan.env,
             reward_order=(),
             reward_inputs={},
             metrics={},
@@ -199,16 +204,16 @@ class _Runs:
     def _harmless_role(self, role: RolePlan) -> RolePlan:
         run = role.run
         if run is not None and run.tool.choose is None:
-            run = asked_only(run, role.name, self._recorded, self._by_name[role.name].hear)
+            run = example_run(run, role.name, self._recorded, self._by_name[role.name].add_value)
         tools = tuple(
-            told_only(tool, self._recorded) for tool in role.tools if tool not in self._closed[role.name]
+            example_tool(tool, self._recorded) for tool in role.tools if tool not in self._closed[role.name]
         )
         spec = role.spec.model_copy(update={"on_failure": OnFailure(), "timeout": None})
         return replace(role, spec=spec, reward=None, run=run, tools=tools)
 
 
 def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
-    """What there is to know of a role beside its prompts, by a word for it."""
+    """Return facts of a role for a person, by name: its inputs, loop, condition, tools."""
     facts: dict[str, str] = {}
     written = role.spec
     if written.needs:
@@ -236,7 +241,7 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
 
 
 def _edge(name: str, edge: Edge) -> str:
-    """`rival (of candidate, each, history)`: what an edge says that is not said of all."""
+    """Describe an edge, without its defaults: `rival (of candidate, each, history)`."""
     join = f"chunks of {edge.chunk_size}" if edge.chunks else edge.join
     said = (
         f"of {edge.of}" if edge.of not in (None, name) else "",
@@ -250,16 +255,16 @@ def _not_allowed(role: RolePlan, withheld: set[str]) -> list[Tool]:
     return [tool for tool in role.tools if not withheld.isdisjoint(tool.permissions)]
 
 
-def _numbers(of: Iterable[int]) -> str:
-    """`1–3, 5`."""
-    found = sorted(set(of))
+def _numbers(numbers: Iterable[int]) -> str:
+    """Format numbers as ranges: `1–3, 5`."""
+    found = sorted(set(numbers))
     starts = [n for n in found if n - 1 not in found]
     ends = [n for n in found if n + 1 not in found]
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in zip(starts, ends, strict=True))
 
 
 def _unmarked(text: str) -> str:
-    """A text without the numbers of those whose made-up answers it quotes."""
+    """Remove the numbers of instances and rounds from made-up answers in a text."""
     return _MARK.sub(r"[\1]", text)
 
 

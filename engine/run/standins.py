@@ -1,7 +1,7 @@
-"""What stands in for models, tools and environments where nobody is to be asked.
+"""Replacements of models, tools and environments, for previews that call none of them.
 
-They answer what is on record, or what the vocabulary gives as examples, in which `…` is where somebody would
-say something of their own. This file knows no prompt.
+They answer from a recorded episode, or with the examples of the vocabulary, in which `…` stands for what a
+model would write. Knows no prompt.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from rolegraph.engine.prompts.tools import calls_of
 from rolegraph.engine.records import Episode, NodeId
 from rolegraph.engine.vocabulary import Environment, Function, LiveEnvironment, Tool, Transition
 
-SAID = "…"
-"""In an example, what somebody would have said."""
+PLACEHOLDER = "…"
+"""Placeholder in an example for what a model would write."""
 
 
 class PreviewModel:
-    """A model that answers what is on record, or else with an example of what the role's parser can read.
+    """A model that answers from a replay, or else with an example of the role's parser.
 
-    Of several examples it takes the one of that number, or the last. It says `said`, or else who it is.
+    Of several examples, `way` is the position of the one to take, at most the last. Its placeholder becomes
+    `said`, or else the name of the node.
     """
 
     def __init__(self, roles: Mapping[str, RolePlan], way: int, said: str, replay: Replay | None) -> None:
@@ -37,7 +38,7 @@ class PreviewModel:
         self.requests: list[Request] = []
 
     async def complete(self, request: Request) -> Completion:
-        """An answer to any request, which is kept."""
+        """Keep a request and answer it; never raises ModelError."""
         self.requests.append(request)
         if self._replay is not None:
             try:
@@ -45,27 +46,27 @@ class PreviewModel:
             except ModelError:
                 pass
         role = self._roles[request.id.node.role]
-        examples = role.parser.examples or (SAID,)
+        examples = role.parser.examples or (PLACEHOLDER,)
         said = self._said or f"[{_name(request.id.node, role)}]"
-        return Completion(examples[min(self._way, len(examples) - 1)].replace(SAID, said))
+        return Completion(examples[min(self._way, len(examples) - 1)].replace(PLACEHOLDER, said))
 
     async def aclose(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no connection."""
 
 
 def _name(node: NodeId, role: RolePlan) -> str:
-    """Who speaks, as a made-up answer says it."""
+    """Return a node's name as it stands in made-up answers."""
     index = f" {node.index}" if role.count > 1 else ""
     return f"{node.role}{index}{f', round {node.round}' if role.loop is not None else ''}"
 
 
-def asked_only(run: RunPlan, role: str, recorded: Episode | None, heard: Callable[[str], None]) -> RunPlan:
-    """A role's tool, which hears what it is asked, and gives what is on record, in order, or its example."""
+def example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callable[[str], None]) -> RunPlan:
+    """Replace a role's tool by one that passes its argument to `keep` and returns recorded results."""
     own = (t for t in (recorded.trajectories if recorded else ()) if t.name == role)
     given: Iterator[Any] = (step.action for trajectory in own for step in trajectory.steps)
 
     async def call(arguments: Mapping[str, Any]) -> Any:
-        heard(str(next(iter(arguments.values()), "")))
+        keep(str(next(iter(arguments.values()), "")))
         for result in given:
             return result
         return _filled(run.tool.example, f"[{role}]")
@@ -77,8 +78,8 @@ def asked_only(run: RunPlan, role: str, recorded: Episode | None, heard: Callabl
     return replace(run, tool=Tool(open=opened))
 
 
-def told_only(tool: Tool, recorded: Episode | None) -> Tool:
-    """A tool that a model is told of as it is, and whose functions give what they gave on record."""
+def example_tool(tool: Tool, recorded: Episode | None) -> Tool:
+    """Replace the functions of a tool by ones that return recorded results, or their names."""
     given = _results(recorded)
 
     async def call(name: str, arguments: Mapping[str, Any]) -> Any:
@@ -94,7 +95,7 @@ def told_only(tool: Tool, recorded: Episode | None) -> Tool:
 
 
 def _results(recorded: Episode | None) -> Mapping[str, str]:
-    """What came of the calls in an episode, by what was called."""
+    """Return the recorded results of an episode's tool calls, by name and arguments."""
     given: dict[str, str] = {}
     for trajectory in recorded.trajectories if recorded else ():
         for step in trajectory.steps:
@@ -111,10 +112,10 @@ def _key(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _filled(example: Any, said: str) -> Any:
-    """An example, with what somebody would have said in its place."""
+    """Replace the placeholder in an example by `said`."""
     match example:
         case str():
-            return example.replace(SAID, said)
+            return example.replace(PLACEHOLDER, said)
         case list():
             return [_filled(part, said) for part in cast("list[Any]", example)]
         case dict():
@@ -123,18 +124,18 @@ def _filled(example: Any, said: str) -> Any:
             return example
 
 
-def still(env: EnvPlan) -> EnvPlan:
-    """An environment in which everybody moves in every round, and nothing comes of it."""
+def still_environment(env: EnvPlan) -> EnvPlan:
+    """Replace an environment by one in which all players move in every round and nothing changes."""
     environment = env.environment
 
     def opened() -> LiveEnvironment:
-        return _Still(environment.open())
+        return _StillEnvironment(environment.open())
 
     return env._replace(environment=Environment(opened, environment.min_players, environment.max_players))
 
 
-class _Still:
-    """The start of a real environment, for ever: what a made-up move would come to is nobody's to know."""
+class _StillEnvironment:
+    """An environment that stays at its start, since the result of a made-up move is unknown."""
 
     def __init__(self, live: LiveEnvironment) -> None:
         self._live = live

@@ -1,10 +1,9 @@
-"""What a turn is credited with, and what is compared with what. Pure.
+"""The credit of each turn, and the groups in which estimators compare. Pure.
 
-In: trajectories, and what a role's spec says under `credit` and `group`. Out: the members of groups, each
-with its group's key: a trajectory as it is, or a turn as a trajectory of its own, whose reward is what the
-turn is credited with. A turn is the Steps of one trajectory in one round; its own reward is that of the last
-of them. What a turn was credited with, and its group, are noted in its Steps' metadata, from which the report
-reads them.
+In: trajectories, and a role's `credit` and `group`. Out: the members of groups, each with its group's key: a
+trajectory as it is, or a turn as a trajectory of its own, whose reward is the turn's credit. A turn is the
+Steps of one trajectory in one round; its own reward is that of the last Step. A turn's credit and group are
+noted in the metadata of its Steps, from which the report reads them.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ NO_WEIGHTS: LossWeights = {}
 
 
 def turns(trajectory: Trajectory) -> list[tuple[Step, ...]]:
-    """The Steps of each turn that left any, oldest first."""
+    """Return the Steps of each turn that has any, oldest first."""
     return [tuple(steps) for _, steps in groupby(trajectory.steps, key=lambda step: step.round)]
 
 
 def own_rewards(trajectory: Trajectory) -> list[float]:
-    """What each turn earned itself; those that are masked are left out."""
+    """Return the own reward of each turn that is not masked."""
     return [steps[-1].reward for steps in turns(trajectory) if not _masked(steps)]
 
 
 def is_compared(trajectory: Trajectory, role: RolePlan | None = None) -> bool:
-    """Whether a trajectory, or a turn of it, is in a group; `role` is None where there is no plan."""
+    """Return whether a trajectory, or a turn of it, is in a group; `role` is None without a plan."""
     if role is not None and role.compares_turns and role.spec.credit.kind != "trajectory":
         return any(not _masked(steps) for steps in turns(trajectory))
     return trajectory.by_model and not trajectory.masked
@@ -46,7 +45,7 @@ def is_compared(trajectory: Trajectory, role: RolePlan | None = None) -> bool:
 def members(
     episode: Episode, trajectory: Trajectory, role: RolePlan | None = None, policy: str = MAIN
 ) -> list[Member]:
-    """What of a trajectory is compared, each with its group; `role` is None where there is no plan."""
+    """Return the members of groups that a trajectory gives; `role` is None without a plan."""
     key = GroupKey(episode.task_id, trajectory.name, policy)
     if role is None or not role.compares_turns:
         return [(key, trajectory)] if is_compared(trajectory) else []
@@ -59,7 +58,7 @@ def members(
 
 
 def credited_turns(trajectory: Trajectory, credit: Credit) -> list[Trajectory]:
-    """The turns that are not masked, each as a trajectory with the reward that it is credited with."""
+    """Return the turns that are not masked, each as a trajectory whose reward is its credit."""
     ran = [steps for steps in turns(trajectory) if not _masked(steps)]
     if credit.kind != "trajectory":
         rewards = credited([steps[-1].reward for steps in ran], credit)
@@ -71,7 +70,7 @@ def credited_turns(trajectory: Trajectory, credit: Credit) -> list[Trajectory]:
 
 
 def credited(rewards: Sequence[float], credit: Credit) -> list[float]:
-    """What turns are credited with that earned `rewards`, oldest first, where each counts for itself."""
+    """Return the credit of turns from their own rewards, oldest first, for a credit per turn."""
     if credit.kind == "margin":
         before = accumulate(rewards, initial=0.0)
         return [reward - total / max(1, n) for n, (reward, total) in enumerate(zip(rewards, before))]  # noqa: B905
@@ -83,7 +82,7 @@ def credited(rewards: Sequence[float], credit: Credit) -> list[float]:
 
 
 def turn_uid(trajectory: Trajectory, number: int) -> str:
-    """The uid of a turn as a trajectory of its own."""
+    """Return the uid of a turn as a trajectory of its own."""
     return f"{trajectory.uid}@{number}"
 
 
@@ -114,7 +113,7 @@ def notes(
 def loss_weights(
     episodes: Sequence[Episode], roles: Mapping[str, RolePlan], policy_of: PolicyOf
 ) -> dict[tuple[str, str], float]:
-    """What the advantages of a role count in a policy's loss, by both names.
+    """Return the weight of a role's advantages in a policy's loss, by the names of policy and role.
 
     Losses are sums over tokens; dividing each by the weights of all trajectories that the policy was compared
     in, those that teach nothing included, makes its loss a weighted mean that does not depend on the batch's
@@ -133,7 +132,7 @@ def loss_weights(
 
 
 def on_record(episode: Episode) -> Iterator[Member]:
-    """What of an episode was compared, by what training has noted in it."""
+    """Yield the group members of a recorded episode, from the notes that training left in it."""
     for trajectory in episode.trajectories:
         if not any("credit" in step.metadata for step in trajectory.steps):
             if is_compared(trajectory):
@@ -155,7 +154,7 @@ def _masked(steps: Sequence[Step]) -> bool:
 
 
 def _as_trajectory(trajectory: Trajectory, steps: Sequence[Step], reward: float) -> Trajectory:
-    """A turn; what is said of the trajectory is said of its last turn alone."""
+    """Return a turn as a trajectory; only the last turn keeps the trajectory's failure and correctness."""
     uid = turn_uid(trajectory, steps[0].round)
     if steps[-1] is trajectory.steps[-1]:
         return trajectory._replace(steps=steps, reward=reward, uid=uid, masked=False)
@@ -163,6 +162,6 @@ def _as_trajectory(trajectory: Trajectory, steps: Sequence[Step], reward: float)
 
 
 def _digest(step: Step) -> str:
-    """Of the messages as they were sent; the last of a step's is the answer."""
+    """Return a digest of the messages that were sent, without the answer, which is the last."""
     sent = json.dumps([dict(message) for message in step.chat_completions[:-1]], sort_keys=True)
     return hashlib.blake2b(sent.encode(), digest_size=8).hexdigest()

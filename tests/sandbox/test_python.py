@@ -263,10 +263,10 @@ def test_a_process_sees_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 AT_ONCE = """
 import asyncio
-from rolegraph.engine.sandbox import Python
+from rolegraph.engine.sandbox import PythonSandbox
 
 async def main():
-    async with Python(processes=8) as python:
+    async with PythonSandbox(processes=8) as python:
         await asyncio.gather(*(python.run("1") for _ in range(8)))
 
 asyncio.run(main())
@@ -280,7 +280,7 @@ def test_the_first_programs_of_a_host_may_start_at_once_and_it_may_end_soon_afte
 
 PARENT = """
 import asyncio, sys
-from rolegraph.engine.sandbox import Python
+from rolegraph.engine.sandbox import PythonSandbox
 
 async def main():
     async with Python(seconds=3) as python:

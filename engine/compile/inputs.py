@@ -1,4 +1,4 @@
-"""Which turns the turns of each role read: by its edges, its prompts and conditions, and its loop's end.
+"""Inputs of roles: the turns that a role reads by its edges, its templates, conditions and its loop's end.
 
 Pure and without a registry: the viewer and the drawings compute the inputs of a run from anywhere, whose
 vocabulary must be neither imported nor run.

@@ -92,7 +92,7 @@ _Edges = tuple[InputEdge, ...]
 
 
 class _BlockInputs(NamedTuple):
-    """What the instances of one block have in common; the key by which instances are put into blocks."""
+    """Inputs that the instances of one block share; the key by which instances are grouped into blocks."""
 
     inputs: _Edges
     until: _Edges

@@ -283,7 +283,7 @@ import asyncio, sys
 from rolegraph.engine.sandbox import PythonSandbox
 
 async def main():
-    async with Python(seconds=3) as python:
+    async with PythonSandbox(seconds=3) as python:
         await python.run("while True: pass")
 
 asyncio.run(main())

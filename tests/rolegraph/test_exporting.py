@@ -167,7 +167,7 @@ def test_what_cannot_be_exported_is_said(run: Path, adapter: Path, tmp_path: Pat
     flow = rg.load("solver_judge", onward, "model=local:rolegraph-base")
     with pytest.raises(rg.UsageError, match=f"It holds a model: name it as one, local:{adapter} "):
         rg.train(flow, out=tmp_path / "on")
-    with pytest.raises(rg.UsageError, match="say where"):
+    with pytest.raises(rg.UsageError, match="has no training folder"):
         rg.export("tinker://a/weights/b")
     assert not [file for file in run.iterdir() if file.name.startswith(".")]
 

@@ -1,4 +1,4 @@
-"""A clock that stands still while there is work, and jumps to the next timer where there is none."""
+"""Event loop on a virtual clock, which stands still during work and jumps to the next timer when idle."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 class Hangs(AssertionError):
-    """Everybody waits for somebody, and no timer will wake them."""
+    """Deadlock: every task waits for another task, and no timer is set."""
 
 
 class VirtualClock(asyncio.SelectorEventLoop):
-    """An event loop on such a clock: a sleep takes no time, and what would wait for ever raises Hangs."""
+    """Event loop on virtual time: a sleep returns at once, and a deadlock raises Hangs."""
 
     def __init__(self) -> None:
         super().__init__(_Jumping(self))
@@ -41,14 +41,14 @@ class _Jumping(selectors.SelectSelector):
 
 
 def run_virtually(work: Coroutine[Any, Any, T]) -> tuple[T, float]:
-    """What comes of it, and the seconds that it would have taken."""
+    """Run a coroutine on virtual time; return its result and the virtual seconds that have passed."""
     with asyncio.Runner(loop_factory=VirtualClock) as runner:
         result = runner.run(work)
         return result, runner.get_loop().time()
 
 
 def longest(seconds: Mapping[str, float], after: Mapping[str, list[str]]) -> float:
-    """The critical path of what takes so long, each after others."""
+    """Return the duration of the critical path; each item starts when all of `after[item]` have ended."""
     ends: dict[str, float] = {}
     for name, own in seconds.items():
         ends[name] = own + max((ends[before] for before in after.get(name, [])), default=0.0)

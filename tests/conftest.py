@@ -1,4 +1,4 @@
-"""What several rooms' tests need of the machine: a local service, and a small training on it."""
+"""Shared fixtures: a local service, a small training on the service, and clean registries."""
 
 from __future__ import annotations
 
@@ -16,35 +16,41 @@ if TYPE_CHECKING:
     from rolegraph.engine.local.launcher import LocalService
 
 OUTSIDE = {**os.environ}
-"""The environment of what asks somebody outside, as pip does."""
+"""Environment for programs that use the network, such as pip: a copy from before `one_authority`."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads `--hypothesis-profile`
 def pytest_configure() -> None:
-    """No example of a property has a deadline, and every run draws the same ones, unless it is asked for
-    others by `--hypothesis-profile=random`; the processes that tests start keep what they compiled, and hear
-    Ctrl-C, also where this one is in the background of a shell that has it ignored. torch computes with one
-    thread here: several wait for one another by spinning, on cores that other workers want."""
+    """Load the hypothesis profile, and set up the environment and signals that child processes inherit."""
+    # Examples have no deadline and are the same in every run, except with `--hypothesis-profile=random`.
     settings.register_profile("random", deadline=None)
     settings.register_profile("repeatable", deadline=None, derandomize=True)
     settings.load_profile("repeatable")
+    # Child processes start faster with cached bytecode.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # Several torch threads would spin while waiting, on cores that other workers need.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # A shell starts a background pytest with SIGINT ignored, and child processes would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(optionalhook=True)  # it is pytest-xdist's
+@pytest.hookimpl(optionalhook=True)  # the hook exists only with pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """For `-n auto`, one worker more than there are cores: a quarter of the time tests wait, for a process
-    that ends or a limit that passes."""
+    """Return the number of workers for `-n auto`: one more than there are cores.
+
+    Tests spend a quarter of their time waiting for a process to end or a time limit to pass.
+    """
     return (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A client of HTTPS trusts one authority: to read all of them takes 30 ms for each client, of which a
-    session of Tinker's SDK has three, and the services of tests are asked by HTTP."""
+    """Reduce the trusted certificate authorities to one.
+
+    Loading all authorities takes 30 ms per HTTPS client, and a session of Tinker's SDK creates three
+    clients. The services in tests use plain HTTP.
+    """
     file, end = tmp_path_factory.mktemp("authority") / "one.pem", "-----END CERTIFICATE-----\n"
     file.write_text(certifi.contents().partition(end)[0] + end)
     with pytest.MonkeyPatch.context() as patch:
@@ -54,7 +60,7 @@ def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test makes known is known to no other test."""
+    """Remove a test's registrations after the test."""
     from rolegraph.engine.vocabulary import (
         datasets,
         environments,
@@ -72,13 +78,13 @@ def registries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the service keeps its checkpoints."""
+    """Create the folder for the checkpoints of the service."""
     return tmp_path_factory.mktemp("weights")
 
 
 @pytest.fixture(scope="session")
 def service(state_dir: Path) -> Iterator[LocalService]:
-    """The shipped model, served for all tests of a process."""
+    """Start one service of the shipped model for all tests of a process."""
     pytest.importorskip("torch", reason="needs the extra `local`")
     from rolegraph.engine.local.launcher import BASE_MODEL, running
 
@@ -88,7 +94,7 @@ def service(state_dir: Path) -> Iterator[LocalService]:
 
 @pytest.fixture(scope="session")
 def whole(service: LocalService, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small training that was not interrupted."""
+    """Train `solver_judge` for a few steps without interruption and return the run folder."""
     from tests.trainings import SMALL, train
 
     return train(tmp_path_factory.mktemp("whole") / "run", "solver_judge", *SMALL, service=service).folder

@@ -1,4 +1,4 @@
-"""Work counted in calls instead of seconds, which a busy machine stretches."""
+"""Measurement of work in function calls, which do not depend on the load of the machine as seconds do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import FrameType
 
 
 def calls(work: Callable[[], object]) -> int:
-    """How many functions, Python's and C's, `work` calls."""
+    """Count the calls of Python and C functions that `work` makes."""
     count = 0
 
     def seen(_frame: FrameType, event: str, _argument: object) -> None:

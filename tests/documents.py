@@ -1,4 +1,4 @@
-"""The YAML in the documents: whole specs, and parts of one."""
+"""Code blocks in the documentation: whole specs, and parts of specs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 TUTORIAL = ROOT / "docs" / "tutorial.md"
-"""Whose spec is laid over what its commands write: it is followed as a whole."""
+"""Tutorial, tested as a whole by test_tutorial.py: its spec extends files that its commands write."""
 PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page != TUTORIAL)]
 
 
 def blocks(page: Path, *languages: str) -> list[tuple[str, str]]:
-    """Each block of code in one of these languages, with its language, in order."""
+    """Return the language and text of each code block in one of these languages, in page order."""
     pattern = rf"^```({'|'.join(languages)})\n(.*?)^```$"
     return re.findall(pattern, page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def yaml_in(*pages: str | Path) -> list[tuple[str, str]]:
-    """Each block of YAML, with its page and line; one may hold several examples of the same key."""
+    """Return each YAML block with its `page:line`; a block may hold several examples of the same key."""
     blocks: list[tuple[str, str]] = []
     for page in pages:
         text = (ROOT / page).read_text("utf-8")
@@ -29,10 +29,10 @@ def yaml_in(*pages: str | Path) -> list[tuple[str, str]]:
 
 
 def specs_in(*pages: str | Path) -> list[tuple[str, str]]:
-    """Those blocks that are whole specs, or extend one."""
+    """Return the YAML blocks that are whole specs or extend a spec, each with its `page:line`."""
     return [(where, text) for where, text in yaml_in(*pages) if is_spec(text)]
 
 
 def is_spec(text: str) -> bool:
-    """Whether it begins as a spec does."""
+    """Return True if a YAML text has a top-level `rolegraph: 1` or `extends:`."""
     return bool(re.search(r"^(rolegraph: 1|extends:)", text, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""The edge of the process in tests: a model that answers by a function, after a given time."""
+"""Scripted models, and helpers that compile specs and run episodes on scripted models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Answer = Callable[[Request], str]
 
 
 class ScriptedModel:
-    """Answers with `answer(request)`; an exception that it raises is the call's. Keeps the requests."""
+    """Model whose text is `answer(request)`; errors of `answer` propagate, and requests are kept."""
 
     def __init__(self, answer: Answer, latency: Callable[[Request], float] = lambda _: 0.0) -> None:
         self.answer, self.latency = answer, latency
@@ -52,7 +52,7 @@ def write_spec(folder: Path, text: str, name: str = "spec.yaml") -> Path:
 
 
 def limited(plan: Plan, model: Model, concurrency: int = 1000) -> list[LimitedModel]:
-    """One model, behind one limit, for all endpoints of a plan."""
+    """Wrap a model in one concurrency limit and return it once per endpoint of a plan."""
     return [LimitedModel(model, concurrency)] * len(plan.endpoints)
 
 
@@ -79,7 +79,7 @@ def solver_judge(*overrides: str) -> Plan:
 
 
 def by_role(answers: dict[str, str | Sequence[str]]) -> Answer:
-    """Answers by role, and by instance where a list is given."""
+    """Return an answer function that looks up a role's text, or the text per instance if given a list."""
 
     def answer(request: Request) -> str:
         found = answers[request.id.node.role]

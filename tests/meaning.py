@@ -1,7 +1,6 @@
-"""A second, simple reading of what a drawn workflow means.
+"""Reference implementation of the language, to compare with the engine on random workflows.
 
-`expected` follows docs/language.md turn by turn, by recursion: no tables, no counters, no event loop. What
-the engine does is held against it.
+`expected` follows docs/language.md turn by turn, by recursion, without tables, counters or an event loop.
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ from tests.workflows import Seen, Turn, Workflow, edge_of, prompt
 
 @dataclass
 class Expected:
-    """What happens in an episode of a workflow."""
+    """Expected outcome of one episode of a workflow."""
 
     turns: dict[NodeId, Turn | None]
-    """None for one that is skipped."""
+    """Turns by node; None for a skipped node."""
     prompts: dict[NodeId, str]
     seconds: float
-    """When all is over."""
+    """End of the episode, in virtual seconds."""
     uncomputed: int
 
 
 def expected(workflow: Workflow) -> Expected:
-    """By recursion from each turn to those that it waits for."""
+    """Compute the outcome of a workflow, by recursion from each turn to the turns it waits for."""
     prompts: dict[NodeId, str] = {}
     settled: dict[NodeId, float] = {}
     uncomputed = 0
 
     @cache
     def instances(role: str) -> list[tuple[dict[str, set[int]], list[int]]]:
-        """Each instance's lineage and its parents."""
+        """Return the lineage and the parents of each instance of a role."""
         spec, made = workflow.roles[role], list[tuple[dict[str, set[int]], list[int]]]()
         edges = [(edge["of"] or key, edge) for key, edge in edges_of(role)]
         fan = next(((other, edge["size"]) for other, edge in edges if edge["fans"]), None)
@@ -69,7 +68,7 @@ def expected(workflow: Workflow) -> Expected:
         return [number for number in all_of(other) if shares(instances(other)[number - 1][0])]
 
     def joined(me: NodeId, edge: dict[str, Any]) -> tuple[list[list[NodeId]], bool]:
-        """By instance the turns that an edge joins, and whether only the last that ran is seen."""
+        """Return the nodes that an edge joins, by instance, and True if only the last turn is visible."""
         other, loop = edge["of"], workflow.loop_of(edge["of"])
         members = list(all_of(other))
         if edge["fans"]:
@@ -98,7 +97,7 @@ def expected(workflow: Workflow) -> Expected:
         return bool(said)
 
     def ends(me: NodeId) -> list[NodeId]:
-        """The turns that the end of a turn's loop is read from."""
+        """Return the nodes of the previous round that the `until` condition of a turn's loop reads."""
         loop = workflow.loop_of(me.role)
         if loop is None or "until" not in loop or me.round == 1:
             return []
@@ -107,7 +106,7 @@ def expected(workflow: Workflow) -> Expected:
 
     @cache
     def board(round: int) -> tuple[int, Transition, float]:
-        """What is played on in a round: the steps before it, what is seen, and since when."""
+        """Return the environment's step count, transition and time at the start of a round."""
         loop = next(loop for loop in workflow.loops.values() if "env" in loop)
         players = [(role, number) for role in loop["players"] for number in all_of(role)]
         if round == 1:
@@ -122,7 +121,7 @@ def expected(workflow: Workflow) -> Expected:
         return number + 1, after, since + workflow.latency(number + 1)
 
     def observed(me: NodeId) -> str | None:
-        """What a turn sees of its loop's environment; None where it is not its to move."""
+        """Return the observation in a turn's prompt; None if the environment does not let the player move."""
         loop = workflow.loop_of(me.role)
         if loop is None or "env" not in loop:
             return ""
@@ -158,7 +157,7 @@ def expected(workflow: Workflow) -> Expected:
         return holds(when, {**views, "self": history}, me)
 
     def own_turns(me: NodeId) -> list[NodeId]:
-        """The earlier turns of an instance, if its condition reads them."""
+        """Return the earlier nodes of an instance if its `when` condition reads `self.history`."""
         reads = "self.history" in workflow.roles[me.role].get("when", "")
         return [me._replace(round=number) for number in range(1, me.round)] if reads else []
 
@@ -179,7 +178,7 @@ def expected(workflow: Workflow) -> Expected:
 
     @cache
     def opens(me: NodeId) -> float:
-        """When a turn has nothing left to wait for."""
+        """Return the time at which the last dependency of a turn is settled."""
         loop, waited = workflow.loop_of(me.role), waits(me)
         for node in waited:
             happens(node)
@@ -188,8 +187,10 @@ def expected(workflow: Workflow) -> Expected:
 
     @cache
     def let_go(me: NodeId) -> float:
-        """When a turn is skipped whose loop is over. A loop that ends on all branches at once is left as soon
-        as one of its turns finds it over."""
+        """Return the time at which a turn is skipped because its loop has ended.
+
+        If all branches share one `until`, the first turn of a round to evaluate it skips the whole round.
+        """
         loop = workflow.loop_of(me.role)
         assert loop is not None
         before = me._replace(round=me.round - 1)

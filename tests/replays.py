@@ -1,4 +1,4 @@
-"""Real folders of runs on recorded answers, so that no model is needed."""
+"""Run folders made from recorded answers, without a model."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 import rolegraph as rg
 
 Says = Callable[[int, int, str, int], str]
-"""What is answered: by task, rollout, role and instance."""
+"""Function from task number, rollout, role and instance to the text of an answer."""
 
 
 @cache
 def rows(tasks: int) -> list[rg.Task]:
-    """The first tasks of `solver_judge`."""
+    """Load the first tasks of `solver_judge`."""
     return rg.load("solver_judge").tasks(limit=tasks)
 
 
 def answers(path: Path, says: Says, *, tasks: int, rollouts: int = 1) -> Path:
-    """Answers of `solver_judge` on its first tasks, as a run writes them; without what was asked."""
+    """Write episodes of `solver_judge` on its first tasks as a run does, but without prompts."""
     lines: list[str] = []
     for number, task in enumerate(rows(tasks)):
         for rollout in range(rollouts):
@@ -40,7 +40,7 @@ def answers(path: Path, says: Says, *, tasks: int, rollouts: int = 1) -> Path:
 
 
 def solved(*numbers: int) -> Says:
-    """The first solver solves these tasks and no other; the judge picks it."""
+    """Return answers in which solver 1 solves only the tasks `numbers` and the judge picks solver 1."""
 
     def says(number: int, rollout: int, role: str, index: int) -> str:
         if role == "judge":
@@ -54,7 +54,7 @@ def solved(*numbers: int) -> Says:
 def run(
     folder: Path, says: Says, *overrides: str, tasks: int = 4, rollouts: int = 1, spec: str = "solver_judge"
 ) -> Path:
-    """A run's folder."""
+    """Run a spec on recorded answers and return the run folder."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     recorded = answers(folder.with_suffix(".recorded.jsonl"), says, tasks=tasks, rollouts=rollouts)
     flow = rg.load(spec, *overrides, model=f"replay:{recorded}")

@@ -1,4 +1,4 @@
-"""What the code imports is declared in pyproject.toml: in the core, or in the extra that the part needs."""
+"""Tests that pyproject.toml declares every import, as a core dependency or in the right extra."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 SERVICE, BRIDGE = ROOT / "engine" / "local" / "service", ROOT / "engine" / "rllm_bridge"
 WITH_RLLM = {"rllm", "verl", "hydra", "omegaconf"}
-"""What the bridge finds wherever rLLM is installed."""
+"""Modules that every installation of rLLM provides, which the bridge imports undeclared."""
 GATHERED = {"pydantic-monty-client": "pydantic-monty"}
-"""Distributions that come with another, which is the one to declare."""
+"""Distributions that another distribution installs, mapped to the distribution to declare."""
 ROOMS = ("rolegraph", "engine", "roles")
 NOT_OURS = {*sys.stdlib_module_names, *ROOMS}
 
 
 def names(requirements: Iterable[str]) -> set[str]:
-    """Distributions, as they are compared: `types_PyYAML>=6` is `types-pyyaml`."""
+    """Normalize requirements to distribution names: `types_PyYAML>=6` becomes `types-pyyaml`."""
     bare = (re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in requirements)
     return {re.sub(r"[-_.]+", "-", name).lower() for name in bare}
 
@@ -37,13 +37,13 @@ installed = cache(packages_distributions)
 
 @cache
 def distributions(module: str) -> set[str]:
-    """Which distributions a module may come from; one that is not installed here, from its namesake."""
+    """Return the distributions that provide a module; its own name if the module is not installed."""
     found = names(installed().get(module, [module]))
     return found | {GATHERED[name] for name in found if name in GATHERED}
 
 
 def written(tree: ast.AST) -> Iterator[str]:
-    """The modules that `import` statements name."""
+    """Yield the modules that `import` statements name, anywhere in the tree."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -52,7 +52,7 @@ def written(tree: ast.AST) -> Iterator[str]:
 
 
 def at_once(tree: ast.AST) -> Iterator[str]:
-    """Those of them that a module imports when it is imported itself."""
+    """Yield the modules that `import` statements name outside functions and `if TYPE_CHECKING`."""
     for node in ast.iter_child_nodes(tree):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.If(test=ast.Name("TYPE_CHECKING")):
@@ -64,7 +64,7 @@ def at_once(tree: ast.AST) -> Iterator[str]:
 
 
 def looked_up(tree: ast.AST) -> Iterator[str]:
-    """The modules that calls of `import_module` name."""
+    """Yield the modules that calls of `import_module` name."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(
@@ -77,7 +77,7 @@ def looked_up(tree: ast.AST) -> Iterator[str]:
 def undeclared(
     files: Iterable[Path], modules: Callable[[ast.AST], Iterable[str]], declared: set[str]
 ) -> list[str]:
-    """`file: module` for each import that no declared distribution brings."""
+    """Return `file: module` for each import that no declared distribution provides."""
     return sorted(
         {
             f"{file.relative_to(ROOT)}: {top}"

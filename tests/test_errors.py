@@ -1,4 +1,4 @@
-"""What an error says to whoever made the mistake."""
+"""Tests of the suggestions in error messages."""
 
 from __future__ import annotations
 

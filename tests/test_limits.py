@@ -1,4 +1,4 @@
-"""The limits: each has a name of its own, is kept somewhere, and stands nowhere else."""
+"""Tests that each limit has a unique name, is enforced, and is defined only in engine/limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rolegraph.engine.limits.limit import Limit
 
 ROOT = Path(__file__).parents[1]
 READERS = ("engine/spec", "engine/prompts", "engine/compile", "engine/records", "engine/sandbox", "roles")
-"""What reads what others wrote."""
+"""Folders whose code reads untrusted input."""
 
 
 def test_each_limit_has_a_name_of_its_own_and_a_reason() -> None:

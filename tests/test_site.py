@@ -1,4 +1,4 @@
-"""The documents as a site: no link leads nowhere, and the reference is what the models and `list` say."""
+"""Tests of the documentation site: its links, and the generated reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_the_reference_is_what_the_models_say() -> None:
-    """In a process of its own, to which no other test has made anything known."""
+    """Generate the reference in a new process, which has no registrations of other tests."""
     write = "import runpy, sys; sys.stdout.write(runpy.run_path('docs/reference.py')['page']())"
     page = subprocess.run(
         [sys.executable, "-c", write], cwd=ROOT, capture_output=True, encoding="utf-8", check=True

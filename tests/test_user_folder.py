@@ -1,4 +1,4 @@
-"""Rolegraph in a folder whose files have the names of our folders and of the standard library.
+"""Tests of commands in a folder whose files are named like project folders and standard modules.
 
 Each command runs from an editable checkout and from a wheel. The user's modules write their names to
 `imported.txt` and raise, so a test sees whether any process imported one.
@@ -70,7 +70,7 @@ ALLOWED = ["--import", "rewards.py", "--allow", "python"]
 
 
 class Installed(NamedTuple):
-    """An installation: the start of a command line, and the environment variables that it needs."""
+    """Installation of Rolegraph: the start of a command line, and environment variables for the command."""
 
     command: list[str]
     environment: Mapping[str, str]
@@ -91,7 +91,7 @@ class Installed(NamedTuple):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the wheel of this checkout's source distribution, and its installation in `site`."""
+    """Build a wheel from this checkout's sdist, install the wheel in `site`, and return the folder."""
     folder = tmp_path_factory.mktemp("wheel")
     source = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(folder)]
     subprocess.run(source, cwd=ROOT, check=True, capture_output=True)
@@ -105,7 +105,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["checkout", "wheel"])
 def installed(request: pytest.FixtureRequest) -> Installed:
-    """Rolegraph as this environment has it, and as a wheel in front of it."""
+    """Return the installation of this environment, or the wheel placed ahead of it on the path."""
     environment = {**os.environ, "COLUMNS": "100", "TINKER_TELEMETRY": "0"}
     environment.pop("PYTHONPATH", None)
     if request.param == "checkout":
@@ -118,7 +118,7 @@ def installed(request: pytest.FixtureRequest) -> Installed:
 
 @pytest.fixture
 def user(tmp_path: Path) -> Path:
-    """A user's folder: modules that must not be imported, a spec and a file of rewards."""
+    """Create a user's folder with modules that must not be imported, a spec and a file of rewards."""
     for name in MODULES:
         file = tmp_path / f"{name}.py"
         file.parent.mkdir(exist_ok=True)
@@ -129,7 +129,7 @@ def user(tmp_path: Path) -> Path:
 
 
 def imported(folder: Path) -> list[str]:
-    """The names of the user's modules that some process imported."""
+    """Return the names of the user's modules that any process has imported."""
     file = folder / "imported.txt"
     return file.read_text().split() if file.exists() else []
 

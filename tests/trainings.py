@@ -1,4 +1,4 @@
-"""What tests of training share: a small one, in this process or as a command, and what it leaves."""
+"""Helpers that start small trainings, in this process or as a command, and read their metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rolegraph.engine.training.trackers import TrackerName
 from tests.cli.conftest import ENVIRONMENT
 
 CLOCKED = ("time/", "tokens/per_second")
-"""How the names of metrics begin that a clock has a part in."""
+"""Prefixes of the metrics that depend on wall-clock time."""
 SMALL = (
     "train.batch_size=4",
     "train.rollouts=2",
@@ -34,20 +34,20 @@ STEP = (
     "train.steps=1",
     "train.validation={every: 0, tasks: 1, rollouts: 1}",
 )
-"""As little as is a training."""
+"""Overrides for the smallest training: one step on two tasks."""
 NEVER = "{json_field: never, value: 1}"
-"""A reward that is 0 whatever the answer."""
+"""Reward that is 0 for every answer."""
 TOLERANCE = 1e-3
-"""How far metrics of two runs may differ: batches differ in their float noise, and Adam passes it on."""
+"""Tolerance between the metrics of two runs: float rounding differs by batch, and Adam propagates it."""
 
 
 def key(service: LocalService) -> dict[str, str]:
-    """The environment that a command on a service wants."""
+    """Return the environment variables for a command that uses a service."""
     return {"TINKER_API_KEY": service.api_key}
 
 
 def start(out: Path, *words: str, service: LocalService | None = None) -> subprocess.Popen[str]:
-    """The command in a process of its own, to be killed."""
+    """Start `rolegraph train` in a child process, which the test can kill."""
     where = ("--base-url", service.base_url) if service else ()
     return subprocess.Popen(
         [sys.executable, "-m", "rolegraph.engine.cli", "train", *words, *where, "--out", str(out)],
@@ -69,7 +69,7 @@ def train(
     observe: rg.Observer | None = None,
     allow: Sequence[str] = (),
 ) -> rg.TrainingResult:
-    """Train in this process."""
+    """Train a spec on a service, in this process."""
     flow = rg.load(spec, *overrides, base_url=service.base_url, allow=allow)
     with patch.dict(os.environ, key(service)):
         return rg.train(flow, out=out, seed=seed, track=track, observe=observe)

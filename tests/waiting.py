@@ -1,4 +1,4 @@
-"""To wait for what happens in another process, rather than for seconds."""
+"""Polling for a condition in another process, instead of a fixed sleep."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Wait for it, however long it takes."""
-    while not holds():  # noqa: ASYNC110  # nothing here is told of it
+    """Wait without a time limit until `holds()` is true."""
+    while not holds():  # noqa: ASYNC110  # no event to wait for: the change is in another process
         await asyncio.sleep(0.02)
 
 
 def soon(holds: Callable[[], bool], seconds: float = 300.0) -> bool:
-    """Whether it comes true; the seconds only end what hangs."""
+    """Wait until `holds()` is true and return True, or False after `seconds`, a limit for deadlocks."""
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.05)

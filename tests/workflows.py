@@ -1,4 +1,4 @@
-"""Random specs that are valid by construction; what they mean is in meaning.py."""
+"""Random specs that are valid by construction; meaning.py computes their expected outcome."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.edge import write_spec
 
 NAMES = "abcde"
 MOST_INSTANCES = 6
-"""Of a role."""
+"""Largest number of instances of a role over which another role may fan out."""
 
 
 class Turn(NamedTuple):
-    """A turn that was taken."""
+    """Turn that ran, with its action."""
 
     id: NodeId
     action: str
@@ -35,19 +35,19 @@ class Turn(NamedTuple):
 
 Seen = Mapping[str, Sequence[Turn]]
 Holds = Callable[[Seen, NodeId], bool | None]
-"""Whether a condition is true; None where it cannot be computed."""
+"""Evaluation of a condition: True, False, or None for an error."""
 
 
 @dataclass
 class Workflow:
-    """A spec's roles and loops as YAML has them."""
+    """Roles and loops of a spec, in the form of parsed YAML."""
 
     roles: dict[str, dict[str, Any]]
     loops: dict[str, dict[str, Any]]
     holds: dict[str, Holds] = field(default_factory=dict[str, Holds], repr=False)
-    """What the text of each condition means."""
+    """Evaluation of each condition, by its text."""
     salt: int = 0
-    """Sets answers, failures and latencies apart."""
+    """Seed for answers, failures and latencies."""
 
     def loop_of(self, role: str) -> dict[str, Any] | None:
         return next((loop for loop in self.loops.values() if role in loop["roles"]), None)
@@ -57,33 +57,33 @@ class Workflow:
         return loop["times"] if loop else 1
 
     def drawn(self, node: object, what: str) -> int:
-        """A number that is the same for the same turn, or for the same step of the environment."""
+        """Hash a turn or an environment step to a number, different for each purpose `what`."""
         return zlib.crc32(f"{self.salt} {what} {node}".encode())
 
     def action(self, node: NodeId) -> str | None:
-        """What a turn comes to; None where it fails."""
+        """Return the action of a turn; None if the turn fails."""
         return None if self.drawn(node, "fails") % 6 == 0 else "xyz"[self.drawn(node, "says") % 3]
 
     def runs(self, role: str) -> bool:
-        """Whether it votes in place of asking a model."""
+        """Return True if a role votes instead of calling a model."""
         return "run" in self.roles[role]
 
     def uses(self, node: NodeId) -> int:
-        """How often a turn calls a tool before it answers."""
+        """Return the number of tool calls before a turn's answer."""
         calls = self.roles[node.role].get("calls", 1)
         return 0 if self.action(node) is None else self.drawn(node, "uses") % calls
 
     def attempts(self, node: NodeId) -> int:
-        """How often a turn asks."""
+        """Return the number of model calls of a turn, with retries and tool calls."""
         retries = self.roles[node.role].get("on_failure", {}).get("retry", 0)
         return 1 + retries if self.action(node) is None else 1 + self.uses(node)
 
     def latency(self, node: object) -> float:
-        """In steps that floats hold exactly."""
+        """Return a latency in seconds, a multiple of 1/4, which floats represent exactly."""
         return self.drawn(node, "takes") % 8 / 4
 
     def transition(self, number: int, players: int, actions: Mapping[int, Any]) -> Transition:
-        """What an environment's step comes to: who moves next, and whether it is over."""
+        """Return the result of an environment step: the observations of the next movers, or the end."""
         if number and self.drawn(number, "over") % 6 == 0:
             return Transition({}, done=True)
         movers = [p for p in range(players) if self.drawn((number, p), "moves") % 2] or [players - 1]
@@ -91,7 +91,7 @@ class Workflow:
 
 
 class World:
-    """An environment that does what a workflow says."""
+    """Environment whose transitions and latencies come from a workflow."""
 
     def __init__(self, workflow: Workflow) -> None:
         self.workflow, self.number, self.players = workflow, 0, 0
@@ -114,7 +114,7 @@ class World:
 
 @contextmanager
 def _known(workflow: Workflow) -> Iterator[None]:
-    """Its environment has a name while a spec is read."""
+    """Register a workflow's environment as `drawn` while its spec is compiled."""
 
     @environments.register("drawn")
     def drawn() -> Environment:
@@ -154,19 +154,19 @@ def _shows(name: str) -> str:
 
 
 def prompt(seen: Seen) -> str:
-    """What `_shows` renders to."""
+    """Return the expected rendering of the template that `_shows` builds."""
     return "".join(
         f"{name}:{''.join(f' {t.id.index}.{t.id.round}={t.action}' for t in turns)};"
         for name, turns in seen.items()
     )
 
 
-# what may be drawn
+# hypothesis strategies
 
 
 @st.composite
 def workflows(draw: st.DrawFn) -> Workflow:
-    """Up to five roles that ask, call tools or vote, joined in every way; loops, conditions and ends."""
+    """Draw up to five roles that prompt a model, call tools or vote, with all kinds of edges and loops."""
     names = list(NAMES[: draw(st.integers(1, len(NAMES)))])
     made = Workflow({}, draw(_loops(names)), salt=draw(st.integers(0, 1000)))
     instances: dict[str, int] = {}
@@ -215,7 +215,7 @@ def workflows(draw: st.DrawFn) -> Workflow:
 
 
 def _players(made: Workflow, loop: dict[str, Any]) -> list[str]:
-    """Roles that may move in an environment: they ask a model, and none waits for another in a round."""
+    """Return roles that can be players: each calls a model, and none waits for another in the same round."""
     waits: dict[str, set[str]] = {}
     for role in loop["roles"]:
         edges = [(key, edge_of(edge)) for key, edge in made.roles[role]["needs"].items()]
@@ -230,7 +230,7 @@ def _players(made: Workflow, loop: dict[str, Any]) -> list[str]:
 
 @st.composite
 def _loops(draw: st.DrawFn, names: list[str]) -> dict[str, dict[str, Any]]:
-    """Loops over neighbours, so that no circle comes about."""
+    """Draw loops over neighbouring roles, so that the graph stays acyclic."""
     loops: dict[str, dict[str, Any]] = {}
     rest = names
     for name in ("first", "second"):
@@ -280,7 +280,7 @@ def _of(name: str) -> list[tuple[str, Holds]]:
 
 
 def edge_of(written: Any) -> dict[str, Any]:
-    """An edge in full, and in words of its own."""
+    """Expand the short forms of an edge to a dict of `of`, `fans`, `size`, `branch` and `round`."""
     if isinstance(written, str):
         key = "round" if written in ("last", "history") else "join"
         written = {key: written}

@@ -1,7 +1,7 @@
-"""Bombs where no prompt stands: in a tool's arguments, in demonstrations, patterns, answers, files and runs.
+"""Resource-exhausting inputs outside prompts: tool arguments, demonstrations, patterns, answers and files.
 
-A case's source is its kind and, after a colon, what the kind takes: a template; the arguments of a parser and
-an answer, in Python; what a file of a run's folder holds, in Python; a spec.
+The source of a case is `KIND:INPUT`. The input is a template, a spec, or a Python expression: the arguments of
+a parser and an answer, or the content of a file in a run folder.
 """
 
 from __future__ import annotations

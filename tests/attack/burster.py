@@ -1,4 +1,4 @@
-"""What comes of a bomb where no prompt stands; see `bombs`."""
+"""Runner for the cases in `bombs`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TASK = {"id": "t", "question": "aaaa", "items": [1], "nested": {"answer": 3}}
 
 
 def register() -> None:
-    """Make rewards known that no float holds."""
+    """Register rewards whose sum overflows, or that are infinite."""
     rewards.register("huge")(lambda: Reward(lambda task, action, seen: Score(1e308, True)))
     rewards.register("infinite")(lambda: Reward(lambda task, action, seen: Score(math.inf, True)))
 
@@ -86,7 +86,7 @@ def _reward(source: str) -> Came:
 
 
 def _line(path: str, value: Any) -> str:
-    """A hostile line. A list of one value over and over is spelt as text: that takes a tenth of the time."""
+    """Return a hostile line of JSON; a list of one repeated value is built as text, ten times faster."""
     if not isinstance(value, list):
         return records.line(path, value)
     numbers: list[Any] = value
@@ -109,7 +109,7 @@ def _write(name: str, path: str | None, value: Any, times: int = 1) -> None:
 
 
 def _file(source: str) -> Came:
-    if (child := os.fork()) == 0:  # what it takes to write the bomb is no part of what it takes
+    if (child := os.fork()) == 0:  # write in a child: its memory must not count against the limit
         try:
             _write(*eval(source))
         finally:
@@ -133,7 +133,7 @@ def _file(source: str) -> Came:
 
 
 def _run(source: str) -> Came:
-    """The second of three episodes is hit, where the task says so; the others go on."""
+    """Run three episodes, the second with a lower limit in its task, and return the outcome of the second."""
     plan = _compiled({"learner": {**yaml.safe_load(source), "trainable": False}})
     came: list[str] = []
     with EpisodeWriter(Path("episodes.jsonl")) as writer:
@@ -170,6 +170,6 @@ _KINDS: Mapping[str, Callable[[str], Came]] = {
 
 
 def burst(source: str) -> Came:
-    """What comes of it."""
+    """Run a case of `bombs` and return its outcome."""
     kind, _, what = source.partition(":")
     return _KINDS[kind](what)

@@ -1,16 +1,20 @@
-"""What a line of the corpus is: an input from someone who means harm, and what must come of it."""
+"""Types of the corpus: a hostile input with its expected outcome, and the actual outcome."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
 Outcome = Literal["text", "error", "fault", "valid", "told"]
-"""A template renders, or what was given is taken; it is a failure with a name; a spec or a file has a fault
-with its place; it is valid; commands tell of a folder, whether they can show it or not."""
+"""Outcome of a case.
+
+text: a template renders, or a value is accepted. error: the input causes a failure with a name. fault: a spec
+or a file has a fault with its place. valid: a spec or a file is accepted. told: the commands report on a run
+folder, readable or not.
+"""
 
 
 class Case(NamedTuple):
-    """One hostile input. `says` stands in what comes of it."""
+    """Hostile input with its expected outcome; `says` is a part of the expected message."""
 
     name: str
     source: str
@@ -19,9 +23,9 @@ class Case(NamedTuple):
 
 
 class Came(NamedTuple):
-    """What came of a case, in a process with little memory."""
+    """Actual outcome of a case, in a process with limited memory."""
 
     outcome: str
     says: str
     spent: int = 0
-    """Units of work of a rendering."""
+    """Units of work that a rendering has spent."""

@@ -1,4 +1,4 @@
-"""Hostile conditions."""
+"""Cases of hostile conditions."""
 
 from __future__ import annotations
 

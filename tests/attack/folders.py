@@ -1,7 +1,7 @@
-"""Run folders of strangers: what stands in one of their files, as `report`, `view` and `compare` are given it.
+"""Cases of run folders with one hostile file, as input of `report`, `view` and `compare`.
 
-A case's source is the kind of run, a file of it, and what is written over it, or put at a dotted path of the
-first line of its JSON. Whatever it is, the commands tell of it, or show the rest.
+The source of a case is JSON: the kind of run, the file, a dotted path in the file's first line of JSON or null
+for the whole file, and the new content. The commands must report the fault or show the rest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What code from elsewhere gives while a run goes on: a tool, an environment, a parser, a reward, a metric.
+"""Cases of hostile return values from third-party tools, environments, parsers, rewards and metrics.
 
-A case's source is the kind, a colon and what it gives, in Python: of a tool the result, of an environment its
-first transition, of a parser the action, of a reward the score, of a metric the number. `deep`, `circle` and
-`raises` stand for what their names say.
+The source of a case is `KIND:EXPRESSION`, where the Python expression gives the result of a tool, the first
+transition of an environment, the action of a parser, the score of a reward or the number of a metric. `deep`,
+`circle` and `raises` are functions in giver.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ANYWHERE: Sequence[tuple[str, str, str]] = [
     ('what recurses', 'raises(RecursionError("no end"))', 'RecursionError: no end'),
     ('what takes all memory', '"a" * 10**12', 'MemoryError'),
 ]  # fmt: skip
-"""Refused wherever it comes from."""
+"""Values that are refused from every kind of code."""
 
 FINE: Sequence[tuple[str, str, str]] = [
     ('NUL', '"a\\0b"', 'a\\x00b'),
@@ -37,7 +37,7 @@ FINE: Sequence[tuple[str, str, str]] = [
     ('keys that are numbers', '{1: 2}', '{"1": 2}'),
     ('deep, but not too deep', 'deep(60)', '[[['),
 ]  # fmt: skip
-"""Taken from wherever it comes."""
+"""Values that are accepted from every kind of code."""
 
 WORLDS: Sequence[tuple[str, str, Outcome, str]] = [
     ('no transition', '7', 'error', "environment_error: the environment raised AttributeError: 'int' object has no attribute 'observations'"),

@@ -1,4 +1,4 @@
-"""An episode in which code from elsewhere gives what a case says: the tool, the environment, the reward."""
+"""Runner for the cases in `given`: an episode in which third-party code returns a hostile value."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SPECS: Mapping[str, Any] = {
     },
 }
 source = "None"
-"""What is given, in Python."""
+"""Python expression of the current case."""
 
 
 def raises(error: Exception) -> NoReturn:
@@ -75,7 +75,7 @@ NAMES = {
 
 
 def given(*_: object) -> Any:
-    """What the case gives."""
+    """Evaluate the expression of the current case."""
     return eval(source, NAMES)
 
 
@@ -102,7 +102,7 @@ def _tool(asked: str | None = None, /) -> Tool:
 
 
 def register() -> None:
-    """Make what gives known, under one name in each registry."""
+    """Register a tool, parser, reward, metric and environment named `given`."""
     tools.register("given")(_tool)
     parsers.register("given")(lambda: Parser(given))
     rewards.register("given")(lambda: Reward(given))
@@ -111,7 +111,7 @@ def register() -> None:
 
 
 def give(case: str) -> Came:
-    """What comes of an episode in which a kind of code gives what is said; it is written and read again."""
+    """Run the episode of a case, write and read the episode, and return the outcome."""
     global source
     kind, _, source = case.partition(":")
     Path("given.yaml").write_text(yaml.safe_dump({"rolegraph": 1, "name": "x", **SPECS[kind]}))

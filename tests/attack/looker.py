@@ -1,4 +1,4 @@
-"""What `report`, `view` and `compare` say of a run's folder in which a file is hostile."""
+"""Runner for the cases in `folders`: `report`, `view` and `compare` on a folder with a hostile file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.view.runs import write_run, write_training
 
 @cache
 def honest(kind: str) -> Path:
-    """A folder that the commands take."""
+    """Write a valid run folder of a kind."""
     if kind == "run":
         return write_run(Path("honest-run").absolute(), tasks=1)
     folder = write_training(Path("honest-train").absolute(), steps=1, tasks=1)
@@ -27,7 +27,7 @@ def honest(kind: str) -> Path:
 
 
 def look(source: str) -> Came:
-    """What comes of the three commands."""
+    """Run the three commands on a case's folder and return their output."""
     kind, file, place, value = json.loads(source)
     folder = Path("hostile").absolute()
     shutil.rmtree(folder, ignore_errors=True)
@@ -54,7 +54,7 @@ def look(source: str) -> Came:
 
 
 def changed(path: Path, place: str, value: object) -> bytes:
-    """A file's first JSON with something else at a path."""
+    """Return a file's content with the value at a path of its first JSON document replaced."""
     text = path.read_text()
     first, rest = (text, "") if path.suffix == ".json" else text.split("\n", 1)
     whole: Any = json.loads(first)

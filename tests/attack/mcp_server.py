@@ -1,7 +1,7 @@
-"""A hostile MCP server, by the protocol's own SDK: `python -m tests.attack.mcp_server LISTING` prints
-its port.
+"""Hostile MCP server on the protocol's SDK: `python -m tests.attack.mcp_server LISTING` prints its port.
 
-Its tools are the keys of `ANSWERS`. `endless` lists new ones for ever, `stuck` the same page.
+The tools are named by the keys of `ANSWERS` and by `ENDING`. With LISTING `endless` the server
+lists new tools on every page, and with `stuck` the same page again and again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hostile overrides."""
+"""Cases of hostile overrides."""
 
 from __future__ import annotations
 

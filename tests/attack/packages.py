@@ -1,6 +1,7 @@
-"""Packages whose entry points do harm when a spec that names them is checked, or its tasks are read.
+"""Cases of hostile entry points, which fail while a spec is checked or its tasks are read.
 
-A case's source is the group and the name of an item of the package `hostile`, which `install` puts on the path.
+The source of a case is `KIND:NAME` for an entry point of the package `hostile`, which `install` puts on the
+path; `tasks:NAME` reads a dataset, and `list:KINDS` lists all items of a kind.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BROKEN = {
     "nothing": ("hostile_nothing:made", "def made(): return None", "made a NoneType"),
     "untyped": ("hostile_untyped:made", "def made(x: 'NoSuchType' = 1): return None", "cannot be made: "),
 }  # fmt: skip
-"""By name: the entry point, its module's text, and what is said of it."""
+"""Entry point, text of its module, and expected message, by name."""
 ROWS = {
     "rows_raise": ("yield {'id': 'a'}\n        raise KeyError('x')", "fails at or after its task 1: KeyError: 'x'"),
     "rows_without_id": ("yield {'question': 'a'}", "fails at or after its task 1: TypeError: it has no id that is text"),
@@ -35,7 +36,7 @@ ROWS = {
     "rows_without_number": ("yield {'id': 'a', 'x': float('nan')}", "fails at or after its task 1: ValueError: nan"),
     "rows_that_are_none": ("return 7", "fails at or after its task 0: TypeError"),
 }  # fmt: skip
-"""By name: the body of a dataset's `rows`, and what is said of it."""
+"""Body of a dataset's `rows` and expected message, by name."""
 
 CASES = [
     *(
@@ -64,7 +65,7 @@ OTHERS = """loops: {l: {roles: [a], times: 2, env: NAME}}
 
 
 def spec_of(kind: str, name: str) -> str:
-    """A spec that names an item of the package."""
+    """Return a spec that uses an entry point of the package."""
     parts = {
         "parser": f"trainable: false, parser: {name}",
         "reward": f"trainable: false, reward: {name}",
@@ -79,7 +80,7 @@ def spec_of(kind: str, name: str) -> str:
 
 
 def install(folder: Path) -> None:
-    """Put the package on the path, as pip would leave it."""
+    """Write the package and its metadata as pip does, and put the folder on `sys.path`."""
     info = folder / "hostile-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hostile\nVersion: 1.0\n")

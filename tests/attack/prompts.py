@@ -1,4 +1,4 @@
-"""Hostile prompts."""
+"""Cases of hostile prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile lines in a file of episodes: what stands at a path of an honest one instead. None of them is read."""
+"""Hostile lines of an episode file, made from a valid line with a wrong value at one path."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def honest() -> dict[str, Any]:
 
 
 def line(path: str, value: object) -> str:
-    """An honest episode, but for what stands at a dotted path."""
+    """Return a valid episode as JSON, with the value at a dotted path replaced."""
     whole = at = honest()
     *way, last = [int(key) if key.isdecimal() else key for key in path.split(".")]
     for key in way:
@@ -71,7 +71,7 @@ NO_LINES = [
 
 
 def write(folder: Path, hostile: str) -> Path:
-    """A file of which the second line is hostile."""
+    """Write an episode file whose second line is hostile."""
     path = folder / "episodes.jsonl"
     path.write_text(f"{json.dumps(honest())}\n{hostile}\n")
     return path

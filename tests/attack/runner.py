@@ -1,7 +1,7 @@
-"""Runs each part of the corpus in a process of its own that may take 200 MB more than it begins with.
+"""Runner of the corpus, with each part in a process that may allocate 200 MB beyond its start.
 
-`python -m tests.attack.runner` writes a JSON object: what came of each case, by part and by name. The
-processes are forked off one that has imported what they need.
+`python -m tests.attack.runner` prints a JSON object with the outcome of each case, by part and name. The
+processes are forks of one process, which has already imported all modules.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tests.attack.giver import give, register
 from tests.attack.looker import look
 
 MORE = 200 << 20
-"""Bytes that hostile input may take."""
+"""Memory limit for a part of the corpus, in bytes beyond the memory at its start."""
 AROUND = TemplateScope({"solver": 2}, ("solver", "judge"), None, frozenset({"answer"}))
 VARIABLES = {
     "task": {"id": "1", "question": "q", "items": [1], "nested": {"answer": 3}},
@@ -56,7 +56,7 @@ BASE = "rolegraph: 1\nname: x\nroles:\n  a:\n    trainable: false\n    prompt: {
 
 
 def render(source: str) -> Came:
-    """What comes of a template."""
+    """Compile and render a template and return the outcome."""
     template, faults = compile_template(source, AROUND)
     if template is None:
         return of_faults(source, faults)
@@ -77,7 +77,7 @@ def render(source: str) -> Came:
 
 
 def hold(source: str) -> Came:
-    """What comes of a condition."""
+    """Compile and evaluate a condition and return the outcome."""
     condition, faults = compile_condition(source, AROUND)
     if condition is None:
         return of_faults(source, faults)
@@ -94,7 +94,7 @@ def of_faults(source: str, faults: list[TemplateFault]) -> Came:
 
 
 def validate(source: str, *given: str) -> Came:
-    """What comes of a spec's file."""
+    """Check a spec's file with overrides and return the outcome."""
     Path("x.yaml").write_bytes(source.encode(errors="surrogatepass"))
     compiled = check_file("x.yaml", given)
     texts = [str(diagnostic) for diagnostic in compiled.diagnostics]
@@ -111,12 +111,12 @@ def validate(source: str, *given: str) -> Came:
 
 
 def override(given: str) -> Came:
-    """What comes of an override of a spec without fault."""
+    """Check a valid spec with an override and return the outcome."""
     return validate(BASE, given)
 
 
 def use(source: str) -> Came:
-    """What comes of a spec that names an item of a package, and of its tasks."""
+    """Check a spec that uses an entry point of a package, or read its tasks, and return the outcome."""
     kind, _, name = source.partition(":")
     if kind == "list":
         with redirect_stdout(StringIO()) as shown:
@@ -133,7 +133,7 @@ def use(source: str) -> Came:
 
 
 def look_up(source: str) -> Came:
-    """What comes of a file that a tool searches, or of tasks."""
+    """Search a file of passages, or read a file of tasks, and return the outcome."""
     reader, suffix, text = source.split(":", 2)
     path = Path(f"{reader}.{suffix}")
     if text == "sparse":
@@ -196,7 +196,7 @@ def main() -> None:
 
 
 def leave(part: str, to: int) -> NoReturn:
-    """Write what comes of a part, and end."""
+    """Write the outcomes of a part to a file descriptor and exit."""
     code = 1
     try:
         with os.fdopen(to, "w") as said:
@@ -210,14 +210,14 @@ def leave(part: str, to: int) -> NoReturn:
 
 
 def came_of(part: str) -> dict[str, Came]:
-    """What comes of each case of a part, in this process, which may take little more from now on."""
+    """Run the cases of a part in this process, under the memory limit, and return their outcomes."""
     run, cases = PARTS[part]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         register()
         burster.register()
         packages.install(Path(folder))
-        run(FIRST.get(part, prompts.CASES[0].source))  # what is imported at first use
+        run(FIRST.get(part, prompts.CASES[0].source))  # import lazily loaded modules before the limit
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + MORE, size + MORE))
         return {name: attempt(run, source) for name, source in cases}

@@ -1,4 +1,4 @@
-"""Hostile specs: the YAML of a file."""
+"""Cases of hostile specs, as the YAML of a file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Hostile files: of passages that a tool searches, and of tasks.
+"""Cases of hostile files of tasks, and of passages that a tool searches.
 
-A case's source is what reads it, the file's suffix and its text; `sparse` stands for three gigabytes of NUL, and
-a Parquet file may stand in base 85.
+The source of a case is `READER:SUFFIX:TEXT`. The text `sparse` means three gigabytes of NUL bytes, and a text
+that starts with `b85 ` is a Parquet file in base 85.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ LARGE = (
     "02KlN6#x|w6#@V}7J!i7z)Beg872Ur9{>OV7V53y1QwtlCI}YR0{|!>aA9(Bb!BudV{mXSVRCYBcOZ6Ua&u{KZXhx?E-)@J85|q{"
     "005%^002-yQZW"
 )
-"""2,000 rows of one text of 5,000,000 characters."""
+"""Parquet file of 2,000 rows, all with the same text of 5,000,000 characters."""
 SMALL = (
     "P(e~L6$BNCwHOsTOceqZ01^NID77#BphOJ=0BisNC_oJZ0AT?D`2RW30wZb&VHE%s78NKg6`&s#5ETX$1{?qY04TLD{U8fj00093"
     "005vL0Rf;N02KroEHwZa26JO*Wo=;<0ss{ZB?1@(bY*ySB>+qu0000MpdT3=85|}692E>1H2?+>85jg~Wq5QI3>Kgt7Us1W7ODXz"
     "VkQVFEENP502KlN6#x|w6#@V}7J!hv{Q?;V872Ur9{>OV7Us1W7N8#{2o|aV04N}EVRCVGWppiLaBwYQa&m8XAa-SPb7^mGATl;C"
     "FfK6}92@`u0H6Q>08l|vF#"
 )
-"""2,000 rows of one of 200,000."""
+"""Parquet file of 2,000 rows, all with the same text of 200,000 characters."""
 BOTH: Sequence[tuple[str, str, str, str]] = [
     ("nothing", "jsonl", "", ""),
     ("three gigabytes in a line", "jsonl", "sparse", "1: the line has more than 10,000,000 characters (limit: row_text)"),

@@ -1,4 +1,4 @@
-"""What a model or its server says: an answer beyond all measure, half a character, terms without a number."""
+"""Tests of hostile answers of a model or its server: huge texts, unpaired surrogates, invalid numbers."""
 
 from __future__ import annotations
 

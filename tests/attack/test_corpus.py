@@ -1,7 +1,7 @@
-"""No hostile input ends in a traceback, takes 200 MB, goes past its budget or leaves unsaid what is wrong.
+"""Tests that no case of the corpus raises, takes 200 MB, exceeds its budget or lacks a clear message.
 
-Each part of the corpus runs in one process that may take no more memory than that; no clock is looked at. A
-new find is a line in one of its parts.
+Each part of the corpus runs in one process with that memory limit, and nothing is timed. Add a new finding as
+a line in one of the parts.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ PARTS: dict[str, Sequence[Case]] = {
 
 @pytest.fixture(scope="module")
 def all_came() -> dict[str, dict[str, list[Any]]]:
-    """What came of the cases, by part and by name."""
+    """Run the corpus and return the outcomes, by part and name of the case."""
     command = [sys.executable, "-m", "tests.attack.runner"]
-    # glibc reserves memory for each thread, which counts as taken.
+    # glibc reserves an arena for each thread, and reserved memory counts against the limit.
     few = {**os.environ, "MALLOC_ARENA_MAX": "1"}
     done = subprocess.run(command, cwd=ROOT, env=few, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

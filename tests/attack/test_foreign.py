@@ -1,4 +1,4 @@
-"""What a package's own tool, parser, world, reward and metric give and raise: an episode that can be read."""
+"""Tests that values and errors of third-party code leave an episode that can be written and read."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ PLAIN: list[tuple[str, Callable[[], object]]] = [
     ("keys that are numbers", lambda: {1: 2, None: 3}),
 ]
 given: list[Callable[[], Any]] = []
-"""What is given next."""
+"""Function behind every registered item, set by `played`."""
 
 
 @asynccontextmanager
@@ -144,7 +144,7 @@ class Caller(ScriptedModel):
 
 
 def played(folder: Path, text: str, give: Callable[[], object], said: Sequence[str] = ("hi",)) -> Episode:
-    """The episode, which can be written and read."""
+    """Run an episode in which third-party code returns `give()`; write the episode and read it back."""
     given[:] = [give]
     answers = iter(said)
     model = Caller(lambda request: next(answers, said[-1]))

@@ -1,4 +1,4 @@
-"""What hostile MCP servers answer ends as the result of that call, or as a tool's named error."""
+"""Tests that each answer of a hostile MCP server becomes the result of the call or a named tool error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COMES = {
 
 @contextmanager
 def hostile(listing: str) -> Iterator[str]:
-    """The URL of a server in a process of its own."""
+    """Start a hostile server in a child process and yield its URL."""
     command = [sys.executable, "-m", "tests.attack.mcp_server", listing]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -50,7 +50,7 @@ def hostile(listing: str) -> Iterator[str]:
 
 
 async def ask(url: str, *names: str, seconds: float = 60.0) -> list[CallResult]:
-    """What comes of calls in one turn, one after the other."""
+    """Call tools of a server one after the other in one turn and return the results."""
     opened = OpenTools()
     try:
         tool = tools.build(ItemCall.parse({"mcp": url, "timeout": seconds}))

@@ -1,4 +1,4 @@
-"""What a spec or the command line names and is no file: a pipe is not waited for, nor called missing."""
+"""Tests of paths that are not regular files: a pipe is neither read nor reported as missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strangers write into episodes is refused with file and line, by whatever reads it."""
+"""Tests that all readers of episodes reject hostile lines and name the file and line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command: in this process where only its words count, in one of its own where the process does."""
+"""Fixtures that run the command, in this process or, if the test needs one, in a child process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rolegraph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registries: None)
 
 @pytest.fixture
 def process(tmp_path: Path) -> Command:
-    """Return a function that runs the command in a process of its own."""
+    """Return a function that runs the command in a child process."""
 
     def run_apart(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -59,7 +59,7 @@ def process(tmp_path: Path) -> Command:
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    """Episodes recorded on the first ten countdown tasks, as `rolegraph run` writes them."""
+    """Write episodes on the first ten countdown tasks as `rolegraph run` does, and return the file."""
     from rolegraph.roles.countdown import generate
 
     tasks = generate(10, seed=0, split="validation")

@@ -1,4 +1,4 @@
-"""`--allow`: what a spec may use is said on the command line, and a run remembers it."""
+"""Tests of `--allow`, which a run stores for its resumption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rolegraph compare`, as a person reads it."""
+"""Tests of the output of `rolegraph compare`."""
 
 from __future__ import annotations
 

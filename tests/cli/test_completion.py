@@ -1,4 +1,4 @@
-"""Completions for bash, zsh and fish."""
+"""Tests of shell completion for bash, zsh and fish."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VARIABLE = "_ROLEGRAPH_COMPLETE"
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, registries: None) -> Offered:
     def complete(shell: str, *words: str) -> list[str]:
-        """Return a shell's completions of the last of some words."""
+        """Return a shell's completions of the last word of a command line."""
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("COMP_WORDS", " ".join(("rolegraph", *words)))
         monkeypatch.setenv("COMP_CWORD", words[-1] if shell == "fish" else str(len(words)))
@@ -91,7 +91,7 @@ def test_a_spec_that_cannot_be_read_has_no_names(offered: Offered) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_installed_command_writes_each_shells_script(shell: str) -> None:
-    """In a process, as a shell asks: what is written has the name of the function that answers it."""
+    """Request the script from a new process, as a shell does, and check the name of its function."""
     code = "from rolegraph.engine.cli.main import cli; cli.main(prog_name='rolegraph')"
     done = subprocess.run(
         [sys.executable, "-c", code],

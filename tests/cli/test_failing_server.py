@@ -1,4 +1,4 @@
-"""One call that a server fails every time costs one trajectory, and nobody else's."""
+"""Test that a model call that always fails costs only its own trajectory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rolegraph forecast` on the command line, and its figures against those of the first step."""
+"""Tests of `rolegraph forecast`, and of its figures against the first step of a training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rolegraph graph` writes what the file's ending says."""
+"""Tests of `rolegraph graph`, whose output format follows the file's suffix."""
 
 from __future__ import annotations
 

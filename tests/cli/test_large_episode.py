@@ -1,4 +1,4 @@
-"""An episode that is too large to be read again is written smaller, and good for what follows."""
+"""Test that an oversized episode is shortened in the file, and that later commands can read it."""
 
 from __future__ import annotations
 

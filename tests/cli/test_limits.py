@@ -1,4 +1,4 @@
-"""`rolegraph limits`: what may be hit, by the name that a message gives it."""
+"""Tests of `rolegraph limits`, which lists each limit by the name used in messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rolegraph list` tells a newcomer what a spec may name, and what each of it takes."""
+"""Tests of `rolegraph list`, which shows the items that a spec may use, with their options."""
 
 from __future__ import annotations
 

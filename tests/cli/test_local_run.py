@@ -1,4 +1,4 @@
-"""`rolegraph run` and `serve` with the local service: it answers, and is gone afterwards whatever happens."""
+"""Tests of `rolegraph run` and `serve` with the local service, and of its end in all circumstances."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SHORT = ("sampling.max_tokens=24", 'roles.judge.prompt={inline: "{{ solver[0].in
 
 
 def children(pid: int) -> list[int]:
-    """The processes that any thread of a process has started."""
+    """Return the pids of the child processes of all threads of a process."""
     found = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for file in found for child in file.read_text().split()]
 
@@ -58,7 +58,7 @@ def gone(pids: list[int]) -> bool:
 
 @contextmanager
 def started(folder: Path, *words: str, **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The command on a terminal of its own, and that terminal to read from."""
+    """Start the command on a new pseudoterminal; yield the process and the descriptor to read."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "rolegraph.engine.cli", *words],
@@ -80,7 +80,7 @@ def started(folder: Path, *words: str, **environment: str) -> Iterator[tuple[sub
 
 
 def counted(terminal: int, total: int, at_least: int) -> int:
-    """Read the progress bar until it has counted enough; what it shows last."""
+    """Read the progress bar until its count is at least `at_least`, and return the last count."""
     seen, shown = 0, b""
     while seen < at_least:
         shown += os.read(terminal, 4096)
@@ -133,7 +133,7 @@ def test_ctrl_c_ends_the_run_with_its_table_and_the_service(tiny: Path, tmp_path
     with command as (process, terminal):
         seen = counted(terminal, 400, at_least=3)
         services = children(process.pid)
-        assert [*scratch.glob("rolegraph-*")]  # its checkpoints
+        assert [*scratch.glob("rolegraph-*")]  # the folder of checkpoints
         os.killpg(process.pid, signal.SIGINT)
         shown = b""
         while b"episodes.jsonl" not in shown:
@@ -170,7 +170,7 @@ def test_serve_answers_a_run_that_has_the_key_that_it_prints(
 def test_ctrl_c_does_not_wait_for_a_model_that_starts(
     tiny: Path, tmp_path: Path, verb: tuple[str, ...]
 ) -> None:
-    """The weights are a pipe that nobody writes to, so that the model is never there."""
+    """Replace the weights by a pipe without a writer, so that the model never finishes loading."""
     folder = shutil.copytree(tiny, tmp_path / "endless")
     (folder / "model.safetensors").unlink()
     os.mkfifo(folder / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Output of the command: the JSON document, --quiet, colour, the log, the next commands."""
+"""Tests of the command's output: JSON, --quiet, colour, the log and suggested next commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rolegraph new`: what it writes is valid, tested, runs, and is written over nothing."""
+"""Tests of `rolegraph new`: its files are valid, tested and runnable, and replace no other files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.cli.conftest import ROOT, Command
 
 
 def own_tests(folder: Path) -> str:
-    """The folder's own tests, as its person runs them; what they said."""
+    """Run the tests in a generated folder and return the output of pytest."""
     found = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder],
         cwd=folder,
-        # The plugins that this machine happens to have are no part of it, and take longer to import.
+        # Installed pytest plugins are irrelevant here and slow to import.
         env={**os.environ, "PYTHONPATH": found, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
@@ -65,10 +65,10 @@ def test_the_folder_is_complete_valid_and_passes_its_own_tests(rolegraph: Comman
     ("spec", "reward"),
     [
         ("debate", True),
-        ("solver_judge_validator", True),  # extends another
-        ("judge_with_reference", False),  # shows what is hidden, and earns by the judge
-        ("tic_tac_toe", False),  # has no rows
-        ("react", True),  # asks a server
+        ("solver_judge_validator", True),  # extends another spec
+        ("judge_with_reference", False),  # shows a hidden field, and rewards come from the judge
+        ("tic_tac_toe", False),  # has no dataset rows
+        ("react", True),  # calls an MCP server
     ],
 )
 def test_it_begins_as_any_shipped_spec(rolegraph: Command, tmp_path: Path, spec: str, reward: bool) -> None:

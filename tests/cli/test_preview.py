@@ -1,4 +1,4 @@
-"""`rolegraph preview` in the terminal and as a page."""
+"""Tests of `rolegraph preview`, in the terminal and as a page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_answers_of_a_run_stand_in_the_prompts_of_those_who_see_them(
     done = rolegraph("preview", "solver_judge", "--with", str(recording), "--role", "judge")
     assert done.returncode == 0, done.stderr
     task = json.loads(recording.read_text().splitlines()[0])["task"]
-    assert f"1: <answer>{task['solution']}</answer>" in done.stdout  # solver 1 found it
+    assert f"1: <answer>{task['solution']}</answer>" in done.stdout  # the recorded answer of solver 1
     assert "solution: hidden" in done.stdout
 
 

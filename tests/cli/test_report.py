@@ -1,4 +1,4 @@
-"""`rolegraph report` writes a page beside each run, and a picture of all of them if asked."""
+"""Tests of `rolegraph report`, which writes a page per run and, on request, one picture of all runs."""
 
 from __future__ import annotations
 

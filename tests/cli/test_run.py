@@ -1,4 +1,4 @@
-"""`rolegraph run` as a person meets it."""
+"""Tests of `rolegraph run`: output, exit codes and files."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ roles:
 
 
 def half_answered(tmp_path: Path) -> tuple[str, ...]:
-    """A run of four tasks of which a recording answers two."""
+    """Write four tasks and a recording of two, and return the start of a command that runs all four."""
     rows = [{"id": f"t{n}", "question": f"{n} + 0", "answer": str(n)} for n in range(4)]
     (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_spec(tmp_path, FAILING, "half.yaml")

@@ -1,4 +1,4 @@
-"""`rolegraph schema` writes what an editor reads."""
+"""Tests of `rolegraph schema`, which writes the schema for editors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rolegraph run -m`: a run for each combination, and one table."""
+"""Tests of `rolegraph run -m`: one run per combination, and one table."""
 
 from __future__ import annotations
 

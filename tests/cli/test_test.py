@@ -1,4 +1,4 @@
-"""`rolegraph test`: from a recording to an exit code."""
+"""Tests of `rolegraph test`, from a recording to the exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rolegraph train` and `rolegraph eval` as a person meets them."""
+"""Tests of `rolegraph train` and `rolegraph eval`: output, exit codes and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live table of a training, on a terminal."""
+"""Tests of the live table of a training on a terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Shown = Callable[[str, dict[str, float]], str]
 
 @pytest.fixture
 def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shown:
-    """Return a function that renders a spec's training after a step with some metrics."""
+    """Return a function that renders the live table of a spec after a step with given metrics."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "160")
 

@@ -1,4 +1,4 @@
-"""Errors during a training: their messages, and the finished work that stays."""
+"""Tests of errors during a training: their messages, and the finished work that is kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_full_disk_at_a_checkpoint_is_named_and_the_last_good_one_stays_usable
     out, disk = tmp_path / "run", resource.RLIMIT_FSIZE
 
     def fill_up(event: rg.Event) -> None:
-        if isinstance(event, rg.StepLogged) and event.step == 4:  # its checkpoint is next
+        if isinstance(event, rg.StepLogged) and event.step == 4:  # the checkpoint of step 4 is next
             resource.prlimit(service.pid, disk, (50_000, resource.RLIM_INFINITY))
 
     try:

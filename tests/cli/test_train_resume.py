@@ -1,4 +1,4 @@
-"""Runs that are killed, interrupted or changed, and what goes on from them."""
+"""Tests of resuming runs that were killed, interrupted or changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folde
     wait_for_lines(out, 3, process)
     process.kill()
     process.wait()
-    # With the spec named, its overrides are still those that the run was begun with.
+    # The overrides come from the run folder, also if the command names the spec.
     done = rolegraph("train", "solver_judge", "--resume", "--out", str(out))
     assert done.returncode == 0, done.stderr
     before = next(line for line in metrics(out) if line["step"] == 0)["validation/judge_acc"]
@@ -54,14 +54,15 @@ def test_a_loop_of_two_policies_that_is_killed_twice_goes_on_as_if_it_had_not_be
     words = ("two_policies", *SMALL, *LOOP, *few)
     uninterrupted = train(tmp_path / "whole", *words, service=service).folder
     out = tmp_path / "run"
-    for lines, begun in ((1, words), (3, ("--resume",))):  # the second in step 3, or in the checkpoint before
+    # The second kill happens in step 3 or in the checkpoint before it.
+    for lines, begun in ((1, words), (3, ("--resume",))):
         process = start(out, *begun, service=service)
         wait_for_lines(out, lines, process)
         time.sleep(random.Random(lines).random())
         process.kill()
         process.wait()
         with (out / "metrics.jsonl").open("a") as file:
-            file.write('{"step": 99, "half a li')  # as a kill in the middle of a write leaves it
+            file.write('{"step": 99, "half a li')  # a partial line, as after a kill during a write
     done = rolegraph("train", "--resume", "--base-url", service.base_url, "--out", str(out), **key(service))
     assert done.returncode == 0, done.stderr
     assert_same(metrics(out), metrics(uninterrupted))
@@ -85,7 +86,7 @@ def test_a_loop_of_two_policies_that_is_killed_twice_goes_on_as_if_it_had_not_be
 def test_an_interrupted_run_says_so_and_leaves_a_report(service: LocalService, tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start(out, "solver_judge", *SMALL, service=service)
-    wait_for_lines(out, 1, process)  # of the validation before training
+    wait_for_lines(out, 1, process)  # the line of the validation before training
     process.send_signal(signal.SIGINT)
     said, noted = process.communicate()
     assert process.returncode == 130

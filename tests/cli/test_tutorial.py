@@ -1,4 +1,4 @@
-"""The tutorial, followed to the letter; what CONTRIBUTING.md adds to the vocabulary; what goes wrong most."""
+"""Tests of the tutorial's commands, the examples in CONTRIBUTING.md, and common mistakes."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ SMALLER = {
         "train.validation={every: 0, tasks: 2, rollouts: 1}",
     ],
 }
-"""Laid over what the tutorial says: its figures were seen by a person."""
+"""Extra options that make the tutorial's commands faster, by verb."""
 
 
 def commands() -> Iterator[list[str]]:
-    """The tutorial's commands in the folder that they are meant for; its files are written before them."""
+    """Yield the tutorial's commands in page order, and write the tutorial's files in between."""
     for language, text in blocks(TUTORIAL, "sh", "python", "yaml", "jinja"):
         if language == "jinja":
             Path("prompts/check.j2").write_text(text)
         elif language != "sh":
-            Path(text.split()[1]).write_text(text)  # the first line is `# FILE`
+            Path(text.split()[1]).write_text(text)  # the first line of the block is `# FILE`
         else:
             yield from map(shlex.split, text.replace("\\\n", " ").splitlines())
 
@@ -79,7 +79,7 @@ def test_who_follows_the_tutorial_gets_to_its_end(
 
 @pytest.fixture
 def extras(tmp_path: Path) -> None:
-    """The worked examples of CONTRIBUTING.md as one file, and the spec that uses all of them."""
+    """Write the Python examples of CONTRIBUTING.md to one file, and the spec that uses them to another."""
     examples = blocks(ROOT / "CONTRIBUTING.md", "python", "yaml")
     (tmp_path / "extras.py").write_text(
         "\n".join(text for language, text in examples if language == "python")
@@ -94,8 +94,8 @@ def test_what_contributing_adds_to_the_vocabulary_is_used_by_its_spec(
 ) -> None:
     done = rolegraph("preview", "guessing.yaml", "--import", "extras.py")
     assert done.returncode == 0, done.stderr
-    assert "Guess my number, 1 to 5." in done.stdout  # the environment's start
-    assert "You were told: ['first', 'second']" in done.stdout  # read by the parser, chosen by the tool
+    assert "Guess my number, 1 to 5." in done.stdout  # the environment's first observation
+    assert "You were told: ['first', 'second']" in done.stdout  # output of the parser and the tool
     compute = estimators.build(ItemCall("over_median")).compute
     assert compute is not None
     (advantages,) = compute([np.array([0.0, 1.0, 5.0])], [])

@@ -1,4 +1,4 @@
-"""`rolegraph validate`: what it says of files that are no specs."""
+"""Tests of `rolegraph validate` on files that are not specs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The solver's accuracy of exported weights, by transformers and peft alone: nothing here is Rolegraph's.
+"""Script that measures the solver's accuracy of exported weights with transformers and peft only.
 
     python answer_alone.py TASKS.jsonl COUNT BASE FOLDER...
 
-Each line of the file is a task's `messages`, `nums` and `target`; of each, COUNT answers are drawn at
-temperature 1. A folder holds a model, or an adapter of BASE. Prints the shares of right answers.
+Each line of the file is a task with `messages`, `nums` and `target`. COUNT answers per task are sampled at
+temperature 1. Each FOLDER holds a model, or an adapter of BASE. The output is the accuracy of each folder.
 """
 
 import json

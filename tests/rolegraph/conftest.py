@@ -1,4 +1,4 @@
-"""Fixtures: registrations that end with their test, and one training of each shipped spec."""
+"""Fixtures: registries restored after each test, and one training of each shipped spec."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _forgotten(registries: None) -> None: ...
 def one_step(
     service: LocalService, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], rg.TrainingResult]:
-    """A shipped spec by its name, after a step of training; to be read, and not to be changed."""
+    """Return a function that trains a shipped spec for one step, once per spec; its result is read-only."""
     from tests.rolegraph.test_specs import ALLOWED, SPECS, overrides
     from tests.trainings import STEP, train
 

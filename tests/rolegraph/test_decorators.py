@@ -1,4 +1,4 @@
-"""Plain functions as vocabulary: what they may return, how their options are checked, where they run."""
+"""Tests of functions registered by decorators: return values, options, and where the functions run."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_what_a_cell_of_a_notebook_holds_is_the_code_of_its_function() -> None:
 
 
 def cell(name: str, worth: float) -> str:
-    """Run a cell that registers a reward, as a notebook does; the digest of its code."""
+    """Register a reward in a notebook cell and return the digest of its code."""
     source = f"@rg.reward({name!r})\ndef {name}(task, action):\n    return {worth}\n"
     linecache.cache["<cell>"] = (len(source), None, source.splitlines(keepends=True), "<cell>")
     exec(compile(source, "<cell>", "exec"), {"rg": rg, "__name__": "a_notebook"})

@@ -1,4 +1,4 @@
-"""The code in the documents runs as it stands: a page's blocks in order, as in a notebook, or as a script."""
+"""Tests that the code in the documentation runs, as notebook cells or as a script."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def blocks(page: Path, language: str) -> list[str]:
 def test_the_page_on_python_runs_cell_by_cell_in_one_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], service: LocalService
 ) -> None:
-    """Serve all models that the page loads, those of sweeps too, from one service."""
+    """Run all cells with one service for every model that the page loads, in sweeps too."""
     monkeypatch.chdir(tmp_path)
     for opens in ("load", "sweep_async"):
         monkeypatch.setattr(rg, opens, partial(getattr(rg, opens), base_url=service.base_url))
@@ -53,7 +53,7 @@ def test_the_page_on_python_runs_cell_by_cell_in_one_event_loop(
 
 
 def test_the_snippet_of_the_readme_runs_as_a_script(tmp_path: Path) -> None:
-    """Not guarded by `if __name__ == "__main__"`: its reward runs in processes that do not run it again."""
+    """Run the snippet without `if __name__ == "__main__"`: reward processes must not execute it again."""
     (snippet,) = blocks(ROOT / "README.md", "python")
     script = tmp_path / "snippet.py"
     script.write_text(snippet)

@@ -1,4 +1,4 @@
-"""Exports of adapters and whole weights, loaded by other libraries and run again."""
+"""Tests of exported adapters and merged weights, loaded by other libraries and by Rolegraph."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ TOKENS = [5, 80, 90, 100, 110, 120, 7, 9]
 
 @pytest.fixture(scope="module")
 def run(whole: Path, state_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training that was done with a service of its own, whose weights are in its folder."""
+    """Copy a training and its weights to one folder, as a training with its own service leaves them."""
     folder = tmp_path_factory.mktemp("run") / "run"
     shutil.copytree(whole, folder)
-    passing = shutil.ignore_patterns(".part-*", "snapshot-*")  # which the service may remove meanwhile
+    passing = shutil.ignore_patterns(".part-*", "snapshot-*")  # the service may delete these during the copy
     shutil.copytree(state_dir, folder / "weights", ignore=passing)
     return folder
 
@@ -53,7 +53,7 @@ def base() -> Any:
 
 @pytest.fixture(scope="module")
 def expected(adapter: Path) -> list[float]:
-    """The adapter's logprobs, by transformers and peft alone."""
+    """Compute the adapter's log-probabilities with transformers and peft only."""
     from peft import PeftModel
 
     return logprobs_of(PeftModel.from_pretrained(base(), str(adapter)), TOKENS)

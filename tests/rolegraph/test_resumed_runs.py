@@ -1,4 +1,4 @@
-"""Runs that are killed or stopped, and what goes on from them."""
+"""Tests of resuming runs that were killed or stopped."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def finish(run: rg.RunJob) -> rg.RunResult:
 
 @pytest.fixture
 def flaky() -> Iterator[tuple[str, Callable[[], None]]]:
-    """An endpoint that is out of order for every third task until it is mended."""
+    """Serve an endpoint that fails for about a third of the tasks; yield its URL and a repair function."""
     broken = True
 
     def reply(body: dict[str, Any]) -> Response:

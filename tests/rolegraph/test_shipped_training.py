@@ -1,4 +1,4 @@
-"""Every shipped spec is trained for a step on the local model, once: what it shows is read from that."""
+"""Tests of one training step of every shipped spec on the local model, shared between tests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_shipped_spec_trains_for_a_step(spec: str, one_step: OneStep) -> None:
     assert ("Share of its policy" in report) == drawn
 
 
-# what roles earn by others
+# rewards that depend on other roles
 
 
 def test_both_sides_of_a_debate_before_a_judge_add_up_to_nothing(one_step: OneStep) -> None:

@@ -1,4 +1,4 @@
-"""Every shipped spec: short, without Python, run on a scripted endpoint and trained for a step."""
+"""Tests of every shipped spec: its length, and a run on a scripted endpoint."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.models.edges import chat_answer, serving
 SPECS = sorted((Path(__file__).parents[2] / "specs").glob("*.yaml"))
 ALLOWED = ["python", "http://127.0.0.1:8001/mcp"]
 NEEDS = {"textarena": "textarena", "tool_and_reasoner": "pydantic_monty"}
-"""Libraries of the specs that need an extra."""
+"""Modules that the specs with an extra require, by spec."""
 EXTRA = {
-    "react": ("roles.agent.tools=[calculator]",),  # without the server that the shipped spec asks
+    "react": ("roles.agent.tools=[calculator]",),  # replaces the MCP server of the shipped spec
     "tic_tac_toe": ("loops.play.env={tic_tac_toe: {illegal: repeats}}", "loops.play.times=3"),
     "plan_path": ("loops.walk.times=2",),
     "textarena": ("loops.play.times=3",),
@@ -33,7 +33,7 @@ def overrides(path: Path) -> tuple[str, ...]:
 
 
 def answer(body: dict[str, Any]) -> Response:
-    """Something that each parser can read, or not: nobody needs to be right."""
+    """Return a fixed answer that most parsers can read; correctness does not matter."""
     return chat_answer("3 + 4 is 7, up.\n<answer>1</answer><code>print('3 + 4')</code>[4]")
 
 
@@ -64,7 +64,7 @@ def test_a_shipped_spec_runs_on_any_endpoint(path: Path) -> None:
 
 
 def plan_calls(path: Path, extra: tuple[str, ...]) -> int:
-    """The bound that `validate` states."""
+    """Return the upper bound on model calls per episode that `validate` reports."""
     size = rg.check(path, *extra, allow=ALLOWED).size
     assert size is not None
     return size.calls

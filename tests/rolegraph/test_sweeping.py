@@ -1,4 +1,4 @@
-"""A grid of runs: one folder each, what is finished stays, one picture."""
+"""Tests of sweeps: one folder per run, resumption without finished runs, and one picture."""
 
 from __future__ import annotations
 

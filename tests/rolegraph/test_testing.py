@@ -1,4 +1,4 @@
-"""A spec's own tests, on real recordings: what holds, what does not, and what is said of it."""
+"""Tests of `rg.test` and `rg.record`: verdicts on recorded answers, and their messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST = "countdown-validation-0"
 
 
 def recorded(folder: Path, tests: str = "tasks: 3\n", says: replays.Says | None = None) -> Path:
-    """A spec with answers on its first tasks, recorded with the prompts that it has; and its tests."""
+    """Write a spec, record its answers on three tasks, write its tests file, and return the spec's path."""
     spec = folder / "mine.yaml"
     spec.write_text(SPEC)
     (folder / "mine.test.yaml").write_text("tasks: 3\n")

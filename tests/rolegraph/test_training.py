@@ -1,4 +1,4 @@
-"""Files of a training, and the learning of each role from its own reward or signal."""
+"""Tests of the files of a training, and of each role's learning from its own reward or signal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_run_leaves_metrics_episodes_checkpoints_and_a_report(whole: Path) -> 
         "kl/solver",
     ):
         assert all(key in line for line in lines[1:]), key
-    assert abs(lines[1]["kl/solver"]) < 1e-4  # on policy: what sampled is what learns
+    assert abs(lines[1]["kl/solver"]) < 1e-4  # on policy: the same weights sample and learn
     assert [len([*read_episodes(whole / "episodes" / f"train-{n:06d}.jsonl")]) for n in (1, 4)] == [8, 8]
     assert json.loads((whole / "checkpoints.jsonl").read_text().splitlines()[-1])["step"] == 4
     assert "<svg" in (whole / "report.html").read_text()
@@ -54,7 +54,7 @@ def test_steps_on_disk_carry_their_advantages(whole: Path) -> None:
 
 
 def figure(out: Path, name: str) -> tuple[float, float]:
-    """A validation figure before and after."""
+    """Return a validation metric before and after training."""
     lines = [line for line in metrics(out) if f"validation/{name}" in line]
     return lines[0][f"validation/{name}"], lines[-1][f"validation/{name}"]
 
@@ -74,7 +74,7 @@ RIGHT = [
 
 
 def reward(role: str, weight: float) -> str:
-    """The true reward times a weight, its sign kept in a term that is only reported."""
+    """Return an override for `weight` times the countdown reward; the term `right` stays unweighted."""
     terms = f"right: {{reward: countdown, weight: {weight}}}, never: {{reward: {NEVER}, weight: 1}}"
     return f"roles.{role}.reward={{weighted: {{{terms}}}}}"
 
@@ -92,7 +92,7 @@ def test_both_roles_of_a_shared_policy_learn_their_rewards(service: LocalService
 def test_a_step_moves_each_role_by_the_sign_of_its_own_reward(
     solver: int, judge: int, seed: int, service: LocalService, tmp_path: Path
 ) -> None:
-    """A group's right answers gain likelihood on its wrong ones, or lose where the reward is inverted."""
+    """Check that right answers gain likelihood over wrong answers, or lose it under an inverted reward."""
     rewards = [reward("solver", solver), reward("judge", judge), "roles.judge.estimator=grpo"]
     batch = [
         "train.batch_size=4",
@@ -113,17 +113,17 @@ def test_a_step_moves_each_role_by_the_sign_of_its_own_reward(
 
 
 def last_weights(out: Path, policy: str = "main") -> str:
-    """The path of what a policy came to."""
+    """Return the path of a policy's sampling weights at the last checkpoint."""
     return RunFolder(out).checkpoints()[-1].policies[policy].sampler
 
 
 def groups(out: Path, role: str) -> list[list[tuple[rg.Step, float]]]:
-    """A role's Steps of the first batch, each with whether it was right, by task."""
+    """Return a role's Steps of the first batch, grouped by task, each with its term `right`."""
     tasks: dict[str, list[tuple[rg.Step, float]]] = {}
     for episode in read_episodes(out / "episodes" / "train-000001.jsonl"):
         for trajectory in episode.trajectories:
             if trajectory.name == role:
-                right = trajectory.terms.get("right", 0.0)  # none where nothing could be read
+                right = trajectory.terms.get("right", 0.0)  # no term if parsing failed
                 tasks.setdefault(episode.task_id, []).append((trajectory.steps[0], right))
     return [*tasks.values()]
 
@@ -146,7 +146,7 @@ def sampler_of(service: LocalService, path: str | None) -> tinker.SamplingClient
 
 
 def probe(service: LocalService, path: str | None) -> np.ndarray[Any, Any]:
-    """Log-probabilities of a fixed text under a checkpoint, or the base model."""
+    """Return the log-probabilities of a fixed text under a checkpoint; the base model if `path` is None."""
     tokens = tinker.ModelInput.from_ints([5, 9, 33, 120, 64, 77, 12, 230, 8, 41, 300, 15])
     return np.array(sampler_of(service, path).compute_logprobs(tokens).result()[1:], dtype=float)
 
@@ -246,7 +246,7 @@ def test_rollouts_may_run_ahead_and_say_by_how_much(service: LocalService, tmp_p
 
 
 def test_each_loss_trains_a_role_and_what_is_set_of_it_counts(service: LocalService, tmp_path: Path) -> None:
-    """One step each, from the same weights on the same answers, of which every ratio is 1."""
+    """Train one step per loss from the same weights on the same answers, where every ratio is 1."""
     losses: dict[str, float] = {}
     for written in ("ppo", "{ppo: {clip_high_threshold: 0.9}}", "cispo", "gspo"):
         out = tmp_path / str(len(losses))

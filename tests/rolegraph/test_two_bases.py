@@ -1,4 +1,4 @@
-"""Two roles that learn from two base models: each has a service, an adapter and checkpoints of its own."""
+"""Test of two roles on two base models, each with a separate service, adapter and checkpoints."""
 
 from __future__ import annotations
 

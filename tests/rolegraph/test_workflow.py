@@ -1,4 +1,4 @@
-"""`import rolegraph as rg`: a spec loaded, opened and run, from a script, a notebook and on any provider."""
+"""Tests of loading, opening and running a spec from Python, in scripts and notebooks, on any provider."""
 
 from __future__ import annotations
 

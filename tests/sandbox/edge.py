@@ -1,4 +1,4 @@
-"""A sandbox for one piece of asynchronous work, and a look at the processes that it has."""
+"""Helpers that run work in a sandbox and find the interpreter processes of the sandbox."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def within(
 
 
 def interpreters(parent: int | None = None) -> set[int]:
-    """The processes that run a program for this one, or for `parent`; only Linux has the /proc it reads."""
+    """Return the pids of the interpreters whose parent is `parent`, by default this process (Linux only)."""
     pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
     return {pid for pid in pids if alive(pid, child_of=parent or os.getpid())}
 
 
 def alive(pid: int, child_of: int | None = None) -> bool:
-    """Whether a process runs a program, of anyone or of one parent."""
+    """Return True if a process is a running interpreter, and a child of `child_of` if given."""
     try:
         name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
-    except OSError:  # gone meanwhile
+    except OSError:  # the process has ended
         return False
     state, parent = rest.split()[:2]
     return name == "monty" and state != "Z" and child_of in (None, int(parent))

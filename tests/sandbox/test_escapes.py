@@ -1,6 +1,6 @@
-"""Programs that want out, or to take the host down: each is a named failure, and the next program runs.
+"""Tests that programs cannot escape the sandbox or exhaust the host, and that the next program still runs.
 
-Each finds as inputs the path of a secret file, the folder it lies in, and the port of a server of this host.
+Inputs of each program are the path of a secret file, the path of its folder, and the port of a local server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ pytest.importorskip("pydantic_monty", reason="needs the extra `sandbox`")
 
 SECRET = "the secret word is kolkrabbi"
 DEEP = "a = ()\nfor i in range(50): a = (a, a)\n"
-"""A small tuple that would take for ever to print, to hash or to compare."""
+"""Program with a small tuple that is exponentially slow to print, hash or compare."""
 
 FILES = {
     "reads a file": "open(secret).read()",

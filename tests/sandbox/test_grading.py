@@ -1,4 +1,4 @@
-"""Tests of a program: the share that it passes, and what it cannot do about them."""
+"""Tests of grading a program: the share of passed cases, and attempts to cheat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sandbox as its callers see it: values and output, turns, limits, and processes that end."""
+"""Tests of the public interface of the sandbox: values, output, concurrency, limits and processes."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ asyncio.run(main())
 @on_linux
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_process_ends_with_its_parent_however_that_ends(how: signal.Signals) -> None:
-    """At the latest when its time is up."""
+    """Check that the interpreters of a dead parent end, at the latest at their time limit."""
     parent = subprocess.Popen([sys.executable, "-c", PARENT], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
 
     async def gone() -> None:

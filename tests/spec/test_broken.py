@@ -1,6 +1,6 @@
-"""Every broken spec in tests/data/broken gives exactly the message beside it, and no traceback.
+"""Tests of the messages for the broken specs in tests/data/broken, each stored beside its spec.
 
-`python -m tests.spec.test_broken` writes the messages anew; read the difference before you commit it.
+`python -m tests.spec.test_broken` rewrites the messages; read the diff before you commit.
 """
 
 from __future__ import annotations

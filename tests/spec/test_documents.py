@@ -1,7 +1,7 @@
-"""The YAML in the documents is right: whole specs compile, and parts in a small frame; no key is missing.
+"""Tests that the YAML in the documentation compiles and that the reference mentions every key.
 
-A part is either of a spec (its keys are those at the top) or of a role. `FRAME` has the roles that it may
-speak of, and templates that are not there are made up.
+A part of a spec is either top-level keys or the keys of one role. `FRAME` defines the roles that a part may
+refer to, and missing templates are written by `faults`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FRAME: dict[str, dict[str, Any]] = {
     "vote": {"needs": ["solver"], "reward": REWARD},
 }
 LOOP = {"rounds": {"roles": ["mine", "debater", "critic"], "times": 2}}
-"""The role that a part is of is in a loop, so that it may speak of rounds."""
+"""Loop around the role of a part, so that the part may refer to rounds."""
 DATA = {"train": "tasks.jsonl"}
 NEEDED = {
     "reasoning_gym": "reasoning_gym",
@@ -43,12 +43,12 @@ NEEDED = {
     "bm25s": "corpus:",
     "pydantic_monty": "python:",
 }
-"""Libraries of extras, each with the word that asks for it."""
+"""Optional modules, each with the word in a spec that requires the module."""
 TASK = {"question": "3 + 4?", "answer": "7", "nums": [3, 4], "target": 7, "solution": "3 + 4"}
 
 
 def faults(folder: Path, spec: str) -> list[str]:
-    """The errors of a spec, whose templates are made up where they are not there."""
+    """Compile a spec, after writing its missing templates, and return its errors."""
     path = folder / "spec.yaml"
     path.write_text(spec, encoding="utf-8")
     (folder / DATA["train"]).write_text(json.dumps(TASK), encoding="utf-8")
@@ -60,7 +60,7 @@ def faults(folder: Path, spec: str) -> list[str]:
 
 
 def parts_in(text: str) -> Iterator[dict[str, Any]]:
-    """The examples of a block: it may have several of one key, below each other."""
+    """Split a block into its examples; each repeated key starts a new example."""
     lines: list[str] = []
     keys: set[str] = set()
     for line in [*text.splitlines(), "end:"]:
@@ -74,7 +74,7 @@ def parts_in(text: str) -> Iterator[dict[str, Any]]:
 
 
 def framed(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Whole specs around a part; of several edges each on its own, for they are a choice."""
+    """Yield whole specs around a part; one spec per edge, because several edges are alternatives."""
     if part.keys() <= Spec.model_fields.keys():
         roles = {**FRAME, **part.get("roles", {})}
         loops = {"loops": {}} if "loops" in part else {}
@@ -87,7 +87,7 @@ def framed(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def filled(roles: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Roles with the prompt that they lack, untrained unless they say how."""
+    """Add a prompt to roles without one, and `trainable: false` to roles without an estimator."""
     filled: dict[str, dict[str, Any]] = {}
     for name, role in roles.items():
         prompt = {} if {"prompt", "run"} & role.keys() else {"prompt": {"inline": "{{ task.question }}"}}
@@ -115,7 +115,7 @@ def test_every_part_of_a_spec_in_the_reference_compiles(where: str, text: str, t
 
 
 def keys_of(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """Every key of a model and of those in it, with the model's name."""
+    """Yield each key of a model and of its nested models, with the name of the model that has the key."""
     for key, field in model.model_fields.items():
         yield model.__name__, key
         for inner in SpecModel.__subclasses__():

@@ -1,4 +1,4 @@
-"""A spec's tests file: what it may say, and its faults as a spec's are shown."""
+"""Tests of reading a spec's tests file, and of the diagnostics for its faults."""
 
 from __future__ import annotations
 

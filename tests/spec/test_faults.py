@@ -1,4 +1,4 @@
-"""Where a newcomer errs, the message says what to write."""
+"""Tests that the messages for common mistakes say what to write instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an editor says of a spec: the YAML language server (npm's `yaml-language-server`) with our schema."""
+"""Tests of the schema in editors, with the YAML language server (npm's `yaml-language-server`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(SERVER is None, reason="needs npm install --glob
 
 
 class Editor:
-    """A client of the server, as VS Code is one: the Language Server Protocol over its pipes."""
+    """Client of the language server over pipes, in the role of an editor such as VS Code."""
 
     def __init__(self, process: subprocess.Popen[bytes], schema: Path) -> None:
         assert process.stdin and process.stdout
@@ -37,7 +37,7 @@ class Editor:
         self._send(method="workspace/didChangeConfiguration", params={"settings": self._settings})
 
     def faults(self, name: str, text: str) -> list[str]:
-        """What is underlined in a file of this text; no name may come twice."""
+        """Open a file with this text and return the server's diagnostics; use each file name once."""
         uri = f"file:///{name}.yaml"
         document = {"uri": uri, "languageId": "yaml", "version": 1, "text": text}
         self._send(method="textDocument/didOpen", params={"textDocument": document})
@@ -52,7 +52,7 @@ class Editor:
         self._in.flush()
 
     def _next(self, **wanted: object) -> dict[str, Any]:
-        """The next message with these fields; what the server asks meanwhile is answered."""
+        """Return the next message with these fields, and answer the server's requests in between."""
         while True:
             message = self._read()
             if "method" in message and "id" in message:

@@ -1,4 +1,4 @@
-"""Specs are read with the place of everything; extends and overrides lay one over the other."""
+"""Tests of the spec loader: source places, `extends` and overrides."""
 
 from __future__ import annotations
 

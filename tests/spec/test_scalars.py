@@ -1,4 +1,4 @@
-"""The caret stands under the very expression, however the text that holds it is written in YAML."""
+"""Tests that a diagnostic underlines the exact expression in every style of YAML scalar."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def only_fault(folder: Path, rest: str, *overrides: str) -> Diagnostic:
 
 
 def underlined(fault: Diagnostic) -> tuple[int, str, str]:
-    """The line, what is underlined, and what stands before it."""
+    """Return the line number, the underlined text and the text before it."""
     place = fault.place
     start = place.column - 1
     return place.line, place.text[start : start + place.width], place.text[:start].strip()

@@ -1,4 +1,4 @@
-"""The JSON Schema takes every spec that the loader takes, in every short form, and few that it does not."""
+"""Tests that the JSON Schema accepts all valid specs, with all short forms, and rejects faults of form."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ OF_SHAPE = (
     "parser_option_type sampling_range unknown_dataset unknown_estimator unknown_key_role unknown_key_top "
     "unknown_parser unknown_parser_option unknown_reward wrong_type_count wrong_version"
 ).split()
-"""Broken specs whose fault is a word or a value that the language does not have in its place."""
+"""Broken specs that the schema rejects: an unknown key or name, or a value of the wrong type."""
 
 FAULTS_OF_FORM = (
     (Path(__file__).parent.parent / "data" / "faults_of_form.txt").read_text("utf-8").splitlines()
 )
-"""Each as an override of `solver_judge`: a key or a word that the language does not have in its place."""
+"""Overrides of `solver_judge` that the schema rejects: an unknown key or name, or a wrong value."""
 
 ANY_CALL = str({"anyOf": [{"type": "string"}, {"type": "object"}]})
 
@@ -58,7 +58,7 @@ def with_role(**keys: Any) -> dict[str, Any]:
 
 
 def with_fault(fault: str) -> Any:
-    """`solver_judge` with the override in it."""
+    """Return the parsed `solver_judge` spec with an override applied."""
     path, _, value = fault.partition("=")
     spec = yaml.safe_load((ROOT / "specs" / "solver_judge.yaml").read_text("utf-8"))
     *around, last = path.split(".")
@@ -204,7 +204,7 @@ def test_a_spec_that_extends_another_says_only_what_differs_and_null_removes() -
 
 
 def language() -> Iterator[type[BaseModel]]:
-    """The models of a spec; a tests file is written likewise, and is none."""
+    """Yield the models of the spec language, without the models of tests files."""
     yield from (
         model
         for model in SpecModel.__subclasses__()

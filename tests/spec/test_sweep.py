@@ -1,4 +1,4 @@
-"""Overrides with several values: what parts them, and the points that they make."""
+"""Tests of overrides with several values: their syntax, and the points of the grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does not fit the language is reported and left out; all the rest is there for later checks."""
+"""Tests that validation reports and drops invalid parts, and keeps the rest for later checks."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_more_roles_than_anyone_writes_are_one_fault_and_nothing_else_is_looked_
 
 
 class Interval(BaseModel):
-    """A model whose parts fit one by one, and not together."""
+    """Model with a constraint between its two fields."""
 
     low: int = 0
     high: int = 1

@@ -1,4 +1,4 @@
-"""YAML is read with the place of everything, merge keys too, and nothing in it can use the machine up."""
+"""Tests of the YAML reader: source places, merge keys, and limits against malicious input."""
 
 from __future__ import annotations
 

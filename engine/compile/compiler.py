@@ -251,6 +251,8 @@ def _assemble(
             prompt_per_instance=role.memory == "chat"
             or any("self" in template.mentions for template in names.templates[name] if template),
             tools=tuple(map(_present, names.tools[name])),
+            defers_reward=(reward := names.rewards[name]) is not None and reward.is_deferred,
+            sums_rewards=reward is not None and reward.reads_environment,
         )
         for position, (name, role) in enumerate(spec.roles.items())
     )

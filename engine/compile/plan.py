@@ -117,16 +117,11 @@ class RolePlan:
     """True where the prompts read `self` or continue a chat, so that each instance has its own."""
     tools: tuple[Tool, ...]
     """Tools that the model may call in its turn."""
-
-    @property
-    def defers_reward(self) -> bool:
-        """True where the reward reads more than the turn that it scores."""
-        return self.reward is not None and self.reward.is_deferred
-
-    @property
-    def sums_rewards(self) -> bool:
-        """True where an instance earns the sum of its turns' rewards, not the reward of the last turn."""
-        return self.reward is not None and self.reward.reads_environment
+    # The next two follow from `reward`. They are fields because every turn of a run asks for them.
+    defers_reward: bool
+    """True where the reward reads more than the turn that it scores."""
+    sums_rewards: bool
+    """True where an instance earns the sum of its turns' rewards, not the reward of the last turn."""
 
     @property
     def compares_turns(self) -> bool:

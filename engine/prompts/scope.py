@@ -101,7 +101,9 @@ class RenderScope:
     def each(self, items: Iterable[Any], units: int) -> Iterator[Any]:
         """Yield the items of a loop, paying `units` for each turn."""
         for item in items:
-            self.spend(units)
+            self.left -= units  # as `spend`, without its call for each item
+            if self.left < 0:
+                self.spend(0)
             yield item
 
     def items(self, value: Iterable[Any]) -> list[Any]:
@@ -149,9 +151,11 @@ class RenderScope:
     def text(self, value: object) -> str:
         """Return a value as text."""
         if type(value) is str:
-            self.spend(len(value))
+            self.left -= len(value)  # as `spend`: every piece of a template comes here
+            if self.left < 0:
+                self.spend(0)
             return value
-        if isinstance(value, int | float | None):  # cheap, because whole numbers are bounded by `prompt_bits`
+        if value is None or isinstance(value, (int, float)):  # `prompt_bits` bounds whole numbers
             self.spend(value.bit_length() // 2 if isinstance(value, int) else _SCALAR)
             return str(value)
         self.spend(_WRITTEN)

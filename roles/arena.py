@@ -86,7 +86,7 @@ class ArenaGame:
     def __init__(self, game: str, options: Mapping[str, Any]) -> None:
         self._game, self._options = game, options
         self._number = next(_numbers)
-        self._worker: _Worker | None = None
+        self._worker: _GameProcess | None = None
 
     async def reset(self, seed: int, players: int) -> Transition:
         """Start a game in the worker with the fewest games."""
@@ -126,7 +126,7 @@ def _text(action: Any) -> str:
     return action if isinstance(action, str) else json.dumps(action, default=str)
 
 
-class _Worker:
+class _GameProcess:
     """Process that plays games, with a thread that sends it one request after the other."""
 
     def __init__(self) -> None:
@@ -167,35 +167,35 @@ class _Worker:
         return self._process.wait()
 
 
-class _Workers:
+class _GameProcesses:
     """Workers of this process. A dead worker gets no more games."""
 
     def __init__(self) -> None:
-        self._workers: list[_Worker] = []
+        self._workers: list[_GameProcess] = []
         self._lock = threading.Lock()
 
-    def lend(self) -> _Worker:
+    def lend(self) -> _GameProcess:
         """Return the worker with the fewest games, or a new one where all have many, for one more game."""
         with self._lock:
             self._workers = [worker for worker in self._workers if worker.alive]
             fewest = min(self._workers, key=lambda worker: worker.games, default=None)
             if fewest is None or (fewest.games >= GAMES and len(self._workers) < WORKERS):
-                fewest = _Worker()
+                fewest = _GameProcess()
                 self._workers.append(fewest)
             fewest.games += 1
             return fewest
 
-    def take_back(self, worker: _Worker) -> None:
+    def take_back(self, worker: _GameProcess) -> None:
         """Count a game of a worker as over."""
         with self._lock:
             worker.games -= 1
 
 
-def _workers() -> _Workers:
+def _workers() -> _GameProcesses:
     return _workers_of(os.getpid())
 
 
 @cache
-def _workers_of(process: int) -> _Workers:
+def _workers_of(process: int) -> _GameProcesses:
     """Return the workers of a process; a fork must not use those of its parent."""
-    return _Workers()
+    return _GameProcesses()

@@ -196,7 +196,7 @@ class Step(NamedTuple):
 
     @property
     def masked(self) -> bool:
-        """Whether the step's turn is kept out of the gradient."""
+        """True where the step's turn is kept out of the gradient."""
         return self.metadata.get("masked", False)
 
     @property
@@ -271,7 +271,7 @@ class Trajectory(NamedTuple):
 
     @property
     def by_model(self) -> bool:
-        """Whether a model answered any step; the trajectory of a role that runs a tool is never compared."""
+        """True where a model answered a step; the trajectory of a role that runs a tool is never compared."""
         return any(not step.tool for step in self.steps)
 
     @property

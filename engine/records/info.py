@@ -32,7 +32,7 @@ class _Record(BaseModel):
 
 
 class RoleInfo(_Record):
-    """How a role is trained."""
+    """Training settings of a role."""
 
     estimator: str | None = None
     """Name of the advantage estimator; None where the role is not trained."""

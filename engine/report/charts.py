@@ -31,7 +31,7 @@ MOST_BARS = 120
 
 
 class Stroke(StrEnum):
-    """How a line is drawn."""
+    """Style of a line."""
 
     PLAIN = "plain"
     """Ordinary line."""

@@ -209,7 +209,7 @@ def _task(task: str, expected: TaskExpectations, episodes: Sequence[Episode]) ->
 def _each(
     name: str, instance: str, expected: ExpectedAction | FigureBounds, episodes: Sequence[Episode]
 ) -> Verdict:
-    """Whether an action, or a reward, of every trajectory of a role or an instance is as expected."""
+    """Check that each trajectory of a role or an instance has the expected action or reward."""
     role, _, index = instance.partition(" ")
     of = [
         (episode, t)

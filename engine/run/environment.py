@@ -50,7 +50,7 @@ class EnvironmentSession:
 
     @property
     def over(self) -> bool:
-        """Whether the last transition was `done`."""
+        """True where the last transition was `done`."""
         return bool(self._transitions) and self._transitions[-1].done
 
     def over_before(self, round: int) -> bool:

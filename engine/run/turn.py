@@ -104,7 +104,7 @@ class NodeResult:
 
     @property
     def continues_chat(self) -> bool:
-        """Whether later turns of a role with memory go on from this turn. A failed reward does not matter."""
+        """True where later turns of a role with memory continue this chat, also after a reward_error."""
         failed = self.failure is not None and self.failure.name is not FailureName.REWARD_ERROR
         return bool(self.calls) and not failed
 

@@ -91,8 +91,16 @@ def notes(
     baselines: Mapping[GroupKey, Sequence[float]] = NO_BASELINES,
     weights: LossWeights = NO_WEIGHTS,
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """What groups leave in their members' metadata, by uid and for each step: what `on_record` reads, and
-    `baseline` and `loss_weight`, which say with the advantage how much each token counts."""
+    """Return the metadata that groups add to the steps of their members.
+
+    Args:
+        groups: Groups of one training step.
+        baselines: By group, the baseline that the estimator subtracted, one for each of G members.
+        weights: By policy and role, the factor of the advantages in the loss.
+
+    Returns:
+        By the uid of a trajectory or turn, a mapping for each of its steps, which `on_record` reads.
+    """
     found: dict[str, list[Mapping[str, Any]]] = {}
     for group in groups:
         key, small = group.key, {"too_small": True} if group.too_small else {}

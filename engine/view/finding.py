@@ -78,7 +78,7 @@ class EpisodeFilter:
 
     @property
     def filters(self) -> bool:
-        """Whether any field but `sort` is set."""
+        """True where any field but `sort` is set."""
         return replace(self, sort="") != EpisodeFilter()
 
     def fits(self, row: EpisodeLocation) -> bool:

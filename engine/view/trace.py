@@ -51,7 +51,7 @@ class GroupTrace:
 
     @property
     def learnt(self) -> bool:
-        """Whether any member has an advantage."""
+        """True where any member has an advantage."""
         return any(member.advantage is not None for member in self.members)
 
 

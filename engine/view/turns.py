@@ -51,7 +51,7 @@ class TurnRecord:
     failure: Mapping[str, Any] | None = None
     """`name` and `message` of the failure."""
     is_last: bool = True
-    """Whether the turn is the last of its trajectory."""
+    """True where the turn is the last of its trajectory."""
 
     @property
     def seconds(self) -> float:
@@ -73,7 +73,7 @@ class TurnRecord:
 
     @property
     def masked(self) -> bool:
-        """Whether the turn is kept out of the gradient."""
+        """True where the turn is kept out of the gradient."""
         return any(asked.step.masked for asked in self.calls)
 
     @property

@@ -41,7 +41,7 @@ BOTH: Sequence[tuple[str, str, str, str]] = [
     ("deep lists", "jsonl", GOOD + '{"text": "a", "x": ' + "[" * 100_000 + "\n", "jsonl:2: not JSON: recursion limit"),
     ("lists past the limit", "jsonl", GOOD + '{"text": "a", "x": ' + "[" * 70 + "]" * 70 + "}\n", "limit: json_depth"),
     ("a number without end", "jsonl", GOOD + '{"text": "a", "x": ' + "9" * 5_000 + "}\n", "jsonl:2: not JSON: number out of range"),
-    ("a number beyond floats", "jsonl", GOOD + '{"text": "a", "x": 1e999}\n', "jsonl:2: not JSON: inf is no number"),
+    ("a number beyond floats", "jsonl", GOOD + '{"text": "a", "x": 1e999}\n', "jsonl:2: not JSON: inf is not a number"),
     ("no number", "jsonl", GOOD + '{"text": NaN}\n', "jsonl:2: not JSON"),
     ("a list", "jsonl", GOOD + "[1]\n", "jsonl:2: not an object"),
     ("a number", "jsonl", GOOD + "7\n", "jsonl:2: not an object"),

@@ -23,9 +23,9 @@ if importlib.util.find_spec("textarena") is None:
 
 
 @pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[arena._Workers]:
+def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[arena._GameProcesses]:
     """Provide workers that no other test uses."""
-    pool = arena._Workers()
+    pool = arena._GameProcesses()
     monkeypatch.setattr(arena, "_workers", lambda: pool)
     yield pool
     for worker in pool._workers:
@@ -75,7 +75,7 @@ def test_a_game_goes_as_it_would_go_alone_whatever_is_played_beside_it() -> None
     assert alone[0] == alone[2] != alone[1]
 
 
-def test_hundreds_of_games_are_in_a_few_processes(workers: arena._Workers) -> None:
+def test_hundreds_of_games_are_in_a_few_processes(workers: arena._GameProcesses) -> None:
     made = opened("TicTacToe-v0")
 
     async def many() -> None:
@@ -90,7 +90,7 @@ def test_hundreds_of_games_are_in_a_few_processes(workers: arena._Workers) -> No
 
 
 def test_a_worker_that_has_its_fill_is_joined_by_another(
-    workers: arena._Workers, monkeypatch: pytest.MonkeyPatch
+    workers: arena._GameProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arena, "GAMES", 2)
     monkeypatch.setattr(arena, "WORKERS", 2)
@@ -104,7 +104,7 @@ def test_a_worker_that_has_its_fill_is_joined_by_another(
     assert sorted(worker.games for worker in workers._workers) == [2, 3]
 
 
-def test_event_loops_of_several_threads_share_the_workers(workers: arena._Workers) -> None:
+def test_event_loops_of_several_threads_share_the_workers(workers: arena._GameProcesses) -> None:
     ends: list[Transition] = []
     moves = ("0", "1", "3", "4", "6")
 
@@ -135,7 +135,7 @@ print("textarena" in sys.modules)
 
 
 def test_a_worker_that_is_killed_fails_its_games_and_the_next_ones_have_another(
-    workers: arena._Workers,
+    workers: arena._GameProcesses,
 ) -> None:
     made = opened("TicTacToe-v0")
 
@@ -156,7 +156,7 @@ def test_a_worker_that_is_killed_fails_its_games_and_the_next_ones_have_another(
     asyncio.run(killed())
 
 
-def test_a_worker_that_is_killed_while_it_does_nothing_fails_no_game(workers: arena._Workers) -> None:
+def test_a_worker_that_is_killed_while_it_does_nothing_fails_no_game(workers: arena._GameProcesses) -> None:
     async def twice() -> None:
         live = opened("TicTacToe-v0").open()
         await live.reset(0, 2)
@@ -169,7 +169,7 @@ def test_a_worker_that_is_killed_while_it_does_nothing_fails_no_game(workers: ar
 
 
 def test_an_endless_loop_of_one_game_ends_and_the_others_go_on(
-    workers: arena._Workers, monkeypatch: pytest.MonkeyPatch
+    workers: arena._GameProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With these moves MarketEntryGame eliminates everybody, and then looks for who is next.
     moves = "[5] [S] [3] [5] [5] [E] [E] [5] [5] [5] [3] [E]".split()
@@ -192,7 +192,7 @@ def test_an_endless_loop_of_one_game_ends_and_the_others_go_on(
 
 
 def test_a_worker_that_does_not_end_its_game_is_ended(
-    workers: arena._Workers, monkeypatch: pytest.MonkeyPatch
+    workers: arena._GameProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def stopped() -> None:
         live = opened("TicTacToe-v0").open()
@@ -225,7 +225,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     pytest.fail("the worker is still there")
 
 
-def test_no_game_is_given_a_key(workers: arena._Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_game_is_given_a_key(workers: arena._GameProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENROUTER_API_KEY", "secret")
     with pytest.raises(UsageError, match="no game is given a key"):
         opened("Debate-v0")

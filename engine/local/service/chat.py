@@ -19,7 +19,7 @@ from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.endpoints import read_body
 from rolegraph.engine.local.service.errors import RequestError
 from rolegraph.engine.local.service.openai_bodies import ChatBody
-from rolegraph.engine.local.service.openai_model import OpenAIModel, usage
+from rolegraph.engine.local.service.openai_model import OpenAIBackend, usage
 from rolegraph.engine.local.service.sampling import SampleRequest
 from rolegraph.engine.local.service.streaming import StreamDelta, StreamState, events
 from rolegraph.engine.prompts import ChatFormat
@@ -32,7 +32,7 @@ class ChatService:
     """The endpoint /v1/chat/completions of one backend."""
 
     def __init__(self, backend: Backend) -> None:
-        self._model = OpenAIModel(backend)
+        self._model = OpenAIBackend(backend)
         self._chat = ChatFormat(backend.model.tokenizer, backend.name)
 
     async def complete(self, request: Request) -> Response:

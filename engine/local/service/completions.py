@@ -15,7 +15,7 @@ from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.endpoints import read_body
 from rolegraph.engine.local.service.errors import RequestError
 from rolegraph.engine.local.service.openai_bodies import CompletionBody
-from rolegraph.engine.local.service.openai_model import OpenAIModel, usage
+from rolegraph.engine.local.service.openai_model import OpenAIBackend, usage
 from rolegraph.engine.local.service.sampling import SampleRequest
 from rolegraph.engine.local.service.streaming import StreamDelta, StreamState, events
 from rolegraph.engine.prompts.chat import cut_at_stop
@@ -28,7 +28,7 @@ class CompletionService:
     """The endpoints /v1/completions and /v1/models of one backend."""
 
     def __init__(self, backend: Backend) -> None:
-        self._model = OpenAIModel(backend)
+        self._model = OpenAIBackend(backend)
 
     async def models(self, request: Request) -> Response:
         """List the served model."""

@@ -88,7 +88,7 @@ class CalledFunction(RequestBody):
     arguments: str = "{}"
 
 
-class ToolCall(RequestBody):
+class BodyToolCall(RequestBody):
     """A call in a message; `index` is its number where it comes from a stream."""
 
     id: Name | None = None
@@ -103,7 +103,7 @@ class BodyMessage(RequestBody):
     role: Name
     content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     name: Name | None = None
-    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    tool_calls: Annotated[list[BodyToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: Name | None = None
     reasoning_content: str | None = None
     """Reasoning of an earlier answer, which chat templates leave out."""
@@ -141,7 +141,7 @@ class OfferedFunction(RequestBody):
     parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
 
 
-class Tool(RequestBody):
+class BodyTool(RequestBody):
     """A tool of a chat."""
 
     type: Literal["function"]
@@ -164,7 +164,7 @@ class ChatBody(SampledBody):
     max_completion_tokens: Positive | None = None
     max_tokens: Positive | None = None
     logprobs: bool | None = None
-    tools: Annotated[list[Tool], Field(fail_fast=True)] | None = None
+    tools: Annotated[list[BodyTool], Field(fail_fast=True)] | None = None
     tool_choice: Literal["auto", "none"] | None = None
 
     @property

@@ -26,7 +26,7 @@ OWNER = "/v1"
 """Owner of all requests of /v1, which have no session: together they take turns with the sessions."""
 
 
-class OpenAIModel:
+class OpenAIBackend:
     """The model of one backend, as chats and completions sample from it."""
 
     def __init__(self, backend: Backend) -> None:

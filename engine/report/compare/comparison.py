@@ -135,12 +135,12 @@ class Comparison:
 
     @property
     def same_words(self) -> bool:
-        """Whether specs, templates and settings are the same."""
+        """True where specs, templates and settings are the same."""
         return not (self.spec or self.templates)
 
     @property
     def other_code(self) -> bool:
-        """Whether only the code of named items differs: same specs, but another hash."""
+        """True where only the code of named items differs: same specs, but another hash."""
         return self.same_words and len({side.hash for side in self.sides}) > 1
 
 

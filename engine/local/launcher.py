@@ -180,7 +180,9 @@ def _child_module_path() -> str:
     service imports.
     """
     script = getattr(sys.modules["__main__"], "__file__", None)
-    left_out = [Path.cwd().resolve(), *([Path(script).resolve().parent] if script else [])]
+    left_out = [Path(script).resolve().parent] if script else []
+    with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
+        left_out.append(Path.cwd().resolve())
     kept = [entry for entry in sys.path if entry and Path(entry).resolve() not in left_out]
     # At the end, behind the standard library: in a checkout that is not installed, `rolegraph` itself may lie
     # in the current folder.

@@ -55,6 +55,8 @@ class Template:
             raise PromptError(in_short(error)) from error
         if len(text) > PROMPT_TEXT.most:
             raise PromptError(PROMPT_TEXT.exceeded("the prompt has"))
+        if text.isascii():  # cheaper than encoding, and most prompts are
+            return text
         try:
             text.encode()
         except UnicodeEncodeError as error:

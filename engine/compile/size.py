@@ -35,7 +35,10 @@ def calls_of(role: RolePlan) -> int:
 
 
 def _longest(plan: Plan, calls: list[int]) -> int:
-    """Return the longest path in calls, passing each block after the last join that it waits for."""
+    """Return the largest number of model calls that follow one another on a path through the plan's DAG.
+
+    `calls` holds the model calls of one turn, by the position of its role.
+    """
     wiring = plan.wiring
     left, waits = list(wiring.join_sizes), list(wiring.joins_awaited)
     before = [0] * len(waits)

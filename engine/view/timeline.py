@@ -154,7 +154,7 @@ class TimelineDrawing(NamedTuple):
     """Drawing of a time line, in lanes of `LANE` pixels."""
 
     rects: Sequence[BarRect]
-    lines: Sequence[tuple[str, bool]]
+    join_paths: Sequence[tuple[str, bool]]
     """SVG path of each join, and whether the join is on the longest path."""
     height: int
 

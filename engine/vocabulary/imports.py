@@ -60,8 +60,8 @@ class Definition(NamedTuple):
     source: Import
     name: str
     line: int | None
-    code: str
-    """Digest of the file."""
+    file_digest: str
+    """Digest of the source file, which tells an edited file from one that is read again."""
 
     @classmethod
     def of(cls, factory: Callable[..., Any]) -> Definition:
@@ -78,7 +78,7 @@ class Definition(NamedTuple):
         """
         if (self.source, self.name) != (before.source, before.name):
             return False
-        return self.source.file is None or self.code != before.code or self.line == before.line
+        return self.source.file is None or self.file_digest != before.file_digest or self.line == before.line
 
     def __str__(self) -> str:
         where = self.source.file or self.source.module

@@ -103,7 +103,7 @@ FIXED: dict[str, Collection[str]] = {}
 
 
 def _kinds_with(name: str) -> str:
-    """Say which kinds have an item of that name; empty where none has."""
+    """Name the kinds of vocabulary that have an item `name`, as `ppo is a loss`; empty where none has."""
     kinds = [registry.kind for registry in _REGISTRIES.values() if name in registry.names()]
     kinds += [kind for kind, names in FIXED.items() if name in names]
     listed = " and ".join(f"an {kind}" if kind[0] in "aeiou" else f"a {kind}" for kind in kinds)

@@ -26,7 +26,7 @@ def remarks(folder: Path, roles: dict[str, dict[str, Any]], **more: Any) -> list
         **more,
     }
     found = check_file(write_spec(folder, yaml.safe_dump(spec, sort_keys=False))).diagnostics
-    # That a prompt mentions nothing of what its role needs is beside the point.
+    # Warnings about prompts without their role's inputs do not matter here.
     return [(d.severity, d.message) for d in found if "does not mention" not in d.message]
 
 

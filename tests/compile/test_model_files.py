@@ -1,4 +1,4 @@
-"""Tests of where a model's files may be: beside the spec, or anywhere for the command line."""
+"""Tests of the allowed places of a model's files: beside the spec, or anywhere for the command line."""
 
 from __future__ import annotations
 

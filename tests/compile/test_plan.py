@@ -57,7 +57,7 @@ print(json.dumps(episodes(plan)))
 
 
 def episodes(plan: Plan) -> list[dict[str, Any]]:
-    """What a plan gives on a model that always answers the same, but for the time that it took."""
+    """Return the episodes of a plan on a model with constant answers, without their times."""
 
     async def run() -> list[Episode]:
         models = limited(plan, ScriptedModel(ANSWERS))
@@ -71,8 +71,8 @@ def episodes(plan: Plan) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """A spec with a reward that a file beside it registers."""
-    # so that nothing of it is known to the next test
+    """Return the plan of a spec with a reward that a file beside the spec registers."""
+    # restores the registry for the next test
     for table in ("_factories", "_definitions"):
         monkeypatch.setattr(rewards, table, dict(getattr(rewards, table)))
     file = tmp_path / "my_rewards.py"

@@ -36,7 +36,7 @@ def plan(folder: Path, text: str = SPEC, *overrides: str) -> Plan:
 
 
 def endpoints(plan: Plan, role: str) -> list[tuple[str | None, str | None]]:
-    """By instance, the model's name and the policy in training."""
+    """Return the model's name and the policy in training of each instance."""
     (found,) = (it for it in plan.roles if it.name == role)
     return [(plan.endpoints[e].model.name, plan.endpoints[e].policy) for e in found.endpoints]
 

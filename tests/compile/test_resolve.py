@@ -19,7 +19,7 @@ def pointed_at(diagnostic: Diagnostic) -> str:
 
 
 def faults_of(folder: Path, role: str) -> list[tuple[str, str, str]]:
-    """What the caret stands on, the message, and what was expected, of each fault of a role."""
+    """Return the marked text, the message, and the expectation of each fault of a role."""
     text = f"{HEAD}  solver: {{prompt: {{inline: Hi}}, trainable: false, {role}}}"
     found = check_file(write_spec(folder, text)).diagnostics
     return [(pointed_at(fault), fault.message, fault.expected) for fault in found]

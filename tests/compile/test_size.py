@@ -55,6 +55,6 @@ def test_compiling_many_loops_takes_as_much_for_each(tmp_path: Path) -> None:
         spec = write_spec(tmp_path, f"rolegraph: 1\nname: x\nroles:\n{roles}\nloops:\n{ends}\n")
         return calls(lambda: check_file(spec).valid())
 
-    compiling(2)  # what is made once
+    compiling(2)  # values that are made once
     few, more, many = map(compiling, (10, 20, 40))
     assert many - more < 2.1 * (more - few)

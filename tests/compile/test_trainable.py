@@ -15,7 +15,7 @@ FROZEN = "trainable: false"
 
 
 def against(*overrides: str) -> list[Diagnostic]:
-    """What is said of the shipped spec with these changes when it is to be trained."""
+    """Return the findings about training the shipped spec with these changes."""
     return [*check_file("solver_judge", overrides, training_findings).diagnostics]
 
 

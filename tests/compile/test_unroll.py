@@ -88,7 +88,7 @@ ROLES = "abcdef"
 
 
 Dag = tuple[dict[str, list[str]], dict[str, int]]
-"""What each role needs, and how many of it there are."""
+"""Dependencies of each role, and the number of its instances."""
 
 
 @st.composite

@@ -79,7 +79,7 @@ CHATS, TEXTS, ASK = "/v1/chat/completions", "/v1/completions", "/api/v1/asample"
 TRAIN, OPTIM, NEW = "/api/v1/forward_backward", "/api/v1/optim_step", "/api/v1/create_model"
 NAN = np.asarray([np.nan, 1], np.float32).tobytes()
 BAD: list[tuple[str, Any, int]] = [
-    # not what a body is
+    # not a request body
     (CHATS, b"", 400),
     (CHATS, b"{", 400),
     (CHATS, b"\xff\xfe", 400),
@@ -131,7 +131,7 @@ BAD: list[tuple[str, Any, int]] = [
     (NEW, {**CREATE, "lora_config": {"rank": 10**9}}, 422),
     (NEW, {**CREATE, "lora_config": {"rank": 4, "seed": 2**80}}, 422),
     (NEW, {**CREATE, "model_seq_id": -1, "lora_config": {"rank": 4}}, 422),
-    # what asks for something is never ignored, and no text or truth value is taken for a number
+    # unsupported options are never ignored, and no text or truth value is taken for a number
     (CHATS, {**CHAT, "n": "2"}, 400),
     (CHATS, {**CHAT, "n": True}, 400),
     (CHATS, {**CHAT, "temperature": True}, 400),

@@ -67,11 +67,11 @@ def test_another_site_s_page_reads_nothing_and_causes_nothing(
 ) -> None:
     with httpx.Client(base_url=service.base_url, headers={"X-API-Key": service.api_key}) as http:
         session = http.post("/api/v1/create_session", json={}).json()["session_id"]
-        # Even a page that had come to know the key.
+        # Even a page with the key.
         page = PAGE.replace("URL", service.base_url).replace("KEY", service.api_key)
         (tmp_path / "page.html").write_text(page.replace("SESSION", session))
         found = shown(browser, f"{site}/page.html", tmp_path / "profile")
-        # What is sent without asking has an answer that the page cannot read.
+        # A request without preflight has an answer that the page cannot read.
         assert '<pre id="said">blocked|blocked|blocked|blocked|read:|read:</pre>' in found
         assert http.post("/api/v1/session_heartbeat", json={"session_id": session}).status_code == 200
 

@@ -148,7 +148,7 @@ def test_merged_embeddings_stay_one_tensor_where_the_adapter_changes_neither_use
 def test_what_a_killed_service_was_writing_is_swept_and_a_checkpoint_it_was_replacing_is_not_lost(
     tmp_path: Path, model_dir: Path
 ) -> None:
-    """One process was killed between the two renames that replace a checkpoint, one while writing a file."""
+    """Check a process killed between the two renames of a checkpoint, and one killed while writing a file."""
     CheckpointStore(tmp_path, "tiny", model_dir).save(PATH, LoraShape(8), WEIGHTS)
     target = tmp_path / "session-1:train:0" / "sampler_weights" / "last"
     if not target.exists():

@@ -1,4 +1,4 @@
-"""Batched decoding gives each sequence the tokens that it has alone, while others join and leave."""
+"""Tests that batched decoding gives each sequence the tokens that the sequence has alone."""
 
 from __future__ import annotations
 

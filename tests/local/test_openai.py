@@ -1,4 +1,4 @@
-"""OpenAI's own client against /v1: every call is served, or refused by the name of what is not."""
+"""OpenAI's own client against /v1: every call is served, or refused with the name of the missing feature."""
 
 from __future__ import annotations
 

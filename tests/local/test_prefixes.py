@@ -1,4 +1,4 @@
-"""Prefix sharing gives the same log-probabilities as each sequence alone."""
+"""Tests that prefix sharing gives the same log-probabilities as each sequence alone."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def parent(model_dir: Path, scratch: Path) -> Iterator[tuple[subprocess.Popen[st
 def test_ctrl_c_is_the_run_s_to_hear_and_killing_the_run_leaves_no_service_and_no_folder_behind(
     model_dir: Path, tmp_path: Path
 ) -> None:
-    """The end of the service after a regular run is tested with the command."""
+    """Leave the end of the service after a regular run to the tests of the command."""
     with parent(model_dir, tmp_path) as (process, url):
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
         assert process.stdout is not None
@@ -163,7 +163,7 @@ def sample_and_chat(url: str, key: str, name: str) -> None:
 
 
 def test_serve_says_where_it_listens_and_its_key_and_ends_at_sigterm(model_dir: Path, tmp_path: Path) -> None:
-    """Without training, neither the SDK nor peft is imported, each of which takes seconds."""
+    """Check that without training neither the SDK nor peft is imported, since each import takes seconds."""
     process = subprocess.Popen(
         [sys.executable, "-c", SERVE, str(model_dir)],
         stdout=subprocess.PIPE,

@@ -40,7 +40,7 @@ def raw(service: LocalService) -> httpx.Client:
 
 @pytest.fixture
 def command(service: LocalService, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The `tinker` command as a function that returns its JSON output, or its text on failure."""
+    """Return the `tinker` command as a function that returns its JSON output, or its text on failure."""
     monkeypatch.setenv("TINKER_BASE_URL", service.base_url)
     monkeypatch.setenv("TINKER_API_KEY", service.api_key)
     monkeypatch.setenv("TINKER_TELEMETRY", "0")

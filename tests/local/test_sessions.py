@@ -78,7 +78,7 @@ def test_what_killed_clients_held_is_freed(hasty: LocalService, http: httpx.Clie
         models += [line.strip() for line in iter(client.stdout.readline, "done\n")]
     assert len(models) == 4
     time.sleep(2 * SILENT)
-    assert all(is_there(http, model) for model in models)  # for their processes live
+    assert all(is_there(http, model) for model in models)  # since the processes of the clients live
     for client in clients:
         client.send_signal(signal.SIGKILL)
         client.wait()
@@ -169,7 +169,7 @@ def test_a_training_call_that_is_cancelled_while_it_waits_holds_up_no_other(
             body = {"model_id": training.model_id, "seq_id": seq_id, "adam_params": {"learning_rate": 0.01}}
             return http.post("/optim_step", json=body).json()["request_id"]
 
-        waiting = step(2)  # for the first, which has not come
+        waiting = step(2)  # for step 1, which was not sent yet
         http.post("/cancel_future", json={"request_id": waiting})
         for seq_id in (1, 3):
             found = http.post("/retrieve_future", json={"request_id": step(seq_id)})

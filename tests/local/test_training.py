@@ -146,7 +146,7 @@ def test_fresh_sampling_weights_are_those_of_the_training_run_at_that_moment(
 def test_an_update_of_one_policy_leaves_the_other_s_numbers_as_they_were_to_the_bit(
     service: LocalService,
 ) -> None:
-    """Two sessions use one base model; one samples while the other trains."""
+    """Use one base model in two sessions; one samples while the other trains."""
 
     def train(policy: tinker.TrainingClient, tokens: list[int]) -> None:
         policy.forward_backward([datum("cross_entropy", tokens)], "cross_entropy").result()

@@ -1,4 +1,4 @@
-"""What holds for all tests of models."""
+"""Fixtures for all tests of models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whatever keys and URLs this machine has are not the tests'."""
+    """Remove this machine's keys and URLs from the tests' environment."""
     for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_CUSTOM_HEADERS"):
         monkeypatch.delenv(variable, raising=False)
     for variable in ("TINKER_API_KEY", "TINKER_BASE_URL", "TINKER_CREDENTIAL_CMD"):

@@ -1,4 +1,4 @@
-"""Edges of the process that the tests bring: an HTTP endpoint on a free port, a tokenizer folder on disk."""
+"""Test doubles outside the process: an HTTP endpoint on a free port, and a tokenizer folder on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from starlette.routing import Route
 from rolegraph.engine.records import CallId, NodeId
 
 CALL = CallId("t", 0, NodeId("solver"))
-"""Some call, where it does not matter which."""
+"""Call for tests in which the choice of call does not matter."""
 
 Answer = Callable[[dict[str, Any]], Response | Awaitable[Response]]
 
@@ -28,7 +28,7 @@ Answer = Callable[[dict[str, Any]], Response | Awaitable[Response]]
 def chat_answer(
     text: str | None, *, finish: str = "stop", message: Any = None, choice: Any = None, **fields: Any
 ) -> Response:
-    """A chat completion, with fields on the message, on the choice, and (the rest) on the whole."""
+    """Return a chat completion, with extra fields on the message, on the choice, and on the whole."""
     said = {"role": "assistant", "content": text, **(message or {})}
     only = {"index": 0, "message": said, "finish_reason": finish, **(choice or {})}
     whole = {"id": "1", "object": "chat.completion", "created": 0, "model": "tiny", "choices": [only]}
@@ -36,7 +36,7 @@ def chat_answer(
 
 
 class Endpoint:
-    """An OpenAI-compatible endpoint that answers by `answer`, and keeps what it was sent."""
+    """OpenAI-compatible endpoint that answers by the function `answer` and records its requests."""
 
     def __init__(self, answer: Answer, models: list[str] | None) -> None:
         self._answer = answer
@@ -78,7 +78,7 @@ def serving(answer: Answer, models: list[str] | None = None) -> Iterator[Endpoin
 
 @contextmanager
 def served(app: Starlette) -> Iterator[str]:
-    """Serve `app` on a free port of this machine for the time of the block; its URL."""
+    """Serve `app` on a free port of this machine for the time of the block, and yield its URL."""
     server = Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -92,7 +92,7 @@ def served(app: Starlette) -> Iterator[str]:
 
 
 class Server(uvicorn.Server):
-    """Ends at once when it is told to; uvicorn's own looks ten times a second, and then waits for a tenth."""
+    """Uvicorn server that stops at once; the original takes up to two tenths of a second."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -113,7 +113,7 @@ class Server(uvicorn.Server):
 
 
 def free_port() -> int:
-    """A port of this machine on which nothing listens."""
+    """Return a free port of this machine."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
@@ -126,7 +126,7 @@ TEMPLATE = (
 
 
 def write_tokenizer(folder: Path, template: str | None = TEMPLATE) -> Path:
-    """A byte-level tokenizer with turn markers; its end-of-text token is not the one that ends a turn."""
+    """Write a byte-level tokenizer with turn markers; its end-of-text token is not its end-of-turn token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

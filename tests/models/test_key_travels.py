@@ -1,4 +1,4 @@
-"""Where the secrets of the environment go over the wire: to no other origin, no proxy. Real sockets."""
+"""Tests over real sockets that secrets of the environment reach no other origin and no proxy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def recording(path: str, location: str | None = None) -> Iterator[tuple[str, Headers]]:
-    """A server that notes the headers of all that is asked of it, and sends on what is asked at `path`."""
+    """Serve and record the headers of all requests; redirect requests of `path` to `location`."""
     heard: Headers = []
 
     async def answer(request: Asked) -> Response:
@@ -81,7 +81,7 @@ def test_what_names_the_person_goes_only_where_the_key_may() -> None:
         ask(url)
         assert all(headers["openai-organization"] == "org-mine" for headers in heard)
         heard.clear()
-        # No address of loopback, so only the spec names it.
+        # The address is outside loopback, so it comes from the spec only.
         ask(url.replace("127.0.0.1", "0.0.0.0"))
         sent = " ".join(value for headers in heard for value in headers.values())
         assert heard

@@ -1,4 +1,4 @@
-"""Where a key may go: a spec from a stranger must not be able to send it away."""
+"""Tests of the hosts that a key may be sent to: a spec from a stranger must not send a key elsewhere."""
 
 from __future__ import annotations
 

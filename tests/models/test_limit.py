@@ -1,4 +1,4 @@
-"""One limit for all calls of a model: how many at once, and how often a passing failure is tried again."""
+"""Tests of the limit for all calls of a model: concurrency, and retries of transient failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUSY = ModelError("overloaded", transient=True)
 
 
 class Scoring(ScriptedModel):
-    """A model that holds every call until `go`, and scores given tokens."""
+    """Model that holds every call until `go` is set, and scores given tokens."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: "")
@@ -48,7 +48,7 @@ def request(task: str = "t") -> Request:
 
 
 def failing(times: int, error: Exception = BUSY) -> Answer:
-    """Fails that often, then answers."""
+    """Return a function that fails `times` times and then answers."""
     faults = iter([error] * times)
 
     def answer(request: Request) -> str:
@@ -92,7 +92,7 @@ def test_answers_and_log_probabilities_share_one_limit() -> None:
 
 
 class Busy(ScriptedModel):
-    """A model that is overloaded for a teacher and for one task."""
+    """Model that is overloaded as a teacher and for one task."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: "done")

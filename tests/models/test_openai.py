@@ -1,4 +1,4 @@
-"""The official client against a real endpoint on this machine: what is sent, what is kept, what fails how."""
+"""Tests of the official client against a real endpoint on this machine: requests, records and failures."""
 
 from __future__ import annotations
 

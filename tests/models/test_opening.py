@@ -1,4 +1,4 @@
-"""Where a model is served, and that each is opened once: on a scripted service, none is started."""
+"""Tests of the places that serve models, and that each model is opened once, with a scripted service."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def checkpoint(step: int, *, best: bool) -> Checkpoint:
 
 
 def model_folder(folder: Path) -> Path:
-    """What the launcher takes for a model."""
+    """Write a folder that the launcher accepts as a model."""
     folder = write_tokenizer(folder / "model")
     (folder / "config.json").write_text("{}")
     return folder
 
 
 def serve_by(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of Python and the service: a script that announces a port, and ends with its input."""
+    """Replace Python and the service by a shell script."""
     program = folder / "python"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -53,7 +53,7 @@ def serve_by(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class Opener:
-    """Opens scripted models, unless it is told to fail; keeps what it was asked for."""
+    """Function that opens scripted models, or raises one of `faults`, and records its requests."""
 
     def __init__(self) -> None:
         self.asked: list[ModelRef] = []
@@ -62,7 +62,7 @@ class Opener:
 
     async def __call__(self, ref: ModelRef) -> ScriptedModel:
         self.asked.append(ref)
-        await asyncio.sleep(0)  # others may ask meanwhile
+        await asyncio.sleep(0)  # lets other tasks request a model meanwhile
         if self.faults:
             raise self.faults.pop()
         return Closing(self, ref)
@@ -77,7 +77,7 @@ class Closing(ScriptedModel):
         self.opener.closed.append(self.ref.name)
 
 
-# where it is served
+# locating the service of a model
 
 
 def test_what_is_served_elsewhere_is_where_it_is() -> None:
@@ -144,7 +144,7 @@ def test_the_services_of_two_models_start_side_by_side_and_each_once(
     refs = [ModelRef(name=str(model_folder(tmp_path / name))) for name in ("one", "two")]
     began = tmp_path / "began"
     began.mkdir()
-    # Each announces its port when the other has begun to start.
+    # Each service announces its port only after the other has begun to start.
     both = f'[ "$(ls "{began}" | wc -l)" = 2 ] && echo $$ && exec cat > /dev/null'
     wait = f'touch "{began}/$$"; for _ in $(seq 1000); do {both}; sleep 0.01; done'
     serve_by(wait, tmp_path, monkeypatch)
@@ -241,7 +241,7 @@ def test_a_model_without_a_service_cannot_be_opened() -> None:
         asyncio.run(open_model(ModelRef()))
 
 
-# each is opened once
+# opening each model once
 
 
 def test_a_model_is_opened_once_however_many_ask_at_once() -> None:

@@ -1,4 +1,4 @@
-"""A recording answers as the model did."""
+"""Tests that a recording answers as the model did."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_where_one_line_goes_on_the_excerpts_show_where_the_other_ends() -> None
 
 
 def refusal(was: list[dict[str, str]], now: list[dict[str, str]]) -> str:
-    """What a replay of the one prompt says to the other."""
+    """Return the error message when a recording of the prompt `was` is asked the prompt `now`."""
     call = CallId("t", 0, NodeId("solver"))
     model = Replay({call: RecordedCall(Completion("yes"), messages=was)})
     with pytest.raises(ModelError) as caught:

@@ -1,4 +1,4 @@
-"""What a server asks for that wants to be left alone for a while."""
+"""Tests of the Retry-After header of an overloaded server."""
 
 from __future__ import annotations
 

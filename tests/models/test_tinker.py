@@ -1,4 +1,4 @@
-"""The Tinker SDK's own client, from messages to an answer with every token."""
+"""Tests of the Tinker SDK's own client, from messages to an answer with every token."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tokenizer(folder: Path) -> Tokenizer:
 
 @pytest.fixture
 def says(tokenizer: Tokenizer) -> Callable[[str], Script]:
-    """A script that always says one text, each token with log-probability -0.5."""
+    """Return a function from a text to a script that always samples this text, at log-probability -0.5."""
 
     def script(text: str) -> Script:
         ids = tokenizer.encode(text, add_special_tokens=False)
@@ -221,7 +221,7 @@ def test_a_service_that_goes_away_fails_its_calls(
             model = await open_model(ref, api_key=KEY, tokenizer_dir=folder)
             calls = [asyncio.ensure_future(asking(model)) for _ in range(20)]
             await asyncio.sleep(0.2)
-        async with asyncio.timeout(600):  # it would wait for ever
+        async with asyncio.timeout(600):  # an answer would never come
             results = await asyncio.gather(*calls, return_exceptions=True)
         for result in results:
             assert isinstance(result, ModelError)

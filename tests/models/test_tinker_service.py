@@ -1,4 +1,4 @@
-"""The Tinker model against the project's own service, which has a model and a tokenizer for real."""
+"""Tests of the Tinker model against the project's own service, with a real model and tokenizer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTEXT = 128
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of a few thousand random weights over the byte tokenizer."""
+    """Write a model of a few thousand random weights over the byte tokenizer."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = write_tokenizer(tmp_path_factory.mktemp("model"))
@@ -50,7 +50,7 @@ def service(folder: Path) -> Iterator[Any]:
 
 
 def ask(service: Any, folder: Path, *requests: Request) -> list[Completion]:
-    """Put all requests at once to the service's first model."""
+    """Send all requests at once to the service's first model."""
 
     async def run() -> list[Completion]:
         ref = ModelRef(provider="tinker", base_url=service.base_url)

@@ -1,6 +1,6 @@
-"""A Tinker service that says what a test tells it to, on the wire of SDK 0.38; it has no model.
+"""Scripted Tinker service without a model, on the wire format of SDK 0.38.
 
-It samples and trains by a script: weights are a count of updates, and what is learnt is only written down.
+Sampling and training follow a script: weights are a count of updates, and training data is only recorded.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from tests.models.edges import served
 Sampled = tuple[Sequence[int], Sequence[float], str]
 """Token ids, log-probabilities, and `stop` or `length`."""
 Script = Callable[[dict[str, Any]], Sampled | Response]
-"""What a request to sample comes to: an answer, or a response that refuses it."""
+"""Function from a request to sample to an answer, or to a response that refuses the request."""
 GRAD_NORM = 0.25
-"""The norm of every gradient."""
+"""Norm of every gradient."""
 GAP = 0.125
-"""By how much every token is less likely now than when it was sampled, in nats."""
+"""Drop of each token's log-probability since sampling, in nats."""
 
 
 class Learnt(NamedTuple):
-    """One datum of a forward_backward: its tokens, and the loss function's inputs by name."""
+    """Datum of a forward_backward: its tokens, and the loss function's inputs by name."""
 
     tokens: list[int]
     inputs: dict[str, list[float]]
 
 
 class Operation(NamedTuple):
-    """What a training client asked for: the operation's name and its body."""
+    """Operation of a training client: its name and its body."""
 
     name: str
     body: Mapping[str, Any]
@@ -47,7 +47,7 @@ class Operation(NamedTuple):
 
 @dataclass
 class Service:
-    """What was asked of the service, and how it is doing."""
+    """State of the service and record of its requests."""
 
     script: Script
     models: list[dict[str, Any]]
@@ -59,14 +59,14 @@ class Service:
     results: dict[str, Sampled | Response] = field(default_factory=dict)
     ids: Iterator[int] = field(default_factory=itertools.count)
     operations: list[Operation] = field(default_factory=list)
-    """What training clients asked for, in order."""
+    """Operations of training clients, in order."""
     refusals: dict[str, Iterator[Response | None]] = field(default_factory=dict)
-    """By an operation's name, what each comes to in turn in place of success; None lets one pass."""
+    """Responses in place of success, by the operation's name and in turn; None stands for success."""
     first: dict[str, str] = field(default_factory=dict)
-    """Operations whose results are held back until another, of that name, was asked for."""
+    """Operations whose results are held back until an operation of the given name arrives."""
     held: dict[str, str] = field(default_factory=dict)
     updates: dict[str, int] = field(default_factory=dict)
-    """How many updates each model, and each path and sampler of weights, has had."""
+    """Number of updates of each model, and of each path and sampler of weights."""
 
     def app(self) -> Starlette:
         posts = {
@@ -154,13 +154,13 @@ class Service:
     # training
 
     def asked_for(self, name: str) -> list[Mapping[str, Any]]:
-        """The bodies of all operations of that name."""
+        """Return the bodies of all operations with the given name."""
         return [operation.body for operation in self.operations if operation.name == name]
 
     def _done(
         self, name: str, body: Mapping[str, Any], result: Mapping[str, Any] | Response
     ) -> dict[str, Any] | Response:
-        """Take an operation on, unless a test refuses it; the result is fetched later."""
+        """Accept an operation, unless a test refuses it; a later request fetches the result."""
         self.operations.append(Operation(name, body))
         refusal = next(self.refusals.get(name, iter(())), None)
         if refusal is not None and refusal.status_code != 200:
@@ -224,7 +224,7 @@ class Service:
 
 
 def _run(body: Mapping[str, Any]) -> str:
-    """What the paths of a model begin with: `run`, and a number from the service's second session on."""
+    """Return the first part of a model's paths: `run`, and a number from the second session on."""
     return str(body["model_id"]).partition(":")[0].replace("session", "run")
 
 
@@ -245,7 +245,7 @@ def _protobuf(message: Any) -> Response:
 
 
 def failed(message: str, category: str) -> JSONResponse:
-    """An operation that was taken on, and failed."""
+    """Return the response for an operation that was accepted and then failed."""
     return JSONResponse({"error": message, "category": category})
 
 

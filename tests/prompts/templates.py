@@ -21,7 +21,7 @@ HERMES = (
     + "<|im_end|>\n{% endif %}{% endfor %}"
     + _OPENING
 )
-"""Every turn as it was."""
+"""Template that keeps every turn unchanged."""
 
 STRIPS_BEHIND_A_QUESTION = (
     _TOLD + "{% set at = namespace(last=-1) %}{% for m in messages %}{% if m.role == 'user' %}"
@@ -35,30 +35,30 @@ STRIPS_BEHIND_A_QUESTION = (
     + "<|im_end|>\n{% endif %}{% endfor %}"
     + _OPENING
 )
-"""An answer's reasoning is left out once another question was asked."""
+"""Template that drops an answer's reasoning once another question follows."""
 
 STRIPS_ALWAYS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if '</think>' in m.content %}"
     "{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
     + _OPENING
 )
-"""An answer's reasoning is left out at once."""
+"""Template that drops an answer's reasoning at once."""
 
 TRIMS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n\n{{ m.content | trim }}<|im_end|>{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n\n{% endif %}"
 )
-"""Without tools, and without the white space around a turn."""
+"""Template without tools that strips the white space around a turn."""
 
 REWRITES = (
     "{% for m in messages %}{{ loop.length }}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
     "{% endfor %}" + _OPENING
 )
-"""Earlier turns look different as soon as there are more."""
+"""Template that renders earlier turns differently once more turns follow."""
 
 
 def _with_calls(call: str, *, between: str = "", before: str = "", after: str = "") -> str:
-    """A template that tells of tools before the question, and writes an answer's calls in one form."""
+    """Return a template that lists tools before the question and renders an answer's calls in one form."""
     return (
         "{% for m in messages %}{% if m.role == 'user' %}{% for tool in tools or () %}{{ tool | tojson }}"
         "{% endfor %}ASKED {{ m.content }}|{% elif m.role == 'tool' %}RESULT {{ m.content | tojson }}|"
@@ -94,4 +94,4 @@ CALLS_BY_FORM = {
         after="<｜tool▁calls▁end｜>",
     ),
 }
-"""What each family's template makes of a call, apart from its marks of turns."""
+"""Rendering of a call in each family's template, without turn markers."""

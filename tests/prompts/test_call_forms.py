@@ -44,7 +44,7 @@ WRITTEN = {
     "DeepSeek": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>calculator<｜tool▁sep｜>"
     '{"expression": "3 + 4", "digits": 2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
 }
-"""What a model of each family writes."""
+"""Text of a call as a model of each family writes it."""
 
 
 @pytest.mark.parametrize("family", WRITTEN)

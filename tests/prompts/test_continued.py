@@ -112,7 +112,7 @@ def test_a_call_stays_as_the_model_wrote_it_and_its_result_follows(
 
 
 def thinking(chat: ChatFormat, *after: Message) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What there was after an answer with reasoning, and the prompt when more follows."""
+    """Return the tokens up to an answer with reasoning, and the prompt when more messages follow."""
     text = "<think>\nthree, four\n</think>\n\n7"
     so_far = (*chat.prompt([ASK]).ids, *encode(chat, text), chat.end_ids[0])
     messages = [ASK, answer_message("7", "three, four"), *after]

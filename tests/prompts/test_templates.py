@@ -1,4 +1,4 @@
-"""Prompts are checked before anything runs, and render in bounded time and memory."""
+"""Tests that prompts are checked before the run, and render in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_join_reads_a_field_as_a_dot_does() -> None:
 
 
 class Fragile:
-    """A value whose text cannot be had."""
+    """Value whose conversion to text fails."""
 
     def __str__(self) -> str:
         raise NameError("nobody knows it")

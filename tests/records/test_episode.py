@@ -1,4 +1,4 @@
-"""Episodes are written in rLLM's shape and read back as they were."""
+"""Tests that episodes are written in rLLM's shape and read back unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An episode that was counted is on disk; the index finds any of thousands, as far as it fits the file."""
+"""Tests that counted episodes are on disk, and that the index finds each of thousands."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ids(path: Path) -> list[str]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Four episodes."""
+    """Write a file of four episodes."""
     return write(tmp_path / "episodes.jsonl", 0, 1, 2, 3)
 
 
@@ -164,7 +164,7 @@ def test_episodes_cut_at_any_byte_are_those_before_the_cut_and_go_on(tmp_path: P
     whole, index = file.read_bytes(), index_path(file).read_bytes()
     for cut in range(len(whole) + 1):
         file.write_bytes(whole[:cut])
-        index_path(file).write_bytes(index)  # which knows of more than there is
+        index_path(file).write_bytes(index)  # an index with more episodes than the file
         kept = [f"t{n}:{n % 2}" for n in range(whole[:cut].count(b"\n"))]
         entries = EpisodeFile(file).entries()
         assert ids(file) == [f"{entry.task}:{entry.rollout}" for entry in entries] == kept

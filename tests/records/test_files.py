@@ -1,4 +1,4 @@
-"""Files that are read whole: none that never ends or never begins, and none that fills the memory."""
+"""Tests of reading whole files: no pipes or devices, and none larger than the limit."""
 
 from __future__ import annotations
 
@@ -60,4 +60,4 @@ def test_a_config_of_brackets_is_no_config(tmp_path: Path) -> None:
         check_model_folder(tmp_path)
     (tmp_path / "adapter_config.json").unlink()
     (tmp_path / "config.json").write_text("[" * 200_000)
-    check_model_folder(tmp_path)  # the loader says what is wrong with it
+    check_model_folder(tmp_path)  # the loader names the fault

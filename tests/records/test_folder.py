@@ -1,4 +1,4 @@
-"""A run's folder says what it is of and what it came to; a training goes on from what is whole in it."""
+"""Tests of a run's folder: its description, its result, and resuming a training from it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VERSION_1 = {
     "model": "rolegraph-base",
     "a key of another version": 1,
 }
-"""`run.json` as version 1 wrote it."""
+"""Content of `run.json` in format version 1."""
 
 
 def info(kind: Kind = "train", **values: object) -> RunInfo:
@@ -53,7 +53,7 @@ def checkpoint(step: int, *, best: bool = False, correct: float = 0.0) -> Checkp
 
 
 def trained(path: Path, steps: int, checkpoints: tuple[int, ...] = ()) -> RunFolder:
-    """A training of so many steps, with a validation before the first."""
+    """Write a training of `steps` steps, with a validation before the first."""
     folder = begun(path)
     for step in range(steps + 1):
         split = "train" if step else "validation"
@@ -64,7 +64,7 @@ def trained(path: Path, steps: int, checkpoints: tuple[int, ...] = ()) -> RunFol
     return folder
 
 
-# what it is of
+# description
 
 
 def test_a_run_notes_what_it_is_of_and_when_it_began(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="already holds a run; choose another folder"):
         training.check_new("run")
     run = begun(tmp_path / "run", "run")
-    run.check_new("run")  # it failed before its first episode
+    run.check_new("run")  # a run that failed before its first episode
     with EpisodeWriter(run.episodes) as writer:
         writer.append(Episode("t", 0, {"id": "t"}, ()))
     with pytest.raises(UsageError, match="already holds a run; choose another folder"):
@@ -145,7 +145,7 @@ def test_a_folder_that_cannot_be_made_is_the_world_s_fault(tmp_path: Path) -> No
         begun(tmp_path / "file" / "run")
 
 
-# what it came to
+# result
 
 
 def test_a_run_that_ends_notes_its_figures(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_resumed_training_keeps_its_beginning_and_notes_each_resume(tmp_path: 
     assert [resumed.command for resumed in again.resumed] == ["rolegraph train --resume"]
 
 
-# going on
+# resuming
 
 
 def test_another_spec_is_refused_with_the_difference(tmp_path: Path) -> None:

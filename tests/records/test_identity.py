@@ -1,4 +1,4 @@
-"""Who a call is, and the seeds that follow: no two of a run share one, and none changes by what else runs."""
+"""Tests of call identities and their seeds: unique within a run, and independent of other calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines that are whole are kept, whatever befell the one after them; files appear whole or not at all."""
+"""Tests that complete lines survive damage to later lines, and that files are written atomically."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read(path: Path) -> Values:
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """No file of this process may grow beyond `size` bytes meanwhile."""
+    """Limit the size of this process's files to `size` bytes for the time of the block."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:

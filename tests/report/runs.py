@@ -1,4 +1,4 @@
-"""Folders of training runs, as the training loop writes them, made from real episodes and plain figures."""
+"""Folders of training runs in the training loop's format, from real episodes and simple figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROLES = {
 def write_run(
     folder: Path, *, name: str = "solver_judge", seed: int = 0, steps: int = 4, planned: int = 4
 ) -> Path:
-    """A whole run: figures of every step, a validation at step 0 and every second one, a few episodes."""
+    """Write a whole run: figures of every step, a validation at every second step from 0, a few episodes."""
     (folder / "episodes").mkdir(parents=True)
     info = {
         "name": name,
@@ -43,7 +43,7 @@ def write_run(
 
 
 def figures(step: int, steps: int, rng: random.Random) -> dict[str, float]:
-    """One line of `metrics.jsonl`."""
+    """Return one line of `metrics.jsonl`."""
     gain = 1 - math.exp(-3 * step / max(1, steps))
     line: dict[str, float] = {"step": step}
     if step:
@@ -96,7 +96,7 @@ def figures(step: int, steps: int, rng: random.Random) -> dict[str, float]:
 
 
 def rollouts(step: int) -> list[Episode]:
-    """Four rollouts of three tasks: one mixed, one always solved, one never."""
+    """Return four rollouts of three tasks: one mixed, one always solved, one never."""
     found: list[Episode] = []
     for at in range(4):
         found.append(rollout("mixed", at, [float(at % 2), 1.0], advantage=1.0 if at % 2 else -0.5))
@@ -108,7 +108,7 @@ def rollouts(step: int) -> list[Episode]:
 def rollout(
     task: str, at: int, rewards: Sequence[float], *, advantage: float | None = None, text: str = "an answer"
 ) -> Episode:
-    """An episode of two solvers and a judge, who picks the first."""
+    """Return an episode of two solvers and a judge that picks the first."""
     trajectories = [
         trajectory("solver", index + 1, reward, advantage, f"{text} {index + 1}")
         for index, reward in enumerate(rewards)
@@ -121,7 +121,7 @@ def rollout(
 def trajectory(
     role: str, index: int, reward: float, advantage: Sequence[float] | float | None, text: str
 ) -> Trajectory:
-    """One role instance with one model call."""
+    """Return the trajectory of one role instance with one model call."""
     step = Step(
         prompt_ids=[1, 2],
         response_ids=[3, 4, 5],

@@ -1,4 +1,4 @@
-"""Numbers become well-formed SVG, whatever the numbers and the labels are."""
+"""Tests that charts are well-formed SVG for any numbers and labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs beside one another: what differs, by how much, which tasks flipped, and a page that trusts nothing."""
+"""Tests of comparing runs: differences, intervals, flipped tasks, and escaping on the page."""
 
 from __future__ import annotations
 

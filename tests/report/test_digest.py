@@ -1,4 +1,4 @@
-"""Episodes are read once and little of them is kept: the barren groups, and a few samples."""
+"""Tests that episodes are read once, and that only barren groups and a few samples are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report is one file that loads nothing and trusts no text of the run."""
+"""Tests that the report is one file that loads nothing and escapes all text of the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EMPTY = {"meta", "br", "img", "link", "hr", "input"}
 
 
 class Page(HTMLParser):
-    """The page's tags, the things it would load, and whether every tag is closed."""
+    """Parser of a page's tags, of the resources that the page would load, and of unclosed tags."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def section(text: str, anchor: str) -> str:
 
 
 def figure(text: str, title: str) -> str:
-    """The chart of that title, with its caption; empty where the page has none."""
+    """Return the chart with a title, including its caption, or an empty string if the page has none."""
     charts = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)
     return next((chart for chart in charts if f"<b>{title}</b>" in chart), "")
 
@@ -70,7 +70,7 @@ def legend(text: str, title: str) -> list[str]:
 
 
 def hover(text: str, title: str) -> list[str]:
-    """What a chart says of each step."""
+    """Return a chart's tooltip for each step."""
     (places,) = re.findall(r'data-hover="(.*?)"', figure(text, title))
     return [said for _, said in json.loads(unescape(places))]
 
@@ -337,7 +337,7 @@ def test_a_report_that_cannot_be_written_is_the_world_s_fault(tmp_path: Path) ->
 
 def test_the_page_draws_the_spec_s_roles(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
-    assert not section(page(folder), "workflow")  # this one's spec is no whole one
+    assert not section(page(folder), "workflow")  # the spec of this run is incomplete
     condition = HOSTILE.replace('"', "'").replace("\x00", "")
     spec = {
         "rolegraph": 1,

@@ -1,4 +1,4 @@
-"""Learning curves of several runs are one SVG that stands alone."""
+"""Tests that the learning curves of several runs are one self-contained SVG."""
 
 from __future__ import annotations
 
@@ -101,6 +101,6 @@ def test_hostile_names_do_not_break_the_picture(tmp_path: Path) -> None:
 
 def test_the_picture_loads_nothing(tmp_path: Path) -> None:
     picture = draw_curves([write_run(tmp_path / "run")])
-    assert picture.count("http") == 1  # the name of SVG itself
+    assert picture.count("http") == 1  # the SVG namespace
     assert "url(" not in picture
     assert "@import" not in picture

@@ -1,4 +1,4 @@
-"""A run's folder is read whatever state the run is in; what is no run is said to be none."""
+"""Tests of reading a run's folder in any state, and of refusing other folders."""
 
 from __future__ import annotations
 

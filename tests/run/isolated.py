@@ -1,4 +1,4 @@
-"""Functions that the tests of isolation run in a worker, each ending in another way."""
+"""Functions for the isolation tests to run in a worker, each with a different way to end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sleep(seconds: float, started: str | None = None) -> str:
 
 
 def spin_in_c() -> int:
-    """One call that never looks at a signal."""
+    """Run a single C call that never checks for signals."""
     return 7**200_000_000
 
 
@@ -75,7 +75,7 @@ def _refuse() -> None:
 
 
 class Refusing:
-    """Pickles, and then refuses to be made."""
+    """Object that can be pickled but raises ImportError when unpickled."""
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return _refuse, ()

@@ -1,4 +1,4 @@
-"""A turn in which a model calls tools: what it is told, what is kept of it, and what may go wrong."""
+"""Tests of turns with tool calls: prompts, records, and errors."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from rolegraph.engine.vocabulary import Function, Tool, ToolCall, ToolError, too
 from tests.edge import COUNTDOWN, RIGHT, ScriptedModel, episode, limited, write_spec
 
 log: list[str] = []
-"""What the tools of these tests did."""
+"""Actions of the tools in these tests, in order."""
 waits: asyncio.Event | None = None
-"""Set when a call has begun that never ends."""
+"""Event that is set when a call that never ends has begun."""
 
 
 async def _add(arguments: Mapping[str, Any]) -> Any:
@@ -134,7 +134,7 @@ def call(name: str, **arguments: Any) -> str:
 
 
 class Caller(ScriptedModel):
-    """Reads calls from its script, as a chat format does, and gives its answers made-up tokens."""
+    """Scripted model that parses tool calls from its answers and gives each answer made-up tokens."""
 
     async def complete(self, request: Request) -> Completion:
         answer = await super().complete(request)
@@ -146,7 +146,7 @@ class Caller(ScriptedModel):
 
 
 def script(*answers: str) -> Caller:
-    """Answers call by call; the last again and again."""
+    """Return a model that gives one answer per call and repeats the last one."""
     return Caller(lambda request: answers[min(request.id.call, len(answers)) - 1])
 
 
@@ -230,7 +230,7 @@ def test_several_calls_of_one_answer_have_their_results_in_order(compiled: Calla
 def test_a_reward_counts_the_calls_whose_results_came(
     reward: str, pays: float, compiled: Callable[..., Plan]
 ) -> None:
-    """The fourth was not run, for no model call was left to read its result."""
+    """Leave the fourth call out: no model call was left to read its result."""
     both = call("add", a=1, b=2) + call("add", a=3, b=4)
     model = script(both, call("fail", how="error"), f"{RIGHT} {call('add', a=1, b=1)}")
     plan = compiled(f"roles.agent.reward={reward}", offered="[test_add, test_fail]", calls=3)

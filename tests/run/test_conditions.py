@@ -1,4 +1,4 @@
-"""`when`: who runs, and what becomes of those that wait for who does not."""
+"""Tests of `when`: the roles that run, and the roles that depend on a skipped role."""
 
 from __future__ import annotations
 

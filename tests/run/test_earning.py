@@ -1,4 +1,4 @@
-"""What turns earn from others: as a team, against each other, in a tree; who failed and who was skipped."""
+"""Tests of rewards from other roles: teams, opponents, trees, failed turns, and skipped turns."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.run.written import plan, said
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test makes known is known to no other."""
+    """Restore the registry of rewards after each test."""
     for table in ("_factories", "_definitions"):
         monkeypatch.setattr(rewards, table, dict(getattr(rewards, table)))
 
 
 BAD = "no tags"
-"""What no parser of tags can read."""
+"""Answer that the tag parsers cannot parse."""
 ANSWERS = st.sampled_from([RIGHT, WRONG, BAD])
 function_scoped = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -202,7 +202,7 @@ def test_rewards_are_computed_in_the_order_in_which_they_read_each_other(tmp_pat
 
 
 def met(folder: Path, task: Task, action: Any, seen: RewardInputs) -> Score:
-    """1, once another such reward runs as well."""
+    """Return the score 1 once a second process runs this reward, too."""
     (folder / str(os.getpid())).touch()
     while len([*folder.iterdir()]) < 2:
         time.sleep(0.01)

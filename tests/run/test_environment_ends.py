@@ -1,4 +1,4 @@
-"""How a loop with an environment ends: over, left by its branches, broken, or cancelled."""
+"""Tests of the ends of a loop with an environment: done, exited by its roles, failed, or cancelled."""
 
 from __future__ import annotations
 

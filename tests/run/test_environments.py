@@ -1,4 +1,4 @@
-"""Roles that move in an environment: who is asked when, what each sees and earns, and how long it takes."""
+"""Tests of roles that act in an environment: order of turns, observations, rewards, and duration."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_all_rollouts_of_a_task_start_from_the_same_state(tmp_path: Path) -> Non
 
 
 def test_an_episode_takes_as_long_as_its_critical_path(tmp_path: Path) -> None:
-    """Steps run beside advisors whom no player waits for, and beside what comes after the loop."""
+    """Check steps that run beside advisors without dependents, and beside roles after the loop."""
     world(lambda number, actions: Transition({0: "b"}), seconds=2.0)
     roles: Roles = {
         "planner": {"prompt": "{{ self.observation }}"},

@@ -1,4 +1,4 @@
-"""Which blocks may start, as nodes end: counting, without a clock, a model or a task."""
+"""Tests of the blocks that become ready as nodes end, without a clock, a model or a task."""
 
 from __future__ import annotations
 

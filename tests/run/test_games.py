@@ -1,4 +1,4 @@
-"""The shipped specs of games, played through: self-play, a grid to be crossed, and games of TextArena."""
+"""Tests of the shipped specs of games: self-play, a grid to cross, and games of TextArena."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def move(text: str) -> str:
 
 
 def free_cell(request: Request) -> str:
-    """A legal move of tic-tac-toe, which seldom wins."""
+    """Return a legal move of tic-tac-toe that seldom wins."""
     (cells,) = re.findall(r"Free cells: (.*)\.", request.messages[0]["content"])
     return move(cells.split(", ")[0])
 
@@ -70,7 +70,7 @@ def test_a_planner_earns_what_its_walker_earns_turn_by_turn() -> None:
 
 
 def listed(pattern: str) -> Choose:
-    """One of the moves that the end of what is seen lists."""
+    """Return a function that picks a random move from the list at the end of an observation."""
     return lambda seen, rng: rng.choice(re.findall(pattern, seen[seen.rindex("vailable") :]))
 
 
@@ -88,7 +88,7 @@ GAMES: dict[str, tuple[int, Choose, bool]] = {
     "FrozenLake-v0-random": (1, listed(r"\[\w+\]"), False),
     "IteratedPrisonersDilemma-v0": (2, lambda seen, rng: rng.choice(["[cooperate]", "[defect]"]), False),
 }
-"""How many play, what moves there are, and whether rewards add up to 0."""
+"""Number of players, function that picks a move, and True for a zero-sum game, by the game's name."""
 needs_textarena = pytest.mark.skipif(
     importlib.util.find_spec("textarena") is None, reason="needs the extra `textarena`"
 )

@@ -1,4 +1,4 @@
-"""Isolation: a function runs in a process that can be stopped, and no way to end harms the next call."""
+"""Tests of isolation: a function runs in a process that can be stopped, and later calls are unaffected."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Isolation]:
-    """Workers take longer to start than most tests to run; they are the same whoever called them before."""
+    """Yield one pool for many tests, since workers take longer to start than most tests to run."""
     isolation = Isolation()
     yield isolation
     asyncio.run(isolation.__aexit__(None, None, None))
 
 
 async def worker_pids(isolation: Isolation) -> set[int]:
-    """Return the process ids of workers that were asked side by side."""
+    """Return the process ids of workers that run calls concurrently."""
     calls = (isolation.run(isolated.pid, 0.2, limit=10) for _ in range(WORKERS))
     return {*await asyncio.gather(*calls)}
 

@@ -1,4 +1,4 @@
-"""Edges and rounds while they run; `test_random_specs` has them in every combination."""
+"""Tests of edges and rounds at run time; `test_random_specs` covers their combinations."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_what_an_episode_is_done_with_it_holds_no_longer(tmp_path: Path) -> None
 
     alive: list[int] = []
     two = plan(tmp_path, {"a": {"count": 2, "needs": {"a": "last"}}}, {"talk": {"roles": ["a"], "times": 40}})
-    gc.freeze()  # what was there before is not looked through at each turn
+    gc.freeze()  # gc.get_objects() then skips all earlier objects
     try:
         run_one(two, ScriptedModel(tasks))
     finally:

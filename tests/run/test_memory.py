@@ -1,4 +1,4 @@
-"""`memory: chat`: one conversation for each instance, to which a turn adds what it was asked and answered."""
+"""Tests of `memory: chat`: one conversation per instance, to which each turn adds prompt and answer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_failed_and_a_skipped_turn_leave_nothing(tmp_path: Path) -> None:
 
 
 class Counted:
-    """Answers with tokens."""
+    """Model that answers with token ids."""
 
     def __init__(self, context: int = 1000) -> None:
         self.context, self.continued = context, list[ChatPrefix | None]()
@@ -93,7 +93,7 @@ def test_a_conversation_that_outgrows_the_context_is_a_failure_of_its_name(tmp_p
 
 
 def test_a_turn_that_calls_a_tool_leaves_its_calls_and_their_results(tmp_path: Path) -> None:
-    """Each turn calls the calculator once and answers; the next goes on from there, token for token."""
+    """Call the calculator once in each turn; the next turn continues with exactly the same tokens."""
     agent = {"count": 1, "tools": ["calculator"], "calls": 3, "parser": "text"}
     model = Calling()
     (talk,) = run_one(talking(tmp_path, **agent), model).trajectories
@@ -112,7 +112,7 @@ def test_a_turn_that_calls_a_tool_leaves_its_calls_and_their_results(tmp_path: P
 
 
 class Calling(ScriptedModel):
-    """Asks for a sum in the first call of each turn, and gives its answers tokens."""
+    """Scripted model that calls the calculator first in each turn, and answers with token ids."""
 
     def __init__(self) -> None:
         super().__init__(lambda request: SUM if request.id.call == 1 else "it is 7")

@@ -1,4 +1,4 @@
-"""What is read from a role that is skipped in every round of its loop."""
+"""Tests of reading from a role that is skipped in every round of its loop."""
 
 from __future__ import annotations
 

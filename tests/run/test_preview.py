@@ -1,4 +1,4 @@
-"""What a preview shows is what a run asks; nobody is asked for it, and no hidden field is seen."""
+"""Tests that a preview shows the prompts of a run, calls no model, and reads no hidden field."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHIPPED = sorted(path.stem for path in SPECS.glob("*.yaml") if path.stem != "tex
 
 
 class Calling(ScriptedModel):
-    """Answers with whole completions."""
+    """Scripted model that answers with whole completions."""
 
     def __init__(self, says: Callable[[Request], Completion]) -> None:
         super().__init__(lambda _: "")
@@ -48,7 +48,7 @@ def asked(plan: Plan, recorded: Episode | None = None) -> dict[str, RolePrompts]
 
 
 def said(of: RolePrompts) -> Sequence[str]:
-    """The last message of each of a role's prompts."""
+    """Return the last message of each of a role's prompts."""
     return [prompt.messages[-1]["content"] for prompt in of.asked]
 
 

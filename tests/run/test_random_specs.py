@@ -1,4 +1,4 @@
-"""Random specs on a stub model: what happens is what the language says, turn by turn and to the second."""
+"""Tests of random specs on a stub model: each turn and its time match the definition of the language."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUM = '<tool_call>{"name": "calculator", "arguments": {"expression": "3 + 4"}}</
 
 
 class Caller(ScriptedModel):
-    """Calls tools as the base model does."""
+    """Scripted model that parses tool calls in the base model's syntax."""
 
     async def complete(self, request: Request) -> Completion:
         text, calls = HERMES.find((await super().complete(request)).text)

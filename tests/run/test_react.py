@@ -1,4 +1,4 @@
-"""The shipped ReAct: a scripted endpoint that asks for tools and a real MCP server."""
+"""Tests of the shipped ReAct spec with a scripted endpoint that calls tools and a real MCP server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def asks(name: str, arguments: str, number: int) -> Response:
 
 
 def scripted(body: dict[str, Any]) -> Response:
-    """Asks each tool once, then answers."""
+    """Call each tool once, then answer."""
     done = sum(message["role"] == "tool" for message in body["messages"])
     asked = [("calculator", '{"expression": "3 + 4"}'), ("double", '{"number": 7}'), ("calculator", "{3 +")]
     return asks(*asked[done], done) if done < len(asked) else chat_answer(RIGHT)

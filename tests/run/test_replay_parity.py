@@ -1,4 +1,4 @@
-"""The episodes that rLLM's hand-written workflow made from recorded answers, made from the spec instead."""
+"""Tests that a spec makes the same episodes from recorded answers as rLLM's hand-written workflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node starts the moment its inputs are ready, and an instance that fails, fails alone."""
+"""Tests that a node starts as soon as its inputs are ready, and that one failure leaves others alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ roles:
 
 
 class Waiting:
-    """Answers a role with its name, but those of `after` only once the role there has been asked."""
+    """Model that answers with the role's name; a role in `after` waits for the request of another role."""
 
     def __init__(self, after: dict[str, str]) -> None:
         self.after = after
@@ -147,7 +147,7 @@ def test_mask_keeps_a_failed_trajectory_out_of_the_gradient() -> None:
 
 
 def one_fails(failing: int, then: Callable[[], object] = lambda: None) -> ScriptedModel:
-    """A model with which one of two solvers fails at once, and the other is never done."""
+    """Return a model with which one of two solvers fails at once and the other never finishes."""
 
     def answer(request: Request) -> str:
         then()
@@ -383,7 +383,7 @@ def test_what_an_episode_leaves_is_freed_without_the_garbage_collector(name: str
                 await episode(plan, models, rollout=rollout)
             gc.set_debug(gc.DEBUG_SAVEALL)
             gc.collect()
-            kinds = [type(found) for found in gc.garbage]  # with what other threads left meanwhile
+            kinds = [type(found) for found in gc.garbage]  # garbage of other threads included
             return [kind.__qualname__ for kind in kinds if kind.__module__.startswith("engine.")]
         finally:
             gc.set_debug(0)

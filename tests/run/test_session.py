@@ -1,4 +1,4 @@
-"""One node's turn: what it asks, how often, with which seeds, and what its failure is called."""
+"""Tests of one node's turn: its requests, attempts, seeds, and kinds of failure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RETRIES = "roles.solver.on_failure.retry=2"
 
 
 class Silent(ScriptedModel):
-    """Never answers."""
+    """Model that never answers."""
 
     async def complete(self, request: Request) -> Completion:
         self.requests.append(request)
@@ -37,7 +37,7 @@ def turn(
     episode_seed: int | None = EPISODE_SEED,
     observe: Callable[[Event], None] | None = None,
 ) -> NodeResult:
-    """The turn of the last instance of a role."""
+    """Run the turn of the last instance of a role."""
     plan = solver_judge(*overrides)
     node = next(node for node in reversed(plan.nodes) if node.id.role == role)
     edge = model if isinstance(model, ScriptedModel) else ScriptedModel(model)

@@ -1,4 +1,4 @@
-"""The shipped specs that run tools, on a model that is told what to say."""
+"""Tests of the shipped specs that run tools, with a scripted model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What large episodes cost, in function calls beside each other: no clock, which others would stretch.
+"""Tests of the cost of large episodes, as ratios of function calls, which do not depend on the machine.
 
 `python benchmarks/turns.py` has the same ratios in seconds and bytes.
 """
@@ -18,7 +18,7 @@ OWN = "{{ task.question }} {{ self.index }}"
 
 
 def cost(folder: Path, taken: int, loops: dict[str, Any] | None = None, **roles: dict[str, Any]) -> int:
-    """The function calls of one episode, which takes so many turns."""
+    """Return the number of function calls of one episode, after a check that it has `taken` turns."""
     made = {
         name: {"trainable": False, **role, "prompt": {"inline": role.get("prompt", OWN)}}
         for name, role in roles.items()

@@ -1,4 +1,4 @@
-"""Many tasks stream through with bounded memory, and nothing is left when the stream is closed."""
+"""Tests that many tasks stream with bounded memory, and that closing the stream leaves nothing behind."""
 
 from __future__ import annotations
 

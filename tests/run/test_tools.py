@@ -1,4 +1,4 @@
-"""Roles that run a tool: what becomes of their turns, and of programs that want out of one."""
+"""Tests of roles that run a tool: results of their turns, and programs that try to escape."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Roles = dict[str, dict[str, Any]]
 
 
 def plan(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **more: Any) -> Plan:
-    """Roles ask their `prompt`, and are not trained."""
+    """Compile roles with inline prompts, none of them trainable."""
     asked = {
         name: role
         if "run" in role
@@ -205,7 +205,7 @@ def test_a_skipped_one_and_one_of_a_skipped_parent_run_nothing(tmp_path: Path) -
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Makes a tool known that notes when it is opened, asked and closed."""
+    """Register a tool that logs each open, call and close; return the log."""
     notes: list[str] = []
 
     async def call(arguments: Any) -> str:
@@ -248,7 +248,7 @@ def test_it_is_closed_where_the_episode_is_cancelled(tmp_path: Path, opened: lis
     async def cancelled() -> None:
         task = asyncio.create_task(episode(made, []))
         async with asyncio.timeout(600):
-            while len(opened) < 4:  # noqa: ASYNC110  # it is asked in a task of its own
+            while len(opened) < 4:  # noqa: ASYNC110  # the call runs in a task of its own
                 await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

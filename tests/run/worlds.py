@@ -1,4 +1,4 @@
-"""An environment that does what a test says, and a game in it."""
+"""Scripted environment for tests, and a game in that environment."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rolegraph.engine.vocabulary import Environment, LiveEnvironment, Transition
 from tests.run.written import Roles, plan
 
 Say = Callable[[int, Mapping[int, Any]], Transition]
-"""The number of a step, 0 for the start, and the actions, to what comes of them."""
+"""Function from the number of a step (0 for the start) and the actions to a transition."""
 
 
 class Scripted:
-    """An environment that says what a function says, and takes a while for it."""
+    """Environment that takes its transitions from a function, after a delay."""
 
     def __init__(self, say: Say, seconds: float = 0.0) -> None:
         self.say, self.seconds = say, seconds
@@ -44,17 +44,17 @@ class Scripted:
 
 
 WORLD: list[LiveEnvironment] = []
-"""The one that is opened next."""
+"""Environment that `scripted` opens next."""
 
 
 def scripted() -> Environment:
-    """What the test says."""
+    """Return the environment that the test has put into WORLD."""
     return Environment(WORLD.pop, 1, 9)
 
 
 @pytest.fixture(autouse=True)
 def known(registries: None) -> Iterator[None]:
-    """It is known for the time of a test only."""
+    """Register the environment `scripted` for the duration of a test."""
     environments.register("scripted")(scripted)
     yield
     WORLD.clear()
@@ -66,7 +66,7 @@ def world(say: Say, seconds: float = 0.0) -> Scripted:
 
 
 def in_turn(number: int, actions: Mapping[int, Any]) -> Transition:
-    """Two players, one after the other."""
+    """Let two players move alternately."""
     return Transition({number % 2: f"board {number}"})
 
 

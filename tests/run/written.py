@@ -1,4 +1,4 @@
-"""Workflows as a test writes them, their answers, and what each instance was asked."""
+"""Workflows written by tests, their answers, and the prompts of each instance."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def said(text: str) -> str:
 
 
 def whose(request: Request) -> str:
-    """Each answer says whose it is."""
+    """Answer with the role, instance and round of the request."""
     node = request.id.node
     return said(f"{node.role}{node.index}.{node.round}")
 
 
 def asked(episode: Episode, role: str) -> list[list[str]]:
-    """The prompts of each instance of a role, turn by turn."""
+    """Return the prompts of each instance of a role, turn by turn."""
     return [[step.chat_completions[0]["content"] for step in t.steps] for t in episode[role]]
 
 

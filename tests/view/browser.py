@@ -1,4 +1,4 @@
-"""A Chromium without a screen, spoken to over a pipe; nothing of it but what the tests need."""
+"""Driver of a headless Chromium over a pipe, with only the features that the tests need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = (
     "chrome-headless-shell",
 )
 WHERE = "ROLEGRAPH_CHROMIUM"
-"""The variable that names a Chromium that is not on the path."""
+"""Environment variable with the path of a Chromium that is not on PATH."""
 
 
 _BEGIN = """
@@ -31,7 +31,7 @@ for fd, place in zip(fds, (3, 4)):
     os.dup2(fd, place)
 os.execvp(sys.argv[3], sys.argv[3:])
 """
-"""It reads what it is asked from 3, and answers on 4."""
+"""Script that runs Chromium with its commands on descriptor 3 and its answers on 4."""
 
 
 def found() -> str | None:
@@ -39,7 +39,7 @@ def found() -> str | None:
 
 
 class Browser:
-    """One page of it."""
+    """One page of the browser."""
 
     def __init__(self, read: int, write: int) -> None:
         self._read, self._write = os.fdopen(read, "rb", buffering=0), os.fdopen(write, "wb", buffering=0)
@@ -49,7 +49,7 @@ class Browser:
         self.send("Page.enable")
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """Ask, and wait for the answer."""
+        """Send a command and wait for the answer."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -68,18 +68,19 @@ class Browser:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
-        for page in ("about:blank", url):  # from elsewhere: with another fragment alone, nothing is loaded
+        # A URL that differs only in its fragment loads nothing, hence the empty page first.
+        for page in ("about:blank", url):
             self.go(lambda page=page: self.send("Page.navigate", url=page))
 
     def go(self, work: Any) -> None:
-        """Do what loads another page, and wait until it is there."""
+        """Call `work`, which loads another page, and wait until the page is loaded."""
         self._loaded = False
         work()
         while not self._loaded:
             self._next()
 
     def of(self, expression: str) -> Any:
-        """The value of an expression in the page."""
+        """Return the value of an expression in the page."""
         result = self.send("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")

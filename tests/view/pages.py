@@ -1,4 +1,4 @@
-"""Pages as a browser without a screen gets them."""
+"""Pages of the viewer, as requested without a browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VOID = {"meta", "input", "br"}
 
 
 def get(path: str, *folders: Path, host: str = "127.0.0.1:8080", method: str = "GET") -> httpx.Response:
-    """What the application answers, on runs opened anew."""
+    """Return the application's response, with the runs opened anew."""
 
     async def asked() -> httpx.Response:
         runs = [open_run(folder) for folder in folders]
@@ -30,7 +30,7 @@ def get(path: str, *folders: Path, host: str = "127.0.0.1:8080", method: str = "
 
 
 class Parsed(HTMLParser):
-    """A page's tags, attributes and visible text; `scripts` are the contents of its scripts."""
+    """Tags, attributes, visible text and script contents of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)

@@ -1,4 +1,4 @@
-"""Folders of runs and trainings to look at: real specs, a scripted model, the functions that train."""
+"""Folders of runs and trainings for the viewer: real specs, a scripted model, the training functions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def base_tokenizer() -> Tokenizer:
 
 
 class SpokenModel:
-    """Answers as a spec's roles would, right or wrong by chance, in tokens of the base model."""
+    """Model that gives each role right or wrong answers at random, in tokens of the base model."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -80,7 +80,7 @@ def episodes(plan: Plan, tasks: int = 3, rollouts: int = ROLLOUTS, seed: int = 0
 
 
 def learnt(plan: Plan, made: Sequence[Episode]) -> tuple[list[Episode], dict[str, list[RoleBatch]]]:
-    """As a step of training leaves episodes, and the batches that it would send."""
+    """Return episodes as a step of training records them, and the batches that the step would send."""
     groups, _ = group_episodes(made, plan.trained, plan.policy_of)
     estimators = {name: role.estimator for name, role in plan.trained.items() if role.estimator}
     estimated = estimate(groups, estimators)

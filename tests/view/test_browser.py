@@ -1,4 +1,4 @@
-"""The pages in Chromium at 400 and 1280 pixels, light and dark, by keyboard; served, and from a file."""
+"""Tests of the pages in Chromium at 400 and 1280 pixels, light and dark, by keyboard; served or as a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
-    """The command's own."""
+    """Run the command `view` and yield the address that the command prints."""
     command = [sys.executable, "-m", "rolegraph.engine.cli", "view", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
     assert process.stdout is not None

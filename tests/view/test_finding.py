@@ -1,4 +1,4 @@
-"""Episodes by role, failure, reward, task and text, a page at a time; the files may grow meanwhile."""
+"""Tests of the search for episodes by role, failure, reward, task and text, with pages and growing files."""
 
 from __future__ import annotations
 

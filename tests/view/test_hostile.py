@@ -1,4 +1,4 @@
-"""Whatever a model, a task, a tool or a run's name says stays text, on the page and in the file."""
+"""Tests that text from models, tasks, tools and run names is escaped on the page and in the file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOSTILE = st.sampled_from(ATTACKS) | st.text(st.characters(codec="utf-8"), max_s
 
 
 def episode(texts: list[str]) -> Episode:
-    """One that says something hostile wherever a text may stand."""
+    """Return an episode with hostile text in every text field."""
     say = iter(texts)
     call = {"id": next(say), "type": "function", "function": {"name": next(say), "arguments": next(say)}}
     chat = [

@@ -1,4 +1,4 @@
-"""What is served, to whom, and how what cannot be shown is said."""
+"""Tests of the server: its pages, its clients, and its messages for data that cannot be shown."""
 
 from __future__ import annotations
 

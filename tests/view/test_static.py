@@ -1,4 +1,4 @@
-"""One file of it all, and what must not get into a file that others may see."""
+"""Tests of the export to one file, and of the secrets that must stay out of a shared file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.view.runs import write_run, write_training
 
 __all__ = ["rolegraph"]
 SECRET = "3 + 4"
-"""The solution, which `hidden` keeps from prompts, in an answer to no task."""
+"""Solution that `hidden` keeps from prompts, in an answer to no task."""
 
 
 def written(folder: Path, *, hidden: bool, **where: str) -> str:

@@ -1,4 +1,4 @@
-"""An episode on its time line: the DAG is the engine's own, and a turn lies where it began and ended."""
+"""Tests of an episode's time line: the DAG is the engine's own, and turns have their recorded times."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_turn_that_reads_its_own_instance_waits_for_the_turn_before(reads: str
 
 
 def drawn(plan: Plan) -> Dag:
-    """The DAG as the viewer reads it from the templates that a run records."""
+    """Return the DAG that the viewer reads from the recorded templates of a run."""
     parts = [
         (role, {"prompt": role.prompt, "system": role.system, "tool": role.run.value if role.run else None})
         for role in plan.roles
@@ -73,7 +73,7 @@ def drawn(plan: Plan) -> Dag:
 
 
 def without(episode: Episode, *names: str) -> Episode:
-    """As an earlier version wrote it."""
+    """Return an episode without some metadata, like those of an earlier version."""
     return episode._replace(
         trajectories=[
             t._replace(

@@ -1,4 +1,4 @@
-"""The credit trace of turns picked at random, held against the papers' formulas written out by hand."""
+"""Tests of the credit trace of random turns against the papers' formulas, written out by hand."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BY_TURN = (
 
 
 def grpo(rewards: list[float], mine: float) -> tuple[float, float]:
-    """Baseline and advantage: A = (r - mean(r)) / (std(r) + ε), the deviation over all members."""
+    """Return baseline and advantage: A = (r - mean(r)) / (std(r) + ε), the deviation over all members."""
     return fmean(rewards), (mine - fmean(rewards)) / (pstdev(rewards) + EPSILON)
 
 
 def reinforce(rewards: list[float], mine: float) -> tuple[float, float]:
-    """A = r: nothing is taken from it."""
+    """Return baseline and advantage: A = r, without a baseline."""
     return 0.0, mine
 
 
@@ -38,7 +38,7 @@ BY_HAND = {"solver": grpo, "judge": reinforce, "verifier": reinforce}
 
 
 def all_traces(run: ViewedRun) -> list[tuple[EpisodeLocation, NodeId, GroupTrace]]:
-    """Of every turn that trained."""
+    """Return the trace of every trained turn, with its location."""
     rows = [row for part in run.parts() if part.split == "train" for row in run.rows(part)]
     return [(row, node, trace) for row in rows for node, trace in traces(row, run.same_task(row)).items()]
 
@@ -54,7 +54,7 @@ def test_ten_turns_at_random_have_the_numbers_of_the_formulas(tmp_path: Path) ->
         rewards = [t.reward for t in group if t.reward is not None]
         assert mine.reward is not None
         baseline, advantage = BY_HAND[node.role](rewards, mine.reward)
-        # One policy: its loss is the mean over all trajectories of the step that it was compared in.
+        # One policy: its loss is the mean over all trajectories of the step that are in a group.
         compared = sum(len(episode.trajectories) for episode in in_step)
         assert [member.reward for member in trace.members] == rewards
         assert trace.mine.reward == mine.reward
@@ -91,7 +91,7 @@ def test_turns_that_are_compared_have_the_numbers_of_the_formulas(tmp_path: Path
 
 
 def test_advantage_times_loss_weight_is_what_the_service_is_sent() -> None:
-    """A token's entry in the batch, over all tokens that are learnt from."""
+    """Compare with each token's entry in the batch, over all trained tokens."""
     plan = workflow("solver_judge").plan
     done, batches = learnt(plan, episodes(plan))
     shown: list[float] = []

@@ -1,4 +1,4 @@
-"""An episode's turns: calls of tools, conversations that go on, failures, and boards, as they are shown."""
+"""Tests of an episode's turns as shown: tool calls, continued conversations, failures, and boards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.view.runs import workflow, write_run
 
 
 class Scripted:
-    """Answers by a function."""
+    """Model that answers by a function."""
 
     def __init__(self, answer: Callable[[Request], Completion]) -> None:
         self.answer = answer
@@ -30,7 +30,7 @@ class Scripted:
 
 
 def with_tools(request: Request) -> Completion:
-    """Two calls of the calculator, of which the second is wrong, and then an answer."""
+    """Call the calculator twice, the second time with an error, and then answer."""
     done = sum(message["role"] == "tool" for message in request.messages)
     if done == 2:
         return Completion(RIGHT, thought="So it is seven.")

@@ -128,7 +128,7 @@ def test_turns_of_a_very_long_episode_are_paged(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("rolegraph.engine.view.pages.MOST_CARDS", 2)
     folder = write_run(tmp_path / "run", tasks=1)
     first = Parsed(get(f"/{KEY}/0/episodes/0", folder).text)
-    assert "1 turns come after these" in first.text
+    assert "1 more turns follow" in first.text
     (on,) = [link for link in first.links if link.endswith("?from=2")]
     assert "judge" in Parsed(get(on, folder).text).text
 
@@ -139,5 +139,5 @@ def test_a_run_of_an_earlier_version_is_shown(tmp_path: Path) -> None:
     folder = write_old(tmp_path / "old")
     (folder / "spec.yaml").write_text("roles: [")
     page = Parsed(get(f"/{KEY}/0/train-000001/0", folder).text)
-    assert "not said" in page.text  # the baseline, which nobody noted
-    assert "No times are on record" in page.text
+    assert "not recorded" in page.text  # the baseline
+    assert "No times were recorded" in page.text

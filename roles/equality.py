@@ -13,8 +13,6 @@ from rolegraph.engine.vocabulary import UsageError
 
 Equal = Literal["text", "math"]
 """Ways to compare answers."""
-Same = Callable[[Any, Any], bool]
-"""Comparison of two answers."""
 MATH_SECONDS = 10.0
 
 

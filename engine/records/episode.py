@@ -111,9 +111,6 @@ def _known_reason(value: object) -> object:
     return known.get(value or "", TerminationReason.ERROR) if isinstance(value, str | None) else value
 
 
-_Reason = Annotated[TerminationReason, BeforeValidator(_known_reason)]
-
-
 class Failure(NamedTuple):
     """Failure of a role instance: its name, and an explanation in one sentence."""
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -19,36 +16,30 @@ from rolegraph.engine.compile.graph import (
     env_loop,
     in_order,
     loop_of,
-    players_of,
     repeated_needs,
     role_needs,
     run_findings,
 )
-from rolegraph.engine.compile.inputs import OWN_TURNS, role_inputs
+from rolegraph.engine.compile.inputs import role_inputs
 from rolegraph.engine.compile.lineage import Instances, instances_of
 from rolegraph.engine.compile.model_files import ModelFiles
 from rolegraph.engine.compile.names import ResolvedNames, resolve_names
-from rolegraph.engine.compile.plan import EnvPlan, LoopPlan, Node, Permission, Plan, RolePlan, self_view
+from rolegraph.engine.compile.plan import EnvPlan, LoopPlan, Permission, Plan, RolePlan
 from rolegraph.engine.compile.policies import check_policies, endpoints_of, samplings_of, trained_policies
 from rolegraph.engine.compile.resolve import digest
 from rolegraph.engine.compile.size import EpisodeBounds, size_of
-from rolegraph.engine.compile.trainable import alike_findings, learning_findings, loss_of, smallest_group
-from rolegraph.engine.compile.unroll import unroll
+from rolegraph.engine.compile.trainable import learning_findings, loss_of
+from rolegraph.engine.compile.unroll import UnrolledGraph, unroll
 from rolegraph.engine.errors import SpecError
-from rolegraph.engine.prompts import IN_A_LOOP, OF_SELF, SELF, PromptError
 from rolegraph.engine.records import Source
 from rolegraph.engine.spec import Diagnostic, Finding, Spec, load_spec
 from rolegraph.engine.spec.diagnostics import Severity
 from rolegraph.engine.spec.merge import dump_yaml
-from rolegraph.engine.vocabulary import Dataset, Import, Split, import_file, is_allowed
+from rolegraph.engine.vocabulary import Dataset, Environment, Import, Split, import_file, is_allowed
 
 T = TypeVar("T")
 PlanCheck = Callable[[Plan], Iterable[Finding]]
 """Function that checks a plan without faults for one use, such as a trainer."""
-
-
-_CONSTANTS = {"self", *(f"self.{field}" for field in (*OF_SELF, *IN_A_LOOP))} - {OWN_TURNS}
-"""Mentions with the same value in every episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +167,8 @@ def _compile(
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
     findings += earning_findings(spec, names)
     findings += check_policies(spec, counts)
-    groups = {name: smallest_group(spec, name, instances, asked) for name, asked in names.templates.items()}
-    findings += learning_findings(spec, groups, names.estimators, names.signals)
+    findings += learning_findings(spec, names.roles, instances)
     if instances is not None:
-        findings += alike_findings(spec, instances, names.templates, names.rewards)
         findings += correct_findings(spec, names.rewards, in_order(needs)[-1])
     if instances is None or not whole or any(map(_is_error, findings)):
         return None, findings
@@ -201,20 +190,21 @@ def _assemble(
 ) -> Plan:
     """Build the plan of a spec without faults. Pure, except that `_hash` reads files of the vocabulary."""
     positions = {name: position for position, name in enumerate(spec.roles)}
-    order = in_order(needs)
+    loops = list(spec.loops)
     counts = {name: len(its) for name, its in instances.items()}
     policies = trained_policies(spec, counts)
     endpoint_of = {name: endpoints_of(spec, name, count, policies) for name, count in counts.items()}
-    endpoints = {endpoint: None for its in endpoint_of.values() for endpoint in its}
-    positions_of = {endpoint: position for position, endpoint in enumerate(endpoints)}
-    numbers = {name: [positions_of[endpoint] for endpoint in its] for name, its in endpoint_of.items()}
+    endpoints = dict.fromkeys(endpoint for its in endpoint_of.values() for endpoint in its)
+    position_of = {endpoint: position for position, endpoint in enumerate(endpoints)}
+    numbers = {name: [position_of[endpoint] for endpoint in its] for name, its in endpoint_of.items()}
     inputs = role_inputs(
         spec,
-        {name: _mentions(names, name) for name in spec.roles},
+        {
+            name: role.mentions | (role.when.mentions if role.when else frozenset())
+            for name, role in names.roles.items()
+        },
         {name: until.mentions for name, until in names.untils.items() if until},
     )
-    loop_with_env = env_loop(spec)
-    players = [] if loop_with_env is None else players_of(spec, loop_with_env)
     unrolled = unroll(
         spec,
         instances,
@@ -225,37 +215,32 @@ def _assemble(
             name for name, it in spec.roles.items() if it.credit.kind != "trajectory" or it.group != "task"
         },
     )
-    loops = list(spec.loops)
-    turns = Counter(node.role for node in unrolled.nodes)
-    ends = list(accumulate(turns[position] for position in range(len(spec.roles))))
     roles = tuple(
         RolePlan(
             name=name,
-            spec=role,
+            spec=spec.roles[name],
             count=counts[name],
             needs=tuple(needs[name]),
-            prompt=None if role.run else _present(names.templates[name][0]),
-            run=names.runs[name],
-            system=names.templates[name][1],
-            parser=_present(names.parsers[name]),
-            reward=names.rewards[name],
-            estimator=names.estimators[name],
-            signal=names.signal_plans.get(name),
-            loss=loss_of(role, names.estimators[name], names.signals[name]),
+            prompt=None if role.run else _present(role.templates[0]),
+            run=role.run,
+            system=role.templates[1],
+            parser=_present(role.parser),
+            reward=role.reward,
+            estimator=role.estimator,
+            signal=role.signal,
+            loss=loss_of(spec.roles[name], role.estimator, role.signal),
             endpoints=tuple(numbers[name]),
             samplings=tuple(sampling for _, sampling in samplings_of(spec, name, counts[name])),
-            when=names.whens[name],
+            when=role.when,
             loop=None if (loop := loop_of(spec, name)) is None else loops.index(loop),
-            rounds=turns[position] // counts[name],
-            nodes=range(ends[position] - turns[position], ends[position]),
-            prompt_per_instance=role.memory == "chat"
-            or any("self" in template.mentions for template in names.templates[name] if template),
-            tools=tuple(map(_present, names.tools[name])),
-            defers_reward=(reward := names.rewards[name]) is not None and reward.is_deferred,
-            sums_rewards=reward is not None and reward.reads_environment,
+            rounds=len(unrolled.nodes_of[name]) // counts[name],
+            nodes=unrolled.nodes_of[name],
+            prompt_per_instance=spec.roles[name].memory == "chat" or "self" in role.mentions,
+            tools=tuple(map(_present, role.tools)),
         )
-        for position, (name, role) in enumerate(spec.roles.items())
+        for name, role in names.roles.items()
     )
+    order = in_order(scored(names.rewards))
     return Plan(
         name=spec.name,
         spec=spec,
@@ -266,7 +251,6 @@ def _assemble(
         endpoints=tuple(endpoints),
         policies=policies,
         nodes=unrolled.nodes,
-        never_run=_never_run(roles, unrolled.nodes),
         blocks=unrolled.blocks,
         wiring=unrolled.wiring,
         reward_inputs=unrolled.reward_inputs,
@@ -274,20 +258,11 @@ def _assemble(
             LoopPlan(name, loop.times, names.untils[name], unrolled.early_exit[name], unrolled.branches[name])
             for name, loop in spec.loops.items()
         ),
-        env=None
-        if loop_with_env is None
-        else EnvPlan(
-            _present(names.environment),
-            loops.index(loop_with_env),
-            {positions[name]: sum(len(instances[p]) for p in players[:n]) for n, name in enumerate(players)},
-            unrolled.player_nodes,
-        ),
+        env=_env_plan(spec, names.environment, unrolled),
         reward_order=tuple(
-            positions[name]
-            for name in in_order(scored(names.rewards))
-            if roles[positions[name]].defers_reward
+            positions[name] for name in order if (reward := names.rewards[name]) and reward.is_deferred
         ),
-        correct=positions[spec.episode.correct or order[-1]],
+        correct=positions[spec.episode.correct or in_order(needs)[-1]],
         metrics={name: _present(metric) for name, metric in names.metrics.items()},
         hidden=names.hidden,
         data=names.data,
@@ -296,23 +271,14 @@ def _assemble(
     )
 
 
-def _never_run(roles: Sequence[RolePlan], nodes: Sequence[Node]) -> frozenset[int]:
-    """Return the nodes whose `when` reads only constants of the node and is false."""
-    never: set[int] = set()
-    for place, node in enumerate(nodes):
-        role = roles[node.role]
-        if role.when is None or not role.when.mentions <= _CONSTANTS:
-            continue
-        with suppress(PromptError):  # counted in each episode, among its `uncomputed_conditions`
-            if not role.when.holds({SELF: self_view(role, node)}):
-                never.add(place)
-    return frozenset(never)
-
-
-def _mentions(names: ResolvedNames, role: str) -> set[str]:
-    """Return the names that a role's prompts and its condition read."""
-    read = (*names.templates[role], names.whens[role])
-    return {name for template in read if template for name in template.mentions}
+def _env_plan(spec: Spec, environment: Environment | None, unrolled: UnrolledGraph) -> EnvPlan | None:
+    name = env_loop(spec)
+    if name is None:
+        return None
+    first_player: dict[int, int] = {}
+    for player, node in enumerate(unrolled.player_nodes[0]):
+        first_player.setdefault(unrolled.nodes[node].role, player)
+    return EnvPlan(_present(environment), [*spec.loops].index(name), first_player, unrolled.player_nodes)
 
 
 def _imports(names: ResolvedNames, given: Sequence[Import]) -> tuple[Import, ...]:
@@ -323,9 +289,12 @@ def _imports(names: ResolvedNames, given: Sequence[Import]) -> tuple[Import, ...
 
 def _hash(data: Mapping[str, Any], names: ResolvedNames, imports: Sequence[Import]) -> str:
     """Return the digest of a spec, its templates, the vocabulary it uses and the files imported for it."""
-    sources = {name: [t.source if t else None for t in pair] for name, pair in names.templates.items()}
-    for name, signal in names.signal_plans.items():
-        sources[name].append(signal.demonstration.source if signal.demonstration else None)
+    sources: dict[str, list[str | None]] = {}
+    for name, role in names.roles.items():
+        sources[name] = [template.source if template else None for template in role.templates]
+        if role.signal:
+            demonstration = role.signal.demonstration
+            sources[name].append(demonstration.source if demonstration else None)
     used = {f"{registry.kind} {name}": digest(registry.factory(name)) for registry, name in names.used}
     identity: dict[str, Any] = {"spec": data, "templates": sources, "vocabulary": used}
     if imports:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from rolegraph.engine.compile.graph import Needs, ancestors, cycles, env_loop, format_cycle, players_of
-from rolegraph.engine.compile.names import ResolvedNames
+from rolegraph.engine.compile.names import ResolvedNames, Rewards
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.spec import Finding, Path, Spec
 from rolegraph.engine.vocabulary import Parser, Reward
 
 
-def scored(rewards: Mapping[str, Reward | None]) -> Needs:
+def scored(rewards: Rewards) -> Needs:
     """Return the graph of rewards: by role, the roles whose scores its reward waits for."""
     return {
         name: [other for other in reward.roles if other in rewards] if reward else []
@@ -21,14 +21,15 @@ def scored(rewards: Mapping[str, Reward | None]) -> Needs:
 
 def earning_findings(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
     """Find faults in the rewards of roles and in the hidden fields that roles are shown."""
-    yield from _read(spec, names.rewards)
+    rewards = names.rewards
+    yield from _read(spec, rewards)
     yield from _failing(spec)
-    yield from _shown(spec, names)
-    for name in spec.roles:
-        yield from _stripped(name, names.parsers[name], names.rewards[name])
+    yield from _shown(spec, names, rewards)
+    for name, role in names.roles.items():
+        yield from _stripped(name, role.parser, role.reward)
 
 
-def correct_findings(spec: Spec, rewards: Mapping[str, Reward | None], last: str) -> Iterator[Finding]:
+def correct_findings(spec: Spec, rewards: Rewards, last: str) -> Iterator[Finding]:
     """Warn where no episode can be correct, because `last`, the role that decides, has no reward."""
     right = [name for name, reward in rewards.items() if reward is not None and not reward.delegates]
     if spec.episode.correct is None and rewards[last] is None and right:
@@ -37,7 +38,7 @@ def correct_findings(spec: Spec, rewards: Mapping[str, Reward | None], last: str
         yield Finding(("roles", last), message, hint=hint, at_key=True, severity="warning")
 
 
-def _read(spec: Spec, rewards: Mapping[str, Reward | None]) -> Iterator[Finding]:
+def _read(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
     """Find rewards that read a role without a reward, the role itself, a cycle, or no environment."""
     loop = env_loop(spec)
     players = [] if loop is None else players_of(spec, loop)
@@ -80,14 +81,14 @@ def _failing(spec: Spec) -> Iterator[Finding]:
             yield Finding(path, message, "then: zero", "or leave `reward` out", at_key=True)
 
 
-def _shown(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
+def _shown(spec: Spec, names: ResolvedNames, rewards: Rewards) -> Iterator[Finding]:
     """Find `shows` of fields that are not hidden, and labels that reach a role which they reward."""
     columns = {column for dataset in names.data.values() for column in dataset.columns}
     edges: Needs = {
         name: [other for key, edge in role.needs.items() if (other := edge.of or key) in spec.roles]
         for name, role in spec.roles.items()
     }
-    reads = scored(names.rewards)
+    reads = scored(rewards)
     for name, role in spec.roles.items():
         if not role.shows:  # finding all roles that it reaches takes quadratic time
             continue
@@ -106,7 +107,7 @@ def _shown(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
                 yield Finding(path, message, "a hidden field", "leave it out here", word=field)
                 continue
             for other in reached:
-                rewarded = (names.rewards[it] for it in {other, *ancestors(reads, other)})
+                rewarded = (rewards[it] for it in {other, *ancestors(reads, other)})
                 if any(field in reward.fields for reward in rewarded if reward):
                     reach = "" if other == name else f"its words reach {other}, which "
                     message = f"{name} sees task.{field}, and {reach}is rewarded by it"

@@ -278,22 +278,17 @@ def _cycles(spec: Spec, needs: Needs) -> Iterator[Finding]:
 
 
 def cycles(needs: Needs) -> Iterator[list[str]]:
-    """Yield one cycle of each strongly connected component, from the first of its roles in `needs`."""
+    """Yield cycles that share no role, each from the first of its roles in `needs`."""
     try:
         in_order(needs)
-        return
-    except CycleError:
-        import networkx as nx  # takes longer to import than a spec to check
-
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from(needs)
-    graph.add_edges_from((before, name) for name in needs for before in needs[name])
-    for component in nx.strongly_connected_components(graph):
-        start = next(name for name in needs if name in component)
-        if len(component) > 1 or start in needs[start]:
-            inside = graph.subgraph(component)
-            edges = cast("list[tuple[str, str]]", nx.find_cycle(inside, start))  # pyright: ignore[reportUnknownMemberType]
-            yield [before for before, _ in edges]
+    except CycleError as error:
+        cycle: list[str] = error.args[1][:-1]  # its first role stands at both ends
+        first = cycle.index(next(name for name in needs if name in cycle))
+        yield cycle[first:] + cycle[:first]
+        rest = needs.keys() - set(cycle)
+        yield from cycles(
+            {name: [other for other in needs[name] if other in rest] for name in needs if name in rest}
+        )
 
 
 def format_cycle(cycle: Sequence[str]) -> str:

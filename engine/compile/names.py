@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from rolegraph.engine import vocabulary
 from rolegraph.engine.compile.graph import Needs, env_loop, players_of, trains_on_seeds, unknown_role
 from rolegraph.engine.compile.lineage import Instances, pairs_of
 from rolegraph.engine.compile.model_files import ModelFiles
@@ -28,48 +29,50 @@ from rolegraph.engine.vocabulary import (
     Parser,
     Registry,
     Reward,
-    Signal,
     Split,
     Tool,
-    environments,
-    estimators,
-    metrics,
-    parsers,
     record_items,
-    rewards,
     seed_tasks,
-    signals,
-    tools,
 )
 
 ItemT = TypeVar("ItemT", bound=Item)
+Rewards = Mapping[str, Reward | None]
+"""Resolved rewards by role."""
 
 SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
-class ResolvedNames(NamedTuple):
-    """Resolved names, by role unless said otherwise; None for no name, or for a name with a finding."""
+class ResolvedRole(NamedTuple):
+    """Resolved names of one role; None for no name, or for a name with a finding."""
 
-    parsers: Mapping[str, Parser | None]
-    rewards: Mapping[str, Reward | None]
-    estimators: Mapping[str, Estimator | None]
-    signals: Mapping[str, Signal | None]
-    signal_plans: Mapping[str, SignalPlan]
-    """Signals with the teacher and the template that each names."""
-    templates: Mapping[str, tuple[Template | None, Template | None]]
-    """Prompt and system templates; for a tool role the template of the tool's argument, if any, and None."""
-    runs: Mapping[str, RunPlan | None]
-    """Tools of tool roles."""
-    whens: Mapping[str, Condition | None]
-    """Compiled `when`."""
+    parser: Parser | None
+    reward: Reward | None
+    estimator: Estimator | None
+    signal: SignalPlan | None
+    run: RunPlan | None
+    """Tool of a tool role."""
+    tools: Sequence[Tool | None]
+    """Tools that the role's model may call."""
+    templates: tuple[Template | None, Template | None]
+    """Prompt and system template; for a tool role the template of the tool's argument, and None."""
+    when: Condition | None
+
+    @property
+    def mentions(self) -> set[str]:
+        """Names that the role's templates read."""
+        return {name for template in self.templates if template for name in template.mentions}
+
+
+class ResolvedNames(NamedTuple):
+    """Resolved names of a spec; None for no name, or for a name with a finding."""
+
+    roles: Mapping[str, ResolvedRole]
     untils: Mapping[str, Condition | None]
     """Compiled `until`, by loop."""
     environment: Environment | None
     """Environment of the one loop that has one."""
     metrics: Mapping[str, Metric | None]
     """Metrics by name."""
-    tools: Mapping[str, Sequence[Tool | None]]
-    """Tools that a role's model may call."""
     data: Mapping[Split, Dataset]
     hidden: frozenset[str]
     """Task fields that prompts do not see."""
@@ -77,6 +80,11 @@ class ResolvedNames(NamedTuple):
     """All vocabulary items in use, also those inside others."""
     permissions: Sequence[Permission]
     """Permissions that the items need."""
+
+    @property
+    def rewards(self) -> Rewards:
+        """Reward of each role."""
+        return {name: role.reward for name, role in self.roles.items()}
 
 
 def resolve_names(
@@ -108,72 +116,53 @@ class _Resolver:
 
     def names(self) -> ResolvedNames:
         spec = self.spec
-        parsed = {name: self.parser(name, role) for name, role in spec.roles.items()}
-        scored = {name: self.reward(name, role) for name, role in spec.roles.items()}
-        estimated = {
-            name: self.build(estimators, role.estimator, ("roles", name, "estimator"))
-            if role.estimator
-            else None
-            for name, role in spec.roles.items()
-        }
-        signalled = {
-            name: self.build(signals, role.signal, ("roles", name, "signal")) if role.signal else None
-            for name, role in spec.roles.items()
-        }
-        measured = {name: self.metric(name, call, scored) for name, call in spec.episode.metrics.items()}
-        data = self.datasets(scored)
-        labels = {label for reward in scored.values() if reward for label in reward.labels}
+        rewards = {name: self.reward(name, role) for name, role in spec.roles.items()}
+        data = self.datasets(rewards)
+        labels = {label for reward in rewards.values() if reward for label in reward.labels}
         hidden = frozenset({*spec.data.hidden, *labels, *(f for d in data.values() for f in d.hidden)})
         texts = TextReader(
             spec, self.needs, self.instances, self.files.folders, columns_of(data), hidden, self.findings
         )
-        run = {name: self.tool(name, role) for name, role in spec.roles.items()}
-        templates = {
-            name: (texts.value(name, tool), None) if (tool := run[name]) else texts.prompts(name)
-            for name in spec.roles
-        }
         return ResolvedNames(
-            parsers=parsed,
-            rewards=scored,
-            estimators=estimated,
-            signals=signalled,
-            templates=templates,
-            runs={
-                name: RunPlan(call.name, tool, templates[name][0], pairs_of(spec, self.instances, name, tool))
-                if (tool := run[name]) and (call := spec.roles[name].run)
-                else None
-                for name in spec.roles
-            },
-            whens={name: texts.when(name) for name in spec.roles},
+            roles={name: self.role(name, role, rewards[name], texts) for name, role in spec.roles.items()},
             untils={name: texts.until(name) for name in spec.loops},
-            signal_plans={
-                name: self.signal(name, signal, call, texts)
-                for name, signal in signalled.items()
-                if signal and (call := spec.roles[name].signal)
-            },
             environment=self.environment(),
-            metrics=measured,
-            tools={name: self.tools(name, role) for name, role in spec.roles.items()},
+            metrics={name: self.metric(name, call, rewards) for name, call in spec.episode.metrics.items()},
             data=data,
             hidden=hidden,
             used=tuple(self.used),
             permissions=tuple(self.permissions),
         )
 
+    def role(self, name: str, role: Role, reward: Reward | None, texts: TextReader) -> ResolvedRole:
+        tool = self.tool(name, role)
+        templates = (texts.value(name, tool), None) if tool else texts.prompts(name)
+        run = None
+        if tool and role.run:
+            run = RunPlan(role.run.name, tool, templates[0], pairs_of(self.spec, self.instances, name, tool))
+        return ResolvedRole(
+            parser=self.parser(name, role),
+            reward=reward,
+            estimator=self.build(vocabulary.estimators, role.estimator, ("roles", name, "estimator")),
+            signal=self.signal(name, role.signal, texts),
+            run=run,
+            tools=self.tools(name, role),
+            templates=templates,
+            when=texts.when(name),
+        )
+
     # vocabulary
 
     def parser(self, name: str, role: Role) -> Parser | None:
         path = ("roles", name, "parser")
-        parser = self.build(parsers, role.parser, path)
+        parser = self.build(vocabulary.parsers, role.parser, path)
         for other in parser.roles if parser else ():
             self.check_needed(name, other, path, "picks from")
         return parser
 
     def reward(self, name: str, role: Role) -> Reward | None:
         path = ("roles", name, "reward")
-        if role.reward is None:
-            return None
-        reward = self.build(rewards, role.reward, path)
+        reward = self.build(vocabulary.rewards, role.reward, path)
         for other in reward.read_roles if reward else ():
             self.findings += unknown_role(self.spec, other, path)
         return reward
@@ -181,11 +170,11 @@ class _Resolver:
     def environment(self) -> Environment | None:
         """Resolve the environment and check its number of players."""
         name = env_loop(self.spec)
-        call = None if name is None else self.spec.loops[name].env
+        call = self.spec.loops[name].env if name else None
         if name is None or call is None:
             return None
         path = ("loops", name, "env")
-        environment = self.build(environments, call, path)
+        environment = self.build(vocabulary.environments, call, path)
         if environment is None or self.instances is None:
             return environment
         counts = {role: len(self.instances[role]) for role in players_of(self.spec, name)}
@@ -204,7 +193,7 @@ class _Resolver:
         found: list[Tool | None] = []
         for place, call in enumerate(role.tools):
             path: Path = ("roles", name, "tools", place)
-            tool = self.build(tools, call, path, folder=self.files.folders[0])
+            tool = self.build(vocabulary.tools, call, path, folder=self.files.folders[0])
             found.append(tool)
             if tool is not None and tool.open is None:
                 message = f"{call.name} picks from a role's inputs and cannot be called by a model"
@@ -228,9 +217,12 @@ class _Resolver:
             self.findings.append(Finding((*here, "calls"), message, "", hint, at_key=True))
         return found
 
-    def signal(self, name: str, signal: Signal, call: ItemCall, texts: TextReader) -> SignalPlan:
-        """Resolve the teacher and the template of a signal."""
+    def signal(self, name: str, call: ItemCall | None, texts: TextReader) -> SignalPlan | None:
+        """Resolve a signal with the teacher and the template that it names."""
         path = ("roles", name, "signal")
+        signal = self.build(vocabulary.signals, call, path)
+        if signal is None or call is None:
+            return None
         teacher, findings = resolve_teacher(signal.teacher, path)
         if teacher is not None:
             teacher, findings = self.files.located(teacher, (*path, *call.path_of(("teacher",))))
@@ -240,9 +232,9 @@ class _Resolver:
         demonstration = texts.demonstration((*path, *call.path_of(("demonstration",))), source, name)
         return SignalPlan(signal, teacher, demonstration)
 
-    def metric(self, name: str, call: ItemCall, scored: Mapping[str, Reward | None]) -> Metric | None:
+    def metric(self, name: str, call: ItemCall, rewards: Rewards) -> Metric | None:
         path = ("episode", "metrics", name)
-        metric = self.build(metrics, call, path)
+        metric = self.build(vocabulary.metrics, call, path)
         if metric and metric.loop is not None and metric.loop not in self.spec.loops:
             expected = f"one of {', '.join(self.spec.loops)}" if self.spec.loops else "a loop, which is none"
             hint = did_you_mean(metric.loop, self.spec.loops)
@@ -250,7 +242,7 @@ class _Resolver:
             self.findings.append(Finding(path, message, expected, hint, word=metric.loop))
         if metric and metric.role is not None:
             self.findings += unknown_role(self.spec, metric.role, path)
-            reward = scored.get(metric.role)
+            reward = rewards.get(metric.role)
             if metric.term and reward and metric.term not in reward.terms:
                 known = ", ".join(reward.terms) or "none: only a `weighted` reward has named terms"
                 message = f"the reward of {metric.role} has no term {metric.term!r}"
@@ -259,11 +251,9 @@ class _Resolver:
 
     def tool(self, name: str, role: Role) -> Tool | None:
         """Resolve the tool of a tool role; None for another role."""
-        if role.run is None:
-            return None
         path = ("roles", name, "run")
-        tool = self.build(tools, role.run, path, folder=self.files.folders[0])
-        if tool is None:
+        tool = self.build(vocabulary.tools, role.run, path, folder=self.files.folders[0])
+        if tool is None or role.run is None:
             return None
         for other in tool.roles:
             self.check_needed(name, other, path, "reads")
@@ -290,8 +280,12 @@ class _Resolver:
                 Finding(path, f"{name} {verb} {other}, which is not in its `needs`", "", hint, word=other)
             )
 
-    def build(self, registry: Registry[ItemT], call: ItemCall, path: Path, **context: Any) -> ItemT | None:
-        """Build an item of the vocabulary; on failure add findings and return None."""
+    def build(
+        self, registry: Registry[ItemT], call: ItemCall | None, path: Path, **context: Any
+    ) -> ItemT | None:
+        """Build an item of the vocabulary; return None without a call, and on failure, with findings."""
+        if call is None:
+            return None
         with record_items(self.used):
             item, findings = resolve(registry, call, path, **context)
         self.findings += findings
@@ -300,15 +294,15 @@ class _Resolver:
 
     # data
 
-    def datasets(self, scored: Mapping[str, Reward | None]) -> dict[Split, Dataset]:
+    def datasets(self, rewards: Rewards) -> dict[Split, Dataset]:
         data: dict[Split, Dataset] = {}
+        if trains_on_seeds(self.spec):
+            train = self.spec.train
+            counts = {"train": (train.steps or 1) * train.batch_size, "validation": train.validation.tasks}
+            return {split: seed_tasks(split, counts[split]) for split in SPLITS}
         for split in SPLITS:
             call = getattr(self.spec.data, split)
             if call is None:
-                if trains_on_seeds(self.spec):
-                    train = self.spec.train
-                    many = (train.steps or 1) * train.batch_size
-                    data[split] = seed_tasks(split, many if split == "train" else train.validation.tasks)
                 continue
             path = ("data", split)
             with record_items(self.used):
@@ -317,13 +311,12 @@ class _Resolver:
             if dataset is None:
                 continue
             data[split] = dataset
-            for name, reward in scored.items():
+            for name, reward in rewards.items():
                 for column in reward.fields if reward else ():
                     if column not in dataset.columns:
-                        where = ("roles", name, "reward")
-                        message = (
-                            f"the reward of {name} reads task.{column}, which the {split} data does not have"
-                        )
+                        reads = f"the reward of {name} reads task.{column}"
+                        message = f"{reads}, which the {split} data does not have"
                         expected = f"data with that field; it has {', '.join(dataset.columns)}"
+                        where = ("roles", name, "reward")
                         self.findings.append(Finding(where, message, expected, word=column))
         return data

@@ -117,11 +117,6 @@ class RolePlan:
     """True where the prompts read `self` or continue a chat, so that each instance has its own."""
     tools: tuple[Tool, ...]
     """Tools that the model may call in its turn."""
-    # The next two follow from `reward`. They are fields because every turn of a run asks for them.
-    defers_reward: bool
-    """True where the reward reads more than the turn that it scores."""
-    sums_rewards: bool
-    """True where an instance earns the sum of its turns' rewards, not the reward of the last turn."""
 
     @property
     def compares_turns(self) -> bool:
@@ -248,8 +243,6 @@ class Plan:
     """By name, the policies that training changes."""
     nodes: tuple[Node, ...]
     """In the order of roles, then rounds, then instances."""
-    never_run: frozenset[int]
-    """Nodes whose `when` is false in every episode."""
     blocks: tuple[Block, ...]
     wiring: Wiring
     reward_inputs: Mapping[int, tuple[InputEdge, ...]]
@@ -257,7 +250,7 @@ class Plan:
     loops: tuple[LoopPlan, ...]
     env: EnvPlan | None
     reward_order: tuple[int, ...]
-    """Roles with `defers_reward`, each after the roles that its reward reads."""
+    """Roles whose reward is deferred (`Reward.is_deferred`), each after the roles that its reward reads."""
     correct: int
     """Role whose correctness is the episode's."""
     metrics: Mapping[str, Metric]

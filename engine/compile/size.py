@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from graphlib import TopologicalSorter
 from typing import NamedTuple
 
 from rolegraph.engine.compile.plan import Plan, RolePlan
@@ -40,26 +41,18 @@ def _longest(plan: Plan, calls: list[int]) -> int:
     `calls` holds the model calls of one turn, by the position of its role.
     """
     wiring = plan.wiring
-    left, waits = list(wiring.join_sizes), list(wiring.joins_awaited)
-    before = [0] * len(waits)
-    joined = [0] * len(left)
-    ready = [block for block, count in enumerate(waits) if not count]
-    longest = 0
-    while ready:
-        number = ready.pop()
-        transition = plan.transition_at(number)
-        own = calls[plan.blocks[number].role] if transition is None else 0
-        end = before[number] + own
-        longest = max(longest, end)
-        for node in plan.blocks[number].nodes if transition is None else (transition,):
-            for join in wiring.joins_of_node[node]:
-                joined[join] = max(joined[join], end)
-                left[join] -= 1
-                if left[join]:
-                    continue
-                for after in wiring.blocks_of_join[join]:
-                    before[after] = max(before[after], joined[join])
-                    waits[after] -= 1
-                    if not waits[after]:
-                        ready.append(after)
-    return longest
+    block_of = [node.block for node in plan.nodes]
+    block_of += range(len(plan.blocks), len(wiring.joins_awaited))  # transitions of the environment
+    # Blocks by their numbers, joins by the complements of theirs.
+    before: dict[int, set[int]] = {block: set() for block in wiring.initial_blocks}
+    for join, blocks in enumerate(wiring.blocks_of_join):
+        for block in blocks:
+            before.setdefault(block, set()).add(~join)
+    for node, joins in enumerate(wiring.joins_of_node):
+        for join in joins:
+            before.setdefault(~join, set()).add(block_of[node])
+    ends: dict[int, int] = {}
+    for place in TopologicalSorter(before).static_order():
+        own = calls[plan.blocks[place].role] if 0 <= place < len(plan.blocks) else 0
+        ends[place] = own + max((ends[earlier] for earlier in before[place]), default=0)
+    return max(ends.values())

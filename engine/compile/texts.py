@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
+from typing import TypeVar
 
 from rolegraph.engine.compile.graph import Needs, ancestors, env_loop, loop_of
 from rolegraph.engine.compile.lineage import Instances, joined
@@ -23,6 +24,9 @@ from rolegraph.engine.prompts import (
 )
 from rolegraph.engine.spec import Edge, Finding, Path, PromptSource, Spec
 from rolegraph.engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Split, Tool
+
+S = TypeVar("S", str, PromptSource)
+T = TypeVar("T", Template, Condition)
 
 MANY = 2
 """A number of instances that makes an input a list."""
@@ -69,15 +73,11 @@ class TextReader:
     def value(self, name: str, tool: Tool) -> Template | None:
         """Compile the template of the argument of a role's tool; None for a tool without one."""
         call = self.spec.roles[name].run
-        if tool.source is None or call is None:
+        if call is None:
             return None
         path = ("roles", name, "run", *call.path_of((0,)))
-        if self.compiled > SPEC_TEMPLATES.most:
-            return None
-        template, findings = read_text(path, tool.source, self._around(name))
-        self.findings += findings
-        self._count(path, template)
-        return template
+        around = self._around(name)
+        return self._compiled(path, tool.source, lambda text: read_text(path, text, around))
 
     def demonstration(self, path: Path, source: PromptSource | None, name: str) -> Template | None:
         """Compile the template of a demonstration, which may read all roles before its role."""
@@ -114,17 +114,12 @@ class TextReader:
         return max((len(joined(edge, me, theirs)) for me in self.instances[name]), default=0)
 
     def _condition(self, path: Path, source: str | None, around: TemplateScope) -> Condition | None:
-        if source is None or self.compiled > SPEC_TEMPLATES.most:
-            return None
         _, hint = around.outside
         outside = ("the condition mentions {!r}, which the role does not need", hint)
         if path[0] == "loops":
             outside = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
         around = replace(around, is_condition=True, outside=outside)
-        condition, findings = read_condition(path, source, around)
-        self.findings += findings
-        self._count(path, condition)
-        return condition
+        return self._compiled(path, source, lambda text: read_condition(path, text, around))
 
     def until(self, name: str) -> Condition | None:
         """Compile a loop's `until`, which reads the roles of the loop on each branch."""
@@ -141,19 +136,22 @@ class TextReader:
         return condition
 
     def _template(self, path: Path, source: PromptSource | None, around: TemplateScope) -> Template | None:
-        if source is None:
-            return None
-        if self.compiled > SPEC_TEMPLATES.most:
-            return None
-        template, findings = read_template(path, source, self.folders, around)
-        self.findings += findings
-        self._count(path, template)
-        return template
+        return self._compiled(path, source, lambda text: read_template(path, text, self.folders, around))
 
-    def _count(self, path: Path, text: Template | Condition | None) -> None:
-        """Count the syntax nodes of a compiled text; one with a fault counts a tenth of the limit."""
+    def _compiled(
+        self, path: Path, source: S | None, read: Callable[[S], tuple[T | None, list[Finding]]]
+    ) -> T | None:
+        """Compile a text with `read`, which returns it or None, and findings.
+
+        The syntax nodes of all texts are counted; a text with a fault counts a tenth of the limit of one.
+        """
         before = self.compiled
+        if source is None or before > SPEC_TEMPLATES.most:
+            return None
+        text, findings = read(source)
+        self.findings += findings
         self.compiled += text.parts if text else PROMPT_PARTS.most // 10
-        if before <= SPEC_TEMPLATES.most < self.compiled:
+        if self.compiled > SPEC_TEMPLATES.most:
             message = "the templates and conditions of the spec together are too large"
             self.findings.append(Finding(path, message, f"at most {SPEC_TEMPLATES}"))
+        return text

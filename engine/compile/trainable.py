@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from rolegraph.engine.compile.graph import loop_of, trains_on_seeds
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
-from rolegraph.engine.compile.plan import Plan, RolePlan
+from rolegraph.engine.compile.names import ResolvedRole
+from rolegraph.engine.compile.plan import Plan, RolePlan, SignalPlan
 from rolegraph.engine.compile.policies import policy_names, samplings_of
 from rolegraph.engine.errors import did_you_mean
-from rolegraph.engine.prompts import Template
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import Edge, Finding, Loss, Path, Role, Sampling, Spec
-from rolegraph.engine.vocabulary import Estimator, Reward, Signal, estimators, signals
+from rolegraph.engine.vocabulary import Estimator, estimators, signals
 
 TRAINED_PROVIDERS = ("local", "tinker")
 SAME_FOR_ALL = frozenset({"self.role", "self.count", "self.round", "self.times"})
@@ -23,25 +23,24 @@ WHAT_WAS_BEFORE = frozenset({"self.history", "self.observation"})
 
 
 def learning_findings(
-    spec: Spec,
-    groups: Mapping[str, int],
-    estimator_of: Mapping[str, Estimator | None],
-    signal_of: Mapping[str, Signal | None],
+    spec: Spec, roles: Mapping[str, ResolvedRole], instances: Instances | None
 ) -> Iterator[Finding]:
     """Check estimator, reward, signal and loss of each role against each other.
 
     Args:
         spec: The parsed spec.
-        groups: `smallest_group` of each role.
-        estimator_of: The resolved estimator of each role; None without one.
-        signal_of: The resolved signal of each role; None without one.
+        roles: The resolved names of each role.
+        instances: The instances of each role; None where the graph has a fault.
     """
     for name, role in spec.roles.items():
+        found = roles[name]
         if role.is_trained:
-            yield from _role_findings(name, role, estimator_of[name], groups[name])
-        signal = signal_of[name]
+            group = _smallest_group(spec, name, instances, found.mentions)
+            yield from _role_findings(name, role, found.estimator, group)
+        if role.is_trained and role.group == "prompt" and instances is not None:
+            yield from _alike_findings(spec, name, instances, found)
         own = role.loss.name if role.loss else "cross_entropy"
-        if signal is not None and signal.advantages is None and own != "cross_entropy":
+        if found.signal and found.signal.signal.advantages is None and own != "cross_entropy":
             message = f"{name} learns turns that it did not sample, which {own} cannot train"
             yield Finding(("roles", name, "loss"), message, "cross_entropy", "or leave `loss` out")
     best, figures = spec.train.validation.best, ["correct", *spec.episode.metrics]
@@ -51,76 +50,60 @@ def learning_findings(
         yield Finding(path, f"there is no figure {best!r}", ", ".join(figures), hint)
 
 
-def smallest_group(
-    spec: Spec, name: str, instances: Instances | None, asked: Iterable[Template | None]
-) -> int:
+def _smallest_group(spec: Spec, name: str, instances: Instances | None, mentions: Set[str]) -> int:
     """Return the size of a role's smallest group where nothing is skipped and nothing fails.
 
-    With `group: prompt`, only instances with the same inputs are counted as sharing a prompt.
-
-    Args:
-        spec: The parsed spec.
-        name: The role.
-        instances: The instances of each role; None where the graph has a fault.
-        asked: The role's prompt and system templates.
+    With `group: prompt`, only instances with the same inputs are counted as sharing a prompt. `mentions` are
+    the names that the role's templates read.
     """
     role, rollouts = spec.roles[name], spec.train.rollouts
     if role.group != "prompt":
         policies = _policies(role, len(instances[name]) if instances else role.count)
         pooled = role.group == "task" and role.credit.kind != "trajectory"
         return min(Counter(policies).values()) * rollouts * (_rounds(spec, name) if pooled else 1)
-    families, upstream = _asked_alike(spec, name, instances, asked)
+    families, upstream = _asked_alike(spec, name, instances, mentions)
     return min(map(len, families)) * (1 if upstream else rollouts)
 
 
-def alike_findings(
-    spec: Spec,
-    instances: Instances,
-    asked: Mapping[str, Iterable[Template | None]],
-    rewards: Mapping[str, Reward | None],
-) -> Iterator[Finding]:
-    """Warn of roles that are compared only with instances that always have the same reward."""
-    for name, role in spec.roles.items():
-        reward = rewards[name]
-        if reward is None or not reward.delegates or reward.views:
-            continue  # its reward is its own, or depends on its position
-        if role.group != "prompt" or not role.is_trained:
-            continue
-        families, upstream = _asked_alike(spec, name, instances, asked[name])
-        read = {other: Edge(join="branch") for other in reward.roles}
-        all_alike = all(
-            len(family) > 1 and len({_joins(read, instances[name][n], instances) for n in family}) == 1
-            for family in families
-        )
-        if upstream and all_alike:
-            whose = " and ".join(reward.roles)
-            message = f"{name} is compared with those asked the same, who earn the same: what {whose} earns"
-            hint = "add what tells them apart (`weighted`), or compare them over all rollouts (`group: turn`)"
-            yield Finding(("roles", name, "reward"), message, hint=hint, severity="warning")
+def _alike_findings(spec: Spec, name: str, instances: Instances, role: ResolvedRole) -> Iterator[Finding]:
+    """Warn of a role that is compared only with instances that always have the same reward."""
+    reward = role.reward
+    if reward is None or not reward.delegates or reward.views:
+        return  # its reward is its own, or depends on its position
+    families, upstream = _asked_alike(spec, name, instances, role.mentions)
+    read = {other: Edge(join="branch") for other in reward.roles}
+    all_alike = all(
+        len(family) > 1 and len({_joins(read, instances[name][n], instances) for n in family}) == 1
+        for family in families
+    )
+    if upstream and all_alike:
+        whose = " and ".join(reward.roles)
+        message = f"{name} is compared with those asked the same, who earn the same: what {whose} earns"
+        hint = "add what tells them apart (`weighted`), or compare them over all rollouts (`group: turn`)"
+        yield Finding(("roles", name, "reward"), message, hint=hint, severity="warning")
 
 
 def _asked_alike(
-    spec: Spec, name: str, instances: Instances | None, asked: Iterable[Template | None]
+    spec: Spec, name: str, instances: Instances | None, mentions: Set[str]
 ) -> tuple[Sequence[Sequence[int]], bool]:
     """Return groups of a role's instances, from 0, that always share a prompt, and whether the prompts may
     differ between rollouts."""
     role, rounds = spec.roles[name], _rounds(spec, name)
     count = len(instances[name]) if instances else role.count
-    mentions = {mention for template in asked if template for mention in template.mentions}
     edges = {key: edge for key, edge in role.needs.items() if key in mentions}
     remembers = role.memory is not None and rounds > 1
     if remembers or any(mention.startswith("self.") for mention in mentions - SAME_FOR_ALL):
-        told: Iterable[object] = range(count)
+        inputs: Iterable[object] = range(count)
     elif instances is None:
-        told = [None] * count
+        inputs = [None] * count
     else:
         joins = (_joins(edges, me, instances) for me in instances[name])
-        told = zip(joins, _policies(role, count), strict=False)
+        inputs = zip(joins, _policies(role, count), strict=False)
     differs = remembers or (rounds > 1 and bool(edges or mentions & WHAT_WAS_BEFORE))
     upstream = differs or any(edge.round == "this" for edge in edges.values())
     families: dict[object, list[int]] = {}
-    for place, what in enumerate(told):
-        families.setdefault(what, []).append(place)
+    for place, read in enumerate(inputs):
+        families.setdefault(read, []).append(place)
     return [*families.values()], upstream
 
 
@@ -171,9 +154,9 @@ def _role_findings(name: str, role: Role, estimator: Estimator | None, group: in
         yield Finding(at, message, f"count × rollouts of at least {estimator.min_group}", hint)
 
 
-def loss_of(role: Role, estimator: Estimator | None, signal: Signal | None) -> Loss:
+def loss_of(role: Role, estimator: Estimator | None, signal: SignalPlan | None) -> Loss:
     """Return the loss of a role: its own, or the default of its signal or estimator."""
-    default = signal.loss if signal else estimator.loss if estimator else "importance_sampling"
+    default = signal.signal.loss if signal else estimator.loss if estimator else "importance_sampling"
     return role.loss or Loss(name=default)
 
 

@@ -35,6 +35,8 @@ class UnrolledGraph(NamedTuple):
     branches: Mapping[str, int]
     """By loop."""
     player_nodes: tuple[tuple[int, ...], ...]
+    nodes_of: Mapping[str, range]
+    """By role, its nodes."""
 
 
 def unroll(
@@ -113,18 +115,22 @@ class _Unroller:
     """By role, its loop."""
     rounds: dict[str, int] = field(init=False)
     """By role, the turns of one instance."""
-    first_node: dict[str, int] = field(init=False)
+    nodes_of: dict[str, range] = field(init=False)
     positions: dict[str, int] = field(init=False)
+    turn_nodes: dict[tuple[str, Sequence[int], range], Sequence[int]] = field(
+        init=False, default_factory=dict
+    )
+    """Results of `turns`: instances that read the same turns share one sequence."""
 
     def __post_init__(self) -> None:
         self.env = env_loop(self.spec)
         self.loops = {name: loop_of(self.spec, name) for name in self.spec.roles}
         self.rounds = {name: self.spec.loops[loop].times if loop else 1 for name, loop in self.loops.items()}
         self.positions = {name: position for position, name in enumerate(self.spec.roles)}
-        self.first_node, total = {}, 0
+        self.nodes_of, total = {}, 0
         for name in self.spec.roles:
-            self.first_node[name] = total
-            total += len(self.instances[name]) * self.rounds[name]
+            start, total = total, total + len(self.instances[name]) * self.rounds[name]
+            self.nodes_of[name] = range(start, total)
 
     def graph(self) -> UnrolledGraph:
         blocks, awaited = self.blocks()
@@ -154,13 +160,14 @@ class _Unroller:
             },
             {loop: max(1, len(its)) for loop, its in ends.items()},
             player_nodes,
+            self.nodes_of,
         )
 
     def blocks(self) -> tuple[tuple[Block, ...], list[list[Sequence[int]]]]:
         """Return the blocks, and for each the sets of nodes that it waits for."""
         blocks: list[Block] = []
         awaited: list[list[Sequence[int]]] = []
-        total = sum(len(self.instances[name]) * rounds for name, rounds in self.rounds.items())
+        total = sum(map(len, self.nodes_of.values()))
         for position, name in enumerate(self.spec.roles):
             moves = self.loops[name] is not None and self.loops[name] == self.env
             conditional = moves or bool(self.spec.roles[name].when)
@@ -179,12 +186,11 @@ class _Unroller:
     def grouped(self, name: str, number: int) -> dict[_BlockInputs, list[int]]:
         """Return the instances of a role, from 0, by what they read in a round."""
         found: dict[_BlockInputs, list[int]] = {}
-        shared: dict[str, InputEdge] = {}  # edges that join all instances, which are the same for each
         reads = self.inputs[name]
         back = [RoleEdge(other, other, _BRANCH, earlier=True) for other in reads.until if number > 1]
         for place, me in enumerate(self.instances[name]):
-            edges = tuple(self.input_edge(name, number, edge, me, shared) for edge in reads.edges)
-            until = tuple(self.input_edge(name, number, edge, me, shared) for edge in back)
+            edges = tuple(self.input_edge(name, number, edge, me) for edge in reads.edges)
+            until = tuple(self.input_edge(name, number, edge, me) for edge in back)
             own_turn = (self.node_at(name, place, number - 1),) if reads.own_turns and number > 1 else ()
             found.setdefault(_BlockInputs(edges, until, own_turn), []).append(place)
         return found
@@ -203,7 +209,7 @@ class _Unroller:
 
     def node_at(self, name: str, member: int, number: int) -> int:
         """Return the position of a turn in the table of nodes; `member` counts from 0, `number` from 1."""
-        return self.first_node[name] + (number - 1) * len(self.instances[name]) + member
+        return self.nodes_of[name].start + (number - 1) * len(self.instances[name]) + member
 
     def player_nodes(self) -> tuple[tuple[int, ...], ...]:
         if self.env is None:
@@ -215,39 +221,41 @@ class _Unroller:
             for number in range(1, self.spec.loops[self.env].times + 1)
         )
 
-    def input_edge(
-        self, name: str, number: int, reads: RoleEdge, me: Instance, shared: dict[str, InputEdge]
-    ) -> InputEdge:
+    def input_edge(self, name: str, number: int, reads: RoleEdge, me: Instance) -> InputEdge:
         """Return the turns that an instance reads by one edge in a round."""
-        if reads.edge.join == "all" and reads.name in shared:
-            return shared[reads.name]
         members = joined(reads.edge, me, self.instances[reads.role])
-        nodes, turns_per_instance = self.joined_nodes(name, number, reads, members)
-        only = members[0] + 1 if len(members) == 1 and reads.edge.round != "history" else 0
-        position, is_parent = self.positions[reads.role], reads.edge.fans_out
-        edge = InputEdge(reads.name, position, nodes, turns_per_instance, only, is_parent)
-        if reads.edge.join == "all":
-            shared[reads.name] = edge
-        return edge
-
-    def joined_nodes(
-        self, name: str, number: int, reads: RoleEdge, members: Sequence[int]
-    ) -> tuple[Sequence[int], int]:
-        """Return `InputEdge.nodes` and `InputEdge.turns_per_instance` of the joined `members`."""
-        other, round = reads.role, reads.edge.round
-        if self.loops[other] is None or self.loops[other] != self.loops[name]:
-            rounds = range(1, self.rounds[other] + 1)
-        else:
+        rounds = self.all_rounds(reads.role)
+        if self.in_one_loop(name, reads.role):
             rounds = {
                 "this": range(number, number + 1),
                 "last": range(max(1, number - 1), number),
                 "history": range(1, number),
-            }[round]
-        if len(rounds) == 1 and members == range(len(self.instances[other])):
-            start = self.node_at(other, 0, rounds[0])
-            return range(start, start + len(members)), 1
-        nodes = tuple(self.node_at(other, member, r) for member in members for r in rounds)
-        return nodes, 1 if round == "history" or not rounds else len(rounds)
+            }[reads.edge.round]
+        is_history = reads.edge.round == "history"
+        return InputEdge(
+            name=reads.name,
+            role=self.positions[reads.role],
+            nodes=self.turns(reads.role, members, rounds),
+            turns_per_instance=1 if is_history or not rounds else len(rounds),
+            only_instance=members[0] + 1 if len(members) == 1 and not is_history else 0,
+            is_parent=reads.edge.fans_out,
+        )
+
+    def turns(self, role: str, members: Sequence[int], rounds: range) -> Sequence[int]:
+        """Return the nodes of some of a role's instances, from 0, in some rounds, by instance."""
+        if len(rounds) == 1 and members == range(len(self.instances[role])):
+            start = self.node_at(role, 0, rounds[0])
+            return range(start, start + len(members))
+        key = role, members if isinstance(members, range) else tuple(members), rounds
+        if key not in self.turn_nodes:
+            self.turn_nodes[key] = tuple(self.node_at(role, member, r) for member in members for r in rounds)
+        return self.turn_nodes[key]
+
+    def all_rounds(self, name: str) -> range:
+        return range(1, self.rounds[name] + 1)
+
+    def in_one_loop(self, name: str, other: str) -> bool:
+        return self.loops[name] is not None and self.loops[name] == self.loops[other]
 
     def reward_inputs(self, nodes: Sequence[Node]) -> Mapping[int, tuple[InputEdge, ...]]:
         """Return by node the turns that its reward reads.
@@ -256,32 +264,19 @@ class _Unroller:
         in the same loop the turn of the same round.
         """
         names = list(self.spec.roles)
-        shared: dict[tuple[str, tuple[int, ...], range], InputEdge] = {}
         read: dict[int, tuple[InputEdge, ...]] = {}
         for place, node in enumerate(nodes):
             name, number = names[node.role], node.id.round
             if others := self.rewards.get(name):
                 me = self.instances[name][node.id.index - 1]
-                read[place] = tuple(self.reward_edge(name, number, other, me, shared) for other in others)
+                read[place] = tuple(self.reward_edge(name, number, other, me) for other in others)
         return read
 
-    def reward_edge(
-        self,
-        name: str,
-        number: int,
-        other: str,
-        me: Instance,
-        shared: dict[tuple[str, tuple[int, ...], range], InputEdge],
-    ) -> InputEdge:
-        members = tuple(joined(_BRANCH, me, self.instances[other]))
-        inside = self.loops[other] is not None and self.loops[other] == self.loops[name]
-        same_round = inside and name in self.by_turn
-        rounds = range(number, number + 1) if same_round else range(1, self.rounds[other] + 1)
-        key = other, members, rounds
-        if key not in shared:
-            nodes = tuple(self.node_at(other, member, r) for member in members for r in rounds)
-            shared[key] = InputEdge(other, self.positions[other], nodes, len(rounds))
-        return shared[key]
+    def reward_edge(self, name: str, number: int, other: str, me: Instance) -> InputEdge:
+        members = joined(_BRANCH, me, self.instances[other])
+        same_round = name in self.by_turn and self.in_one_loop(name, other)
+        rounds = range(number, number + 1) if same_round else self.all_rounds(other)
+        return InputEdge(other, self.positions[other], self.turns(other, members, rounds), len(rounds))
 
     def early_exit(
         self, loop: str, nodes: Sequence[Node], released: Sequence[Set[str | None]], wiring: Wiring
@@ -290,8 +285,7 @@ class _Unroller:
         times = self.spec.loops[loop].times
         counts = [Counter[int]() for _ in range(times + 2)]
         for name in (name for name, its in self.loops.items() if its == loop):
-            start = self.first_node[name]
-            for place in range(start, start + len(self.instances[name]) * times):
+            for place in self.nodes_of[name]:
                 outside = (join for join in wiring.joins_of_node[place] if released[join] - {loop})
                 counts[nodes[place].id.round].update(outside)
         for number in range(times, 0, -1):

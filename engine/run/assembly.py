@@ -47,6 +47,7 @@ def assemble(
     deciding: list[bool] = []
     deciding_role = plan.roles[plan.correct]
     for role, of_role in _by_role(plan, results):
+        sums_rewards = role.reward is not None and role.reward.reads_environment
         for turns in _instances(role, of_role):
             last, masked = turns[-1], False
             steps: list[Step] = []
@@ -55,7 +56,7 @@ def assemble(
                 steps += steps_of(role, turn, masked=masked)
                 if turn.failure is not None:
                     failures.append(_failed(role, turn, turn.failure))
-            score = _sum(role, turns) if role.sums_rewards else last.score
+            score = _sum(role, turns) if sums_rewards else last.score
             reward, correct, terms = score or _UNSCORED
             name, index, is_correct = role.name, last.view.index, correct is True
             uid = f"{prefix}{name}/{index}"

@@ -47,7 +47,7 @@ def score_at_once(
         EpisodeStop: The turn failed, and its role says `then: fail`.
     """
     reward = role.reward
-    if result.failure is None and reward is not None and not role.defers_reward:
+    if result.failure is None and reward is not None and not reward.is_deferred:
         inputs = _turn_inputs(role, result) if reward.reads_turn else NO_INPUTS
         if reward.timeout is None:
             _score(role, task, result, inputs)

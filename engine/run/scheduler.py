@@ -220,8 +220,6 @@ class _Run:
         if any(edge.is_parent and not len(context.upstream[number][edge.name]) for edge in block.inputs):
             return ()
         nodes = block.nodes
-        if self.plan.never_run:
-            nodes = [node for node in nodes if node not in self.plan.never_run]
         if environment is not None and environment.loop == role.loop:
             nodes = [node for node in nodes if environment.moves(self.plan.nodes[node])]
         if role.when is None or not nodes:

@@ -14,13 +14,14 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import Field, model_validator
 
 from rolegraph.engine.errors import SpecError, UsageError
-from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_FAULTS
+from rolegraph.engine.limits.specs import SPEC_FAULTS
+from rolegraph.engine.records.files import is_file, is_no_file
 from rolegraph.engine.spec.base import SpecModel
 from rolegraph.engine.spec.diagnostics import Finding
-from rolegraph.engine.spec.files import display_path, read_text
-from rolegraph.engine.spec.loader import TESTS_SUFFIX, place_of
+from rolegraph.engine.spec.files import display_path
+from rolegraph.engine.spec.loader import TESTS_SUFFIX
 from rolegraph.engine.spec.validation import fit_model
-from rolegraph.engine.spec.yaml_source import YamlSource, parse_yaml
+from rolegraph.engine.spec.yaml_source import YamlSource, read_yaml
 
 CLOSE = 1e-6
 """Tolerance of comparisons of figures."""
@@ -166,15 +167,10 @@ def read_tests(path: FilePath) -> LoadedTests:
         UsageError: The file is missing or cannot be read.
         SpecError: The file has faults; the error holds all of them.
     """
-    try:
-        text = read_text(path, SPEC_BYTES)
-    except FileNotFoundError:
+    if not (is_file(path) or is_no_file(path)):
         hint = "create it with `rolegraph test SPEC --record`"
-        raise UsageError(f"no tests file {display_path(path)}; {hint}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or error
-        raise UsageError(f"cannot read {display_path(path)}: {reason}") from error
-    source = parse_yaml(text, display_path(path), ("tests are a mapping", "keys such as tasks and expect"))
+        raise UsageError(f"no tests file {display_path(path)}; {hint}")
+    source = read_yaml(path, ("tests are a mapping", "keys such as tasks and expect"))
     if source.faults:
         raise SpecError(source.faults)
     fitting = fit_model(SpecTests, source.data, {}, (), SpecTests)
@@ -183,9 +179,6 @@ def read_tests(path: FilePath) -> LoadedTests:
 
 
 def _raise_faults(findings: Iterable[Finding], source: YamlSource) -> None:
-    placed = [
-        finding.at(place_of(finding, source.data, source.positions, source.texts))
-        for finding in islice(findings, SPEC_FAULTS.most)
-    ]
+    placed = dict.fromkeys(map(source.diagnostic, islice(findings, SPEC_FAULTS.most)))
     if placed:
-        raise SpecError(sorted(dict.fromkeys(placed), key=lambda d: (d.place.line, d.place.column)))
+        raise SpecError(sorted(placed, key=lambda d: (d.place.line, d.place.column)))

@@ -6,31 +6,21 @@ Reads the file, the specs it extends and the overrides, merges them and validate
 
 from __future__ import annotations
 
-import errno
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
 from rolegraph.engine.errors import UsageError, did_you_mean
-from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_EXTENDS, SPEC_FAULTS
+from rolegraph.engine.limits.specs import SPEC_EXTENDS, SPEC_FAULTS
 from rolegraph.engine.records.files import is_file, is_folder, is_no_file
 from rolegraph.engine.shipped import SPECS
-from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path, Place
-from rolegraph.engine.spec.files import display_path, read_text, resolve_path
+from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path
+from rolegraph.engine.spec.files import resolve_path
 from rolegraph.engine.spec.merge import choose_model, merge, override
 from rolegraph.engine.spec.models import Spec
-from rolegraph.engine.spec.scalars import place_within
 from rolegraph.engine.spec.validation import REQUIRED, validate
-from rolegraph.engine.spec.yaml_source import (
-    KeyPositions,
-    YamlSource,
-    parse_yaml,
-    unreadable_source,
-    value_at,
-    walk_paths,
-)
+from rolegraph.engine.spec.yaml_source import YamlSource, read_yaml
 
 TESTS_SUFFIX = ".test.yaml"
 """Suffix of the file that holds a spec's tests."""
@@ -41,16 +31,18 @@ class LoadedSpec:
     """The valid part of a spec, with the diagnostics of the rest; complete without faults."""
 
     spec: Spec
-    data: dict[str, Any]
-    """Resolved mapping, after `extends` and overrides, as one file would hold it."""
+    source: YamlSource
+    """The spec as it was read, after `extends` and overrides."""
     folders: tuple[FilePath, ...]
     """Folders of its templates and data: the spec's, then those of the specs it extends."""
     diagnostics: list[Diagnostic]
-    positions: KeyPositions
-    texts: Mapping[str, str]
-    """Text of each file that was read, by the file's shown path."""
     broken: set[Path] = field(default_factory=set[Path])
     """Paths that were left out; findings at or below them are consequences."""
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Resolved mapping, after `extends` and overrides, as one file would hold it."""
+        return self.source.data
 
     @property
     def faults(self) -> list[Diagnostic]:
@@ -60,65 +52,32 @@ class LoadedSpec:
     def shown_diagnostics(self) -> tuple[Diagnostic, ...]:
         """Return the diagnostics to show: of errors and of warnings SPEC_FAULTS at most, then a count."""
         shown: list[Diagnostic] = []
-        counts = Counter[str]()
-        left = Counter(diagnostic.severity for diagnostic in self.diagnostics)
-        for diagnostic in self.diagnostics:
-            severity = diagnostic.severity
-            counts[severity] += 1
-            left[severity] -= 1
-            if counts[severity] <= SPEC_FAULTS.most:
-                shown.append(diagnostic)
-            elif counts[severity] == SPEC_FAULTS.most + 1:
+        for severity in ("error", "warning"):
+            own = [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == severity]
+            shown += own[: SPEC_FAULTS.most]
+            if more := own[SPEC_FAULTS.most :]:
                 hint = f"fix the first ones and run again; at most {SPEC_FAULTS} are shown"
-                more = f"and {left[severity]:,} more: {diagnostic.message}"
-                shown.append(replace(diagnostic, message=more, expected="", hint=hint))
-        return tuple(shown)
+                message = f"and {len(more) - 1:,} more: {more[0].message}"
+                shown.append(replace(more[0], message=message, expected="", hint=hint))
+        return tuple(sorted(shown, key=_by_place))
 
     def is_overridden(self, path: Path) -> bool:
         """Return True for a value that the command line set, not a file."""
-        while path not in self.positions:
+        while path not in self.source.positions:
             path = path[:-1]
-        return self.positions[path].value.file not in self.texts
+        return self.source.positions[path].value.file not in self.source.texts
 
     def report(self, findings: Iterable[Finding]) -> None:
         """Add findings with their places to the diagnostics, except those at or below a broken part."""
         known = dict.fromkeys(self.diagnostics)
         for finding in findings:
-            if any(finding.path[:depth] in self.broken for depth in range(len(finding.path) + 1)):
-                continue
-            known[finding.at(place_of(finding, self.data, self.positions, self.texts))] = None
-        self.diagnostics = sorted(known, key=lambda d: (d.place.file, d.place.line, d.place.column))
+            if all(finding.path[:depth] not in self.broken for depth in range(len(finding.path) + 1)):
+                known[self.source.diagnostic(finding)] = None
+        self.diagnostics = sorted(known, key=_by_place)
 
 
-def place_of(
-    finding: Finding, data: Mapping[str, Any], positions: KeyPositions, texts: Mapping[str, str]
-) -> Place:
-    """Return the place of a finding in the files that `data` was read from."""
-    if finding.place is not None:
-        return finding.place
-    path = finding.path
-    if finding.offset is not None and path in positions:
-        value = positions[path].value
-        source = texts.get(value.file, value.text)
-        return place_within(value, source, str(value_at(data, path)), finding.offset, finding.word)
-    if finding.word:
-        # A list in place of a mapping has no keys to point at, only its items.
-        listed = path not in positions and isinstance(value_at(data, path[:-1]), list)
-        inside = path[:-1] if listed else path
-        for at, value in walk_paths(value_at(data, inside), inside):
-            spot = positions.get(at)
-            if spot is None or at == inside:
-                continue
-            if spot.key is not None and at[-1] == finding.word:
-                return spot.key
-            if value == finding.word:
-                return spot.value
-    at_key = finding.at_key
-    while path not in positions:  # missing: its mapping, or the short form
-        path = path[:-1]
-        at_key = isinstance(value_at(data, path), Mapping | list)
-    spot = positions[path]
-    return spot.key if at_key and spot.key is not None else spot.value
+def _by_place(diagnostic: Diagnostic) -> tuple[str, int, int]:
+    return diagnostic.place.file, diagnostic.place.line, diagnostic.place.column
 
 
 def is_tests_file(path: str | FilePath) -> bool:
@@ -189,9 +148,7 @@ def load_spec(
         choose_model(source, model, base_url)
     source.data.pop("extends", None)
     fitting, unread = validate(source.data), _unread(source)
-    loaded = LoadedSpec(
-        fitting.value, source.data, folders, list(source.faults), source.positions, source.texts
-    )
+    loaded = LoadedSpec(fitting.value, source, folders, list(source.faults))
     if not unreadable:
         loaded.report(finding for finding in fitting.findings if finding.path not in unread)
     loaded.broken = fitting.left_out | unread
@@ -209,14 +166,7 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[YamlSource, tupl
 
     `chain` holds the specs that extend this one, which it may not extend in turn.
     """
-    try:
-        source = parse_yaml(read_text(path, SPEC_BYTES), display_path(path))
-    except UnicodeDecodeError:
-        source = unreadable_source(Place(display_path(path), 1, 1, ""), "not valid YAML: not UTF-8 text")
-    except OSError as error:
-        if error.errno != errno.EFBIG:
-            raise UsageError(f"cannot read {path}: {error.strerror}") from error
-        source = unreadable_source(Place(display_path(path), 1, 1, ""), error.strerror or "")
+    source = read_yaml(path)
     folder = resolve_path(path).parent
     if source.data.get("extends") is None:
         return source, (folder,)

@@ -6,15 +6,20 @@ the growth by aliases are limited. Booleans and numbers follow YAML 1.2: `yes`, 
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 from typing import Any, cast
 
 import yaml
 
+from rolegraph.engine.errors import UsageError
 from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_DEPTH, SPEC_DIGITS, SPEC_VALUES
-from rolegraph.engine.spec.diagnostics import Diagnostic, Path, Place, SourceLines
+from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path, Place, SourceLines
+from rolegraph.engine.spec.files import display_path, read_text
+from rolegraph.engine.spec.scalars import place_within
 
 _DEPTH = SPEC_DEPTH.most
 
@@ -44,6 +49,35 @@ class YamlSource:
     def unreadable(self) -> bool:
         """True for a file without data, of which only the faults are known."""
         return bool(self.faults) and not self.data
+
+    def diagnostic(self, finding: Finding) -> Diagnostic:
+        """Return the diagnostic of a finding at its place in the files that were read."""
+        return finding.at(finding.place or self._place_of(finding))
+
+    def _place_of(self, finding: Finding) -> Place:
+        path, positions = finding.path, self.positions
+        if finding.offset is not None and path in positions:
+            value = positions[path].value
+            text = self.texts.get(value.file, value.text)
+            return place_within(value, text, str(value_at(self.data, path)), finding.offset, finding.word)
+        if finding.word:
+            # A list in place of a mapping has no keys to point at, only its items.
+            listed = path not in positions and isinstance(value_at(self.data, path[:-1]), list)
+            inside = path[:-1] if listed else path
+            for at, value in walk_paths(value_at(self.data, inside), inside):
+                spot = positions.get(at)
+                if spot is None or at == inside:
+                    continue
+                if spot.key is not None and at[-1] == finding.word:
+                    return spot.key
+                if value == finding.word:
+                    return spot.value
+        at_key = finding.at_key
+        while path not in positions:  # missing: its mapping, or the short form
+            path = path[:-1]
+            at_key = isinstance(value_at(self.data, path), Mapping | list)
+        spot = positions[path]
+        return spot.key if at_key and spot.key is not None else spot.value
 
 
 class _Loader(yaml.SafeLoader):
@@ -121,6 +155,23 @@ def _scalar(tag: str, text: str) -> object:
 A_SPEC = ("a spec is a mapping", "keys such as rolegraph, name and roles")
 
 
+def read_yaml(path: FilePath, mapping: tuple[str, str] = A_SPEC) -> YamlSource:
+    """Read and parse one file as `parse_yaml` does; a file that is too large or no text is a fault.
+
+    Raises:
+        UsageError: The file is missing or cannot be read.
+    """
+    file = display_path(path)
+    try:
+        return parse_yaml(read_text(path, SPEC_BYTES), file, mapping)
+    except UnicodeDecodeError:
+        return unreadable_source(Place(file, 1, 1, ""), "not valid YAML: not UTF-8 text")
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            return unreadable_source(Place(file, 1, 1, ""), error.strerror or "")
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+
+
 def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlSource:
     """Parse one file; faults are in the result, with the data of the rest.
 
@@ -151,13 +202,13 @@ def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlS
         return unreadable_source(place, f"not valid YAML: {error}")
     reader = _Reader(lines)
     if not isinstance(node, yaml.MappingNode):
-        place = reader.place(node) if node else top
-        return unreadable_source(place, *mapping)
+        return unreadable_source(reader.place(node) if node else top, *mapping)
     try:
         data = reader.mapping(node, ())
     except _TooLarge as error:
         limits = f"at most {SPEC_DEPTH}, and {SPEC_VALUES} in all"
-        return unreadable_source(error.place, "nested too deeply, or aliases that grow too large", limits)
+        place = reader.place(error.args[0])
+        return unreadable_source(place, "nested too deeply, or aliases that grow too large", limits)
     reader.positions[()] = KeyPosition(None, top)
     return YamlSource(data, reader.positions, reader.faults, {file: text})
 
@@ -206,10 +257,7 @@ _PLAIN_TAGS = {f"{_PREFIX}{name}" for name in ("map", "seq", "str", "int", "floa
 
 
 class _TooLarge(Exception):
-    """Raised for too many or too deeply nested values."""
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    """Error of a node with too many or too deeply nested values, its argument."""
 
 
 class _Reader:
@@ -228,10 +276,9 @@ class _Reader:
     def value(self, node: yaml.Node, path: Path) -> Any:
         self.visited += 1
         if self.visited > SPEC_VALUES.most or len(path) > _DEPTH:
-            raise _TooLarge(self.place(node))
+            raise _TooLarge(node)
         if node.tag not in _PLAIN_TAGS:
-            fault = Diagnostic(f"the tag {node.tag!r} is not allowed", self.place(node), "a plain value")
-            self.faults.append(fault)
+            self.fault(f"the tag {node.tag!r} is not allowed", node, "a plain value")
             return None
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
@@ -244,7 +291,7 @@ class _Reader:
         try:
             return _scalar(node.tag, node.value)
         except ValueError as error:
-            self.faults.append(Diagnostic("this value cannot be read", self.place(node), str(error)))
+            self.fault("this value cannot be read", node, str(error))
             return None
 
     def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
@@ -262,31 +309,28 @@ class _Reader:
         """
         self.visited += len(node.value) + 1 if merges else 0
         if self.visited > SPEC_VALUES.most or merges > _DEPTH:
-            raise _TooLarge(self.place(node))
+            raise _TooLarge(node)
         pairs: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         own: dict[str, int] = {}
         for key_node, value_node in node.value:
             key: Any = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str) or has_surrogate(key):
-                self.faults.append(
-                    Diagnostic("not a key that a spec can have", self.place(key_node), "a name")
-                )
+                self.fault("not a key that a spec can have", key_node, "a name")
             elif key in own:
                 hint = f"first written in line {own[key]}"
-                message = f"duplicate key {key!r}"
-                self.faults.append(Diagnostic(message, self.place(key_node), "each key once", hint))
+                self.fault(f"duplicate key {key!r}", key_node, "each key once", hint)
             else:
                 own[key] = self.place(key_node).line
                 if not key_node.tag.endswith("merge"):
                     pairs[key] = key_node, value_node
                     continue
                 for base in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
-                    pairs = {**pairs, **self.merged(base, merges + 1), **pairs}
+                    if isinstance(base, yaml.MappingNode):
+                        pairs = {**pairs, **self.pairs(base, merges + 1), **pairs}
+                    else:
+                        expected = "a mapping's alias, as in `<<: *base`, or a list of them"
+                        self.fault("`<<` merges mappings", base, expected)
         return pairs
 
-    def merged(self, node: yaml.Node, merges: int) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        if isinstance(node, yaml.MappingNode):
-            return self.pairs(node, merges)
-        expected = "a mapping's alias, as in `<<: *base`, or a list of them"
-        self.faults.append(Diagnostic("`<<` merges mappings", self.place(node), expected))
-        return {}
+    def fault(self, message: str, node: yaml.Node, expected: str, hint: str = "") -> None:
+        self.faults.append(Diagnostic(message, self.place(node), expected, hint))

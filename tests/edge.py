@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import networkx as nx
+
 from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.compile.unroll import predecessors
 from rolegraph.engine.models import Completion, LimitedModel, Model, Request
-from rolegraph.engine.records import Episode, Observer, Task
+from rolegraph.engine.records import Episode, NodeId, Observer, Task
 from rolegraph.engine.run import EpisodeJob, Isolation, run_episode
 
 COUNTDOWN: Task = {
@@ -76,6 +79,14 @@ def run_one(plan: Plan, model: ScriptedModel, task: Task = COUNTDOWN, seed: int 
 
 def solver_judge(*overrides: str) -> Plan:
     return compile_file("solver_judge", overrides)
+
+
+def turn_dag(plan: Plan) -> nx.DiGraph[NodeId]:
+    """Return the DAG of a plan's turns, an edge from each turn to every turn that waits for it."""
+    edges = ((before, node) for node, befores in predecessors(plan).items() for before in befores)
+    dag: nx.DiGraph[NodeId] = nx.DiGraph(edges)
+    dag.add_nodes_from(node.id for node in plan.nodes)
+    return dag
 
 
 def by_role(answers: dict[str, str | Sequence[str]]) -> Answer:

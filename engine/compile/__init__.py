@@ -1,27 +1,8 @@
-"""Compilation of a spec to an immutable Plan, or to all its faults."""
+"""Compilation of a spec to an immutable Plan, or to all its faults.
 
-from rolegraph.engine.compile.compiler import (
-    CompileResult,
-    PlanCheck,
-    check_file,
-    check_source,
-    compile_file,
-)
-from rolegraph.engine.compile.plan import Endpoint, Plan, PolicyPlan, RolePlan
-from rolegraph.engine.compile.size import EpisodeBounds, size_of
-from rolegraph.engine.compile.unroll import graph
+The stub beside this file lists the names; each is imported on first use.
+"""
 
-__all__ = [
-    "CompileResult",
-    "Endpoint",
-    "EpisodeBounds",
-    "Plan",
-    "PlanCheck",
-    "PolicyPlan",
-    "RolePlan",
-    "check_file",
-    "check_source",
-    "compile_file",
-    "graph",
-    "size_of",
-]
+from rolegraph.engine.lazily import names_of
+
+__getattr__, __dir__, __all__ = names_of(__name__)  # pyright: ignore[reportUnsupportedDunderAll]  # the stub lists them

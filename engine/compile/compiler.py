@@ -62,33 +62,25 @@ class CompileResult:
 
     def files(self) -> Mapping[Split, Dataset]:
         """Return the data sets that are files of the spec's author; only their first task has been read."""
-        written: dict[Split, Dataset] = {}
-        for split, dataset in self.plan.data.items() if self.plan else ():
-            if dataset.origin is not None and dataset.origin.call.name == "file":
-                written[split] = dataset
-        return written
+        if self.plan is None:
+            return {}
+        data = self.plan.data.items()
+        return {split: it for split, it in data if it.origin and it.origin.call.name == "file"}
 
 
-def compile_file(
-    name: str | FilePath,
-    overrides: Sequence[str] = (),
-    further: PlanCheck | None = None,
-    *,
-    allow: Sequence[str] = (),
-) -> Plan:
+def compile_file(name: str | FilePath, overrides: Sequence[str] = (), *, allow: Sequence[str] = ()) -> Plan:
     """Compile a spec's file.
 
     Args:
         name: A path, or the name of a shipped spec.
         overrides: `key.path=value` settings.
-        further: A check of the plan for one use.
         allow: Permissions, as for `--allow`.
 
     Raises:
         SpecError: The spec has faults; all of them are in the error.
         UsageError: The file does not exist.
     """
-    return check_file(name, overrides, further, allow=allow).valid()
+    return check_file(name, overrides, allow=allow).valid()
 
 
 def check_file(
@@ -97,52 +89,46 @@ def check_file(
     further: PlanCheck | None = None,
     *,
     model: str | None = None,
-    base_url: str | None = None,
-    imports: Sequence[Import] = (),
     allow: Sequence[str] = (),
     runs: bool = False,
 ) -> CompileResult:
-    """Load, check and compile a spec's file; faults and warnings are in the result.
+    """Check a spec's file as `check_source` does.
 
     Args:
         name: A path, or the name of a shipped spec.
         overrides: `key.path=value` settings.
         further: A check of the plan for one use.
         model: Value of `--model`.
-        base_url: Value of `--base-url`.
-        imports: Files of vocabulary that the command line allows, already imported.
-        allow: Permissions, as for `--allow`. A missing one is a warning.
-        runs: True if the plan is to run now, which makes a missing permission a fault.
+        allow: Permissions, as for `--allow`.
+        runs: True if the plan is to run now.
+    """
+    return check_source(Source.of(name, *overrides, model=model, allow=allow), further, runs=runs)
+
+
+def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool = False) -> CompileResult:
+    """Import a source's Python files, then load, check and compile its spec.
+
+    Args:
+        source: The spec, overrides and options.
+        further: A check of the plan for one use.
+        runs: True if the plan is to run now, which makes a missing permission a fault, else a warning.
+
+    Returns:
+        The plan, if there are no faults, and all faults and warnings.
 
     Raises:
-        UsageError: The file does not exist.
+        UsageError: No spec is named, or a file does not exist.
     """
-    loaded = load_spec(name, overrides, model=model, base_url=base_url)
+    imports = [import_file(FilePath(file)) for file in source.imports]
+    loaded = load_spec(source.named_spec, source.overrides, model=source.model, base_url=source.base_url)
     files = ModelFiles(loaded.folders, loaded.is_overridden)
-    plan, findings = _compile(loaded.spec, loaded.data, files, imports, allow, whole=not loaded.faults)
+    plan, findings = _compile(loaded.spec, loaded.data, files, imports, source.allow, whole=not loaded.faults)
     loaded.report(findings)
     if plan is not None:
         loaded.report(_permission_findings(plan.withheld, "error" if runs else "warning"))
     if further is not None and plan is not None and not loaded.faults:
         loaded.report(further(plan))
     return CompileResult(None if loaded.faults else plan, loaded.shown_diagnostics())
-
-
-def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool = False) -> CompileResult:
-    """Import a source's Python files and check its spec as `check_file` does.
-
-    Raises UsageError where no spec is named, or a file is missing.
-    """
-    return check_file(
-        source.named_spec,
-        source.overrides,
-        further,
-        model=source.model,
-        base_url=source.base_url,
-        imports=[import_file(FilePath(file)) for file in source.imports],
-        allow=source.allow,
-        runs=runs,
-    )
 
 
 def _compile(
@@ -220,7 +206,6 @@ def _assemble(
             name=name,
             spec=spec.roles[name],
             count=counts[name],
-            needs=tuple(needs[name]),
             prompt=None if role.run else _present(role.templates[0]),
             run=role.run,
             system=role.templates[1],

@@ -90,8 +90,6 @@ class RolePlan:
     """Settings as they are written, such as `weight`, `group` or `timeout`."""
     count: int
     """Number of instances."""
-    needs: tuple[str, ...]
-    """Roles that must end before a turn of this one can start."""
     prompt: Template | None
     """None for a role that runs a tool."""
     run: RunPlan | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rolegraph.engine.compile.graph import env_loop, loop_of, players_of
 from rolegraph.engine.compile.inputs import RoleEdge, RoleInputs
@@ -13,9 +13,6 @@ from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.plan import Block, InputEdge, JoinReductions, Node, Plan, Wiring
 from rolegraph.engine.records import NodeId, salt_of
 from rolegraph.engine.spec import Edge, Spec
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 _NO_REWARDS: Mapping[str, Sequence[str]] = {}
 _NO_ENDPOINTS: Mapping[str, Sequence[int]] = {}
@@ -77,17 +74,6 @@ def _successors(graph: Plan | UnrolledGraph, place: int) -> Iterator[int]:
                 yield from graph.blocks[block].nodes
             else:
                 yield from _successors(graph, len(graph.nodes) + block - len(graph.blocks))
-
-
-def graph(plan: Plan) -> nx.DiGraph[NodeId]:
-    """Return the DAG of a plan's turns, an edge from each turn to every turn that waits for it."""
-    import networkx as nx  # takes longer to import than a spec to compile
-
-    drawn: nx.DiGraph[NodeId] = nx.DiGraph()
-    for node, before in predecessors(plan).items():
-        drawn.add_node(node)
-        drawn.add_edges_from((earlier, node) for earlier in before)
-    return drawn
 
 
 _Edges = tuple[InputEdge, ...]

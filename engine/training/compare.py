@@ -96,7 +96,7 @@ def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode
     rows = [_control("untrained workflow", "correct", by_task(plan, untrained).get("correct", {}))]
     for role in plan.roles:
         # A reward that reads other roles measures those too, and a loop's later rounds see earlier ones.
-        if len(plan.roles) == 1 or role.needs or role.loop is not None or role.run is not None:
+        if len(plan.roles) == 1 or role.spec.needs or role.loop is not None or role.run is not None:
             continue
         if role.reward is None or role.reward.roles:
             continue

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 
 import rolegraph as rg
-from rolegraph.engine.compile import EpisodeBounds, check_file, graph, size_of
+from rolegraph.engine.compile import EpisodeBounds, check_file, size_of
 from rolegraph.engine.compile.size import calls_of
 from tests.counting import calls
-from tests.edge import write_spec
+from tests.edge import turn_dag, write_spec
 from tests.workflows import Workflow, compiled, workflows
 
 
@@ -42,7 +42,7 @@ def test_it_is_said_in_words_and_there_is_none_without_a_plan() -> None:
 def test_the_chain_is_the_longest_path_of_the_dag(workflow: Workflow) -> None:
     plan = compiled(workflow)
     calls = {node.id: calls_of(plan.roles[node.role]) for node in plan.nodes}
-    dag = nx.DiGraph((a, b, {"calls": calls[b]}) for a, b in graph(plan).edges)
+    dag = nx.DiGraph((a, b, {"calls": calls[b]}) for a, b in turn_dag(plan).edges)
     dag.add_edges_from(("start", node, {"calls": own}) for node, own in calls.items())
     assert size_of(plan) == (sum(calls.values()), nx.dag_longest_path_length(dag, weight="calls"))
 

@@ -6,13 +6,12 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolegraph.engine.compile import graph
 from rolegraph.engine.compile.inputs import role_inputs_from_text
 from rolegraph.engine.compile.lineage import instances_of
 from rolegraph.engine.compile.unroll import UnrolledGraph, unroll
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.spec import Spec
-from tests.edge import solver_judge
+from tests.edge import solver_judge, turn_dag
 
 
 def unrolled(needs: dict[str, list[str]], counts: dict[str, int]) -> UnrolledGraph:
@@ -25,7 +24,7 @@ def unrolled(needs: dict[str, list[str]], counts: dict[str, int]) -> UnrolledGra
 
 
 def test_every_instance_waits_for_every_instance_of_what_its_role_needs() -> None:
-    dag = graph(solver_judge("roles.solver.count=3", "roles.judge.count=2"))
+    dag = turn_dag(solver_judge("roles.solver.count=3", "roles.judge.count=2"))
     solvers = [NodeId("solver", 1), NodeId("solver", 2), NodeId("solver", 3)]
     assert sorted(dag.predecessors(NodeId("judge", 2))) == solvers
     assert dag.number_of_edges() == 6

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from rolegraph.engine.compile import Plan, graph, size_of
+from rolegraph.engine.compile import Plan, size_of
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Request
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode, FailureName, NodeId
 from rolegraph.engine.vocabulary import Transition
 from tests.clock import longest, run_virtually
-from tests.edge import ScriptedModel, episode, limited, run_one
+from tests.edge import ScriptedModel, episode, limited, run_one, turn_dag
 from tests.run.worlds import PLAYER, Say, game, in_turn, known, world
 from tests.run.written import Roles, asked, plan, said, whose
 
@@ -232,7 +232,7 @@ def test_an_episode_takes_as_long_as_its_critical_path(tmp_path: Path) -> None:
 
 
 def test_the_graph_shows_that_a_round_waits_for_every_players_turn_before(tmp_path: Path) -> None:
-    dag = graph(game(tmp_path, times=2))
+    dag = turn_dag(game(tmp_path, times=2))
     assert {*dag.predecessors(NodeId("o", 1, 2))} == {NodeId("x"), NodeId("o")}
 
 

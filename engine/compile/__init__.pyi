@@ -1,0 +1,13 @@
+"""Names of `rolegraph.engine.compile`; `rolegraph.engine.lazily` reads where each comes from."""
+
+from rolegraph.engine.compile.compiler import CompileResult as CompileResult
+from rolegraph.engine.compile.compiler import PlanCheck as PlanCheck
+from rolegraph.engine.compile.compiler import check_file as check_file
+from rolegraph.engine.compile.compiler import check_source as check_source
+from rolegraph.engine.compile.compiler import compile_file as compile_file
+from rolegraph.engine.compile.plan import Endpoint as Endpoint
+from rolegraph.engine.compile.plan import Plan as Plan
+from rolegraph.engine.compile.plan import PolicyPlan as PolicyPlan
+from rolegraph.engine.compile.plan import RolePlan as RolePlan
+from rolegraph.engine.compile.size import EpisodeBounds as EpisodeBounds
+from rolegraph.engine.compile.size import size_of as size_of

@@ -38,7 +38,7 @@ class SampleJob:
     """Number of likeliest tokens to return for each position of the prompt."""
     owner: str = ""
     """Id of the client; owners take turns."""
-    progress: Callable[[], None] | None = None
+    progress: Callable[[], object] | None = None
     """Callback after every step, on the compute thread."""
     prompt_logprobs: list[float] = field(default_factory=list[float])
     """Log-probabilities of the prompt's tokens at temperature 1; NaN for the first."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from functools import partial
+import time
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -14,10 +14,11 @@ from starlette.responses import JSONResponse, Response
 from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.endpoints import read_body
 from rolegraph.engine.local.service.errors import RequestError
+from rolegraph.engine.local.service.local_model import LocalModel
 from rolegraph.engine.local.service.openai_bodies import CompletionBody
-from rolegraph.engine.local.service.openai_model import OpenAIBackend, usage
+from rolegraph.engine.local.service.openai_model import OpenAIBackend
 from rolegraph.engine.local.service.sampling import SampleRequest
-from rolegraph.engine.local.service.streaming import StreamDelta, StreamState, events
+from rolegraph.engine.local.service.streaming import StreamDelta
 from rolegraph.engine.prompts.chat import cut_at_stop
 
 _DEFAULT_MAX_TOKENS = 16
@@ -29,6 +30,7 @@ class CompletionService:
 
     def __init__(self, backend: Backend) -> None:
         self._model = OpenAIBackend(backend)
+        self._started = int(time.time())
 
     async def models(self, request: Request) -> Response:
         """List the served model."""
@@ -41,87 +43,59 @@ class CompletionService:
         return JSONResponse(self._card(name))
 
     def _card(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._model.started, "owned_by": "rolegraph"}
+        return {"id": name, "object": "model", "created": self._started, "owned_by": "rolegraph"}
 
     async def complete(self, request: Request) -> Response:
         """Complete prompts."""
         body = await read_body(request, CompletionBody)
-        path = await self._model.checkpoint(body.model)
+        model = self._model.backend.model
         samples: list[SampleRequest] = []
-        prompt_tokens, model = 0, self._model.backend.model
         for prompt in body.prompts:
-            ids = self._ids(body, prompt)
             samples += body.requests(
-                ids,
+                _token_ids(model, body, prompt),
                 model.context,
                 max_tokens=body.max_tokens or _DEFAULT_MAX_TOKENS,
                 stop_ids=model.end_ids,
                 count=body.n or 1,
                 first=len(samples),
             )
-            prompt_tokens += len(ids)
             await asyncio.sleep(0)  # lets other requests run between two prompts
-        head = self._model.head("text_completion", "cmpl", body)
-        if body.stream:
-            states = [StreamState(sample, partial(self._read, sample), body.stop_texts) for sample in samples]
-            chunks = self._model.stream(
-                head,
-                body,
-                path,
-                states,
-                lambda number, delta: self._delta_choices(body, number, samples[number], delta),
-                lambda: usage(prompt_tokens, samples),
-                {},
-            )
-            return events(chunks)
-        await self._model.sample(request, path, samples)
-        choices = [
-            self._choice(
-                body, number, sample, self._read(sample, sample.tokens, True)[0], slice(None), sample.reason
-            )
-            for number, sample in enumerate(samples)
-        ]
-        return JSONResponse({**head, "choices": choices, "usage": usage(prompt_tokens, samples)})
+        return await self._model.respond(request, body, samples, _CompletionAnswer(model, body))
 
-    def _ids(self, body: CompletionBody, prompt: str | list[int]) -> list[int]:
-        model = self._model.backend.model
-        ids: list[int]
-        if isinstance(prompt, str):
-            body.check_length(len(prompt), model.context)
-            ids = model.tokenizer.encode(prompt, add_special_tokens=True)
-        else:
-            ids = prompt
-        if not ids or max(ids) >= model.vocabulary:
-            raise RequestError("a prompt is empty, or has a token that the model does not know")
-        return ids
 
-    def _read(self, sample: SampleRequest, tokens: Sequence[int], ended: bool) -> tuple[str, ...]:
-        """Return an answer's text without the stop text or token that ended it."""
+def _token_ids(model: LocalModel, body: CompletionBody, prompt: str | list[int]) -> list[int]:
+    """Return a prompt's token ids. Raises RequestError if the model cannot read the prompt."""
+    ids = prompt
+    if isinstance(ids, str):
+        body.check_length(len(ids), model.context)
+        ids = [*model.tokenizer.encode(ids, add_special_tokens=True)]
+    if not ids or max(ids) >= model.vocabulary:
+        raise RequestError("a prompt is empty, or has a token that the model does not know")
+    return ids
+
+
+class _CompletionAnswer:
+    """Format of the answers to one request for completions: the only part is the text."""
+
+    prefix, kind = "cmpl", "text_completion"
+
+    def __init__(self, model: LocalModel, body: CompletionBody) -> None:
+        self._model, self._body, self.marks = model, body, body.stop_texts
+        self.first: Mapping[str, Any] = {}
+
+    def parts(self, sample: SampleRequest, tokens: Sequence[int], ended: bool) -> tuple[str, ...]:
         kept = tokens[:-1] if tokens and tokens[-1] in sample.stop_ids else tokens
-        return (cut_at_stop(self._model.backend.model.decode([list(kept)])[0], sample.stop_texts),)
+        return (cut_at_stop(self._model.decode([[*kept]])[0], sample.stop_texts),)
 
-    def _delta_choices(
-        self, body: CompletionBody, number: int, sample: SampleRequest, delta: StreamDelta
-    ) -> list[dict[str, Any]]:
-        """Return the `choices` of the chunks for an increment of an answer."""
+    def choice(self, sample: SampleRequest, delta: StreamDelta) -> dict[str, Any] | None:
+        body, positions, (text,) = self._body, delta.tokens, delta.parts
         with_tokens = body.logprobs is not None or body.return_token_ids
-        if not (delta.parts[0] or with_tokens or delta.ended):
-            return []
+        if not (text or with_tokens or delta.ended):
+            return None
         reason = sample.reason if delta.ended else None
-        return [self._choice(body, number, sample, delta.parts[0], delta.tokens, reason)]
-
-    def _choice(
-        self,
-        body: CompletionBody,
-        number: int,
-        sample: SampleRequest,
-        text: str,
-        positions: slice,
-        reason: str | None,
-    ) -> dict[str, Any]:
-        choice: dict[str, Any] = {"index": number, "text": text, "finish_reason": reason, "logprobs": None}
+        choice: dict[str, Any] = {"text": text, "finish_reason": reason, "logprobs": None}
         if body.logprobs is not None:
-            texts = self._model.texts(sample.tokens)
+            texts = self._model.decode([[token] for token in sample.tokens])
             starts = list(accumulate(map(len, texts), initial=0))[:-1]
             choice["logprobs"] = {
                 "tokens": texts[positions],
@@ -132,5 +106,5 @@ class CompletionService:
         if body.return_token_ids:
             choice["token_ids"] = sample.tokens[positions]
         if body.with_prompt_ids:
-            choice["prompt_token_ids"] = list(sample.prompt)
+            choice["prompt_token_ids"] = [*sample.prompt]
         return choice

@@ -1,4 +1,4 @@
-"""The served model behind /v1: sampling, streaming and token counts of chats and completions.
+"""Responses of /v1, whole or streamed: what chats and completions share.
 
 Token ids are returned in vLLM's fields (`prompt_token_ids`, and `token_ids` of a choice) on request.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.batcher import SampleJob
@@ -20,10 +21,31 @@ from rolegraph.engine.local.service.endpoints import run_while_connected
 from rolegraph.engine.local.service.errors import RequestError
 from rolegraph.engine.local.service.openai_bodies import SampledBody
 from rolegraph.engine.local.service.sampling import SampleRequest
-from rolegraph.engine.local.service.streaming import StreamDelta, StreamState, ticks_while_sampling
+from rolegraph.engine.local.service.streaming import StreamDelta, StreamState, events, ticks_while_sampling
 
 OWNER = "/v1"
 """Owner of all requests of /v1, which have no session: together they take turns with the sessions."""
+
+
+class AnswerFormat(Protocol):
+    """Format in which one endpoint returns the answers to one request."""
+
+    prefix: str
+    """Beginning of a response's id."""
+    kind: str
+    """`object` of a response."""
+    marks: tuple[str, ...]
+    """Texts that never are in a streamed increment: stop texts and tags."""
+    first: Mapping[str, Any]
+    """Further fields of a whole response, or of the first chunk of a stream."""
+
+    def parts(self, sample: SampleRequest, tokens: Sequence[int], ended: bool) -> tuple[str, ...]:
+        """Return the parts, such as reasoning and text, of an answer's tokens so far."""
+        ...
+
+    def choice(self, sample: SampleRequest, delta: StreamDelta) -> dict[str, Any] | None:
+        """Return the choice, without its index, for an increment or a whole answer; None to send nothing."""
+        ...
 
 
 class OpenAIBackend:
@@ -31,7 +53,6 @@ class OpenAIBackend:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.started = int(time.time())
 
     async def checkpoint(self, model: str | None) -> str | None:
         """Return the checkpoint path that a request names as its model; None for the served model itself.
@@ -47,70 +68,62 @@ class OpenAIBackend:
             self.backend.check_name(model)
         return None
 
-    async def sample(self, request: Request, path: str | None, samples: Sequence[SampleRequest]) -> None:
-        """Sample sequences to their end. Raises ClientDisconnect when the client disconnects before."""
-        await run_while_connected(request, self.backend.sample(SampleJob(path, samples, owner=OWNER)))
-        for sample in samples:
-            check_finite(sample)
-
-    async def stream(
-        self,
-        head: Mapping[str, Any],
-        body: SampledBody,
-        path: str | None,
-        states: Sequence[StreamState],
-        choices: Callable[[int, StreamDelta], list[dict[str, Any]]],
-        usage: Callable[[], Mapping[str, int]],
-        first: Mapping[str, Any],
-    ) -> AsyncGenerator[Mapping[str, Any], None]:
-        """Sample sequences and yield the chunks of a streamed response.
+    async def respond(
+        self, request: Request, body: SampledBody, samples: Sequence[SampleRequest], form: AnswerFormat
+    ) -> Response:
+        """Sample sequences and return the response, a stream if the body asks for one.
 
         Args:
-            head: fields that begin every chunk.
+            request: the request; when its client disconnects, sampling ends.
             body: the request's body.
-            path: the checkpoint to sample from; None for the base model.
-            states: one state for each answer.
-            choices: returns the `choices` of the chunks for an answer's number and increment.
-            usage: returns the token counts at the end.
-            first: further fields of the first chunk.
-        """
-        head = {**head, **({"usage": None} if body.with_usage else {})}
-        ended: set[int] = set()
-        samples = [state.sample for state in states]
-        ticks = ticks_while_sampling(
-            lambda progress: self.backend.sample(SampleJob(path, samples, owner=OWNER, progress=progress))
-        )
-        async with aclosing(ticks):
-            async for _ in ticks:
-                for number, state in enumerate(states):
-                    if number in ended or (delta := state.delta()) is None:
-                        continue
-                    check_finite(state.sample, delta.tokens)
-                    if delta.ended:
-                        ended.add(number)
-                    for choice in choices(number, delta):
-                        yield {**head, **first, "choices": [choice]}
-                        first = {}
-        if body.with_usage:
-            yield {**head, "choices": [], "usage": usage()}
+            samples: the sequences to sample, `n` for each prompt.
+            form: the format of the answers.
 
-    def head(self, kind: str, prefix: str, body: SampledBody) -> dict[str, Any]:
-        """Return the fields with which every response to a request, or every chunk of one, begins."""
-        name = f"{prefix}-{uuid.uuid4().hex}"
-        return {
-            "id": name,
-            "object": kind,
+        Raises:
+            ClientDisconnect: the client has disconnected.
+            NotFoundError: no such checkpoint or model.
+            RequestError: the checkpoint cannot be loaded, or its weights give no finite numbers.
+        """
+        job = SampleJob(await self.checkpoint(body.model), samples, owner=OWNER)
+        head = {
+            "id": f"{form.prefix}-{uuid.uuid4().hex}",
+            "object": form.kind,
             "created": int(time.time()),
             "model": body.model or self.backend.name,
         }
+        if body.stream:
+            return events(self._chunks(head, body, job, form))
+        await run_while_connected(request, self.backend.sample(job))
+        choices: list[dict[str, Any]] = []
+        for number, sample in enumerate(samples):
+            _check_finite(sample)
+            whole = StreamDelta(form.parts(sample, sample.tokens, True), slice(0, None), True)
+            choices.append({"index": number, **(form.choice(sample, whole) or {})})
+        return JSONResponse({**head, "choices": choices, "usage": _usage(body, samples), **form.first})
 
-    def texts(self, tokens: Sequence[int]) -> list[str]:
-        """Return the text of each token."""
-        return self.backend.model.decode([[token] for token in tokens])
+    async def _chunks(
+        self, head: dict[str, Any], body: SampledBody, job: SampleJob, form: AnswerFormat
+    ) -> AsyncGenerator[Mapping[str, Any], None]:
+        """Sample a job and yield the chunks of the streamed response."""
+        head |= {"usage": None} if body.with_usage else {}
+        first = form.first
+        states = [StreamState(sample, form.parts, form.marks) for sample in job.requests]
+        async with aclosing(ticks_while_sampling(self.backend.sample, job)) as ticks:
+            async for _ in ticks:
+                for number, state in enumerate(states):
+                    if (delta := state.delta()) is None:
+                        continue
+                    _check_finite(state.sample, delta.tokens)
+                    if (choice := form.choice(state.sample, delta)) is not None:
+                        yield {**head, **first, "choices": [{"index": number, **choice}]}
+                        first = {}
+        if body.with_usage:
+            yield {**head, "choices": [], "usage": _usage(body, job.requests)}
 
 
-def usage(prompt_tokens: int, samples: Sequence[SampleRequest]) -> dict[str, int]:
-    """Return the token counts of a request."""
+def _usage(body: SampledBody, samples: Sequence[SampleRequest]) -> dict[str, int]:
+    """Return the token counts of a request; a prompt counts once for its `n` answers."""
+    prompt_tokens = sum(len(sample.prompt) for sample in samples) // (body.n or 1)
     sampled = sum(len(sample.tokens) for sample in samples)
     return {
         "prompt_tokens": prompt_tokens,
@@ -119,7 +132,7 @@ def usage(prompt_tokens: int, samples: Sequence[SampleRequest]) -> dict[str, int
     }
 
 
-def check_finite(sample: SampleRequest, positions: slice = slice(None)) -> None:
+def _check_finite(sample: SampleRequest, positions: slice = slice(None)) -> None:
     """Raise RequestError if log-probabilities are not finite, which JSON cannot express."""
     if not all(map(math.isfinite, sample.logprobs[positions])):
         raise RequestError("these weights give no finite numbers: their training has diverged")

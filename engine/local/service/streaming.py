@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 
 from starlette.responses import StreamingResponse
 
+from rolegraph.engine.local.service.batcher import SampleJob
 from rolegraph.engine.local.service.endpoints import openai_error, refusal_of
 from rolegraph.engine.local.service.sampling import SampleRequest
-
-Sample = Callable[[Callable[[], None]], Coroutine[Any, Any, object]]
-"""Function that samples sequences and calls its argument, from any thread, when there are new tokens."""
 
 
 class StreamDelta(NamedTuple):
@@ -36,9 +34,10 @@ class StreamState:
     """
 
     sample: SampleRequest
-    read: Callable[[Sequence[int], bool], tuple[str, ...]]
+    read: Callable[[SampleRequest, Sequence[int], bool], tuple[str, ...]]
     marks: tuple[str, ...]
     tokens: int = 0
+    ended: bool = False
     sent: list[str] = field(default_factory=list[str])
 
     def delta(self) -> StreamDelta | None:
@@ -49,9 +48,10 @@ class StreamState:
         """
         ended = self.sample.reason is not None
         count = len(self.sample.logprobs)
-        if count <= self.tokens and not ended:
+        if self.ended or (count <= self.tokens and not ended):
             return None
-        parts = self.read(self.sample.tokens[:count], ended)
+        self.ended = ended
+        parts = self.read(self.sample, self.sample.tokens[:count], ended)
         settled = parts if ended else [_without_open_end(part, self.marks) for part in parts]
         self.sent = self.sent or [""] * len(parts)
         new = [part[len(sent) :] for part, sent in zip(settled, self.sent, strict=True)]
@@ -72,17 +72,16 @@ def _without_open_end(text: str, marks: Sequence[str]) -> str:
     return text[: len(text) - max(starts, default=0)]
 
 
-async def ticks_while_sampling(sample: Sample) -> AsyncGenerator[None, None]:
-    """Run `sample`, yielding whenever there may be new tokens and once at the end.
+async def ticks_while_sampling(
+    sample: Callable[[SampleJob], Coroutine[Any, Any, object]], job: SampleJob
+) -> AsyncGenerator[None, None]:
+    """Sample a job, yielding whenever there may be new tokens and once at the end.
 
     Closing the generator cancels the sampling. Raises whatever `sample` raises.
     """
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
-
-    def progress() -> None:
-        loop.call_soon_threadsafe(changed.set)
-
-    sampling = asyncio.ensure_future(sample(progress))
+    job.progress = lambda: loop.call_soon_threadsafe(changed.set)
+    sampling = asyncio.ensure_future(sample(job))
     sampling.add_done_callback(lambda _: changed.set())
     try:
         while not sampling.done():

@@ -65,10 +65,11 @@ def chat(model: ScriptedBackend, *asked: dict[str, Any]) -> list[Any]:
     from starlette.routing import Route
 
     from rolegraph.engine.local.service.chat import ChatService
-    from rolegraph.engine.local.service.endpoints import guarded
+    from rolegraph.engine.local.service.endpoints import ERROR_HANDLERS
 
     service = ChatService(cast("Any", model))
-    app = Starlette(routes=[Route("/v1/chat/completions", guarded(service.complete), methods=["POST"])])
+    routes = [Route("/v1/chat/completions", service.complete, methods=["POST"])]
+    app = Starlette(routes=routes, exception_handlers=ERROR_HANDLERS)
 
     async def run() -> list[Any]:
         web = httpx.AsyncClient(transport=httpx.ASGITransport(app=app))

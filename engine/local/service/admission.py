@@ -11,9 +11,11 @@ import socket
 from collections.abc import Mapping
 from ipaddress import ip_address
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rolegraph.engine.local.service.endpoints import Refusal, error_response
+from rolegraph.engine.local.service.endpoints import error_response
+from rolegraph.engine.local.service.errors import RequestError
 
 HEALTH = "/api/v1/healthz"
 SIGNED = "/api/v1/files/"
@@ -32,26 +34,28 @@ class Admission:
         self._names = {"localhost", host.lower(), socket.gethostname().lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with a refusal, or pass the request on."""
+        """Answer with an error, or pass the request on."""
         if scope["type"] == "http":
-            refusal = self._refusal(scope["path"], scope["headers"])
-            if refusal is not None:
-                await error_response(refusal, scope["path"])(scope, receive, send)
+            try:
+                self._check(scope["path"], Headers(scope=scope))
+            except RequestError as error:
+                await error_response(error, scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _refusal(self, path: str, listed: list[tuple[bytes, bytes]]) -> Refusal | None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in listed}
-        hosts = [value.decode("latin-1") for name, value in listed if name == b"host"]
+    def _check(self, path: str, headers: Headers) -> None:
+        """Raise RequestError if a request is refused."""
+        hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_own_name(_without_port(hosts[0])):
-            return Refusal(403, "call this service by an address, as localhost, or by this machine's name")
+            message = "call this service by an address, as localhost, or by this machine's name"
+            raise RequestError(message, status=403)
         if not _is_same_site(headers, hosts[0]):
-            return Refusal(403, "this service answers no page of another site")
+            raise RequestError("this service answers no page of another site", status=403)
         keyless = path == HEALTH or path.startswith(SIGNED)
         key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
         if not keyless and not hmac.compare_digest(key.encode("latin-1"), self._key):
-            return Refusal(401, "this service needs its key, in the header X-API-Key or as a bearer's")
-        return None
+            message = "this service needs its key, in the header X-API-Key or as a bearer's"
+            raise RequestError(message, status=401)
 
     def _is_own_name(self, name: str) -> bool:
         """Return True for an IP address or a known name: no DNS record of a stranger can be either."""

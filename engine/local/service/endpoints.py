@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rolegraph.engine.limits import Limit
 from rolegraph.engine.limits import service as limits
-from rolegraph.engine.local.service.errors import RequestError, TransportError
+from rolegraph.engine.local.service.errors import NotFoundError, RequestError
 
 B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
 _UNION_MEMBERS = ("constrained-", "function-")
@@ -31,32 +30,22 @@ _CLIENT_CLOSED = 499
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Status and reason of an error response."""
-
-    status: int
-    message: str
-    param: str | None = None
-    """Dotted path of the body's field that is at fault."""
-
-
-def error_response(refusal: Refusal, path: str = "") -> Response:
+def error_response(error: RequestError, path: str = "") -> Response:
     """Return an error response in the shape of OpenAI's API if `path` is below /v1, else of Tinker's."""
-    content = {"error": openai_error(refusal)} if _is_openai(path) else {"detail": refusal.message}
+    content = {"error": openai_error(error)} if _is_openai(path) else {"detail": str(error)}
     # The rest of a body that is too long is not read, so the connection cannot be used again.
-    headers = {"connection": "close"} if refusal.status in (408, 413) else {}
-    return JSONResponse(content, refusal.status, headers)
+    headers = {"connection": "close"} if error.status in (408, 413) else {}
+    return JSONResponse(content, error.status, headers)
 
 
-def openai_error(refusal: Refusal) -> Mapping[str, Any]:
+def openai_error(error: RequestError) -> Mapping[str, Any]:
     """Return the value of `error` in a response of OpenAI's API."""
-    kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
+    kind = "server_error" if error.status >= 500 else "invalid_request_error"
     return {
-        "message": refusal.message,
-        "type": "rate_limit_error" if refusal.status == 429 else kind,
-        "param": refusal.param,
-        "code": _CODES.get(refusal.status),
+        "message": str(error),
+        "type": "rate_limit_error" if error.status == 429 else kind,
+        "param": error.param,
+        "code": _CODES.get(error.status),
     }
 
 
@@ -64,18 +53,21 @@ def _is_openai(path: str) -> bool:
     return path == "/v1" or path.startswith("/v1/")
 
 
-def guarded(endpoint: Endpoint) -> Endpoint:
-    """Wrap an endpoint so that its errors become error responses."""
+async def _handle(request: Request, error: Exception) -> Response:
+    """Return the response for an error of an endpoint."""
+    path = request.url.path
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=_CLIENT_CLOSED)
+    if isinstance(error, HTTPException):  # of the router: an unknown path or method
+        error = NotFoundError(
+            f"{request.method} {path[: limits.NAME.most]} is not served by this local service"
+        )
+    return error_response(request_error(error, path), path)
 
-    async def call(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except ClientDisconnect:
-            return Response(status_code=_CLIENT_CLOSED)
-        except Exception as error:
-            return error_response(refusal_of(error, request.url.path), request.url.path)
 
-    return call
+_HANDLED = (RequestError, ValidationError, ClientDisconnect, HTTPException, Exception)
+ERROR_HANDLERS = dict.fromkeys(_HANDLED, _handle)
+"""Starlette's `exception_handlers` of an application with these endpoints."""
 
 
 def json_route(path: str, kind: type[B], call: Callable[[B], Awaitable[object]]) -> Route:
@@ -85,7 +77,7 @@ def json_route(path: str, kind: type[B], call: Callable[[B], Awaitable[object]])
         answer = await call(await read_body(request, kind))
         return answer if isinstance(answer, Response) else JSONResponse(answer)
 
-    return Route(f"/api/v1/{path}", guarded(endpoint), methods=["POST"])
+    return Route(f"/api/v1/{path}", endpoint, methods=["POST"])
 
 
 def constant_route(method: str, path: str, answer: object) -> Route:
@@ -97,26 +89,26 @@ def constant_route(method: str, path: str, answer: object) -> Route:
     return Route(f"/api/v1/{path}", endpoint, methods=[method])
 
 
-def refusal_of(error: Exception, path: str) -> Refusal:
-    """Return the refusal for an error; an unexpected one is logged and becomes a 500."""
+def request_error(error: Exception, path: str) -> RequestError:
+    """Return any error as a RequestError; an unexpected one is logged and has status 500."""
     match error:
         case RequestError():
-            return Refusal(error.status, str(error))
+            return error
         case ValidationError():
-            return _validation_refusal(error, status=400 if _is_openai(path) else 422)
+            return _body_error(error, status=400 if _is_openai(path) else 422)
         case _:
             _logger.error("%s failed", path, exc_info=error)
-            return Refusal(500, f"{type(error).__name__}: {error}")
+            return RequestError(f"{type(error).__name__}: {error}", status=500)
 
 
-def _validation_refusal(error: ValidationError, *, status: int) -> Refusal:
+def _body_error(error: ValidationError, *, status: int) -> RequestError:
     # Of a union, pydantic reports an error for each member. The member that was meant is the one of which
     # only a bound is exceeded, or else the one in which the error lies deepest.
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     detail = max(errors, key=lambda each: (each["type"] == "value_error", len(each["loc"])))
     field = ".".join(str(part) for part in detail["loc"] if _is_in_body(part))[: limits.NAME.most]
     message = detail["msg"].removeprefix("Value error, ")
-    return Refusal(status, f"{field}: {message}" if field else message, field or None)
+    return RequestError(f"{field}: {message}" if field else message, status=status, param=field or None)
 
 
 def _is_in_body(part: str | int) -> bool:
@@ -126,14 +118,8 @@ def _is_in_body(part: str | int) -> bool:
     )
 
 
-async def not_served(request: Request) -> Response:
-    """Answer a request for an unknown path."""
-    path = request.url.path[: limits.NAME.most]
-    return error_response(Refusal(404, f"{request.method} {path} is not served by this local service"), path)
-
-
 async def read_body(request: Request, kind: type[B]) -> B:
-    """Return the request's JSON body; raises ValidationError, and TransportError as `read_bytes` does."""
+    """Return the request's JSON body; raises ValidationError, and RequestError as `read_bytes` does."""
     return kind.model_validate_json(await read_bytes(request))
 
 
@@ -141,34 +127,32 @@ async def read_bytes(request: Request, media: str = JSON, limit: Limit = limits.
     """Return the request's body.
 
     Raises:
-        TransportError: the body has another media type, is encoded, longer than `limit`, or too slow.
-        (Another
-            site's page can send only the media types of forms without a CORS preflight.)
+        RequestError: the body has another media type, is encoded, longer than `limit`, or too slow.
+            (Another site's page can send only the media types of forms without a CORS preflight.)
     """
     _check_length(int(request.headers.get("content-length") or 0), limit)
     if encoding := request.headers.get("content-encoding"):
-        raise TransportError(
-            415, f"a body in {encoding[:40]} is not served here; client/config does not ask for it"
-        )
+        message = f"a body in {encoding[:40]} is not served here; client/config does not ask for it"
+        raise RequestError(message, status=415)
     found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = bytearray()
     try:
         async with asyncio.timeout(limits.BODY_SECONDS.most):
             async for chunk in request.stream():
                 if chunk and found != media:
-                    raise TransportError(
-                        415, f"a body of type {found[:80] or 'none'} is not served here; {media} is"
-                    )
+                    message = f"a body of type {found[:80] or 'none'} is not served here; {media} is"
+                    raise RequestError(message, status=415)
                 _check_length(len(body) + len(chunk), limit)
                 body += chunk
     except TimeoutError as error:
-        raise TransportError(408, f"the body did not arrive within {limits.BODY_SECONDS}") from error
+        message = f"the body did not arrive within {limits.BODY_SECONDS}"
+        raise RequestError(message, status=408) from error
     return bytes(body)
 
 
 def _check_length(length: int, limit: Limit) -> None:
     if length > limit.most:
-        raise TransportError(413, f"{limit.exceeded('a body of')} is not served here")
+        raise RequestError(f"{limit.exceeded('a body of')} is not served here", status=413)
 
 
 async def run_while_connected(request: Request, work: Awaitable[T]) -> T:

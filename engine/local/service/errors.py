@@ -4,9 +4,16 @@ from __future__ import annotations
 
 
 class RequestError(ValueError):
-    """A request that cannot be carried out as it is: the client's mistake."""
+    """A request that cannot be carried out as it is: the client's mistake, unless `status` says otherwise.
+
+    `param` is the dotted path of the body's field that is at fault.
+    """
 
     status = 400
+
+    def __init__(self, message: str, *, status: int | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.param = status or self.status, param
 
 
 class NotFoundError(RequestError):
@@ -25,14 +32,6 @@ class QueueFull(RequestError):
     """A request beyond the number that a client may have open at a time."""
 
     status = 429
-
-
-class TransportError(RequestError):
-    """A request refused for how it was sent (its size, media type or duration), with the status for that."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class OperationCancelled(Exception):

@@ -23,7 +23,7 @@ from rolegraph.engine.limits.service import LISTED
 from rolegraph.engine.local.service.admission import SIGNED
 from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.checkpoints import CheckpointEntry, Kind
-from rolegraph.engine.local.service.endpoints import Endpoint, Refusal, error_response, guarded, read_body
+from rolegraph.engine.local.service.endpoints import read_body
 from rolegraph.engine.local.service.errors import NotFoundError, RequestError
 from rolegraph.engine.local.service.local_model import LoraShape
 from rolegraph.engine.local.service.sessions import SessionStore
@@ -50,7 +50,7 @@ class Rest:
         """Return the routes of all endpoints."""
         run = "training_runs/{run}"
         checkpoint = f"{run}/checkpoints/{{kind}}/{{name}}"
-        calls: list[tuple[str, str, Endpoint]] = [
+        calls = [
             ("GET", "sessions", self._sessions),
             ("GET", "sessions/{session}", self._session),
             ("GET", "training_runs", self._runs),
@@ -61,8 +61,8 @@ class Rest:
             ("PUT", f"{checkpoint}/ttl", self._ttl),
             ("GET", f"{checkpoint}/external_weights_urls", self._urls),
         ]
-        routes = [Route(f"/api/v1/{path}", guarded(call), methods=[method]) for method, path, call in calls]
-        return [*routes, Route(f"{SIGNED}{{run}}/{{kind}}/{{name}}/{{file}}", guarded(self._file))]
+        routes = [Route(f"/api/v1/{path}", call, methods=[method]) for method, path, call in calls]
+        return [*routes, Route(f"{SIGNED}{{run}}/{{kind}}/{{name}}/{{file}}", self._file)]
 
     # sessions
 
@@ -149,9 +149,9 @@ class Rest:
         if not (end.isdecimal() and len(end) < 13) or not hmac.compare_digest(
             signed.encode(), self._signed_query(path, name, int(end)).encode()
         ):
-            return error_response(Refusal(403, "this address was not signed by the running service"))
+            raise RequestError("this address was not signed by the running service", status=403)
         if int(end) < datetime.now(UTC).timestamp():
-            return error_response(Refusal(403, "this address has expired; request another"))
+            raise RequestError("this address has expired; request another", status=403)
         file = self._backend.checkpoints.files(path).get(name)
         if file is None:
             raise NotFoundError(f"{path} has no file {name}")

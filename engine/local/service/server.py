@@ -27,13 +27,13 @@ from rolegraph.engine.local.service import wire
 from rolegraph.engine.local.service.admission import Admission
 from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.chat import ChatService
+from rolegraph.engine.local.service.checkpoints import Kind, SaveOptions
 from rolegraph.engine.local.service.completions import CompletionService
 from rolegraph.engine.local.service.endpoints import (
+    ERROR_HANDLERS,
     PROTOBUF,
     constant_route,
-    guarded,
     json_route,
-    not_served,
     read_bytes,
 )
 from rolegraph.engine.local.service.errors import (
@@ -44,18 +44,16 @@ from rolegraph.engine.local.service.errors import (
     RequestError,
 )
 from rolegraph.engine.local.service.rest import Rest
-from rolegraph.engine.local.service.sampling_calls import SamplingCalls
 from rolegraph.engine.local.service.sessions import ClientSession, SessionStore
 
 POLL_SECONDS = 20.0
 """Longest wait of one retrieve_future; the SDK gives up after 45."""
 
-_METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"]
 _logger = logging.getLogger(__name__)
 
 
 class Service:
-    """The Tinker endpoints for sessions, training and futures, and the application of all endpoints.
+    """The Tinker endpoints but those of `Rest`, and the application of all endpoints.
 
     `tokenizer` is the folder of the model's tokenizer; `silent` is the number of seconds without a request
     after which a client counts as gone.
@@ -90,21 +88,25 @@ class Service:
             constant_route("POST", "telemetry", {"status": "accepted"}),
             constant_route("GET", "healthz", {"status": "ok"}),
             constant_route("GET", "get_server_capabilities", self._capabilities()),
-            Route("/api/v1/forward_backward", guarded(self._forward_backward), methods=["POST"]),
-            Route("/api/v1/sessions/{session_id}/finish", guarded(self._finish_session), methods=["POST"]),
+            json_route("create_sampling_session", wire.SamplingSessionBody, self._create_sampler),
+            json_route("asample", wire.SampleBody, self._sample),
+            Route("/api/v1/samplers/{sampler_id:path}", self._get_sampler),
+            Route("/api/v1/forward_backward", self._forward_backward, methods=["POST"]),
+            Route("/api/v1/sessions/{session_id}/finish", self._finish_session, methods=["POST"]),
+            *Rest(self.backend, self.sessions).routes(),
+            Route("/v1/chat/completions", chat.complete, methods=["POST"]),
+            Route("/v1/completions", completions.complete, methods=["POST"]),
+            Route("/v1/models", completions.models),
+            Route("/v1/models/{name:path}", completions.model),
         ]
-        routes += SamplingCalls(self.backend, self.sessions).routes()
-        routes += Rest(self.backend, self.sessions).routes()
-        routes.append(Route("/v1/chat/completions", guarded(chat.complete), methods=["POST"]))
-        routes.append(Route("/v1/completions", guarded(completions.complete), methods=["POST"]))
-        routes.append(Route("/v1/models", guarded(completions.models), methods=["GET"]))
-        routes.append(Route("/v1/models/{name:path}", guarded(completions.model), methods=["GET"]))
-        routes.append(Route("/{path:path}", not_served, methods=_METHODS))
-        return Starlette(
+        app = Starlette(
             routes=routes,
             middleware=[Middleware(Admission, api_key=api_key, host=host)],
+            exception_handlers=ERROR_HANDLERS,
             lifespan=self._lifespan,
         )
+        app.router.redirect_slashes = False
+        return app
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncGenerator[None, None]:
@@ -128,9 +130,8 @@ class Service:
         return {"type": "create_session", "session_id": session.id}
 
     async def _heartbeat(self, body: wire.SessionBody) -> object:
-        session_id = body.session_id
-        if self.sessions.find(session_id) is None:
-            raise GoneError(f"the session {session_id} is over")
+        if self.sessions.find(body.session_id) is None:
+            raise GoneError(f"the session {body.session_id} is over")
         return {"type": "session_heartbeat"}
 
     async def _finish_session(self, request: Request) -> Response:
@@ -183,12 +184,11 @@ class Service:
         return _accepted(session.futures.start(("create", model_id), create), model_id)
 
     async def _get_info(self, body: wire.ModelBody) -> object:
-        model_id = body.model_id
-        run = self.backend.run(model_id)
+        run = self.backend.run(body.model_id)
         model = {"arch": "causal_lm", "model_name": self.backend.name, "tokenizer_id": self.tokenizer}
         return {
             "type": "get_info",
-            "model_id": model_id,
+            "model_id": body.model_id,
             "model_data": model,
             "model_name": self.backend.name,
             "is_lora": True,
@@ -228,23 +228,34 @@ class Service:
         return self._in_turn(body.model_id, body.seq_id, step)
 
     async def _save_weights(self, body: wire.SaveBody) -> object:
-        name = body.path or f"checkpoint-{next(self._saved):06d}"
-
-        async def save() -> object:
-            options = replace(body.options(), listed=True)
-            path = await self.backend.save(body.model_id, "weights", name, options, overwrite=body.overwrite)
-            return {"type": "save_weights", "path": path}
-
-        return self._in_turn(body.model_id, body.seq_id, save)
+        options = replace(body.options(), listed=True)
+        return self._save(body, "weights", body.path or self._new_name("checkpoint"), options)
 
     async def _save_external(self, body: wire.SaveBody) -> object:
         if body.path is None:
             raise RequestError("the request has no path; external weights go by a name")
-        name = body.path
+        return self._save(body, "external_weights", body.path, body.options())
+
+    async def _save_for_sampler(self, body: wire.SaveBody) -> object:
+        if body.kind != "snapshot":
+            raise RequestError(f"sampling weights of kind {body.kind!r} are not served here; snapshot is")
+        return self._save(body, "sampler_weights", body.path or self._new_name("snapshot"), body.options())
+
+    def _new_name(self, prefix: str) -> str:
+        return f"{prefix}-{next(self._saved):06d}"
+
+    def _save(self, body: wire.SaveBody, kind: Kind, name: str, options: SaveOptions) -> object:
+        """Start to save a model's weights; unlisted ones are answered with a new sampling session."""
+        session = self._session_of_model(body.model_id)
 
         async def save() -> object:
-            path = await self.backend.save(body.model_id, "external_weights", name, body.options())
-            return {"type": "save_weights_external", "path": path}
+            overwrite = body.overwrite or kind != "weights"
+            path = await self.backend.save(body.model_id, kind, name, options, overwrite=overwrite)
+            if options.listed:
+                return {"path": path}
+            sampler = f"{body.model_id}:sampler:{body.sampling_session_seq_id or 0}"
+            session.sampling[sampler] = path
+            return {"sampling_session_id": sampler}
 
         return self._in_turn(body.model_id, body.seq_id, save)
 
@@ -274,21 +285,48 @@ class Service:
             "train_attn": shape.train_attn,
         }
 
-    async def _save_for_sampler(self, body: wire.SaveBody) -> object:
-        if body.kind != "snapshot":
-            raise RequestError(f"sampling weights of kind {body.kind!r} are not served here; snapshot is")
-        session = self._session_of_model(body.model_id)
+    # sampling
 
-        async def save() -> object:
-            name = body.path or f"snapshot-{next(self._saved):06d}"
-            path = await self.backend.save(body.model_id, "sampler_weights", name, body.options())
-            if body.path is not None:
-                return {"type": "save_weights_for_sampler", "path": path}
-            sampler = f"{body.model_id}:sampler:{body.sampling_session_seq_id or 0}"
-            session.sampling[sampler] = path
-            return {"type": "save_weights_for_sampler", "sampling_session_id": sampler}
+    async def _create_sampler(self, body: wire.SamplingSessionBody) -> object:
+        session = self.sessions.get(body.session_id)
+        sampler = f"{session.id}:sample:{body.sampling_session_seq_id}"
+        if body.base_model is not None:
+            self.backend.check_name(body.base_model)
+        if body.model_path is None and body.base_model is None:
+            raise RequestError("name a base_model or a model_path to sample from")
+        if sampler not in session.sampling:
+            if body.model_path is not None:
+                await self.backend.shape(body.model_path)
+            session.sampling[sampler] = body.model_path
+        return {"type": "create_sampling_session", "sampling_session_id": sampler}
 
-        return self._in_turn(body.model_id, body.seq_id, save)
+    async def _get_sampler(self, request: Request) -> Response:
+        sampler = str(request.path_params["sampler_id"])
+        path = self._session_of_sampler(sampler).sampling[sampler]
+        return JSONResponse({"sampler_id": sampler, "base_model": self.backend.name, "model_path": path})
+
+    async def _sample(self, body: wire.SampleBody) -> object:
+        sampler = body.sampling_session_id
+        if sampler is None:
+            raise RequestError("sample through a sampling session (create_sampling_session)")
+        session = self._session_of_sampler(sampler)
+        path = session.sampling[sampler]
+
+        async def sample() -> object:
+            job = await self.backend.sample(body.job(self.backend.model, path, session.id))
+            return wire.sample_response(job, body.prompt_logprobs_last_n)
+
+        key = None if body.seq_id is None else (sampler, body.seq_id)
+        request_id = session.futures.start(key, sample)
+        ids = [f"{request_id}-{number}" for number in range(body.num_samples)]
+        return {"request_id": request_id, "sample_sequence_ids": ids}
+
+    def _session_of_sampler(self, sampler: str) -> ClientSession:
+        """Return the session that owns a sampling session. Raises NotFoundError."""
+        session = self.sessions.find(sampler)
+        if session is None or sampler not in session.sampling:
+            raise NotFoundError(f"there is no sampling session {sampler!r}")
+        return session
 
     # futures
 
@@ -315,10 +353,8 @@ class Service:
         return result
 
     async def _cancel(self, body: wire.FutureBody) -> object:
-        request_id = body.request_id
-        session = self.sessions.find(request_id)
-        if session is not None:
-            session.futures.cancel(request_id)
+        if (session := self.sessions.find(body.request_id)) is not None:
+            session.futures.cancel(body.request_id)
         return {"status": "accepted"}
 
     def _in_turn(

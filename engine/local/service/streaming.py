@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from starlette.responses import StreamingResponse
 
 from rolegraph.engine.local.service.batcher import SampleJob
-from rolegraph.engine.local.service.endpoints import openai_error, refusal_of
+from rolegraph.engine.local.service.endpoints import openai_error, request_error
 from rolegraph.engine.local.service.sampling import SampleRequest
 
 
 class StreamDelta(NamedTuple):
     """Increment of an answer: new text of each part, positions of new tokens, and True at the end."""
 
-    parts: list[str]
+    parts: Sequence[str]
     tokens: slice
     ended: bool
 
@@ -103,7 +103,7 @@ def events(chunks: AsyncGenerator[Mapping[str, Any], None]) -> StreamingResponse
                 async for chunk in chunks:
                     yield _event(chunk)
         except Exception as error:
-            yield _event({"error": openai_error(refusal_of(error, "/v1"))})
+            yield _event({"error": openai_error(request_error(error, "/v1"))})
             return
         yield "data: [DONE]\n\n"
 

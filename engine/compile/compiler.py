@@ -240,7 +240,7 @@ def _assemble(
         wiring=unrolled.wiring,
         reward_inputs=unrolled.reward_inputs,
         loops=tuple(
-            LoopPlan(name, loop.times, names.untils[name], unrolled.early_exit[name], unrolled.branches[name])
+            LoopPlan(name, loop.times, names.untils[name], unrolled.branches[name])
             for name, loop in spec.loops.items()
         ),
         env=_env_plan(spec, names.environment, unrolled),

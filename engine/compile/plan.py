@@ -123,10 +123,6 @@ class RolePlan:
         return by_reward and (self.spec.credit.kind != "trajectory" or self.spec.group != "task")
 
 
-JoinReductions = tuple[tuple[int, int], ...]
-"""For each join, the number of nodes to subtract when a loop exits early."""
-
-
 @dataclass(frozen=True, slots=True)
 class LoopPlan:
     """One loop of a spec."""
@@ -136,9 +132,6 @@ class LoopPlan:
     """Rounds at most."""
     until: Condition | None
     """A branch of the loop exits after a round in which this condition holds."""
-    early_exit: tuple[JoinReductions, ...]
-    """By the first round that is not run, from 1: what to subtract from joins outside the loop; empty where
-    branches exit separately."""
     branches: int
     """Number of branches that exit separately."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from typing import NamedTuple
 from rolegraph.engine.compile.graph import env_loop, loop_of, players_of
 from rolegraph.engine.compile.inputs import RoleEdge, RoleInputs
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
-from rolegraph.engine.compile.plan import Block, InputEdge, JoinReductions, Node, Plan, Wiring
+from rolegraph.engine.compile.plan import Block, InputEdge, Node, Plan, Wiring
 from rolegraph.engine.records import NodeId, salt_of
 from rolegraph.engine.spec import Edge, Spec
 
@@ -27,8 +26,6 @@ class UnrolledGraph(NamedTuple):
     blocks: tuple[Block, ...]
     wiring: Wiring
     reward_inputs: Mapping[int, tuple[InputEdge, ...]]
-    early_exit: Mapping[str, tuple[JoinReductions, ...]]
-    """By loop."""
     branches: Mapping[str, int]
     """By loop."""
     player_nodes: tuple[tuple[int, ...], ...]
@@ -131,19 +128,11 @@ class _Unroller:
         for block in blocks:
             if block.round == 2 and (loop := self.loops[names[block.role]]):
                 ends[loop].add(block.until_inputs)
-        # Found once for all loops: of 200 of them, each would look through the joins of all the others.
-        released = [
-            {self.loops[names[blocks[b].role]] for b in to if b < len(blocks)} for to in wiring.blocks_of_join
-        ]
         return UnrolledGraph(
             nodes,
             blocks,
             wiring,
             self.reward_inputs(nodes),
-            {
-                loop: self.early_exit(loop, nodes, released, wiring) if len(its) == 1 else ()
-                for loop, its in ends.items()
-            },
             {loop: max(1, len(its)) for loop, its in ends.items()},
             player_nodes,
             self.nodes_of,
@@ -263,20 +252,6 @@ class _Unroller:
         same_round = name in self.by_turn and self.in_one_loop(name, other)
         rounds = range(number, number + 1) if same_round else self.all_rounds(other)
         return InputEdge(other, self.positions[other], self.turns(other, members, rounds), len(rounds))
-
-    def early_exit(
-        self, loop: str, nodes: Sequence[Node], released: Sequence[Set[str | None]], wiring: Wiring
-    ) -> tuple[JoinReductions, ...]:
-        """Return `LoopPlan.early_exit` of a loop; `released` has for each join the loops that wait for it."""
-        times = self.spec.loops[loop].times
-        counts = [Counter[int]() for _ in range(times + 2)]
-        for name in (name for name, its in self.loops.items() if its == loop):
-            for place in self.nodes_of[name]:
-                outside = (join for join in wiring.joins_of_node[place] if released[join] - {loop})
-                counts[nodes[place].id.round].update(outside)
-        for number in range(times, 0, -1):
-            counts[number] += counts[number + 1]
-        return tuple(tuple(counts[number].items()) for number in range(1, times + 1))
 
 
 def _wire(nodes: int, awaited: Sequence[Sequence[Sequence[int]]]) -> Wiring:

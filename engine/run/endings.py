@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.compile.plan import Block, InputEdge
 from rolegraph.engine.run.context import EpisodeContext, Results
 from rolegraph.engine.run.environment import EnvironmentSession
-from rolegraph.engine.run.frontier import Frontier
 
 Ending = Literal["until", "env"]
 """What ended a loop before its last round: its condition, or its environment."""
@@ -20,31 +19,18 @@ Endings = Mapping[int, Mapping[tuple[InputEdge, ...], Ending]]
 class LoopEnds:
     """The ends of one episode's loops. Loops, blocks and nodes are positions in the plan."""
 
-    __slots__ = (
-        "_context",
-        "_ended",
-        "_environment",
-        "_frontier",
-        "_is_over",
-        "_plan",
-        "_results",
-        "endings",
-    )
+    __slots__ = ("_context", "_environment", "_is_over", "_plan", "_results", "endings")
 
     def __init__(
         self,
         plan: Plan,
         results: Results,
         context: EpisodeContext,
-        frontier: Frontier,
         environment: EnvironmentSession | None,
     ) -> None:
-        self._plan, self._results, self._context = plan, results, context
-        self._frontier, self._environment = frontier, environment
+        self._plan, self._results, self._context, self._environment = plan, results, context, environment
         self._is_over: dict[int, bool] = {}
         """By block, whether its loop ended before it."""
-        self._ended: set[tuple[int, int]] = set()
-        """The loops that ended on all branches at once, with the first round that is left out."""
         self.endings: dict[int, dict[tuple[InputEdge, ...], Ending]] = {}
 
     def is_over(self, block: int, loop: int) -> bool:
@@ -65,24 +51,9 @@ class LoopEnds:
                 self._note("env", at, loop)
         return over
 
-    def skip(self, block: Block, loop: int) -> Sequence[int]:
-        """Count a block of an ended loop as done; return the blocks that became ready.
-
-        Where the loop ends on all branches at once, its later rounds are counted as well.
-        """
-        tails = self._plan.loops[loop].early_exit
-        if not tails:
-            return self._frontier.skip(block.nodes)
-        if (loop, block.round) in self._ended:
-            return ()
-        self._ended.add((loop, block.round))
-        return self._frontier.end(tails[block.round - 1])
-
     def _ends_before(self, block: Block, loop: int) -> bool:
         """Return whether the loop ends with the round before a block: no node of that round still ran, or
         the loop's condition is true of the nodes that did."""
-        if (loop, block.round) in self._ended:
-            return True
         before = [node for edge in block.until_inputs for node in edge.nodes]
         if all(self._is_over.get(self._plan.nodes[node].block) for node in before):
             self._note("until", block, loop)

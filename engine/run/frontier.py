@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rolegraph.engine.compile.plan import JoinReductions, Wiring
+from rolegraph.engine.compile.plan import Wiring
 
 
 class Frontier:
@@ -21,30 +21,17 @@ class Frontier:
 
     def done(self, node: int) -> Sequence[int]:
         """Count a node that has ended, once; return the blocks that became ready by it."""
-        ready: list[int] | None = None
-        joins = self._joins
+        ready: list[int] = []
         for join in self._feeds[node]:
-            joins[join] -= 1
-            if not joins[join]:
-                ready = self._release(join, ready or [])
-        return ready or ()
+            self._joins[join] -= 1
+            if self._joins[join]:
+                continue
+            for block in self._releases[join]:
+                self._waits[block] -= 1
+                if not self._waits[block]:
+                    ready.append(block)
+        return ready
 
     def skip(self, nodes: Iterable[int]) -> Sequence[int]:
         """Count nodes that are left out; return the blocks that became ready."""
         return [block for node in nodes for block in self.done(node)]
-
-    def end(self, tail: JoinReductions) -> Sequence[int]:
-        """Count all nodes that an ended loop leaves out; return the blocks that became ready."""
-        ready: list[int] = []
-        for join, count in tail:
-            self._joins[join] -= count
-            if not self._joins[join]:
-                ready = self._release(join, ready)
-        return ready
-
-    def _release(self, join: int, ready: list[int]) -> list[int]:
-        for block in self._releases[join]:
-            self._waits[block] -= 1
-            if not self._waits[block]:
-                ready.append(block)
-        return ready

@@ -93,7 +93,7 @@ class _Run:
         self.context = EpisodeContext(plan, job.task, self.results, self.environment)
         self.loop_ends: LoopEnds | None = None
         if plan.loops:
-            self.loop_ends = LoopEnds(plan, self.results, self.context, self.frontier, self.environment)
+            self.loop_ends = LoopEnds(plan, self.results, self.context, self.environment)
         self.messages: dict[int, Sequence[Message] | Failure] = {}
         """By block, the prompt that its nodes share; only of opened blocks: a long loop may end early."""
         self.tools: OpenTools | None = None
@@ -199,7 +199,7 @@ class _Run:
             role = plan.roles[block.role]
             loop_ends = self.loop_ends
             if role.loop is not None and loop_ends is not None and loop_ends.is_over(number, role.loop):
-                todo += loop_ends.skip(block, role.loop)
+                todo += self.frontier.skip(block.nodes)
                 continue
             if block.inputs:
                 context.set_upstream(number, block.inputs)

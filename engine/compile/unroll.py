@@ -76,13 +76,9 @@ def _successors(graph: Plan | UnrolledGraph, place: int) -> Iterator[int]:
 _Edges = tuple[InputEdge, ...]
 
 
-class _BlockInputs(NamedTuple):
-    """Inputs that the instances of one block share; the key by which instances are grouped into blocks."""
-
-    inputs: _Edges
-    until: _Edges
-    own_turn: Sequence[int]
-    """The node of the instance's turn before, where the block waits for it."""
+_BlockInputs = tuple[_Edges, _Edges, Sequence[int]]
+"""Inputs that the instances of one block share: its edges, those of the loop's `until`, and the node of the
+instance's turn before, where the block waits for it."""
 
 
 @dataclass(slots=True)
@@ -100,7 +96,7 @@ class _Unroller:
     """By role, the turns of one instance."""
     nodes_of: dict[str, range] = field(init=False)
     positions: dict[str, int] = field(init=False)
-    turn_nodes: dict[tuple[str, Sequence[int], range], Sequence[int]] = field(
+    turn_nodes: dict[tuple[str, tuple[int, ...], range], Sequence[int]] = field(
         init=False, default_factory=dict
     )
     """Results of `turns`: instances that read the same turns share one sequence."""
@@ -119,9 +115,7 @@ class _Unroller:
         blocks, awaited = self.blocks()
         nodes = self.nodes(blocks)
         player_nodes = self.player_nodes()
-        transitions: list[list[Sequence[int]]] = [[()], *([turn] for turn in player_nodes)]
-        if not player_nodes:
-            transitions = []
+        transitions = [[turn] for turn in ((), *player_nodes)] if player_nodes else []
         wiring = _wire(len(nodes) + len(transitions), [*awaited, *transitions])
         names = list(self.spec.roles)
         ends: dict[str, set[_Edges]] = {name: set() for name in self.spec.loops}
@@ -148,10 +142,7 @@ class _Unroller:
             conditional = moves or bool(self.spec.roles[name].when)
             for number in range(1, self.rounds[name] + 1):
                 for (inputs, until, own_turn), members in self.grouped(name, number).items():
-                    first, last = (self.node_at(name, member, number) for member in (members[0], members[-1]))
-                    nodes: Sequence[int] = range(first, last + 1)
-                    if len(nodes) != len(members):
-                        nodes = tuple(self.node_at(name, member, number) for member in members)
+                    nodes = self.turns(name, members, range(number, number + 1))
                     may_skip = conditional or bool(until) or any(edge.is_parent for edge in inputs)
                     blocks.append(Block(position, number, nodes, inputs, until, may_skip))
                     step = (total + number - 1,) if moves else ()
@@ -167,7 +158,7 @@ class _Unroller:
             edges = tuple(self.input_edge(name, number, edge, me) for edge in reads.edges)
             until = tuple(self.input_edge(name, number, edge, me) for edge in back)
             own_turn = (self.node_at(name, place, number - 1),) if reads.own_turns and number > 1 else ()
-            found.setdefault(_BlockInputs(edges, until, own_turn), []).append(place)
+            found.setdefault((edges, until, own_turn), []).append(place)
         return found
 
     def nodes(self, blocks: Sequence[Block]) -> tuple[Node, ...]:
@@ -218,10 +209,10 @@ class _Unroller:
 
     def turns(self, role: str, members: Sequence[int], rounds: range) -> Sequence[int]:
         """Return the nodes of some of a role's instances, from 0, in some rounds, by instance."""
-        if len(rounds) == 1 and members == range(len(self.instances[role])):
+        if len(rounds) == 1 and len(members) == len(self.instances[role]):
             start = self.node_at(role, 0, rounds[0])
             return range(start, start + len(members))
-        key = role, members if isinstance(members, range) else tuple(members), rounds
+        key = role, tuple(members), rounds
         if key not in self.turn_nodes:
             self.turn_nodes[key] = tuple(self.node_at(role, member, r) for member in members for r in rounds)
         return self.turn_nodes[key]

@@ -130,6 +130,8 @@ class _Walk:
             return "other"
         if name == "task" or (name in self.around.needs and scope.get(name) in ("single", "several")):
             self.mentions.add(name)
+        if scope.get(name) == "self":  # the whole value: any field may be read of it
+            self.mentions |= {"self", *(f"self.{field}" for field in self.around.own)}
         if name in scope:
             return scope[name]
         if name in self.around.roles:
@@ -148,10 +150,16 @@ class _Walk:
         return self.fault(node, name, f"{name!r} does not exist here; there is {_names(known)}", hint)
 
     def visit_Getattr(self, node: nodes.Getattr, scope: dict[str, Kind]) -> Kind:
-        return self.attribute(node, self.visit(node.node, scope), node.attr)
+        return self.attribute(node, self.holder(node.node, node.attr, scope), node.attr)
+
+    def holder(self, node: nodes.Expr, field: object, scope: dict[str, Kind]) -> Kind:
+        """Visit a value that one field is read of, and return its kind."""
+        if isinstance(field, str) and isinstance(node, nodes.Name) and scope.get(node.name) == "self":
+            return "self"
+        return self.visit(node, scope)
 
     def visit_Getitem(self, node: nodes.Getitem, scope: dict[str, Kind]) -> Kind:
-        kind = self.visit(node.node, scope)
+        kind = self.holder(node.node, getattr(node.arg, "value", None), scope)
         self.visit(node.arg, scope)
         if kind in ("several", "single") and isinstance(node.arg, nodes.Slice):
             return "several"

@@ -42,6 +42,23 @@ def test_the_roles_that_a_template_reads_are_known() -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "mentions"),
+    [
+        ("{{ self.index }}", {"self", "self.index"}),
+        ("{{ self['index'] }}", {"self", "self.index"}),
+        ("{{ [self] | map(attribute='history') | join }}", {"self", "self.index", "self.history"}),
+        ("{% set me = self %}{{ me.index }}", {"self", "self.index", "self.history"}),
+        ("{{ self['hist' ~ 'ory'] }}", {"self", "self.index", "self.history"}),
+    ],
+)
+def test_self_as_a_whole_counts_as_each_of_its_fields(source: str, mentions: set[str]) -> None:
+    around = TemplateScope({}, own=("index", "history"))
+    template, faults = compile_template(source, around)
+    assert template is not None, faults
+    assert template.mentions == mentions
+
+
+@pytest.mark.parametrize(
     ("source", "word", "message"),
     [
         ("{{ task.answer }}", "answer", "would leak the label"),

@@ -180,6 +180,13 @@ def test_rounds_overlap_as_far_as_their_edges_allow(tmp_path: Path) -> None:
     assert model.most_under_way == 5
 
 
+def test_a_turn_that_reads_self_as_a_whole_waits_for_the_earlier_turns(tmp_path: Path) -> None:
+    prompt = "{{ [self] | map(attribute='history') | first | map(attribute='action') | join(' ') }}"
+    looped = plan(tmp_path, {"a": {"prompt": prompt}}, {"l": {"roles": ["a"], "times": 3}})
+    episode = run_one(looped, ScriptedModel(whose))
+    assert asked(episode, "a") == [["", "a1.1", "a1.1 a1.2"]]
+
+
 def test_an_instance_earns_what_its_last_turn_earns(tmp_path: Path) -> None:
     looped = plan(
         tmp_path,

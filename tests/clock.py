@@ -6,6 +6,7 @@ import asyncio
 import selectors
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
+from unittest import mock
 
 T = TypeVar("T")
 
@@ -43,8 +44,9 @@ class _Jumping(selectors.SelectSelector):
 def run_virtually(work: Coroutine[Any, Any, T]) -> tuple[T, float]:
     """Run a coroutine on virtual time; return its result and the virtual seconds that have passed."""
     with asyncio.Runner(loop_factory=VirtualClock) as runner:
-        result = runner.run(work)
-        return result, runner.get_loop().time()
+        time = runner.get_loop().time
+        with mock.patch("time.monotonic", time):
+            return runner.run(work), time()
 
 
 def longest(seconds: Mapping[str, float], after: Mapping[str, list[str]]) -> float:

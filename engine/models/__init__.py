@@ -3,12 +3,11 @@
 `Services` and `Models` open each behind one limit; a provider's SDK is imported when it is needed.
 """
 
-from rolegraph.engine.models.limit import Clock, LimitedModel
+from rolegraph.engine.models.limit import LimitedModel
 from rolegraph.engine.models.opening import Models, ServedModel, Services, open_model
 from rolegraph.engine.models.types import Completion, Model, Request
 
 __all__ = [
-    "Clock",
     "Completion",
     "LimitedModel",
     "Model",

@@ -18,17 +18,14 @@ Results = Sequence[NodeResult | None]
 """The results by node; None for a node that has not run."""
 
 
-def run_nodes(edge: InputEdge, results: Results) -> list[int]:
-    """Return the nodes of an edge that ran; of an edge with several rounds, the last of each instance."""
-    if edge.turns_per_instance == 1:
-        return [node for node in edge.nodes if results[node] is not None]
-    found: list[int] = []
-    for start in range(0, len(edge.nodes), edge.turns_per_instance):
-        ran = [
-            node for node in edge.nodes[start : start + edge.turns_per_instance] if results[node] is not None
-        ]
-        found += ran[-1:]
-    return found
+def turns_taken(edge: InputEdge, results: Results) -> list[tuple[int, NodeResult]]:
+    """Return the nodes of an edge that ran, with their results; of several rounds, each instance's last."""
+    last = {
+        position // edge.turns_per_instance: (node, result)
+        for position, node in enumerate(edge.nodes)
+        if (result := results[node]) is not None
+    }
+    return list(last.values())
 
 
 class EpisodeContext:
@@ -52,9 +49,7 @@ class EpisodeContext:
 
     def views(self, edge: InputEdge) -> Views:
         """Return the views of an edge; a single instance that has not run is replaced by its default."""
-        results = self._results
-        nodes = edge.nodes if edge.turns_per_instance == 1 else run_nodes(edge, results)
-        views = [result.view for node in nodes if (result := results[node]) is not None]
+        views = [result.view for _, result in turns_taken(edge, self._results)]
         if views or not edge.only_instance:
             return Views(views)
         role = self._plan.roles[edge.role]
@@ -62,7 +57,10 @@ class EpisodeContext:
 
     def of_block(self, role: RolePlan, block: int) -> Mapping[str, Any]:
         """Return the variables that all nodes of a block share."""
-        return {"task": self._task_of(role), **self.upstream[block]}
+        return {
+            "task": self._task_of(role) if role.spec.shows else self._visible_task,
+            **self.upstream[block],
+        }
 
     def of_node(self, node: int) -> Mapping[str, Any]:
         """Return the variables of one node, `self` among them."""
@@ -73,7 +71,11 @@ class EpisodeContext:
         plays = environment is not None and environment.loop == role.loop
         observation = environment.observation(at) if environment is not None and plays else ""
         own = self_view(role, at, history, observation)
-        return {"task": self._task_of(role), SELF: own, **self.upstream[at.block]}
+        return {
+            "task": self._task_of(role) if role.spec.shows else self._visible_task,
+            SELF: own,
+            **self.upstream[at.block],
+        }
 
     def of_loop_end(self, edges: Sequence[InputEdge]) -> Mapping[str, Any]:
         """Return the variables of a loop's `until`."""
@@ -89,10 +91,11 @@ class EpisodeContext:
 
     def _task_of(self, role: RolePlan) -> Mapping[str, Any]:
         """Return the task with the fields that the role's prompts may read."""
-        if not role.spec.shows:
-            return self._visible_task
         return _without(self._task, self._plan.hidden.difference(role.spec.shows))
 
 
 def _without(task: Task, hidden: Set[str]) -> Mapping[str, Any]:
-    return {name: value for name, value in task.items() if name not in hidden}
+    visible = {**task}
+    for name in hidden:
+        visible.pop(name, None)
+    return visible

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.records import Failure, FailureName, Task
 from rolegraph.engine.records.plain import LARGEST
 from rolegraph.engine.run.assembly import steps_of
-from rolegraph.engine.run.context import Results, run_nodes
+from rolegraph.engine.run.context import Results, turns_taken
 from rolegraph.engine.run.environment import EnvironmentSession
 from rolegraph.engine.run.isolation import CallTimeout, Isolation
 from rolegraph.engine.run.turn import NodeResult, failure_score
@@ -52,7 +51,7 @@ def score_at_once(
         if reward.timeout is None:
             _score(role, task, result, inputs)
         else:
-            create_task(_score_isolated(role, task, result, inputs, isolation))
+            create_task(_score_isolated(role, reward.timeout, task, result, inputs, isolation))
     if result.failure is not None:
         stop_at_failure(role, result)
 
@@ -66,8 +65,6 @@ def stop_at_failure(role: RolePlan, result: NodeResult) -> None:
 class LateRewards:
     """The rewards of an episode that read other turns. Nodes and roles are positions in the plan."""
 
-    __slots__ = ("_environment", "_isolation", "_plan", "_positions", "_results", "_task")
-
     def __init__(
         self,
         plan: Plan,
@@ -79,88 +76,71 @@ class LateRewards:
         self._plan, self._task, self._results = plan, task, results
         self._environment, self._isolation = environment, isolation
         self._positions: dict[tuple[int, int], Mapping[tuple[int, int], int]] = {}
-        """By block and role, what `_positions_of` found."""
+        """By block and role, what `_positions_in` found."""
 
-    async def score(self, create_task: CreateTask) -> None:
-        """Score each turn once the scores that its reward reads are known; raises EpisodeStop."""
-        scoring: dict[int, asyncio.Task[None]] = {}
-        for role_position in self._plan.reward_order:
-            role = self._plan.roles[role_position]
-            reward = role.reward
-            for node, at in enumerate(self._plan.nodes):
-                result = self._results[node]
-                if at.role != role_position or result is None or reward is None:
-                    continue
-                if not _is_scored(role, reward, result):
-                    continue
-                before = self._scores_before(node, reward, scoring)
-                inputs = partial(self._inputs, node, result, reward)
-                if before or reward.timeout is not None:
-                    scoring[node] = create_task(self._score_after(before, role, result, inputs))
-                else:
-                    _score(role, self._task, result, inputs())
-                    stop_at_failure(role, result)
+    def score(self, create_task: CreateTask) -> None:
+        """Score each role's turns, in a task that waits for the roles whose scores its reward reads."""
+        tasks: dict[str, asyncio.Task[None]] = {}
+        for position in self._plan.reward_order:
+            role = self._plan.roles[position]
+            if role.reward is not None:
+                before = [tasks[name] for name in role.reward.roles if name in tasks]
+                tasks[role.name] = create_task(self._score_role(role, role.reward, before, create_task))
 
-    def _scores_before(
-        self, node: int, reward: Reward, scoring: Mapping[int, asyncio.Task[None]]
-    ) -> list[asyncio.Task[None]]:
-        """Return the tasks under way whose scores a reward reads."""
-        if not scoring:
-            return []
-        edges = (edge for edge in self._plan.reward_inputs.get(node, ()) if edge.name in reward.roles)
-        return [scoring[other] for edge in edges for other in edge.nodes if other in scoring]
-
-    async def _score_after(
-        self,
-        before: Sequence[asyncio.Task[None]],
-        role: RolePlan,
-        result: NodeResult,
-        inputs: Callable[[], RewardInputs],
+    async def _score_role(
+        self, role: RolePlan, reward: Reward, before: Sequence[asyncio.Task[None]], create_task: CreateTask
     ) -> None:
+        """Score the turns of a role; raises EpisodeStop."""
         if before:
             await asyncio.wait(before)
-        await _score_isolated(role, self._task, result, inputs(), self._isolation)
+        isolated: list[asyncio.Task[None]] = []
+        for node in role.nodes:
+            result = self._results[node]
+            if result is None or not _is_scored(role, reward, result):
+                continue
+            inputs = self._inputs(node, result, reward)
+            if reward.timeout is None:
+                _score(role, self._task, result, inputs)
+                stop_at_failure(role, result)
+            else:
+                scoring = _score_isolated(role, reward.timeout, self._task, result, inputs, self._isolation)
+                isolated.append(create_task(scoring))
+        await asyncio.gather(*isolated)
 
     def _inputs(self, node: int, result: NodeResult, reward: Reward) -> RewardInputs:
         """Return what a reward reads of its own turn, of other turns and of the environment."""
-        results, at = self._results, self._plan.nodes[node]
-        ran = {edge.name: run_nodes(edge, results) for edge in self._plan.reward_inputs.get(node, ())}
+        at, environment = self._plan.nodes[node], self._environment
+        ran = {edge.name: turns_taken(edge, self._results) for edge in self._plan.reward_inputs.get(node, ())}
         scores = {
-            name: tuple(r.score for n in ran[name] if (r := results[n]) is not None and r.score is not None)
+            name: tuple(turn.score for _, turn in ran[name] if turn.score is not None)
             for name in reward.roles
         }
-        views = {
-            name: tuple(r.view for n in ran[name] if (r := results[n]) is not None) for name in reward.views
-        }
+        views = {name: tuple(turn.view for _, turn in ran[name]) for name in reward.views}
         positions = {
             name: tuple(
-                self._positions_in(other, at.role).get((at.id.index, at.id.round)) for other in ran[name]
+                self._positions_in(self._plan.nodes[reader].block, at.role).get((at.id.index, at.id.round))
+                for reader, _ in ran[name]
             )
             for name in reward.views
         }
-        environment = self._environment
         env = environment.reward(node) if reward.reads_environment and environment is not None else None
         inputs = _turn_inputs(self._plan.roles[at.role], result) if reward.reads_turn else NO_INPUTS
         return inputs._replace(scores=scores, views=views, positions=positions, env_reward=env)
 
-    def _positions_in(self, node: int, role: int) -> Mapping[tuple[int, int], int]:
-        """Return the position of each turn of a role in what a node saw, by index and round.
+    def _positions_in(self, block: int, role: int) -> Mapping[tuple[int, int], int]:
+        """Return the position of each turn of a role in what a block's nodes saw, by index and round.
 
         A turn that was not seen has the position of the seen turn of its instance.
         """
-        key = self._plan.nodes[node].block, role
-        if key not in self._positions:
-            self._positions[key] = self._positions_of(*key)
-        return self._positions[key]
-
-    def _positions_of(self, block: int, role: int) -> Mapping[tuple[int, int], int]:
-        for edge in self._plan.blocks[block].inputs:
-            if edge.role == role:
-                ids = [self._plan.nodes[node].id for node in run_nodes(edge, self._results)]
-                rounds = range(1, self._plan.roles[role].rounds + 1)
-                of_instance = {(id.index, n): position for position, id in enumerate(ids) for n in rounds}
-                return of_instance | {(id.index, id.round): position for position, id in enumerate(ids)}
-        return {}
+        if (block, role) not in self._positions:
+            edges = (edge for edge in self._plan.blocks[block].inputs if edge.role == role)
+            taken = [turn for edge in edges for turn in turns_taken(edge, self._results)]
+            ids = [self._plan.nodes[node].id for node, _ in taken]
+            rounds = range(1, self._plan.roles[role].rounds + 1)
+            of_instance = {(id.index, n): position for position, id in enumerate(ids) for n in rounds}
+            of_turn = {(id.index, id.round): position for position, id in enumerate(ids)}
+            self._positions[block, role] = of_instance | of_turn
+        return self._positions[block, role]
 
 
 def _turn_inputs(role: RolePlan, result: NodeResult) -> RewardInputs:
@@ -188,21 +168,17 @@ def _score(role: RolePlan, task: Task, result: NodeResult, inputs: RewardInputs)
 
 
 async def _score_isolated(
-    role: RolePlan, task: Task, result: NodeResult, inputs: RewardInputs, isolation: Isolation
+    role: RolePlan, limit: float, task: Task, result: NodeResult, inputs: RewardInputs, isolation: Isolation
 ) -> None:
-    """Set a result's score, in a process if the reward has a time limit; raises EpisodeStop."""
-    reward = role.reward
-    assert reward is not None
-    if reward.timeout is None:
-        _score(role, task, result, inputs)
-    else:
-        try:
-            arguments = (task, result.view.action, inputs)
-            _set_score(role, result, await isolation.run(reward.score, *arguments, limit=reward.timeout))
-        except CallTimeout:
-            _fail(role, result, f"the reward took longer than {reward.timeout:g} s")
-        except FOREIGN_ERRORS as error:
-            _fail(role, result, f"the reward raised {describe_error(error)}")
+    """Set a result's score, computed in a process within `limit` seconds; raises EpisodeStop."""
+    assert role.reward is not None
+    try:
+        arguments = (task, result.view.action, inputs)
+        _set_score(role, result, await isolation.run(role.reward.score, *arguments, limit=limit))
+    except CallTimeout:
+        _fail(role, result, f"the reward took longer than {limit:g} s")
+    except FOREIGN_ERRORS as error:
+        _fail(role, result, f"the reward raised {describe_error(error)}")
     stop_at_failure(role, result)
 
 

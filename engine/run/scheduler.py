@@ -7,14 +7,13 @@ episode is returned. Knows no provider, no disk and no training.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import Block, Node
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.models import Clock, LimitedModel
+from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import ChatPrefix, PromptError, render_messages
 from rolegraph.engine.records import Episode, EpisodeDone, Failure, FailureName, Message, Observer
 from rolegraph.engine.run.assembly import assemble
@@ -25,19 +24,18 @@ from rolegraph.engine.run.frontier import Frontier
 from rolegraph.engine.run.isolation import Isolation
 from rolegraph.engine.run.rewards import EpisodeStop, LateRewards, score_at_once
 from rolegraph.engine.run.task_group import TaskGroup
-from rolegraph.engine.run.tools import OpenTools
-from rolegraph.engine.run.turn import EpisodeJob, NodeResult, model_turn, tool_turn
+from rolegraph.engine.run.turn import EpisodeJob, EpisodeSession, NodeResult, model_turn, tool_turn
 from rolegraph.engine.vocabulary import EnvironmentFailure, View
 
 
-def run_episode(
+async def run_episode(
     plan: Plan,
     job: EpisodeJob,
     models: Sequence[LimitedModel],
     *,
     isolation: Isolation,
     observe: Observer | None = None,
-) -> Coroutine[None, None, Episode]:
+) -> Episode:
     """Run one episode. Failures are named in it; only cancellation and errors of this program raise.
 
     Args:
@@ -51,90 +49,47 @@ def run_episode(
     Raises:
         UsageError: The plan needs permissions that were not given.
     """
-    return _Run(plan, job, models, isolation=isolation, observe=observe).episode()
+    if plan.withheld:
+        names = ", ".join(permission.name for permission in plan.withheld)
+        raise UsageError(f"{plan.name} runs only where this is allowed: {names}")
+    run = _Run(plan, EpisodeSession(job, isolation, observe), models)
+    try:
+        stopped = await run.run_nodes()
+    except BaseException:
+        try:
+            await run.tasks.cancel()
+        finally:
+            run.finish(stopped=True, finished=False)
+        raise
+    else:
+        return run.finish(stopped=stopped, finished=True)
+    finally:
+        if run.session.tools is not None:
+            await run.session.tools.close()
+        if run.environment is not None:
+            await run.environment.close()
 
 
 class _Run:
     """One episode while it runs. Nodes and blocks are positions in the plan."""
 
-    __slots__ = (
-        "began",
-        "clock",
-        "context",
-        "environment",
-        "frontier",
-        "isolation",
-        "job",
-        "loop_ends",
-        "messages",
-        "models",
-        "observe",
-        "plan",
-        "results",
-        "seed",
-        "tasks",
-        "tools",
-    )
-
-    def __init__(
-        self,
-        plan: Plan,
-        job: EpisodeJob,
-        models: Sequence[LimitedModel],
-        *,
-        isolation: Isolation,
-        observe: Observer | None,
-    ) -> None:
-        self.plan, self.job, self.models, self.isolation, self.observe = plan, job, models, isolation, observe
-        self.seed = None if job.seed is None else job.episode_seed(job.seed)
+    def __init__(self, plan: Plan, session: EpisodeSession, models: Sequence[LimitedModel]) -> None:
+        self.plan, self.session, self.models = plan, session, models
+        task = session.job.task
         self.frontier = Frontier(plan.wiring)
+        self.tasks = TaskGroup()
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
-        self.environment = None if plan.env is None else EnvironmentSession(plan.env, job.task)
-        self.context = EpisodeContext(plan, job.task, self.results, self.environment)
+        self.environment = None if plan.env is None else EnvironmentSession(plan.env, task)
+        self.context = EpisodeContext(plan, task, self.results, self.environment)
         self.loop_ends: LoopEnds | None = None
         if plan.loops:
             self.loop_ends = LoopEnds(plan, self.results, self.context, self.environment)
         self.messages: dict[int, Sequence[Message] | Failure] = {}
         """By block, the prompt that its nodes share; only of opened blocks: a long loop may end early."""
-        self.tools: OpenTools | None = None
-        """None until a node needs a tool."""
-        self.tasks: TaskGroup
-        self.clock: Clock
-        self.began = 0.0
-        """The episode's start on the clock."""
 
-    async def episode(self) -> Episode:
-        """Run the episode; tools and environment are closed whatever happens."""
-        if self.plan.withheld:
-            names = ", ".join(permission.name for permission in self.plan.withheld)
-            raise UsageError(f"{self.plan.name} runs only where this is allowed: {names}")
-        loop = asyncio.get_running_loop()
-        self.clock, self.began = loop.time, loop.time()
-        self.tasks = TaskGroup(loop)
-        try:
-            stopped = await self.run_nodes()
-        except BaseException:
-            try:
-                await self.tasks.cancel()
-            finally:
-                self.notify(self.assemble(stopped=True), finished=False)
-            raise
-        else:
-            episode = self.assemble(stopped=stopped)
-            self.notify(episode, finished=True)
-            return episode
-        finally:
-            if self.tools is not None:
-                await self.tools.close()
-            if self.environment is not None:
-                await self.environment.close()
-
-    def notify(self, episode: Episode, *, finished: bool) -> None:
-        if self.observe is not None:
-            self.observe(EpisodeDone(episode, finished))
-
-    def assemble(self, *, stopped: bool) -> Episode:
-        job, environment = self.job, self.environment
+    def finish(self, *, stopped: bool, finished: bool) -> Episode:
+        """Assemble the episode and send it to the observer."""
+        job, environment = self.session.job, self.environment
         noted: dict[str, object] = {}
         if self.context.uncomputed:
             noted["uncomputed_conditions"] = self.context.uncomputed
@@ -142,9 +97,12 @@ class _Run:
             noted["environment"] = environment.info
         over = environment.loop if environment is not None and environment.over else None
         endings = self.loop_ends.endings if self.loop_ends is not None else {}
-        return assemble(
+        episode = assemble(
             self.plan, job.task, job.rollout, self.results, endings, over, stopped=stopped, noted=noted
         )
+        if self.session.observe is not None:
+            self.session.observe(EpisodeDone(episode, finished))
+        return episode
 
     # order of the nodes
 
@@ -155,8 +113,10 @@ class _Run:
             self.start(self.open_blocks(self.plan.wiring.initial_blocks))
             await tasks.wait()
             if self.plan.reward_order:
-                late = LateRewards(self.plan, self.job.task, self.results, self.environment, self.isolation)
-                tasks.create_task(late.score(tasks.create_task))
+                late = LateRewards(
+                    self.plan, self.session.job.task, self.results, self.environment, self.session.isolation
+                )
+                late.score(tasks.create_task)
                 await tasks.wait()
         except EpisodeStop:
             return True
@@ -177,7 +137,7 @@ class _Run:
             if ready:
                 ready = self.open_blocks(ready)
                 self.start(ready[1:])
-            score_at_once(role, self.job.task, result, self.isolation, self.tasks.create_task)
+            score_at_once(role, self.session.job.task, result, self.session.isolation, self.tasks.create_task)
             if not ready:
                 return
             position = ready[0]
@@ -262,19 +222,9 @@ class _Run:
             return Failure(FailureName.PROMPT_ERROR, str(error))
 
     def take_turn(self, position: int, node: Node, role: RolePlan) -> Coroutine[None, None, NodeResult]:
-        upstream = self.context.upstream[node.block]
+        session, upstream = self.session, self.context.upstream[node.block]
         if role.run is not None:
-            return tool_turn(
-                role,
-                role.run,
-                node,
-                self.context.of_node(position),
-                upstream,
-                tools=self.open_tools(),
-                isolation=self.isolation,
-                clock=self.clock,
-                began=self.began,
-            )
+            return tool_turn(role, role.run, node, session, self.context.of_node(position), upstream)
         assert node.endpoint is not None
         prefix = None
         if not role.prompt_per_instance:
@@ -283,25 +233,7 @@ class _Run:
             messages, prefix = self.continue_chat(role, position)
         else:
             messages = self.render(role, self.context.of_node(position))
-        # By position: with keywords, this costs 1 % of an episode.
-        return model_turn(
-            role,
-            node,
-            self.models[node.endpoint],
-            self.job,
-            self.seed,
-            self.observe,
-            self.clock,
-            self.began,
-            messages,
-            upstream,
-            self.open_tools() if role.tools else None,
-            prefix,
-        )
-
-    def open_tools(self) -> OpenTools:
-        self.tools = self.tools or OpenTools()
-        return self.tools
+        return model_turn(role, node, self.models[node.endpoint], session, messages, upstream, prefix)
 
     def continue_chat(
         self, role: RolePlan, position: int

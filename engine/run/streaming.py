@@ -68,7 +68,10 @@ async def stream(
         try:
             for job in waiting:
                 episode = await run_episode(plan, job, models, isolation=isolation, observe=observe)
-                await done.put(episode)
+                if done.full():
+                    await done.put(episode)
+                else:
+                    done.put_nowait(episode)
         except Exception as error:
             await done.put(error)
         working -= 1

@@ -15,8 +15,8 @@ class TaskGroup:
 
     __slots__ = ("_done", "_error", "_loop", "_tasks")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._tasks: dict[Coroutine[None, None, None], asyncio.Task[None]] = {}
         """By coroutine, in the order of their start; each leaves when it ends."""
         self._error: Exception | None = None

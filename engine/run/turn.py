@@ -7,6 +7,7 @@ timeouts and seeds, and knows nothing of other nodes.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from rolegraph.engine.compile.plan import Node, RunPlan
 from rolegraph.engine.errors import ContextFull, ModelError, RolegraphError
 from rolegraph.engine.limits.answers import ANSWER_TEXT
 from rolegraph.engine.limits.tools import TOOL_TEXT
-from rolegraph.engine.models import Clock, Completion, LimitedModel, Request
+from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.prompts import ChatPrefix, PromptError
 from rolegraph.engine.prompts.tools import answer_message
 from rolegraph.engine.records import (
@@ -45,6 +46,22 @@ class EpisodeJob(NamedTuple):
     def episode_seed(self, seed: int) -> int:
         """Return the episode's seed, from which the seeds of its calls are derived."""
         return derive_seed(seed, self.task["id"], self.rollout)
+
+
+class EpisodeSession:
+    """The job, the processes and the open tools that the turns of one episode share."""
+
+    def __init__(self, job: EpisodeJob, isolation: Isolation, observe: Observer | None) -> None:
+        self.job, self.isolation, self.observe = job, isolation, observe
+        self.seed = None if job.seed is None else job.episode_seed(job.seed)
+        self.tools: OpenTools | None = None
+        """None until a turn needs a tool."""
+        self.began = time.monotonic()
+
+    def open_tools(self) -> OpenTools:
+        """Return the tools of the episode."""
+        self.tools = self.tools or OpenTools()
+        return self.tools
 
 
 @dataclass(slots=True, eq=False)
@@ -118,14 +135,9 @@ async def model_turn(
     role: RolePlan,
     node: Node,
     model: LimitedModel,
-    job: EpisodeJob,
-    episode_seed: int | None,
-    observe: Observer | None,
-    clock: Clock,
-    began: float,
+    session: EpisodeSession,
     messages: Sequence[Message] | Failure,
     upstream: Upstream,
-    tools: OpenTools | None = None,
     prefix: ChatPrefix | None = None,
 ) -> NodeResult:
     """Take the turn of a node that asks a model. Only cancellation and errors of this program raise.
@@ -134,19 +146,15 @@ async def model_turn(
         role: The node's role.
         node: The node.
         model: The model to ask.
-        job: The episode's task, rollout and seed.
-        episode_seed: The seed that those of the calls are derived from; None in a run without a seed.
-        observe: Receives a CallDone for each attempt.
-        clock: The event loop's clock.
-        began: The episode's start on the clock.
+        session: The episode's job and tools.
         messages: The messages to send; a Failure where the prompt could not be rendered.
         upstream: The results of other nodes that the parser may read.
-        tools: The episode's tools, where the role has any.
         prefix: The beginning of the messages as tokens, where they continue an earlier turn.
     """
     if isinstance(messages, Failure):
         return _failed(role, node, messages)
-    _, index, round_number = node.id
+    job, episode_seed = session.job, session.seed
+    name, index, round_number = node.id
     sampling = role.samplings[index - 1]
     if sampling.seed is not None:
         episode_seed = job.episode_seed(sampling.seed)
@@ -160,13 +168,13 @@ async def model_turn(
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, call, attempt)
         id = CallId(job.task["id"], job.rollout, node.id, call, attempt)
         try:
-            if tools is not None and functions is None:
-                functions = await tools.named_functions(role.tools)
+            if role.tools and functions is None:
+                functions = await session.open_tools().named_functions(role.tools)
                 offered = tuple(functions.values())
             request = Request(messages, sampling, seed, id, offered, prefix)
-            completion, start, seconds = await model.complete(request, role.spec.timeout, observe, clock)
+            completion, start, seconds = await model.complete(request, role.spec.timeout, session.observe)
             text, calls = completion.text, completion.calls
-            answered = ModelCall(messages, completion, start - began, seconds, attempt, call)
+            answered = ModelCall(messages, completion, start - session.began, seconds, attempt, call)
             if calls:
                 chat = answered.chat  # raises where calls of a foreign client cannot be written as JSON
                 if functions and call < role.spec.calls:
@@ -181,25 +189,13 @@ async def model_turn(
             action = role.parser.parse(text, upstream)
             if type(action) is not str:
                 action = _recordable(action)
-        except TimeoutError:
-            failure = Failure(FailureName.TIMEOUT, f"no answer {_within(role.spec.timeout)}")
-        except ContextFull as error:
-            failure = Failure(FailureName.CONTEXT_FULL, str(error))
-        except ModelError as error:
-            failure = Failure(FailureName.MODEL_ERROR, str(error))
-        except ParseFailure as error:
-            failure = Failure(error.name, str(error))
-        except ToolError as error:
-            failure = Failure(FailureName.TOOL_ERROR, str(error))
-        except RolegraphError:
-            raise
-        except FOREIGN_ERRORS as error:  # a foreign client or parser: its error fails this node only
-            name = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
-            failure = Failure(name, describe_error(error))
-        else:
-            thought, lineage = completion.thought, node.lineage
-            view = View(index, action, text, thought, round_number, lineage, True, False, role.name)
+            view = View(
+                index, action, text, completion.thought, round_number, node.lineage, True, False, name
+            )
             return NodeResult(view, (*earlier, answered))
+        except FOREIGN_ERRORS as error:  # a foreign client or parser: its error fails this node only
+            foreign = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
+            failure = _failure_of(error, foreign, f"no answer {_within(role.spec.timeout)}")
         if attempt == role.spec.on_failure.retry:
             return _failed(role, node, failure, earlier, answered)
         attempt += 1
@@ -209,13 +205,9 @@ async def tool_turn(
     role: RolePlan,
     run: RunPlan,
     node: Node,
+    session: EpisodeSession,
     variables: Mapping[str, Any],
     upstream: Upstream,
-    *,
-    tools: OpenTools,
-    isolation: Isolation,
-    clock: Clock,
-    began: float,
 ) -> NodeResult:
     """Take the turn of a node that runs a tool, whose result becomes the action.
 
@@ -225,50 +217,43 @@ async def tool_turn(
         role: The node's role.
         run: The tool and its argument.
         node: The node.
+        session: The episode's tools and processes.
         variables: What the argument's template may read.
         upstream: The results of other nodes, for a tool that chooses among them.
-        tools: The episode's tools.
-        isolation: The processes for a tool with a time limit of its own.
-        clock: The event loop's clock.
-        began: The episode's start on the clock.
     """
     try:
         value = "" if run.value is None else run.value.render(variables)
     except PromptError as error:
-        return _tool_result(role, node, Failure(FailureName.PROMPT_ERROR, str(error)))
+        failure = Failure(FailureName.PROMPT_ERROR, str(error))
+        return _result(role, node, failure.message, failure.message, failure=failure)
     attempt = 0
     while True:
-        start, text = clock(), ""
+        start, failure = time.monotonic(), None
+        action: Any = None
+        text = ""
         try:
             async with asyncio.timeout(role.spec.timeout):
-                result: Any = await _run_tool(run, value, upstream, tools, isolation)
-            text = result_text(run.name, result)
-            result = plain_json(result, TOOL_TEXT)
-        except ToolError as error:
-            result = Failure(FailureName.TOOL_ERROR, str(error))
-        except (TimeoutError, CallTimeout):
-            result = Failure(
-                FailureName.TIMEOUT, f"no result {_within(role.spec.timeout or run.tool.timeout)}"
-            )
-        except RolegraphError:
-            raise
+                action = await _run_tool(run, value, upstream, session)
+            text = result_text(run.name, action)
+            action = plain_json(action, TOOL_TEXT)
         except FOREIGN_ERRORS as error:  # a foreign tool: its error fails this node only
-            result = Failure(FailureName.TOOL_ERROR, describe_error(error))
-        if not isinstance(result, Failure) or attempt == role.spec.on_failure.retry:
-            tool_run = ToolRun(run.name, start - began, clock() - start, attempt)
-            return _tool_result(role, node, result, tool_run, text)
+            overtime = f"no result {_within(role.spec.timeout or run.tool.timeout)}"
+            failure = _failure_of(error, FailureName.TOOL_ERROR, overtime)
+            action = text = failure.message  # for later roles to read
+        if failure is None or attempt == role.spec.on_failure.retry:
+            seconds = time.monotonic() - start
+            tool_run = ToolRun(run.name, start - session.began, seconds, attempt)
+            return _result(role, node, action, text, failure=failure, tool_run=tool_run)
         attempt += 1
 
 
-async def _run_tool(
-    run: RunPlan, value: str, upstream: Upstream, tools: OpenTools, isolation: Isolation
-) -> object:
+async def _run_tool(run: RunPlan, value: str, upstream: Upstream, session: EpisodeSession) -> object:
     tool = run.tool
     if tool.choose is not None:
         if tool.timeout is None:
             return tool.choose(upstream, run.pairs)
-        return await isolation.run(tool.choose, upstream, run.pairs, limit=tool.timeout)
-    functions = await tools.functions(tool)
+        return await session.isolation.run(tool.choose, upstream, run.pairs, limit=tool.timeout)
+    functions = await session.open_tools().functions(tool)
     if len(functions) != 1:
         raise ToolError(f"{run.name} has {len(functions)} functions; a role can run a tool of one")
     (function,) = functions
@@ -289,6 +274,29 @@ def _recordable(action: object) -> Any:
         raise ParseFailure(FailureName.MALFORMED_OUTPUT, message) from None
 
 
+def _failure_of(error: BaseException, foreign: FailureName, overtime: str) -> Failure:
+    """Return the failure of a turn that raised an error; raises it again if a turn cannot fail by it.
+
+    `foreign` is its name for an error of third-party code, `overtime` its message for a timeout.
+    """
+    match error:
+        case TimeoutError() | CallTimeout():
+            return Failure(FailureName.TIMEOUT, overtime)
+        case ContextFull():
+            name = FailureName.CONTEXT_FULL
+        case ModelError():
+            name = FailureName.MODEL_ERROR
+        case ParseFailure():
+            name = error.name
+        case ToolError():
+            name = FailureName.TOOL_ERROR
+        case RolegraphError():
+            raise error
+        case _:
+            return Failure(foreign, describe_error(error))
+    return Failure(name, str(error))
+
+
 def _failed(
     role: RolePlan,
     node: Node,
@@ -298,20 +306,23 @@ def _failed(
 ) -> NodeResult:
     """Return the result of a failed model turn: later roles see the parser's default as its action."""
     answer = answered.completion if answered else Completion("")
-    (name, index, number), lineage = node.id, node.lineage
-    action = role.parser.default
-    view = View(index, action, answer.text, answer.thought, number, lineage, failed=True, role=name)
     calls = (*earlier, answered) if answered else tuple(earlier)
-    return NodeResult(view, calls, failure, failure_score(role) if role.reward else None)
+    return _result(role, node, role.parser.default, answer.text, answer.thought, failure, calls)
 
 
-def _tool_result(
-    role: RolePlan, node: Node, result: object, tool_run: ToolRun | None = None, text: str = ""
+def _result(
+    role: RolePlan,
+    node: Node,
+    action: Any,
+    text: str,
+    thought: str = "",
+    failure: Failure | None = None,
+    calls: Sequence[ModelCall] = (),
+    tool_run: ToolRun | None = None,
 ) -> NodeResult:
-    """Return the result of a tool's turn; a failure's message is its action, for later roles to read."""
-    failure = result if isinstance(result, Failure) else None
-    action, text = (failure.message, failure.message) if failure else (result, text)
-    (name, index, number), lineage = node.id, node.lineage
-    view = View(index, action, text, "", number, lineage, failed=failure is not None, role=name)
-    score = failure_score(role) if failure and role.reward else None
-    return NodeResult(view, (), failure, score, tool_run)
+    """Return the result of a turn; a failed one has the score of failures."""
+    name, index, round_number = node.id
+    failed = failure is not None
+    view = View(index, action, text, thought, round_number, node.lineage, True, failed, name)
+    score = failure_score(role) if failed and role.reward else None
+    return NodeResult(view, calls, failure, score, tool_run)

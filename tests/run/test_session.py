@@ -10,7 +10,8 @@ import pytest
 from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.records import CallDone, CallId, Event, Failure, FailureName, Message, NodeId, call_seed
-from rolegraph.engine.run.turn import EpisodeJob, NodeResult, model_turn
+from rolegraph.engine.run.isolation import Isolation
+from rolegraph.engine.run.turn import EpisodeJob, EpisodeSession, NodeResult, model_turn
 from rolegraph.engine.vocabulary import Score, View, Views
 from tests.edge import RIGHT, WRONG, Answer, ScriptedModel, run_one, solver_judge
 
@@ -43,15 +44,13 @@ def turn(
     edge = model if isinstance(model, ScriptedModel) else ScriptedModel(model)
 
     async def run() -> NodeResult:
+        session = EpisodeSession(EpisodeJob({"id": "t1"}, 3), Isolation(), observe)
+        session.seed = episode_seed
         return await model_turn(
             role=plan.roles[node.role],
             node=node,
             model=LimitedModel(edge, 8),
-            job=EpisodeJob({"id": "t1"}, 3),
-            episode_seed=episode_seed,
-            observe=observe,
-            clock=asyncio.get_running_loop().time,
-            began=0.0,
+            session=session,
             messages=messages,
             upstream={} if role == "solver" else SOLVERS,
         )

@@ -14,7 +14,7 @@ from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits.specs import SPEC_EDGES, SPEC_LINEAGES, SPEC_TURNS
 from rolegraph.engine.prompts.checks import RESERVED
 from rolegraph.engine.spec import TOOL_ROLE_KEYS, Finding, Role, Spec
-from rolegraph.engine.spec.faults import role_not_found
+from rolegraph.engine.spec.faults import name_not_found
 from rolegraph.engine.spec.yaml_source import value_at
 
 Needs = Mapping[str, Sequence[str]]
@@ -263,7 +263,7 @@ def _edges(spec: Spec) -> Iterator[Finding]:
 def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator[Finding]:
     """Yield a finding if no role has a name."""
     if name not in spec.roles:
-        yield role_not_found(name, spec.roles, path)
+        yield name_not_found("role", name, spec.roles, path)
 
 
 def _cycles(spec: Spec, needs: Needs) -> Iterator[Finding]:

@@ -5,8 +5,9 @@ No other file looks names of a spec up in the registries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from rolegraph.engine import vocabulary
@@ -14,11 +15,11 @@ from rolegraph.engine.compile.graph import Needs, env_loop, players_of, trains_o
 from rolegraph.engine.compile.lineage import Instances, pairs_of
 from rolegraph.engine.compile.model_files import ModelFiles
 from rolegraph.engine.compile.plan import Permission, RunPlan, SignalPlan
-from rolegraph.engine.compile.resolve import resolve, resolve_dataset, resolve_prompt, resolve_teacher
+from rolegraph.engine.compile.resolve import resolve, resolve_teacher, validate_option
 from rolegraph.engine.compile.texts import TextReader, columns_of
-from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.prompts import Condition, Template
-from rolegraph.engine.spec import Finding, Path, Role, Spec
+from rolegraph.engine.spec import Finding, Path, PromptSource, Role, Spec
+from rolegraph.engine.spec.faults import name_not_found
 from rolegraph.engine.vocabulary import (
     Dataset,
     Environment,
@@ -227,7 +228,10 @@ class _Resolver:
         if teacher is not None:
             teacher, findings = self.files.located(teacher, (*path, *call.path_of(("teacher",))))
         self.findings += findings
-        source, findings = resolve_prompt(signal.demonstration, path)
+        expected = "a template's file name, or {inline: text}"
+        source, findings = validate_option(
+            PromptSource, signal.demonstration, path, "demonstration", expected
+        )
         self.findings += findings
         demonstration = texts.demonstration((*path, *call.path_of(("demonstration",))), source, name)
         return SignalPlan(signal, teacher, demonstration)
@@ -236,10 +240,7 @@ class _Resolver:
         path = ("episode", "metrics", name)
         metric = self.build(vocabulary.metrics, call, path)
         if metric and metric.loop is not None and metric.loop not in self.spec.loops:
-            expected = f"one of {', '.join(self.spec.loops)}" if self.spec.loops else "a loop, which is none"
-            hint = did_you_mean(metric.loop, self.spec.loops)
-            message = f"no loop {metric.loop!r}"
-            self.findings.append(Finding(path, message, expected, hint, word=metric.loop))
+            self.findings.append(name_not_found("loop", metric.loop, self.spec.loops, path))
         if metric and metric.role is not None:
             self.findings += unknown_role(self.spec, metric.role, path)
             reward = rewards.get(metric.role)
@@ -267,27 +268,25 @@ class _Resolver:
         return tool
 
     def check_needed(self, name: str, other: str, path: Path, verb: str) -> None:
-        if other in self.spec.roles[name].needs:
-            return
-        unknown = list(unknown_role(self.spec, other, path))
-        self.findings += unknown
-        if not unknown:
-            hint = f"add {other} to the `needs` of {name}"
-            for key, edge in self.spec.roles[name].needs.items():
-                if edge.of == other:
-                    hint = f"it is known as {key} there"
-            self.findings.append(
-                Finding(path, f"{name} {verb} {other}, which is not in its `needs`", "", hint, word=other)
-            )
+        """Find a role that an item of role `name` reads, although the role does not need it."""
+        needs = self.spec.roles[name].needs
+        if other not in needs:
+            aliases = [f"it is known as {key} there" for key, edge in needs.items() if edge.of == other]
+            hint = (aliases or [f"add {other} to the `needs` of {name}"])[-1]
+            message = f"{name} {verb} {other}, which is not in its `needs`"
+            found = [*unknown_role(self.spec, other, path)]
+            self.findings += found or [Finding(path, message, "", hint, word=other)]
 
     def build(
         self, registry: Registry[ItemT], call: ItemCall | None, path: Path, **context: Any
     ) -> ItemT | None:
         """Build an item of the vocabulary; return None without a call, and on failure, with findings."""
-        if call is None:
-            return None
+        return None if call is None else self.make(partial(registry.build, call, **context), path)
+
+    def make(self, make: Callable[[], ItemT], path: Path, known: str = "") -> ItemT | None:
+        """Call `make` and keep what it used; on failure add findings and return None."""
         with record_items(self.used):
-            item, findings = resolve(registry, call, path, **context)
+            item, findings = resolve(make, path, known)
         self.findings += findings
         self.permissions += [Permission(name, path) for name in item.permissions] if item else []
         return item
@@ -305,9 +304,11 @@ class _Resolver:
             if call is None:
                 continue
             path = ("data", split)
-            with record_items(self.used):
-                dataset, findings = resolve_dataset(call, path, split, self.files.folders[0])
-            self.findings += findings
+            dataset = self.make(
+                partial(vocabulary.open_dataset, call, split=split, folder=self.files.folders[0]),
+                path,
+                ", or the path of a .jsonl, .parquet or .csv file",
+            )
             if dataset is None:
                 continue
             data[split] = dataset

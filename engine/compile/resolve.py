@@ -4,97 +4,60 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from pathlib import Path as FilePath
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rolegraph.engine.errors import UserError, did_you_mean, first_line
-from rolegraph.engine.spec import Finding, ModelRef, Path, PromptSource
+from rolegraph.engine.spec import Finding, ModelRef, Path
 from rolegraph.engine.spec.faults import short_value
-from rolegraph.engine.vocabulary import (
-    BadOptions,
-    Dataset,
-    Import,
-    Item,
-    ItemCall,
-    Registry,
-    Split,
-    UnknownName,
-    digest_of,
-    open_dataset,
-)
+from rolegraph.engine.vocabulary import BadOptions, Import, Item, UnknownName, digest_of
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS
 
 T = TypeVar("T", bound=Item)
 M = TypeVar("M", bound=BaseModel)
 
 
-def resolve(
-    registry: Registry[T], call: ItemCall, path: Path, **context: Any
-) -> tuple[T | None, list[Finding]]:
+def resolve(make: Callable[[], T], path: Path, known: str = "") -> tuple[T | None, list[Finding]]:
     """Build the item that a call at `path` of a spec names, or return None and findings.
 
     Args:
-        registry: Registry of the item's kind.
-        call: The item's name and options.
+        make: Builds the item, as `Registry.build` does.
         path: Key of the spec.
-        context: Other arguments of `Registry.build`.
+        known: Addition to the names that a message lists as known.
     """
-    return _resolved(partial(registry.build, call, **context), path)
-
-
-def resolve_dataset(
-    call: ItemCall, path: Path, split: Split, folder: FilePath
-) -> tuple[Dataset | None, list[Finding]]:
-    """Open the data set that a call names, or return None and findings; its files lie in `folder`."""
-    files = ", or the path of a .jsonl, .parquet or .csv file"
-    return _resolved(partial(open_dataset, call, split=split, folder=folder), path, files)
-
-
-def _resolved(make: Callable[[], T], path: Path, others: str = "") -> tuple[T | None, list[Finding]]:
-    """Return the result of `make`, or None and findings; `others` is added to the known names."""
     try:
         return make(), []
     except (UnknownName, BadOptions) as error:
-        return None, list(_findings(error, path, others))
+        return None, list(_findings(error, path, known))
     except UserError as error:
         return None, [Finding(path, str(error))]
     except FOREIGN_ERRORS as error:  # raised by a package's item
-        said = short_value(f"{type(error).__name__}: {first_line(error)}")
-        return None, [Finding(path, f"building this item failed: {said}")]
+        reason = short_value(f"{type(error).__name__}: {first_line(error)}")
+        return None, [Finding(path, f"building this item failed: {reason}")]
 
 
 def resolve_teacher(written: object, path: Path) -> tuple[ModelRef | None, list[Finding]]:
     """Return the model of a signal's `teacher`, a reference or `{model: reference}`; None without one."""
-    if written is None:
-        return None, []
     if isinstance(written, Mapping):
         mapping = cast("Mapping[str, object]", written)
         written = mapping["model"] if set(mapping) == {"model"} else mapping
-    expected = "a model, such as tinker:NAME or local:FOLDER"
-    ref, findings = _validated(written, ModelRef, path, key="teacher", expected=expected)
-    if ref is not None and ref.provider not in ("local", "tinker"):
+    ref, findings = validate_option(
+        ModelRef, written, path, "teacher", "a model, such as tinker:NAME or local:FOLDER"
+    )
+    if ref is not None and not ref.is_trainable:
         message = f"a teacher must give the log-probabilities of given tokens, which {ref.provider} does not"
         return None, [Finding(path, message, "a local or a tinker model", word=ref.provider)]
     return ref, findings
 
 
-def resolve_prompt(written: object, path: Path) -> tuple[PromptSource | None, list[Finding]]:
-    """Return the template that a signal names, written like a role's prompt; None without one."""
-    if written is None:
-        return None, []
-    expected = "a template's file name, or {inline: text}"
-    return _validated(written, PromptSource, path, key="demonstration", expected=expected)
-
-
-def _validated(
-    value: object, kind: type[M], path: Path, *, key: str, expected: str
+def validate_option(
+    kind: type[M], written: object, path: Path, key: str, expected: str
 ) -> tuple[M | None, list[Finding]]:
+    """Validate the value of a signal's `key` as `kind`; None without a value, and with a finding."""
     try:
-        return kind.model_validate(value), []
+        return None if written is None else kind.model_validate(written), []
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         where = ".".join(map(str, (key, *detail["loc"])))

@@ -15,7 +15,6 @@ from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import Edge, Finding, Loss, Path, Role, Sampling, Spec
 from rolegraph.engine.vocabulary import Estimator, estimators, signals
 
-TRAINED_PROVIDERS = ("local", "tinker")
 SAME_FOR_ALL = frozenset({"self.role", "self.count", "self.round", "self.times"})
 """Fields of `self` that are equal for all instances of a role."""
 WHAT_WAS_BEFORE = frozenset({"self.history", "self.observation"})
@@ -178,15 +177,14 @@ def policy_findings(plan: Plan) -> Iterator[Finding]:
         message = f"{plan.name} has no data, so its tasks are seeds, which have no end"
         hint = "say how long to train: train: {steps: 100}, or add `data`"
         yield Finding(("train", "steps"), message, "train.steps", hint, at_key=True)
-    at_model: dict[Path, str] = {}
     for name, policy in plan.policies.items():
+        if policy.model.is_trainable:
+            continue
         own = name in plan.spec.policies and plan.spec.policies[name].model is not None
-        at_model.setdefault(("policies", name, "model") if own else ("model",), policy.model.provider)
-    for path, provider in at_model.items():
-        if provider not in TRAINED_PROVIDERS:
-            hint = "train another with --model" if path == ("model",) else "or say `trainable: false`"
-            message = f"a model of {provider} cannot be trained"
-            yield Finding(path, message, "local, a local folder, or tinker:NAME", hint)
+        path = ("policies", name, "model") if own else ("model",)
+        hint = "or say `trainable: false`" if own else "train another with --model"
+        message = f"a model of {policy.model.provider} cannot be trained"
+        yield Finding(path, message, "local, a local folder, or tinker:NAME", hint)
     for role in plan.trained.values():
         own = plan.spec.roles[role.name].model
         if own is not None and own != plan.spec.model:

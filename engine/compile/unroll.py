@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rolegraph.engine.compile.graph import env_loop, loop_of, players_of
@@ -81,34 +80,28 @@ _BlockInputs = tuple[_Edges, _Edges, Sequence[int]]
 instance's turn before, where the block waits for it."""
 
 
-@dataclass(slots=True)
 class _Unroller:
-    spec: Spec
-    instances: Instances
-    inputs: Mapping[str, RoleInputs]
-    endpoints: Mapping[str, Sequence[int]]
-    rewards: Mapping[str, Sequence[str]]
-    by_turn: Set[str]
-    env: str | None = field(init=False)
-    loops: dict[str, str | None] = field(init=False)
-    """By role, its loop."""
-    rounds: dict[str, int] = field(init=False)
-    """By role, the turns of one instance."""
-    nodes_of: dict[str, range] = field(init=False)
-    positions: dict[str, int] = field(init=False)
-    turn_nodes: dict[tuple[str, tuple[int, ...], range], Sequence[int]] = field(
-        init=False, default_factory=dict
-    )
-    """Results of `turns`: instances that read the same turns share one sequence."""
-
-    def __post_init__(self) -> None:
-        self.env = env_loop(self.spec)
-        self.loops = {name: loop_of(self.spec, name) for name in self.spec.roles}
-        self.rounds = {name: self.spec.loops[loop].times if loop else 1 for name, loop in self.loops.items()}
-        self.positions = {name: position for position, name in enumerate(self.spec.roles)}
-        self.nodes_of, total = {}, 0
-        for name in self.spec.roles:
-            start, total = total, total + len(self.instances[name]) * self.rounds[name]
+    def __init__(
+        self,
+        spec: Spec,
+        instances: Instances,
+        inputs: Mapping[str, RoleInputs],
+        endpoints: Mapping[str, Sequence[int]],
+        rewards: Mapping[str, Sequence[str]],
+        by_turn: Set[str],
+    ) -> None:
+        self.spec, self.instances, self.inputs = spec, instances, inputs
+        self.endpoints, self.rewards, self.by_turn = endpoints, rewards, by_turn
+        self.env = env_loop(spec)
+        self.loops = {name: loop_of(spec, name) for name in spec.roles}
+        self.rounds = {name: spec.loops[loop].times if loop else 1 for name, loop in self.loops.items()}
+        self.positions = {name: position for position, name in enumerate(spec.roles)}
+        self.nodes_of: dict[str, range] = {}
+        self.turn_nodes: dict[tuple[str, tuple[int, ...], range], Sequence[int]] = {}
+        """Results of `turns`: instances that read the same turns share one sequence."""
+        total = 0
+        for name in spec.roles:
+            start, total = total, total + len(instances[name]) * self.rounds[name]
             self.nodes_of[name] = range(start, total)
 
     def graph(self) -> UnrolledGraph:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from rolegraph.engine.backends import Backend
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.compile.trainable import TRAINED_PROVIDERS, drawn, policy_findings, sampling_findings
+from rolegraph.engine.compile.trainable import drawn, policy_findings, sampling_findings
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.rllm_bridge.backends import TRAITS, BackendTraits
 from rolegraph.engine.rllm_bridge.config import folder_of, model_name, renderer
@@ -92,7 +92,7 @@ def _policies(plan: Plan) -> Iterator[Finding]:
 
 def _model(plan: Plan, traits: BackendTraits, overrides: Sequence[str]) -> Iterator[Finding]:
     ref = plan.spec.model
-    if ref.provider not in TRAINED_PROVIDERS:
+    if not ref.is_trainable:
         return
     if ref.provider == "tinker" and not ref.name:
         yield Finding(("model",), "rLLM needs the model's name", "tinker:NAME")

@@ -136,10 +136,10 @@ def _expected(detail: ErrorDetails, path: Path, root: type[SpecModel]) -> tuple[
     return f"a mapping, such as {key}: {example}" if example else "a mapping", hint
 
 
-def role_not_found(name: str, roles: Collection[str], path: Path = ()) -> Finding:
-    """Return the finding for a name that no role has."""
-    expected = f"one of {', '.join(roles)}" if roles else "a role of the spec, which has none"
-    return Finding(path, f"no role {name!r}", expected, did_you_mean(name, roles), word=name)
+def name_not_found(kind: str, name: str, known: Collection[str], path: Path = ()) -> Finding:
+    """Return the finding for a name that no role, or other `kind` of part, of the spec has."""
+    expected = f"one of {', '.join(known)}" if known else f"a {kind} of the spec, which has none"
+    return Finding(path, f"no {kind} {name!r}", expected, did_you_mean(name, known), word=name)
 
 
 def short_value(value: object) -> str:

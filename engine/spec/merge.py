@@ -14,7 +14,7 @@ import yaml
 
 from rolegraph.engine.limits.specs import SPEC_DEPTH
 from rolegraph.engine.spec.diagnostics import Diagnostic, Path, Place
-from rolegraph.engine.spec.faults import role_not_found
+from rolegraph.engine.spec.faults import name_not_found
 from rolegraph.engine.spec.models import is_atomic, type_at
 from rolegraph.engine.spec.sources import ModelRef, api_of
 from rolegraph.engine.spec.yaml_source import (
@@ -75,28 +75,22 @@ def override(source: YamlSource, text: str, position: int) -> None:
     place = Place(file, 1, 1, text, len(dotted))
     value_place = Place(file, 1, len(dotted) + 2, text, max(1, len(raw)))
     keys = dotted.strip().split(".")
-    if not equals or not all(keys):
-        source.faults.append(
-            Diagnostic("not an override", place, "key.path=value, such as roles.solver.count=4")
-        )
-        return
-    if len(keys) > SPEC_DEPTH.most:
-        source.faults.append(Diagnostic(SPEC_DEPTH.exceeded("the keys are inside one another in"), place))
-        return
-    if has_surrogate(text):
-        source.faults.append(Diagnostic("the override contains an unpaired surrogate", place, "Unicode text"))
-        return
-    parsed = parse_yaml(f"value: {raw}" if raw.strip() else "value: null", file)
-    if parsed.faults:
-        fault = parsed.faults[0]
-        source.faults.append(Diagnostic(fault.message, value_place, fault.expected, "quote the value"))
-        return
     roles = _mapping(source.data.get("roles"))
-    if keys[0] == "roles" and len(keys) > 2 and keys[1] not in roles:
+    fault: Diagnostic | None = None
+    if not equals or not all(keys):
+        fault = Diagnostic("not an override", place, "key.path=value, such as roles.solver.count=4")
+    elif len(keys) > SPEC_DEPTH.most:
+        fault = Diagnostic(SPEC_DEPTH.exceeded("the keys are inside one another in"), place)
+    elif has_surrogate(text):
+        fault = Diagnostic("the override contains an unpaired surrogate", place, "Unicode text")
+    elif (parsed := parse_yaml(f"value: {raw}" if raw.strip() else "value: null", file)).faults:
+        fault = replace(parsed.faults[0], place=value_place, hint="quote the value")
+    elif keys[0] == "roles" and len(keys) > 2 and keys[1] not in roles:
         named = replace(place, column=dotted.index(keys[1], len("roles.")) + 1, width=len(keys[1]))
-        source.faults.append(role_not_found(keys[1], roles).at(named))
-        return
-    _put(source, tuple(keys), parsed.data["value"], KeyPosition(place, value_place))
+        fault = name_not_found("role", keys[1], roles).at(named)
+    else:
+        _put(source, tuple(keys), parsed.data["value"], KeyPosition(place, value_place))
+    source.faults += [fault] if fault else []
 
 
 def _put(source: YamlSource, path: tuple[str, ...], value: object, spot: KeyPosition) -> None:

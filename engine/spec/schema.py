@@ -37,16 +37,17 @@ def json_schema() -> Schema:
     language["Spec"] = whole
     over = {f"{name}{LAID_OVER}": _laid_over(schema, language) for name, schema in language.items()}
     over[f"Spec{LAID_OVER}"]["properties"]["extends"] = EXTENDS
-    definitions = {**language, **over}
-    while missing := [group for group in _named(definitions) if group not in definitions]:
-        definitions |= _items(missing[0])
+    groups: set[str] = set()
+    definitions = _linked({**language, **over}, groups)
+    while missing := groups - definitions.keys():
+        definitions |= _linked(_items(min(missing)), groups)
     return {
         "$schema": DIALECT,
         "title": "A spec of Rolegraph",
         "if": {"required": ["extends"]},
         "then": {"$ref": f"{REFERENCE}Spec{LAID_OVER}"},
         "else": {"$ref": f"{REFERENCE}Spec"},
-        "$defs": _linked(definitions),
+        "$defs": definitions,
     }
 
 
@@ -111,26 +112,18 @@ def _or_null(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}], **shown}
 
 
-def _named(schema: Any) -> Iterator[str]:
-    """Yield the entry-point groups whose items a schema refers to."""
-    if isinstance(schema, dict):
-        if NAMES_ITEMS_OF in schema:
-            yield cast("Schema", schema)[NAMES_ITEMS_OF]
-        for part in cast("Schema", schema).values():
-            yield from _named(part)
-    elif isinstance(schema, list):
-        for part in cast("list[Any]", schema):
-            yield from _named(part)
+def _linked(schema: Any, groups: set[str]) -> Any:
+    """Return a schema in which every item call is a reference to the definition of its group's items.
 
-
-def _linked(schema: Any) -> Any:
-    """Return a schema in which every item call is a reference to the definition of the group's items."""
+    The entry-point groups of these items are added to `groups`.
+    """
     if isinstance(schema, list):
-        return [_linked(part) for part in cast("list[Any]", schema)]
+        return [_linked(part, groups) for part in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
-    linked = {key: _linked(part) for key, part in cast("Schema", schema).items()}
+    linked = {key: _linked(part, groups) for key, part in cast("Schema", schema).items()}
     if (group := linked.pop(NAMES_ITEMS_OF, None)) is not None:
+        groups.add(group)
         linked.pop("anyOf")
         linked["$ref"] = f"{REFERENCE}{group}"
     return linked

@@ -61,6 +61,11 @@ class ModelRef(SpecModel):
         return {"provider": provider, "name": name} if colon else {"provider": provider}
 
     @property
+    def is_trainable(self) -> bool:
+        """True for a model of the Tinker API, which trains it and gives the log-probabilities of tokens."""
+        return api_of(self.provider) == "tinker"
+
+    @property
     def served_here(self) -> bool:
         """True for a local model without an endpoint, which the run has to serve."""
         return self.provider == "local" and self.base_url is None

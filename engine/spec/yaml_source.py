@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any, cast
@@ -108,26 +108,19 @@ class _Loader(yaml.SafeLoader):
 
 
 _PREFIX = "tag:yaml.org,2002:"
-_SCALARS: Mapping[str, tuple[re.Pattern[str], Sequence[str], Callable[[str], object]]] = {
-    "bool": (
-        re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"),
-        "tTfF",
-        lambda text: text.lower() == "true",
-    ),
-    "null": (re.compile(r"^(?:~|null|Null|NULL|)$"), ("~", "n", "N", ""), lambda _: None),
-    "int": (re.compile(r"^[-+]?[0-9]+$"), "-+0123456789", int),
+_SCALARS: Mapping[str, tuple[re.Pattern[str], Callable[[str], object]]] = {
+    "bool": (re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), lambda text: text.lower() == "true"),
+    "null": (re.compile(r"^(?:~|null|Null|NULL|)$"), lambda _: None),
+    "int": (re.compile(r"^[-+]?[0-9]+$"), int),
     "float": (
         re.compile(r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|nan)$"),
-        "-+0123456789.",
         lambda text: float(text.replace(".inf", "inf").replace(".nan", "nan")),
     ),
-    "merge": (re.compile(r"^(?:<<)$"), "<", str),
+    "merge": (re.compile(r"^(?:<<)$"), str),
 }
-"""By tag: the pattern of such a scalar, its first characters, and the conversion of its text."""
-for _tag, (_pattern, _first, _) in _SCALARS.items():
-    _Loader.add_implicit_resolver(  # pyright: ignore[reportUnknownMemberType]  # untyped in the stubs
-        f"{_PREFIX}{_tag}", _pattern, list(_first)
-    )
+"""By tag: the pattern of such a scalar, and the conversion of its text."""
+for _tag, (_pattern, _) in _SCALARS.items():
+    _Loader.add_implicit_resolver(f"{_PREFIX}{_tag}", _pattern, None)  # pyright: ignore[reportUnknownMemberType]  # untyped in the stubs
 
 
 def has_surrogate(text: str) -> bool:
@@ -144,7 +137,7 @@ def _scalar(tag: str, text: str) -> object:
         return text
     if kind not in _SCALARS:
         raise ValueError("a plain value")
-    pattern, _, read = _SCALARS[kind]
+    pattern, read = _SCALARS[kind]
     if kind in ("int", "float") and len(text) > SPEC_DIGITS.most:
         raise ValueError(f"a number of at most {SPEC_DIGITS}")
     if not pattern.match(text):

@@ -21,15 +21,14 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import distributions, requires
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.local.weights import base_of_adapter
-from rolegraph.engine.records.files import is_file, is_folder
-from rolegraph.engine.records.jsonl import read_json
+from rolegraph.engine.records.files import is_folder, read_bytes
 from rolegraph.engine.shipped import BASE_NAME, MODELS
 
 BASE_MODEL = MODELS[BASE_NAME]
@@ -67,46 +66,18 @@ def check_model_folder(folder: Path) -> None:
         raise UsageError(f"there is no model folder {str(folder)[:200]}")
     if (base := base_of_adapter(folder)) is not None:
         return check_model_folder(base)
-    if not is_file(folder / "config.json"):
-        raise UsageError(f"{folder} is not a Hugging Face model folder: it has no config.json")
-    if _needs_remote_code(folder):
-        raise UsageError(
-            f"{folder} needs code that comes with the model (`auto_map` in its config.json), and such code "
-            "is not run here; take a model whose architecture is part of transformers"
-        )
-
-
-def _needs_remote_code(folder: Path) -> bool:
-    """Return True if a config has `auto_map` and transformers lacks its architecture.
-
-    A config that is not valid JSON gives False: loading the model reports it. Raises UsageError if the file
-    cannot be read.
-    """
     try:
-        config: Any = read_json(folder / "config.json")
-        if "auto_map" not in config:
-            return False
-        architecture = config.get("model_type")
+        read_bytes(folder / "config.json", WHOLE_FILE)
     except OSError as error:
-        raise UsageError(f"cannot read {folder / 'config.json'}: {error.strerror}") from error
-    except (ValueError, TypeError, AttributeError):
-        return False
-    from transformers import CONFIG_MAPPING  # takes seconds to import
-
-    return architecture not in CONFIG_MAPPING
+        raise UsageError(
+            f"{folder} is not a Hugging Face model folder: it has no config.json ({error.strerror})"
+        ) from error
 
 
 def _missing_packages() -> list[str]:
     """Return the requirements of rolegraph, with the extra `local`, that are not installed."""
     lines = map(_REQUIREMENT.fullmatch, requires("rolegraph") or ())
-    return [line["name"] for line in lines if line and not _is_installed(line["name"])]
-
-
-def _is_installed(distribution: str) -> bool:
-    try:
-        return bool(version(distribution))
-    except PackageNotFoundError:
-        return False
+    return [line["name"] for line in lines if line and not any(distributions(name=line["name"]))]
 
 
 def model_name(folder: Path, name: str | None = None) -> str:
@@ -146,21 +117,25 @@ def running(
     """
     check_model_folder(model_dir)
     key = f"tml-{secrets.token_hex(16)}"
-    options: dict[str, Any] = {"model_dir": str(model_dir.resolve()), "threads": threads}
-    options["bounds"] = {} if silent is None else {"silent": silent}
-    options["state_dir"] = str(state_dir) if state_dir else None
+    options = {
+        "model_dir": str(model_dir.resolve()),
+        "state_dir": str(state_dir) if state_dir else None,
+        "threads": threads,
+        "silent": silent,
+    }
+    environment = {
+        **os.environ,
+        "OMP_WAIT_POLICY": "PASSIVE",
+        KEY_VARIABLE: key,
+        "PYTHONPATH": _child_module_path(),
+    }
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "rolegraph.engine.local.service", json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={
-                **os.environ,
-                "OMP_WAIT_POLICY": "PASSIVE",
-                KEY_VARIABLE: key,
-                "PYTHONPATH": _child_module_path(),
-            },
+            env=environment,
         )
         try:
             port = _read_port(process, timeout, cancelled or threading.Event())

@@ -21,8 +21,9 @@ from typing import Any
 
 from rolegraph.engine.errors import RolegraphError
 from rolegraph.engine.local.launcher import KEY_VARIABLE, model_name
-from rolegraph.engine.local.service.serving import launch, open_state_dir
+from rolegraph.engine.local.service.serving import launch, listen, open_state_dir
 
+_HOST = "127.0.0.1"
 _PARENT_CHECK_SECONDS = 1.0
 _COLLECTION_THRESHOLD = 50_000
 
@@ -36,18 +37,20 @@ def main() -> None:
     model_dir, state_dir = Path(options["model_dir"]), options["state_dir"]
     try:
         with contextlib.ExitStack() as stack:
-            state = open_state_dir(Path(state_dir) if state_dir else None, stack)
+            state = stack.enter_context(open_state_dir(Path(state_dir) if state_dir else None))
             _watch_parent(stack.close)
+            listener = listen(_HOST, 0)
             launch(
                 model_dir,
                 model_name(model_dir),
-                host="127.0.0.1",
-                port=0,
+                listener,
+                host=_HOST,
                 api_key=os.environ.pop(KEY_VARIABLE),
                 state_dir=state,
                 threads=options["threads"],
-                child=True,
-                **options["bounds"],
+                ready=[str(listener.getsockname()[1])],
+                silent=options["silent"],
+                ignore_signals=True,
             )
     except RolegraphError as error:
         sys.stderr.write(f"{error}\n")

@@ -88,6 +88,11 @@ def load_model(folder: Path, dtype: torch.dtype | None = None) -> PreTrainedMode
             str(folder), dtype=dtype or "auto", local_files_only=True, trust_remote_code=False
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+        if "trust_remote_code" in str(error):
+            raise UsageError(
+                f"{folder} needs code that comes with the model (`auto_map` in its config.json), and such "
+                "code is not run here; take a model whose architecture is part of transformers"
+            ) from error
         raise UsageError(f"cannot load a causal language model from {folder}: {first_line(error)}") from error
 
 

@@ -56,14 +56,12 @@ class Service:
     """The Tinker endpoints but those of `Rest`, and the application of all endpoints.
 
     `tokenizer` is the folder of the model's tokenizer; `silent` is the number of seconds without a request
-    after which a client counts as gone.
+    after which a client counts as gone (by default the limit).
     """
 
-    def __init__(
-        self, backend: Backend, *, tokenizer: str, silent: float = limits.SILENT_SECONDS.most
-    ) -> None:
+    def __init__(self, backend: Backend, *, tokenizer: str, silent: float | None = None) -> None:
         self.backend, self.tokenizer = backend, tokenizer
-        self.sessions = SessionStore(self._free, silent)
+        self.sessions = SessionStore(self._free, silent or limits.SILENT_SECONDS.most)
         self._saved = itertools.count(1)
 
     def app(self, api_key: str, host: str) -> Starlette:

@@ -6,18 +6,17 @@ torch is imported when the model is loaded, not with this module.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
 from rolegraph.engine.errors import UsageError, WorldError
-from rolegraph.engine.limits import service as limits
 from rolegraph.engine.local.launcher import check_model_folder, model_name
 
 
@@ -47,53 +46,62 @@ def serve(
         WorldError: the address is not free.
     """
     check_model_folder(model_dir)
-    with contextlib.ExitStack() as stack:
-        state = open_state_dir(state_dir, stack)
+    signal.signal(signal.SIGTERM, _exit)
+    name = model_name(model_dir, name)
+    key = api_key or f"tml-{secrets.token_hex(16)}"
+    with open_state_dir(state_dir) as state, listen(host, port) as listener:
+        lines = [
+            f"serving {name} at http://{host}:{listener.getsockname()[1]} (Ctrl-C stops it); "
+            f"checkpoints in {state}"
+        ]
+        if not api_key:
+            lines.append(f"its key is {key}: put it in TINKER_API_KEY, or in OPENAI_API_KEY for /v1")
         launch(
-            model_dir,
-            model_name(model_dir, name),
-            host=host,
-            port=port,
-            api_key=api_key,
-            state_dir=state,
-            threads=threads,
-            child=False,
+            model_dir, name, listener, host=host, api_key=key, state_dir=state, threads=threads, ready=lines
         )
 
 
-def open_state_dir(folder: Path | None, stack: contextlib.ExitStack) -> Path:
-    """Create the folder of the checkpoints; None creates a temporary one, deleted when the stack closes."""
+def open_state_dir(folder: Path | None) -> AbstractContextManager[str]:
+    """Create the folder of the checkpoints; None creates a temporary one, deleted at the end of the block."""
     if folder is None:
-        temporary = tempfile.TemporaryDirectory(prefix="rolegraph-", ignore_cleanup_errors=True)
-        return Path(stack.enter_context(temporary))
+        return tempfile.TemporaryDirectory(prefix="rolegraph-", ignore_cleanup_errors=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot keep checkpoints in {folder}: {error.strerror}") from error
-    return folder
+    return nullcontext(str(folder))
 
 
 def launch(
     model_dir: Path,
     name: str,
+    listener: socket.socket,
     *,
     host: str,
-    port: int,
-    api_key: str | None = None,
-    state_dir: Path,
+    api_key: str,
+    state_dir: str,
     threads: int | None,
-    child: bool,
-    silent: float = limits.SILENT_SECONDS.most,
+    ready: Sequence[str],
+    silent: float | None = None,
+    ignore_signals: bool = False,
 ) -> None:
-    """Load a model and serve it until stopped.
+    """Load a model, print the lines `ready` and serve the model until stopped.
 
-    A `child` of the launcher prints its port and ignores signals, for its parent decides on its end.
-    Otherwise the address is printed, and the key if it was generated. The other arguments are those of
-    `serve`; `silent` is the number of seconds without a request after which a client counts as gone.
+    Args:
+        model_dir: the model's folder.
+        name: the model's name for clients.
+        listener: the socket to listen at.
+        host: the host that clients may name beside the socket's address.
+        api_key: the key that clients must send.
+        state_dir: the folder of the checkpoints.
+        threads: torch's threads; None to choose by the size of the model.
+        ready: the lines to print when the model is loaded.
+        silent: seconds without a request after which a client counts as gone; None for the limit.
+        ignore_signals: leave SIGINT and SIGTERM as they are.
+
+    Raises:
+        UsageError: the model cannot be loaded.
     """
-    if not child:
-        signal.signal(signal.SIGTERM, _exit)
-    listener = _listen(host, port)
     import uvicorn
 
     from rolegraph.engine.local.service.backend import Backend
@@ -103,30 +111,23 @@ def launch(
 
     model = LocalModel(model_dir, threads)
     folder = str(model_dir.resolve())
-    backend = Backend(model, CheckpointStore(state_dir, name, model_dir), name, {str(model_dir), folder})
-    key = api_key or f"tml-{secrets.token_hex(16)}"
-    app = Service(backend, tokenizer=folder, silent=silent).app(key, host)
-    config = uvicorn.Config(
-        app, log_level="critical", access_log=False, ws="none", timeout_graceful_shutdown=2
+    checkpoints = CheckpointStore(Path(state_dir), name, model_dir)
+    backend = Backend(model, checkpoints, name, {str(model_dir), folder})
+    app = Service(backend, tokenizer=folder, silent=silent).app(api_key, host)
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="critical", access_log=False, ws="none", timeout_graceful_shutdown=2)
     )
-    bound: int = listener.getsockname()[1]
-    lines = [str(bound)]
-    if not child:
-        lines = [f"serving {name} at http://{host}:{bound} (Ctrl-C stops it); checkpoints in {state_dir}"]
-        if not api_key:
-            lines.append(f"its key is {key}: put it in TINKER_API_KEY, or in OPENAI_API_KEY for /v1")
-    sys.stdout.write("\n".join([*lines, ""]))
-    sys.stdout.flush()
-    server = uvicorn.Server(config)
-    if child:
+    if ignore_signals:
         server.capture_signals = _ignore_signals
+    sys.stdout.write("\n".join([*ready, ""]))
+    sys.stdout.flush()
     try:
         asyncio.run(server.serve(sockets=[listener]))
     finally:
         backend.close()
 
 
-@contextlib.contextmanager
+@contextmanager
 def _ignore_signals() -> Generator[None, None, None]:
     yield
 
@@ -136,15 +137,18 @@ def _exit(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
+def listen(host: str, port: int) -> socket.socket:
+    """Return a TCP socket that listens at an address; port 0 takes a free one.
+
+    Raises:
+        WorldError: the port is in use or not permitted.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
     except OSError as error:
-        raise WorldError(
-            f"cannot listen at {host}:{port}: {error.strerror}; choose another --port"
-        ) from error
+        listener.close()
+        raise WorldError(f"cannot listen at {host}:{port}: {error.strerror}; choose another port") from error
     listener.listen(1024)
     return listener

@@ -49,9 +49,7 @@ class SessionStore:
     counts as gone.
     """
 
-    def __init__(
-        self, end: Callable[[ClientSession], Awaitable[None]], silent: float = limits.SILENT_SECONDS.most
-    ) -> None:
+    def __init__(self, end: Callable[[ClientSession], Awaitable[None]], silent: float) -> None:
         self._end, self._silent = end, silent
         self._sessions: dict[str, ClientSession] = {}
 

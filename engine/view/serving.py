@@ -7,7 +7,6 @@ Host header that the browser sends.
 from __future__ import annotations
 
 import secrets
-import socket
 from collections.abc import Callable, Mapping, Sequence
 
 import uvicorn
@@ -18,7 +17,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from rolegraph.engine.errors import DataError, RolegraphError, UsageError, WorldError
+from rolegraph.engine.errors import DataError, RolegraphError, UsageError
+from rolegraph.engine.local.service.serving import listen
 from rolegraph.engine.view.finding import EpisodeFilter
 from rolegraph.engine.view.pages import PageLinks, Pages
 from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun
@@ -122,15 +122,7 @@ def serve(
     pages.listing(
         0, where
     )  # fails before the server starts where a run is broken, and fills the cache of indexes
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((HOST, port))
-        except OSError as error:
-            raise WorldError(
-                f"cannot listen on {HOST}:{port}: {error.strerror}; choose another port"
-            ) from error
-        listener.listen(128)
+    with listen(HOST, port) as listener:
         config = uvicorn.Config(
             app(pages, key),
             log_level="critical",

@@ -18,7 +18,7 @@ from rolegraph.engine.errors import UserError as UserError
 from rolegraph.engine.errors import WorldError as WorldError
 from rolegraph.engine.errors import did_you_mean as did_you_mean
 from rolegraph.engine.errors import printable as printable
-from rolegraph.engine.limits import LIMITS as LIMITS
+from rolegraph.engine.limits.listing import LIMITS as LIMITS
 from rolegraph.engine.local import BASE_MODEL as BASE_MODEL
 from rolegraph.engine.local.service.serving import serve as serve
 from rolegraph.engine.records import MAIN as MAIN

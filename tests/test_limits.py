@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rolegraph.engine.limits import LIMITS, answers, prompts, records, service, specs, tools
-from rolegraph.engine.limits.limit import Limit
+from rolegraph.engine.limits import Limit, answers, prompts, records, service, specs, tools
+from rolegraph.engine.limits.listing import LIMITS
 
 ROOT = Path(__file__).parents[1]
 READERS = ("engine/spec", "engine/prompts", "engine/compile", "engine/records", "engine/sandbox", "roles")
@@ -15,7 +15,12 @@ READERS = ("engine/spec", "engine/prompts", "engine/compile", "engine/records", 
 
 def test_each_limit_has_a_name_of_its_own_and_a_reason() -> None:
     assert len({limit.name for limit in LIMITS}) == len(LIMITS) > 80
-    assert all(limit.most > 0 and limit.why for limit in LIMITS)
+    assert all(limit.most > 0 and reason for limit, reason in LIMITS.items())
+
+
+def test_the_list_has_every_limit() -> None:
+    modules = (answers, prompts, records, service, specs, tools)
+    assert set(LIMITS) == {v for module in modules for v in vars(module).values() if isinstance(v, Limit)}
 
 
 def test_each_limit_is_kept_by_some_code() -> None:

@@ -12,5 +12,5 @@ def command() -> None:
 
     name = max(len(limit.name) for limit in rg.LIMITS)
     most = max(len(limit.size) for limit in rg.LIMITS)
-    for limit in rg.LIMITS:
-        click.echo(f"{limit.name:<{name}}  {limit.size:<{most}}  {limit.why}")
+    for limit, reason in rg.LIMITS.items():
+        click.echo(f"{limit.name:<{name}}  {limit.size:<{most}}  {reason}")

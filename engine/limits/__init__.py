@@ -1,18 +1,37 @@
 """Limits on the cost of input from others: each with its name, its size and the reason for it.
 
 A limit is data, so that a message can name it. Sizes let the largest honest input through several times over.
-One file for each kind of input; the bounds of an item's option are part of the option's type.
+One file for each kind of input, in which the docstring of a limit gives its subject and the reason for its
+size; `listing.py` collects them. The bounds of an item's option are part of the option's type.
 """
 
-from rolegraph.engine.limits import answers, prompts, records, service, specs, tools
-from rolegraph.engine.limits.limit import Limit
+from typing import NamedTuple
 
-LIMITS: tuple[Limit, ...] = tuple(
-    value
-    for module in (specs, prompts, answers, tools, records, service)
-    for value in vars(module).values()
-    if isinstance(value, Limit)
-)
-"""All limits, file by file."""
 
-__all__ = ["LIMITS", "Limit"]
+class Limit(NamedTuple):
+    """The largest permitted amount of one thing."""
+
+    name: str
+    """Name of the limit in messages."""
+    most: int
+    """Largest permitted number."""
+    unit: str
+    """Unit of `most`; empty for a bare number."""
+
+    def exceeded(self, subject: str) -> str:
+        """Return `subject` followed by "more than 64 calls (limit: answer_calls)"."""
+        return f"{subject} more than {self}"
+
+    def __str__(self) -> str:
+        """Return the amount with the name of the limit: `64 calls (limit: answer_calls)`."""
+        return f"{self.size} ({self.label})"
+
+    @property
+    def size(self) -> str:
+        """Amount with its unit, such as `64 calls`."""
+        return f"{self.most:{',' if self.most < 10**15 else '.2g'}} {self.unit}".rstrip()
+
+    @property
+    def label(self) -> str:
+        """Name for the end of a message that states the amount itself: `limit: answer_calls`."""
+        return f"limit: {self.name}"

@@ -1,58 +1,40 @@
 """Limits on a model's answer, and on the work of a parser or reward that reads it."""
 
-from __future__ import annotations
+from rolegraph.engine.limits import Limit
 
-from rolegraph.engine.limits.limit import Limit
-
-COMPLETION_BYTES = Limit(
-    "completion_bytes",
-    8_000_000,
-    "bytes",
-    "response of an endpoint; 32,000 tokens with logprobs have some 4 MB",
-)
-COMPLETION_PARTS = Limit(
-    "completion_parts",
-    500_000,
-    "parts",
-    "JSON values of a response; one may take 100 times its bytes in memory",
-)
-ANSWER_TEXT = Limit(
-    "answer_text", 400_000, "characters", "answer given to parsers and rewards; some 100,000 tokens"
-)
-ANSWER_CALLS = Limit("answer_calls", 64, "calls", "tool calls of one answer, which run at the same time")
-ANSWER_WORDS = Limit(
-    "answer_words", 200, "words", "words of `one_of`; each is tried at every place of an answer"
-)
-PATTERN_TEXT = Limit("pattern_text", 1_000, "characters", "regular expression of a spec")
-PATTERN_GROUPS = Limit("pattern_groups", 20, "groups", "groups of a pattern; each is kept for every match")
-PATTERN_BYTES = Limit("pattern_bytes", 1 << 20, "bytes", "compiled pattern; RE2 rejects a larger one")
+COMPLETION_BYTES = Limit("completion_bytes", 8_000_000, "bytes")
+"""Response of an endpoint; 32,000 tokens with logprobs have some 4 MB."""
+COMPLETION_PARTS = Limit("completion_parts", 500_000, "parts")
+"""JSON values of a response; one may take 100 times its bytes in memory."""
+ANSWER_TEXT = Limit("answer_text", 400_000, "characters")
+"""Answer given to parsers and rewards; some 100,000 tokens."""
+ANSWER_CALLS = Limit("answer_calls", 64, "calls")
+"""Tool calls of one answer, which run at the same time."""
+ANSWER_WORDS = Limit("answer_words", 200, "words")
+"""Words of `one_of`; each is tried at every place of an answer."""
+PATTERN_TEXT = Limit("pattern_text", 1_000, "characters")
+"""Regular expression of a spec."""
+PATTERN_GROUPS = Limit("pattern_groups", 20, "groups")
+"""Groups of a pattern; each is kept for every match."""
+PATTERN_BYTES = Limit("pattern_bytes", 1 << 20, "bytes")
+"""Compiled pattern; RE2 rejects a larger one."""
 # RE2 takes up to 17 ns a unit: 100 steps, which are many, search 120,000 characters, and 2,000 steps, as
 # (a{0,30}){0,30} has, 6,000.
-PATTERN_WORK = Limit(
-    "pattern_work",
-    12_000_000,
-    "units of work",
-    "one search: the steps of the pattern times the bytes of the text",
-)
-JSON_DEPTH = Limit(
-    "json_depth", 64, "levels", "nested objects and lists of an answer, which are walked recursively"
-)
-JSON_DIGITS = Limit(
-    "json_digits", 4_300, "digits", "whole number of an answer or a result; Python reads no longer one"
-)
-JSON_STARTS = Limit("json_starts", 64, "brackets", "places of an answer tried as the beginning of its JSON")
-JSON_READ = Limit(
-    "json_read", 1_000_000, "characters", "text read in failed attempts to find the JSON of an answer"
-)
+PATTERN_WORK = Limit("pattern_work", 12_000_000, "units of work")
+"""One search: the steps of the pattern times the bytes of the text."""
+JSON_DEPTH = Limit("json_depth", 64, "levels")
+"""Nested objects and lists of an answer, which are walked recursively."""
+JSON_DIGITS = Limit("json_digits", 4_300, "digits")
+"""Whole number of an answer or a result; Python reads no longer one."""
+JSON_STARTS = Limit("json_starts", 64, "brackets")
+"""Places of an answer tried as the beginning of its JSON."""
+JSON_READ = Limit("json_read", 1_000_000, "characters")
+"""Text read in failed attempts to find the JSON of an answer."""
 # A unit takes at most some 2 µs (benchmarks/holding.py): a check takes about a third of a second at most, and
 # 4,000 records of three fields do.
-SCHEMA_WORK = Limit(
-    "schema_work",
-    160_000,
-    "units of work",
-    "one check against a JSON Schema: keywords, items, names and faults",
-)
-COUNTDOWN_TEXT = Limit(
-    "countdown_text", 200, "characters", "expression of countdown; bounds the size of its numbers"
-)
-COUNTDOWN_DEPTH = Limit("countdown_depth", 40, "levels", "nested operators and signs of such an expression")
+SCHEMA_WORK = Limit("schema_work", 160_000, "units of work")
+"""One check against a JSON Schema: keywords, items, names and faults."""
+COUNTDOWN_TEXT = Limit("countdown_text", 200, "characters")
+"""Expression of countdown; bounds the size of its numbers."""
+COUNTDOWN_DEPTH = Limit("countdown_depth", 40, "levels")
+"""Nested operators and signs of such an expression."""

@@ -1,49 +1,45 @@
 """Limits on a spec file and on the workflow that it describes."""
 
-from __future__ import annotations
-
-from rolegraph.engine.limits.limit import Limit
+from rolegraph.engine.limits import Limit
 
 # Size of the file.
-SPEC_BYTES = Limit("spec_bytes", 1_000_000, "bytes", "file of a spec, of its tests or of a template")
-SPEC_DEPTH = Limit("spec_depth", 40, "levels", "nested mappings and lists")
-SPEC_VALUES = Limit(
-    "spec_values", 10_000, "values", "values after the expansion of aliases, which multiply them"
-)
-SPEC_DIGITS = Limit("spec_digits", 300, "characters", "number; a float has no more digits")
-SPEC_EXTENDS = Limit("spec_extends", 16, "specs", "specs that extend one another")
-SPEC_FAULTS = Limit("spec_faults", 100, "faults", "faults shown at once")
+SPEC_BYTES = Limit("spec_bytes", 1_000_000, "bytes")
+"""File of a spec, of its tests or of a template."""
+SPEC_DEPTH = Limit("spec_depth", 40, "levels")
+"""Nested mappings and lists."""
+SPEC_VALUES = Limit("spec_values", 10_000, "values")
+"""Values after the expansion of aliases, which multiply them."""
+SPEC_DIGITS = Limit("spec_digits", 300, "characters")
+"""Number; a float has no more digits."""
+SPEC_EXTENDS = Limit("spec_extends", 16, "specs")
+"""Specs that extend one another."""
+SPEC_FAULTS = Limit("spec_faults", 100, "faults")
+"""Faults shown at once."""
 
 # Values of single keys.
-SPEC_COUNT = Limit(
-    "spec_count", 1_000_000_000, "", "any number without a limit of its own; larger ones are slips"
-)
-SPEC_INSTANCES = Limit("spec_instances", 4_096, "", "`count` of a role; each instance is a turn or more")
-SPEC_ROUNDS = Limit("spec_rounds", 10_000, "", "`times` of a loop; each round has a turn of every role")
-SPEC_CALLS = Limit(
-    "spec_calls", 1_000, "", "`calls` and `retry` of a turn; each call sends the whole chat again"
-)
-SPEC_RANK = Limit("spec_rank", 1_024, "", "`rank` of an adapter; a larger one has the size of the base model")
-SPEC_STALENESS = Limit(
-    "spec_staleness", 8, "", "`staleness`; the episodes of so many steps are held in memory"
-)
+SPEC_COUNT = Limit("spec_count", 1_000_000_000, "")
+"""Any number without a limit of its own; larger ones are slips."""
+SPEC_INSTANCES = Limit("spec_instances", 4_096, "")
+"""`count` of a role; each instance is a turn or more."""
+SPEC_ROUNDS = Limit("spec_rounds", 10_000, "")
+"""`times` of a loop; each round has a turn of every role."""
+SPEC_CALLS = Limit("spec_calls", 1_000, "")
+"""`calls` and `retry` of a turn; each call sends the whole chat again."""
+SPEC_RANK = Limit("spec_rank", 1_024, "")
+"""`rank` of an adapter; a larger one has the size of the base model."""
+SPEC_STALENESS = Limit("spec_staleness", 8, "")
+"""`staleness`; the episodes of so many steps are held in memory."""
 
 # Size of the workflow.
-SPEC_ROLES = Limit("spec_roles", 200, "roles", "roles; checks compare each with every other")
-SPEC_NAME = Limit("spec_name", 100, "characters", "name, which stands in tables, files and ids")
-SPEC_TEMPLATES = Limit(
-    "spec_templates",
-    20_000,
-    "parts",
-    "parts of all templates and conditions, at some 50 µs of compile time each",
-)
-SPEC_TURNS = Limit(
-    "spec_turns", 40_000, "turns", "turns of one episode; a plan holds some 1,500 bytes for each"
-)
-SPEC_EDGES = Limit("spec_edges", 200_000, "edges", "edges between the turns of one episode")
-SPEC_LINEAGES = Limit(
-    "spec_lineages",
-    500_000,
-    "ancestors",
-    "ancestors of all instances; compilation holds some 100 bytes for each",
-)
+SPEC_ROLES = Limit("spec_roles", 200, "roles")
+"""Roles; checks compare each with every other."""
+SPEC_NAME = Limit("spec_name", 100, "characters")
+"""Name, which stands in tables, files and ids."""
+SPEC_TEMPLATES = Limit("spec_templates", 20_000, "parts")
+"""Parts of all templates and conditions, at some 50 µs of compile time each."""
+SPEC_TURNS = Limit("spec_turns", 40_000, "turns")
+"""Turns of one episode; a plan holds some 1,500 bytes for each."""
+SPEC_EDGES = Limit("spec_edges", 200_000, "edges")
+"""Edges between the turns of one episode."""
+SPEC_LINEAGES = Limit("spec_lineages", 500_000, "ancestors")
+"""Ancestors of all instances; compilation holds some 100 bytes for each."""

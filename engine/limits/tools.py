@@ -1,40 +1,32 @@
 """Limits on the input and output of tools and environments."""
 
-from __future__ import annotations
+from rolegraph.engine.limits import Limit
 
-from rolegraph.engine.limits.limit import Limit
-
-TOOL_TEXT = Limit(
-    "tool_text",
-    400_000,
-    "characters",
-    "results of the tool calls of one answer, sent again with every later call",
-)
-OBSERVATION_TEXT = Limit(
-    "observation_text", 1_000_000, "characters", "observation of a player, shown by its prompt"
-)
-TOOL_FUNCTIONS = Limit(
-    "tool_functions", 1_000, "functions", "functions of an MCP server, sent with every call"
-)
-REPLY_BYTES = Limit("reply_bytes", 1_000_000, "bytes", "response of a URL to `http` or `search`")
-REPLY_SECONDS = Limit("reply_seconds", 30, "seconds", "pause of such a URL before or during its response")
-CALCULATOR_TEXT = Limit("calculator_text", 500, "characters", "expression for the calculator")
-CALCULATOR_DEPTH = Limit("calculator_depth", 50, "levels", "nested operators and calls of such an expression")
-CALCULATOR_BITS = Limit(
-    "calculator_bits", 10_000, "bits", "whole number in its evaluation; some 3,000 digits"
-)
-PROGRAM_TEXT = Limit(
-    "program_text", 10_000, "characters", "kept part of the output and of the value of a program"
-)
-PROGRAM_DEPTH = Limit("program_depth", 50, "levels", "nested lists and mappings of its value")
-PROGRAM_ERROR = Limit("program_error", 500, "characters", "kept part of its error message")
-GAME_SECONDS = Limit("game_seconds", 20, "seconds", "time of a TextArena game for one move")
-GAME_STOP_SECONDS = Limit(
-    "game_stop_seconds",
-    20,
-    "seconds",
-    "further time before its process is killed, which may have to import TextArena",
-)
-TOOL_CLOSE_SECONDS = Limit(
-    "tool_close_seconds", 10, "seconds", "time that the tools of an episode have to close"
-)
+TOOL_TEXT = Limit("tool_text", 400_000, "characters")
+"""Results of the tool calls of one answer, sent again with every later call."""
+OBSERVATION_TEXT = Limit("observation_text", 1_000_000, "characters")
+"""Observation of a player, shown by its prompt."""
+TOOL_FUNCTIONS = Limit("tool_functions", 1_000, "functions")
+"""Functions of an MCP server, sent with every call."""
+REPLY_BYTES = Limit("reply_bytes", 1_000_000, "bytes")
+"""Response of a URL to `http` or `search`."""
+REPLY_SECONDS = Limit("reply_seconds", 30, "seconds")
+"""Pause of such a URL before or during its response."""
+CALCULATOR_TEXT = Limit("calculator_text", 500, "characters")
+"""Expression for the calculator."""
+CALCULATOR_DEPTH = Limit("calculator_depth", 50, "levels")
+"""Nested operators and calls of such an expression."""
+CALCULATOR_BITS = Limit("calculator_bits", 10_000, "bits")
+"""Whole number in its evaluation; some 3,000 digits."""
+PROGRAM_TEXT = Limit("program_text", 10_000, "characters")
+"""Kept part of the output and of the value of a program."""
+PROGRAM_DEPTH = Limit("program_depth", 50, "levels")
+"""Nested lists and mappings of its value."""
+PROGRAM_ERROR = Limit("program_error", 500, "characters")
+"""Kept part of its error message."""
+GAME_SECONDS = Limit("game_seconds", 20, "seconds")
+"""Time of a TextArena game for one move."""
+GAME_STOP_SECONDS = Limit("game_stop_seconds", 20, "seconds")
+"""Further time before its process is killed, which may have to import TextArena."""
+TOOL_CLOSE_SECONDS = Limit("tool_close_seconds", 10, "seconds")
+"""Time that the tools of an episode have to close."""

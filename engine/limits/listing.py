@@ -1,0 +1,27 @@
+"""List of all limits, read from the files that declare them."""
+
+import ast
+import inspect
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from types import ModuleType
+
+from rolegraph.engine.limits import Limit, answers, prompts, records, service, specs, tools
+
+
+def _reasons(module: ModuleType) -> Iterator[tuple[Limit, str]]:
+    """Yield the limits of a module, each with the docstring below it."""
+    for statement, following in pairwise(ast.parse(inspect.getsource(module)).body):
+        match statement, following:
+            case ast.Assign(targets=[ast.Name(id=name)]), ast.Expr(value=ast.Constant(value=str(reason))):
+                yield vars(module)[name], " ".join(reason.split())
+            case _:
+                pass
+
+
+LIMITS: Mapping[Limit, str] = {
+    limit: reason
+    for module in (specs, prompts, answers, tools, records, service)
+    for limit, reason in _reasons(module)
+}
+"""All limits, file by file, each with its subject and the reason for its size."""

@@ -57,13 +57,10 @@ def _read(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
             yield Finding(path, message, "other roles", word=name)
     for cycle in cycles(scored(rewards)):
         if len(cycle) > 1:
-            yield Finding(
-                ("roles", cycle[0], "reward"),
-                f"the rewards wait for each other: {format_cycle(cycle)}",
-                "rewards without a cycle",
-                "one that reads only what a role said waits for nobody's: rated_by, same_as",
-                word=cycle[-1],
-            )
+            message = f"the rewards wait for each other: {format_cycle(cycle)}"
+            hint = "rated_by and same_as read only the action of a role, and wait for no reward"
+            path = ("roles", cycle[0], "reward")
+            yield Finding(path, message, "rewards without a cycle", hint, word=cycle[-1])
 
 
 def _failing(spec: Spec) -> Iterator[Finding]:
@@ -92,10 +89,7 @@ def _shown(spec: Spec, names: ResolvedNames, rewards: Rewards) -> Iterator[Findi
     for name, role in spec.roles.items():
         if not role.shows:  # finding all roles that it reaches takes quadratic time
             continue
-        reached = [
-            name,
-            *(other for other in spec.roles if other != name and name in ancestors(edges, other)),
-        ]
+        later = [other for other in spec.roles if other != name and name in ancestors(edges, other)]
         for field in role.shows:
             path: Path = ("roles", name, "shows")
             if columns and field not in columns:
@@ -106,7 +100,7 @@ def _shown(spec: Spec, names: ResolvedNames, rewards: Rewards) -> Iterator[Findi
                 message = f"task.{field} is not hidden: every role may read it"
                 yield Finding(path, message, "a hidden field", "leave it out here", word=field)
                 continue
-            for other in reached:
+            for other in (name, *later):
                 rewarded = (rewards[it] for it in {other, *ancestors(reads, other)})
                 if any(field in reward.fields for reward in rewarded if reward):
                     reach = "" if other == name else f"its words reach {other}, which "

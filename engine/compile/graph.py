@@ -28,14 +28,9 @@ def check_graph(spec: Spec, needs: Needs) -> list[Finding]:
         spec: The parsed spec.
         needs: `role_needs` of the spec.
     """
-    return [
-        *_names(spec),
-        *_loops(spec),
-        *_players(spec, needs),
-        *_edges(spec),
-        *_cycles(spec, needs),
-        *_size(spec),
-    ]
+    found = [*_names(spec), *_loops(spec), *_players(spec, needs), *_edges(spec)]
+    circles = [*_cycles(spec, needs)]
+    return found + (circles or [*_size(spec, needs)])
 
 
 def role_needs(spec: Spec) -> Needs:
@@ -112,11 +107,8 @@ def _names(spec: Spec) -> Iterator[Finding]:
             hint = "remove it, or put the role into `loops`"
             yield Finding(("roles", name, "memory"), message, "a role of a loop", hint, at_key=True)
         if name.lower() in RESERVED:
-            yield Finding(
-                ("roles", name),
-                f"a role cannot be named {name!r}, which is reserved in prompts",
-                at_key=True,
-            )
+            message = f"a role cannot be named {name!r}, which is reserved in prompts"
+            yield Finding(("roles", name), message, at_key=True)
         for key, edge in role.needs.items():
             path = ("roles", name, "needs", key)
             other = edge.of or key
@@ -177,13 +169,11 @@ def _loops(spec: Spec) -> Iterator[Finding]:
         path = ("loops", name, "roles")
         for role in loop.roles:
             yield from unknown_role(spec, role, path)
-            first = loop_of(spec, role)
             if loop.roles.count(role) > 1:
                 yield Finding(path, f"{role} is in the loop {name} twice", "each role once", word=role)
-            if first != name:
-                yield Finding(
-                    path, f"{role} is in the loop {first} already", "a loop for each role", word=role
-                )
+            if (first := loop_of(spec, role)) != name:
+                message = f"{role} is in the loop {first} already"
+                yield Finding(path, message, "a loop for each role", word=role)
 
 
 def _players(spec: Spec, needs: Needs) -> Iterator[Finding]:
@@ -210,14 +200,9 @@ def _players(spec: Spec, needs: Needs) -> Iterator[Finding]:
             if before:
                 other = min(before, key=players.index)
                 message = f"{role} would see what {other} moves in the same round, and both are players"
+                expected = "players who see no move of their own round"
                 hint = f"let {role} see the round before: needs: {{{other}: last}}, or name the `players`"
-                yield Finding(
-                    ("roles", role, "needs"),
-                    message,
-                    "players who see no move of their own round",
-                    hint,
-                    word=other,
-                )
+                yield Finding(("roles", role, "needs"), message, expected, hint, word=other)
 
 
 def _edges(spec: Spec) -> Iterator[Finding]:
@@ -230,30 +215,32 @@ def _edges(spec: Spec) -> Iterator[Finding]:
                 continue
             if edge.chunks is not None and not edge.fans_out:
                 message = f"chunks say how many of {name} there are, which {edge.join} does not"
-                hint = f"or leave out `chunks`: {key}: {edge.join}"
-                yield Finding(
-                    (*path, "chunks"), message, f"{key}: {{chunks: {edge.chunks}}}", hint, at_key=True
+                expected, hint = (
+                    f"{key}: {{chunks: {edge.chunks}}}",
+                    f"or leave out `chunks`: {key}: {edge.join}",
                 )
+                yield Finding((*path, "chunks"), message, expected, hint, at_key=True)
             if edge.fans_out:
                 fans.append(key)
                 if edge.round != "this":
                     message = f"{key} sets how many of {name} there are, so it is of the round itself"
                     yield Finding(path, message, "round: this", "or join: branch", at_key=True)
-            loop = loop_of(spec, other)
+            loop, expected = loop_of(spec, other), "round: this"
             if other == name and own is None and edge.round != "this":
-                message = f"{name} is in no loop, so it has no turns before"
-                yield Finding(path, message, f"{name} in `loops`", at_key=True, word=edge.round)
-                continue
-            if edge.round == "last" and (own is None or loop != own):
+                message, expected, hint = (
+                    f"{name} is in no loop, so it has no turns before",
+                    f"{name} in `loops`",
+                    "",
+                )
+            elif edge.round == "last" and (own is None or loop != own):
                 message = f"{name} and {other} are in no loop together, so there is no round before"
-                yield Finding(
-                    path, message, "round: this", "or put both into `loops`", at_key=True, word="last"
-                )
-            if edge.round == "history" and loop is None:
+                hint = "or put both into `loops`"
+            elif edge.round == "history" and loop is None:
                 message = f"{other} is in no loop, so it has one turn and no history"
-                yield Finding(
-                    path, message, "round: this", "or put it into `loops`", at_key=True, word="history"
-                )
+                hint = "or put it into `loops`"
+            else:
+                continue
+            yield Finding(path, message, expected, hint, at_key=True, word=edge.round)
         if len(fans) > 1:
             message = f"{name} would be one for each of {fans[0]} and of {fans[1]}"
             path = ("roles", name, "needs", fans[1])
@@ -268,13 +255,8 @@ def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator
 
 def _cycles(spec: Spec, needs: Needs) -> Iterator[Finding]:
     for cycle in cycles(needs):
-        yield Finding(
-            ("roles", cycle[0], "needs"),
-            f"the roles wait for each other: {format_cycle(cycle)}",
-            "an acyclic graph",
-            _cycle_hint(spec, cycle),
-            word=cycle[-1],
-        )
+        message, hint = f"the roles wait for each other: {format_cycle(cycle)}", _cycle_hint(spec, cycle)
+        yield Finding(("roles", cycle[0], "needs"), message, "an acyclic graph", hint, word=cycle[-1])
 
 
 def cycles(needs: Needs) -> Iterator[list[str]]:
@@ -308,16 +290,11 @@ def _cycle_hint(spec: Spec, cycle: Sequence[str]) -> str:
     return f"remove one of these needs, such as {last} from {first}"
 
 
-def _size(spec: Spec) -> Iterator[Finding]:
+def _size(spec: Spec, needs: Needs) -> Iterator[Finding]:
     """Find the first role at which the turns, edges or lineages of the spec pass a limit."""
     counts: dict[str, int] = {}
     total = dict.fromkeys((SPEC_TURNS, SPEC_EDGES, SPEC_LINEAGES), 0)
-    needs = role_needs(spec)
-    try:
-        order = in_order(needs)
-    except CycleError:
-        return
-    for name in order:
+    for name in in_order(needs):
         role, path = spec.roles[name], ("roles", name, "count")
         count = role.count
         for key, edge in role.needs.items():

@@ -51,7 +51,25 @@ def unroll(
         rewards: By role, the roles that its reward reads.
         by_turn: Roles whose turns are compared one by one, so that a reward reads the same round of others.
     """
-    return _Unroller(spec, instances, inputs, endpoints, rewards, by_turn).graph()
+    unroller = _Unroller(spec, instances, inputs)
+    blocks, awaited = unroller.blocks()
+    nodes = unroller.nodes(blocks, endpoints)
+    player_nodes = unroller.player_nodes()
+    transitions = [[turn] for turn in ((), *player_nodes)] if player_nodes else []
+    names = list(spec.roles)
+    ends: dict[str, set[_Edges]] = {name: set() for name in spec.loops}
+    for block in blocks:
+        if block.round == 2 and (loop := unroller.loops[names[block.role]]):
+            ends[loop].add(block.until_inputs)
+    return UnrolledGraph(
+        nodes=nodes,
+        blocks=blocks,
+        wiring=_wire(len(nodes) + len(transitions), [*awaited, *transitions]),
+        reward_inputs=unroller.reward_inputs(nodes, rewards, by_turn),
+        branches={loop: max(1, len(its)) for loop, its in ends.items()},
+        player_nodes=player_nodes,
+        nodes_of=unroller.nodes_of,
+    )
 
 
 def predecessors(graph: Plan | UnrolledGraph) -> dict[NodeId, list[NodeId]]:
@@ -81,17 +99,8 @@ instance's turn before, where the block waits for it."""
 
 
 class _Unroller:
-    def __init__(
-        self,
-        spec: Spec,
-        instances: Instances,
-        inputs: Mapping[str, RoleInputs],
-        endpoints: Mapping[str, Sequence[int]],
-        rewards: Mapping[str, Sequence[str]],
-        by_turn: Set[str],
-    ) -> None:
+    def __init__(self, spec: Spec, instances: Instances, inputs: Mapping[str, RoleInputs]) -> None:
         self.spec, self.instances, self.inputs = spec, instances, inputs
-        self.endpoints, self.rewards, self.by_turn = endpoints, rewards, by_turn
         self.env = env_loop(spec)
         self.loops = {name: loop_of(spec, name) for name in spec.roles}
         self.rounds = {name: spec.loops[loop].times if loop else 1 for name, loop in self.loops.items()}
@@ -103,27 +112,6 @@ class _Unroller:
         for name in spec.roles:
             start, total = total, total + len(instances[name]) * self.rounds[name]
             self.nodes_of[name] = range(start, total)
-
-    def graph(self) -> UnrolledGraph:
-        blocks, awaited = self.blocks()
-        nodes = self.nodes(blocks)
-        player_nodes = self.player_nodes()
-        transitions = [[turn] for turn in ((), *player_nodes)] if player_nodes else []
-        wiring = _wire(len(nodes) + len(transitions), [*awaited, *transitions])
-        names = list(self.spec.roles)
-        ends: dict[str, set[_Edges]] = {name: set() for name in self.spec.loops}
-        for block in blocks:
-            if block.round == 2 and (loop := self.loops[names[block.role]]):
-                ends[loop].add(block.until_inputs)
-        return UnrolledGraph(
-            nodes,
-            blocks,
-            wiring,
-            self.reward_inputs(nodes),
-            {loop: max(1, len(its)) for loop, its in ends.items()},
-            player_nodes,
-            self.nodes_of,
-        )
 
     def blocks(self) -> tuple[tuple[Block, ...], list[list[Sequence[int]]]]:
         """Return the blocks, and for each the sets of nodes that it waits for."""
@@ -154,15 +142,15 @@ class _Unroller:
             found.setdefault((edges, until, own_turn), []).append(place)
         return found
 
-    def nodes(self, blocks: Sequence[Block]) -> tuple[Node, ...]:
+    def nodes(self, blocks: Sequence[Block], endpoints: Mapping[str, Sequence[int]]) -> tuple[Node, ...]:
         block_of = {node: number for number, block in enumerate(blocks) for node in block.nodes}
         nodes: list[Node] = []
         for position, name in enumerate(self.spec.roles):
-            endpoints = self.endpoints.get(name)
+            own = endpoints.get(name)
             for number in range(1, self.rounds[name] + 1):
                 for index, instance in enumerate(self.instances[name], 1):
                     id, place = NodeId(name, index, number), len(nodes)
-                    endpoint = endpoints[index - 1] if endpoints else None
+                    endpoint = own[index - 1] if own else None
                     nodes.append(Node(id, position, block_of[place], endpoint, salt_of(id), instance.path))
         return tuple(nodes)
 
@@ -216,26 +204,27 @@ class _Unroller:
     def in_one_loop(self, name: str, other: str) -> bool:
         return self.loops[name] is not None and self.loops[name] == self.loops[other]
 
-    def reward_inputs(self, nodes: Sequence[Node]) -> Mapping[int, tuple[InputEdge, ...]]:
+    def reward_inputs(
+        self, nodes: Sequence[Node], rewards: Mapping[str, Sequence[str]], by_turn: Set[str]
+    ) -> Mapping[int, tuple[InputEdge, ...]]:
         """Return by node the turns that its reward reads.
 
         A reward reads, of each instance on the turn's branch, the last turn that ran; in `by_turn`, of roles
         in the same loop the turn of the same round.
         """
-        names = list(self.spec.roles)
         read: dict[int, tuple[InputEdge, ...]] = {}
         for place, node in enumerate(nodes):
-            name, number = names[node.role], node.id.round
-            if others := self.rewards.get(name):
-                me = self.instances[name][node.id.index - 1]
-                read[place] = tuple(self.reward_edge(name, number, other, me) for other in others)
+            name, index, number = node.id
+            edges: list[InputEdge] = []
+            for other in rewards.get(name, ()):
+                members = joined(_BRANCH, self.instances[name][index - 1], self.instances[other])
+                same_round = name in by_turn and self.in_one_loop(name, other)
+                rounds = range(number, number + 1) if same_round else self.all_rounds(other)
+                turns = self.turns(other, members, rounds)
+                edges.append(InputEdge(other, self.positions[other], turns, len(rounds)))
+            if edges:
+                read[place] = tuple(edges)
         return read
-
-    def reward_edge(self, name: str, number: int, other: str, me: Instance) -> InputEdge:
-        members = joined(_BRANCH, me, self.instances[other])
-        same_round = name in self.by_turn and self.in_one_loop(name, other)
-        rounds = range(number, number + 1) if same_round else self.all_rounds(other)
-        return InputEdge(other, self.positions[other], self.turns(other, members, rounds), len(rounds))
 
 
 def _wire(nodes: int, awaited: Sequence[Sequence[Sequence[int]]]) -> Wiring:

@@ -8,7 +8,6 @@ any script, whatever their case; there are no stop words and no stemming.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -16,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypedDict
 
-from rolegraph.engine.vocabulary import DataError, UsageError, short_repr
+from rolegraph.engine.vocabulary import DataError, require_library, short_repr
 from rolegraph.roles.tables import find_table, read_table
 
 _WORD = re.compile(r"\w+")
@@ -50,8 +49,7 @@ def open_corpus(name: str, *, folder: Path) -> Corpus:
         DataError: The file is no corpus, or lies elsewhere.
         UsageError: The bm25s library is not installed.
     """
-    if importlib.util.find_spec("bm25s") is None:
-        raise UsageError("searching a corpus needs the library bm25s: pip install 'rolegraph[search]'")
+    require_library("bm25s", "search", "searches in a corpus")
     path = find_table(folder, name)
     if next(_passages(path), None) is None:
         raise DataError(f"{name} has no passages")

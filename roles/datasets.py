@@ -8,7 +8,6 @@ own, or the dataset's name and the row's number.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -18,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rolegraph.engine.records import Task
-from rolegraph.engine.vocabulary import DataError, Dataset, Row, Split, UsageError, dataset_of, json_row
+from rolegraph.engine.vocabulary import DataError, Dataset, Row, Split, dataset_of, json_row, require_library
 from rolegraph.roles import countdown as countdown_task
 from rolegraph.roles.tables import find_table, read_table
 
@@ -98,8 +97,7 @@ def huggingface(
     split_name: its split, where that is not called train or validation
     hidden: columns that no prompt may show
     """
-    if importlib.util.find_spec("datasets") is None:
-        raise UsageError("Hugging Face datasets need the library datasets: pip install 'rolegraph[data]'")
+    require_library("datasets", "data", "Hugging Face datasets")
     # The library prefers a folder of this name to the hub's dataset, wherever the folder lies.
     if not _HUB_NAME.fullmatch(name) or Path(name).exists():
         raise DataError(f"{name!r} is not the name of a dataset on the hub, such as openai/gsm8k")

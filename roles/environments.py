@@ -6,13 +6,12 @@ have files of their own; TextArena's games are played in other processes.
 
 from __future__ import annotations
 
-import importlib.util
 from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field, FiniteFloat
 
-from rolegraph.engine.vocabulary import Environment, Transition, UsageError, environment_of
+from rolegraph.engine.vocabulary import Environment, Transition, environment_of, require_library
 from rolegraph.roles import arena
 from rolegraph.roles import grid as grid_game
 from rolegraph.roles import tic_tac_toe as tic_tac_toe_game
@@ -63,7 +62,6 @@ def textarena(game: str, /, **options: Any) -> Environment:
 
     game: the id, such as TicTacToe-v0; most games have a twin that ends in -train and tells less
     """
-    if importlib.util.find_spec("textarena") is None:
-        raise UsageError("TextArena's games need its library: pip install 'rolegraph[textarena]'")
+    require_library("textarena", "textarena", "TextArena's games")
     least, most = arena.players(game, options)
     return Environment(partial(arena.ArenaGame, game, options), least, most)

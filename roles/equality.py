@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
-from rolegraph.engine.vocabulary import UsageError
+from rolegraph.engine.vocabulary import require_library
 
 Equal = Literal["text", "math"]
 """Ways to compare answers."""
@@ -32,8 +31,7 @@ def _canonical(action: object) -> str:
 
 def require_math() -> None:
     """Raise UsageError where the library that compares mathematics is not installed."""
-    if importlib.util.find_spec("math_verify") is None:
-        raise UsageError("comparing mathematics needs the library math-verify: pip install 'rolegraph[math]'")
+    require_library("math_verify", "math", "comparisons of mathematics")
 
 
 class SameMath:

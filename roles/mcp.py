@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationError
 
 from rolegraph.engine.limits.tools import TOOL_FUNCTIONS
-from rolegraph.engine.vocabulary import Function, Tool, ToolError, UsageError
+from rolegraph.engine.vocabulary import Function, Tool, ToolError, require_library
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -30,8 +29,7 @@ def mcp(url: str, /, *, timeout: Annotated[float, Field(gt=0, le=3600)] = 60.0) 
     """
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise ValueError(f"{url!r} is no URL of a server; expected one such as http://127.0.0.1:8001/mcp")
-    if importlib.util.find_spec("mcp") is None:
-        raise UsageError("MCP servers are reached by the protocol's SDK: pip install 'rolegraph[mcp]'")
+    require_library("mcp", "mcp", "MCP servers")
     return Tool(open=partial(_open, url, timeout), permissions=(url,))
 
 

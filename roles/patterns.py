@@ -7,7 +7,8 @@ size, too; `pay` counts each search. In exchange RE2 has no lookarounds and no b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -17,41 +18,23 @@ _MATCH = 500
 """Units of work for making a match object."""
 
 
-class Match(Protocol):
-    """Match of a pattern."""
-
-    def group(self, group: int | str = 0, /) -> str | None:
-        """Return the text of a group; None where the group took no part."""
-        ...
-
-    def start(self) -> int:
-        """Return the position of the match's first character."""
-        ...
-
-    def end(self) -> int:
-        """Return the position behind the match."""
-        ...
+Match = re.Match[str]
 
 
 class Pattern(Protocol):
-    """Compiled pattern. Searches raise UnicodeEncodeError for text that is not valid Unicode."""
+    """Compiled pattern of RE2, whose methods are those of `re.Pattern`.
+
+    Searches raise UnicodeEncodeError for text that is not valid Unicode.
+    """
 
     groups: int
     groupindex: dict[str, int]
     programsize: int
     """Number of steps of the compiled pattern; repetitions are written out."""
-
-    def search(self, text: str, /) -> Match | None:
-        """Return the first match."""
-        ...
-
-    def fullmatch(self, text: str, /) -> Match | None:
-        """Return the match of all of the text."""
-        ...
-
-    def finditer(self, text: str, pos: int = 0, /) -> Iterator[Match]:
-        """Yield the matches from left to right, from a position of the text on."""
-        ...
+    search: Callable[[str], Match | None]
+    fullmatch: Callable[[str], Match | None]
+    finditer: Callable[[str, int], Iterator[Match]]
+    """Function from a text and the position to begin at to the matches from left to right."""
 
 
 class TooMuchText(ValueError):

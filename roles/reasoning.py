@@ -7,7 +7,6 @@ question is in one split only, whatever the seed: with seeds alone, kinds with f
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import json
 import os
 import zlib
@@ -32,9 +31,9 @@ from rolegraph.engine.vocabulary import (
     Row,
     Score,
     UnknownName,
-    UsageError,
     json_row,
     options_of,
+    require_library,
 )
 from rolegraph.roles import gym
 
@@ -90,7 +89,7 @@ def dataset(
     size: how many rows
     seed: the same seed gives the same rows
     """
-    _need_package()
+    require_library("reasoning_gym", "reasoning-gym", "reasoning-gym's tasks")
     if (task is None) == (not tasks):
         raise ValueError("it needs {task: mini_sudoku}, or several, {tasks: {chain_sum: 2, mini_sudoku: 1}}")
     if tasks and config:
@@ -99,11 +98,6 @@ def dataset(
     if faults := dict(_faults(shares, mixed=bool(tasks))):
         raise BadParts(faults)
     return Dataset(COLUMNS, HIDDEN, partial(_rows, shares, size, seed, split))
-
-
-def _need_package() -> None:
-    if importlib.util.find_spec("reasoning_gym") is None:
-        raise UsageError("reasoning_gym needs that library: pip install 'rolegraph[reasoning-gym]'")
 
 
 def _faults(
@@ -200,7 +194,7 @@ def reward(*, timeout: Annotated[float, Field(gt=0)] = SECONDS) -> Reward:
 
     timeout: seconds until a score is given up
     """
-    _need_package()
+    require_library("reasoning_gym", "reasoning-gym", "reasoning-gym's tasks")
     return Reward(_Scored(), ("answer", "metadata"), ("answer", "metadata"), timeout=timeout)
 
 

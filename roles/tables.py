@@ -7,7 +7,6 @@ Every fault of a file is a DataError that names the file, and the line where the
 from __future__ import annotations
 
 import csv
-import importlib.util
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from pydantic_core import from_json
 from rolegraph.engine.limits.records import PARQUET_MEMORY, PARQUET_ROWS, RECORD_PARTS, ROW_TEXT
 from rolegraph.engine.records import check_plain
 from rolegraph.engine.records.jsonl import parts_of
-from rolegraph.engine.vocabulary import SUFFIXES, DataError, Row, UsageError, did_you_mean
+from rolegraph.engine.vocabulary import SUFFIXES, DataError, Row, did_you_mean, require_library
 from rolegraph.roles.parquet_rows import MEMORY
 from rolegraph.roles.processes import start_worker
 
@@ -123,8 +122,7 @@ def _csv(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
-    if importlib.util.find_spec("pyarrow") is None:
-        raise UsageError("parquet files need the library pyarrow: pip install 'rolegraph[data]'")
+    require_library("pyarrow", "data", "parquet files")
     number, left = 0, PARQUET_ROWS.most + 100 * path.stat().st_size
     process = start_worker("parquet_rows.py", str(path), str(PARQUET_MEMORY.most), env=_MALLOC)
     with process:

@@ -27,6 +27,7 @@ from rolegraph.engine.vocabulary import Function, Pairs, Tool, ToolError, Upstre
 from rolegraph.roles import calculator as arithmetic
 from rolegraph.roles import corpus as corpora
 from rolegraph.roles.equality import MATH_SECONDS, Equal, SameMath, require_math, same_text
+from rolegraph.roles.json_text import value_at
 
 Seconds = Annotated[float, Field(gt=0, le=600)]
 Method = Literal["POST", "GET"]
@@ -100,7 +101,7 @@ def _ranked_names(of: str, by: str) -> dict[str, Any]:
 
 def _ranking(of: str, by: str) -> Callable[[Upstream, Pairs], list[Any]]:
     """Return a function that sorts the actions of a name by their mean scores, the highest first."""
-    scorer, *path = by.split(".")
+    scorer, _, path = by.partition(".")
 
     def ranked(upstream: Upstream, pairs: Pairs) -> list[Any]:
         def mean_score(view: View) -> float:
@@ -114,26 +115,14 @@ def _ranking(of: str, by: str) -> Callable[[Upstream, Pairs], list[Any]]:
     return ranked
 
 
-def _number_at(value: Any, path: Sequence[str]) -> float | None:
+def _number_at(action: Any, path: str) -> float | None:
     """Return the finite number at a path into an action; None where there is none.
 
-    Args:
-        value: The action. A number may be written as text; True and False are 1 and 0, as for rewards.
-        path: Keys of mappings and positions in lists.
+    A number may be written as text; True and False are 1 and 0, as for rewards.
     """
-    for key in path:
-        if isinstance(value, Mapping):
-            value = cast("Mapping[str, Any]", value).get(key)
-        elif isinstance(value, list) and key.isdecimal():
-            items = cast("list[Any]", value)
-            value = items[int(key)] if int(key) < len(items) else None
-        else:
-            return None
-    if not isinstance(value, int | float | str):
-        return None
     try:
-        number = float(value)
-    except (ValueError, OverflowError):
+        number = float(value_at(action, path) if path else action)
+    except (LookupError, TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 
@@ -214,11 +203,9 @@ def _sandbox(seconds: float, memory: int) -> PythonSandbox:
 
 def _unfenced(code: str) -> str:
     """Remove the Markdown fence that models put around a program."""
-    lines = code.strip().split("\n")
-    fenced = (
-        len(lines) > 1 and lines[0].strip() in ("```", "```py", "```python") and lines[-1].strip() == "```"
-    )
-    return "\n".join(lines[1:-1]) if fenced else code
+    first, *lines = code.strip().split("\n")
+    fenced = lines and first.strip() in ("```", "```py", "```python") and lines[-1].strip() == "```"
+    return "\n".join(lines[:-1]) if fenced else code
 
 
 _EXAMPLE_HITS = [{"id": "1", "title": "…", "text": "…", "score": 1.0}]
@@ -284,7 +271,11 @@ async def _exchange(url: str, method: Method, body: Any) -> Any:
     """Send a JSON value, or the text of one, without keys or cookies, and read the answer."""
     import httpx  # importing it takes longer than checking a spec
 
-    sent = _parse_json(body) if isinstance(body, str) else body
+    try:
+        sent = json.loads(body) if isinstance(body, str) else body
+    except ValueError as error:
+        hint = "write a value as {{ … | tojson }}"
+        raise ToolError(f"what is to be sent is not JSON ({error}); {hint}") from None
     if method == "GET" and not isinstance(sent, Mapping):
         raise ToolError("with GET, an object is sent, whose fields go into the query")
     content: dict[str, Any] = {"params": sent} if method == "GET" else {"json": sent}
@@ -315,15 +306,6 @@ async def _exchange(url: str, method: Method, body: Any) -> Any:
 @cache
 def _certificates() -> ssl.SSLContext:
     return ssl.create_default_context()
-
-
-def _parse_json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ToolError(
-            f"what is to be sent is not JSON ({error}); write a value as {{{{ … | tojson }}}}"
-        ) from None
 
 
 _TEXT = {"type": "string"}

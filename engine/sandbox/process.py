@@ -7,7 +7,6 @@ starts in milliseconds, so each program has its own process, with an empty envir
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import re
 import signal
@@ -20,6 +19,7 @@ from typing import Any, Self
 from rolegraph.engine.errors import SandboxError, UsageError, WorldError
 from rolegraph.engine.limits.tools import PROGRAM_ERROR, PROGRAM_TEXT
 from rolegraph.engine.sandbox.inside import CUT
+from rolegraph.engine.vocabulary import require_library
 
 _POLICY = {"sleep": "zero", "random_start": {"seed": 0}}
 """Sleeps end at once, since other programs wait; random numbers are seeded, so that runs repeat."""
@@ -47,8 +47,7 @@ class ProgramLimits:
 
 def require_monty() -> None:
     """Raise UsageError if the interpreter is not installed."""
-    if importlib.util.find_spec("pydantic_monty") is None:
-        raise UsageError("the sandbox needs the library pydantic-monty: pip install 'rolegraph[sandbox]'")
+    require_library("pydantic_monty", "sandbox", "programs in the sandbox")
 
 
 class SandboxProcess:

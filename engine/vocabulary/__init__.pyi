@@ -15,6 +15,7 @@ from rolegraph.engine.vocabulary.foreign import short_repr as short_repr
 from rolegraph.engine.vocabulary.imports import Import as Import
 from rolegraph.engine.vocabulary.imports import digest_of as digest_of
 from rolegraph.engine.vocabulary.imports import import_file as import_file
+from rolegraph.engine.vocabulary.imports import require_library as require_library
 from rolegraph.engine.vocabulary.items import Dataset as Dataset
 from rolegraph.engine.vocabulary.items import Estimator as Estimator
 from rolegraph.engine.vocabulary.items import Floats as Floats

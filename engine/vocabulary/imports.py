@@ -85,6 +85,22 @@ class Definition(NamedTuple):
         return f"{self.name} in {where}{f', line {self.line}' if self.line else ''}"
 
 
+def require_library(name: str, extra: str, subject: str) -> None:
+    """Check that a library of an extra is installed, without importing it.
+
+    Args:
+        name: The library's module.
+        extra: The extra of Rolegraph that installs it.
+        subject: Part of Rolegraph that needs the library, in the plural, for the message.
+
+    Raises:
+        UsageError: The library is not installed.
+    """
+    if importlib.util.find_spec(name) is None:
+        library = name.replace("_", "-")
+        raise UsageError(f"{subject} need the library {library}: pip install 'rolegraph[{extra}]'")
+
+
 def import_file(path: Path) -> Import:
     """Import a Python file of a person, under a module name that follows from its path.
 
